@@ -52,6 +52,13 @@ static const struct bench_case {
      "F - %dx#, %dw# = rms_norm_grad(%dy, %x, %w, %rstd, %r) : bfloat16[4096,8192], "
      "float32![8192]\n",
      0},
+#define OF_HEADS "bfloat16[4,4096,16,128]"
+    {"norm of heads", "input %x : " OF_HEADS "\nparam %w : bfloat16[128]\n",
+     "F - %y#, %rstd# = rms_norm(%x, %w) {eps=1e-5} : " OF_HEADS ", float32[4,4096,16]\n", 0, 0},
+    {"norm of heads, backward",
+     "input %dy : " OF_HEADS "\ninput %x : " OF_HEADS
+     "\nparam %w : bfloat16[128]\ninput %rstd : float32[4,4096,16]\n",
+     "F - %dx#, %dw# = rms_norm_grad(%dy, %x, %w, %rstd) : " OF_HEADS ", float32![128]\n", 0, 0},
 #define WIDE "bfloat16[4,4096,8192]"
     {"swiglu", "input %g : " WIDE "\ninput %u : " WIDE "\n",
      "F - %z# = swiglu(%g, %u) : " WIDE "\n", 0},
@@ -116,6 +123,12 @@ static const struct bench_case {
      "F - adamw.copies(%lr, %step, %clip, %p, %g, %m, %v, %c, _, _)\n", 0},
     {"float8 largest magnitude", "input %x : " WIDE "\n",
      "F - %m# = float8_amax(%x) {grid=\"1,1,1\"} : float32[1,1,1]\n", 0},
+    {"float8 largest magnitudes of columns", "input %x : " WIDE "\n",
+     "F - %m# = float8_amax(%x) {grid=\"1,1,8192\"} : float32[1,1,8192]\n", 0, 0},
+    {"float8 largest magnitudes of rows", "input %x : " WIDE "\n",
+     "F - %m# = float8_amax(%x) {grid=\"4,4096,1\"} : float32[4,4096,1]\n", 0, 0},
+    {"float8 rounding by columns", "input %x : " WIDE "\nparam %s : float32[1,1,8192]\n",
+     "F - %q# = float8_quantise(%x, %s) : float8_e4m3[4,4096,8192]\n", 0, 0},
     {"float8 rounding", "input %x : " WIDE "\nparam %s : float32[1,1,1]\n",
      "F - %q# = float8_quantise(%x, %s) : float8_e4m3[4,4096,8192]\n", 0},
 

@@ -36,6 +36,17 @@ static unsigned threads_for(int64_t columns, int64_t lanes)
     return (unsigned)(warps < THREADS / 32 ? warps * 32 : THREADS);
 }
 
+/* Rows that a block of narrow rows has: a group of lanes, a power of two, for each. 0: they are not
+   narrow, or not in vectors. */
+static int64_t narrow_rows(bool vector, const struct ct_tensor *x)
+{
+    int64_t vectors = columns_of(x) / gpu_lanes(x->dtype), lanes = 1;
+
+    while (lanes < vectors)
+        lanes *= 2;
+    return vector && lanes <= 32 ? GPU_NARROW_THREADS / lanes : 0;
+}
+
 static bool accepts(const struct ct_prepare *p)
 {
     enum ct_dtype dtype = p->in[0].dtype;
@@ -64,7 +75,12 @@ static int run(const struct ct_launch *l)
                          .eps = (float)((const struct ct_rms_norm *)l->op->attrs)->eps};
     bool vector = vectors((const void *[]){a.y, a.sum, a.x, a.r, a.w}, 5, x);
     unsigned threads = threads_for(a.columns, vector ? gpu_lanes(x->dtype) : 1);
+    int64_t narrow = narrow_rows(vector, x);
 
+    if (narrow)
+        return gpu_launch_as(l, "norm_narrow", x->dtype, true,
+                             (struct gpu_size){(unsigned)gpu_blocks(a.rows, narrow), 1, 1},
+                             (struct gpu_size){GPU_NARROW_THREADS, 1, 1}, 0, &a);
     return gpu_launch_as(l, "norm", x->dtype, vector, (struct gpu_size){(unsigned)a.rows, 1, 1},
                          (struct gpu_size){threads, 1, 1}, 0, &a);
 }
@@ -79,6 +95,14 @@ static int64_t sharers(const struct gpu *gpu, const struct ct_tensor *x)
     while (each > 1 && each * vectors > THREADS)
         each /= 2;
     return rows < each * gpu->multiprocessors ? rows : each * gpu->multiprocessors;
+}
+
+/* Of narrow rows: as many blocks as multiprocessors have registers for; never more than sharers. */
+static int64_t narrow_sharers(const struct gpu *gpu, int64_t most)
+{
+    int64_t fit = 3 * (int64_t)gpu->multiprocessors;
+
+    return most < fit ? most : fit;
 }
 
 static bool accepts_grad(const struct ct_prepare *p)
@@ -97,6 +121,22 @@ static int prepare_grad(struct ct_prepare *p)
     return 0;
 }
 
+/* dx, and the shares of dw of so many blocks. */
+static int launch_grad(const struct ct_launch *l, const struct gpu_norm_grad *a, bool vector,
+                       int64_t *blocks)
+{
+    const struct ct_tensor *x = &l->in[1];
+    int64_t lanes = vector ? gpu_lanes(x->dtype) : 1, narrow = narrow_rows(vector, x);
+    unsigned threads = narrow ? GPU_NARROW_THREADS : threads_for(a->columns, lanes);
+    int64_t far = a->columns > threads * lanes ? a->columns - threads * lanes : 0;
+
+    *blocks = narrow ? narrow_sharers(gpu_of(l->device), gpu_blocks(a->rows, narrow))
+                     : sharers(gpu_of(l->device), x);
+    return gpu_launch_as(l, narrow ? "norm_narrow_grad" : "norm_grad", x->dtype, vector,
+                         (struct gpu_size){(unsigned)*blocks, 1, 1},
+                         (struct gpu_size){threads, 1, 1}, (size_t)far * sizeof(float), a);
+}
+
 static int run_grad(const struct ct_launch *l)
 {
     const struct ct_tensor *x = &l->in[1];
@@ -110,20 +150,15 @@ static int run_grad(const struct ct_launch *l)
                               .rows = rows_of(x),
                               .columns = columns_of(x),
                               .accumulate = l->accumulate};
-    int64_t blocks = sharers(gpu_of(l->device), x);
+    bool vector = vectors((const void *[]){a.dx, a.dy, a.x, a.w, a.dres}, 5, x);
+    int64_t blocks;
+    int rc = launch_grad(l, &a, vector, &blocks);
     struct gpu_column_sum sum = {.out = l->out[1].data,
                                  .in = a.partial,
                                  .rows = blocks,
                                  .columns = a.columns,
                                  .kind = gpu_float_kind(l->out[1].dtype),
                                  .accumulate = l->accumulate >> 1 & 1};
-    bool vector = vectors((const void *[]){a.dx, a.dy, a.x, a.w, a.dres}, 5, x);
-    int64_t lanes = vector ? gpu_lanes(x->dtype) : 1;
-    unsigned threads = threads_for(a.columns, lanes);
-    int64_t far = a.columns > threads * lanes ? a.columns - threads * lanes : 0;
-    int rc =
-        gpu_launch_as(l, "norm_grad", x->dtype, vector, (struct gpu_size){(unsigned)blocks, 1, 1},
-                      (struct gpu_size){threads, 1, 1}, (size_t)far * sizeof(float), &a);
 
     if (rc < 0)
         return rc;

@@ -581,6 +581,7 @@ const struct conformance_case conformance_cases[] = {
     {"norm, one token", NORM(1, 1, 3), 0, false},
     {"norm, odd", NORM(2, 7, 77), 0, false},
     {"norm, many rows", NORM(2, 130, 256), 0, false},
+    {"norm, narrow", NORM(4, 130, 40), 0, false},
     {"norm, wide", NORM(1, 3, 8264), 0, false, false, true},
     {"norm, wide and odd", NORM(1, 3, 2051), 0, false, false, true},
     {"logits, longer than shared memory", LOGITS(1, 2, 65544), 65544, false, false, true},

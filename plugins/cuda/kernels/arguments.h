@@ -64,6 +64,8 @@ struct gpu_compiled {
 
 /* ---- norm ---- */
 
+#define GPU_NARROW_THREADS 256 /* of a block that has many rows */
+
 struct gpu_norm {
     void *y, *sum;
     float *rstd;

@@ -2,7 +2,8 @@
  * Root mean square norm. A row per block and a vector per thread, kept in registers between its two
  * uses; columns beyond are read twice. Backward: a block takes rows at a distance, and adds its
  * share of the weight's gradient up, each thread in columns of its own (in registers; beyond, in
- * shared memory); a second kernel adds the blocks' shares, in order.
+ * shared memory); a second kernel adds the blocks' shares, in order. Narrow rows, as those of heads,
+ * have a group of lanes each, and a block has many.
  */
 #include "device.cuh"
 
@@ -183,6 +184,81 @@ template <typename T, int W> DEVICE void norm_grad(const gpu_norm_grad &a)
                 column == first ? dw[i] : far_dw[column - step + i];
 }
 
+/* ---- narrow rows: of no more vectors than a warp has lanes ---- */
+
+/* A power of two: a row's lanes. */
+DEVICE int lanes_for(int64_t vectors)
+{
+    int lanes = 1;
+
+    while (lanes < vectors)
+        lanes *= 2;
+    return lanes;
+}
+
+DEVICE float group_sum(float x, int lanes)
+{
+    for (int step = lanes / 2; step; step /= 2)
+        x += __shfl_xor_sync(ALL_LANES, x, step);
+    return x;
+}
+
+template <typename T, int W> DEVICE void norm_narrow(const gpu_norm &a)
+{
+    int lanes = lanes_for(a.columns / W);
+    int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / lanes;
+    int64_t first = threadIdx.x % lanes * W;
+    bool here = row < a.rows && first < a.columns;
+    float x[W] = {0}, w[W], rstd;
+
+    if (here)
+        read_row<T, W>(a, row * a.columns + first, x);
+    rstd = 1.0f / sqrtf(group_sum(sum_of_squares<W>(x), lanes) / (float)a.columns + a.eps);
+    if (!here)
+        return;
+    if (first == 0)
+        a.rstd[row] = rstd;
+    load<W>((const T *)a.w + first, w);
+    write_row<T, W>(a, row, first, rstd, x, w);
+}
+
+template <typename T, int W> DEVICE void norm_narrow_grad(const gpu_norm_grad &a)
+{
+    __shared__ float part[GPU_NARROW_THREADS][W + 1];
+    int lanes = lanes_for(a.columns / W), groups = (int)blockDim.x / lanes;
+    int64_t first = threadIdx.x % lanes * W;
+    float dw[W] = {0}, w[W] = {0};
+
+    if (first < a.columns)
+        load<W>((const T *)a.w + first, w);
+    for (int64_t begin = (int64_t)blockIdx.x * groups; begin < a.rows;
+         begin += (int64_t)gridDim.x * groups) {
+        int64_t row = begin + threadIdx.x / lanes;
+        bool here = row < a.rows && first < a.columns;
+        columns_of_row<W> c = {};
+        float rstd = 0, mean;
+
+        if (here) {
+            rstd = a.rstd[row];
+            read_columns<T, W>(a, row * a.columns + first, c);
+        }
+        mean = group_sum(product<W>(c, w), lanes) * rstd / (float)a.columns;
+        if (here)
+            write_columns<T, W>(a, row * a.columns + first, c, w, rstd, mean, dw);
+    }
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        part[threadIdx.x][i] = dw[i];
+    __syncthreads();
+    for (int column = (int)threadIdx.x; column < a.columns; column += (int)blockDim.x) {
+        float sum = 0;
+
+        for (int group = 0; group < groups; group++)
+            sum += part[group * lanes + column / W][column % W];
+        a.partial[blockIdx.x * a.columns + column] = sum;
+    }
+}
+
 #define NORM(T, dtype)                                                                             \
     KERNEL(norm_##dtype, gpu_norm, 1024)                                                           \
     {                                                                                              \
@@ -191,6 +267,14 @@ template <typename T, int W> DEVICE void norm_grad(const gpu_norm_grad &a)
     KERNEL(norm_##dtype##_vector, gpu_norm, 1024)                                                  \
     {                                                                                              \
         norm<T, lanes<T>::of>(a);                                                                  \
+    }                                                                                              \
+    KERNEL(norm_narrow_##dtype##_vector, gpu_norm, GPU_NARROW_THREADS)                             \
+    {                                                                                              \
+        norm_narrow<T, lanes<T>::of>(a);                                                           \
+    }                                                                                              \
+    KERNEL(norm_narrow_grad_##dtype##_vector, gpu_norm_grad, GPU_NARROW_THREADS)                   \
+    {                                                                                              \
+        norm_narrow_grad<T, lanes<T>::of>(a);                                                      \
     }                                                                                              \
     KERNEL(norm_grad_##dtype, gpu_norm_grad, 1024)                                                 \
     {                                                                                              \
