@@ -28,6 +28,8 @@ int ct_ops_register(void)
 #define X(id) &ct_op_##id,
         CT_LIB_OPS(X)
 #undef X
+            & ct_op_experts_kept,
+        &ct_op_experts_kept_grad,
     };
     static const struct ct_transform *const transforms[] = {&ct_pass_precision, &ct_join_pointwise,
                                                             &ct_join,           &ct_pass_update,

@@ -127,8 +127,7 @@ extern const struct ct_kernel cpu_linear_kernels[], cpu_pack_kernels[], cpu_loss
     cpu_swiglu_kernels[], cpu_chunks_kernels[];
 extern const struct ct_op_type cpu_op_pack, cpu_op_pack_both, cpu_op_pack_into, cpu_op_linear,
     cpu_op_linear_dx, cpu_op_loss, cpu_op_loss_grad, cpu_op_loss_dx, cpu_op_dw_squares,
-    cpu_op_loss_grad_squares, cpu_op_add_squares, cpu_op_swiglu_linear, cpu_op_swiglu_linear_dx,
-    cpu_op_experts, cpu_op_experts_grad;
+    cpu_op_loss_grad_squares, cpu_op_add_squares, cpu_op_swiglu_linear, cpu_op_swiglu_linear_dx;
 extern const struct ct_transform cpu_pack_weights, cpu_squares_in_products, cpu_swiglu_in_products,
     cpu_keep_hidden;
 

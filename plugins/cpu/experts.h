@@ -16,19 +16,19 @@ enum { W_GATE = 3, W_UP, W_DOWN, WEIGHTS, B_GATE = WEIGHTS, B_UP };
 /* What an op of experts is told apart by. */
 static inline bool cpu_experts_is_gradient(const struct ct_op *op)
 {
-    return op->type != &ct_op_experts && op->type != &cpu_op_experts;
+    return op->type != &ct_op_experts && op->type != &ct_op_experts_kept;
 }
 
 /* Hidden layers are kept, or were (kept.c). */
 static inline bool cpu_experts_keeps(const struct ct_op *op)
 {
-    return op->type == &cpu_op_experts || op->type == &cpu_op_experts_grad;
+    return op->type == &ct_op_experts_kept || op->type == &ct_op_experts_kept_grad;
 }
 
 /* The input x, which is behind dy. */
 static inline int cpu_experts_x(const struct ct_op *op)
 {
-    return op->type == &cpu_op_experts_grad ? 2 : cpu_experts_is_gradient(op) ? 1 : 0;
+    return op->type == &ct_op_experts_kept_grad ? 2 : cpu_experts_is_gradient(op) ? 1 : 0;
 }
 
 /* Are there outputs by token: y, or dx and dweights? */
@@ -40,7 +40,7 @@ static inline bool cpu_experts_sums_tokens(const struct ct_op *op)
 /* The first output that is a gradient of the experts' weights; outs: none. */
 static inline int cpu_experts_first_gradient(const struct ct_op *op)
 {
-    bool all = op->type == &ct_op_experts_grad || op->type == &cpu_op_experts_grad;
+    bool all = op->type == &ct_op_experts_grad || op->type == &ct_op_experts_kept_grad;
 
     return op->type == &ct_op_experts_dw ? 0 : all ? 2 : op->outs;
 }

@@ -23,6 +23,9 @@ static const struct ct_option options[] = {
         "keep the fastest; runs may then differ in the last bits, and so may ranks"),
     CT_OPT_BOOL(struct gpu_config, graph, "graph", "false",
                 "Capture the step as one CUDA graph after two steps"),
+    CT_OPT_BOOL(struct gpu_config, keep_hidden, "keep_hidden", "true",
+                "Keep the hidden layers of experts for their gradients, instead of computing them "
+                "again: 4 bytes for each choice and column of an expert in bfloat16"),
     CT_OPT_INT(struct gpu_config, spare, "spare_multiprocessors", "0", 0, 1024,
                "Multiprocessors that matrix products leave to collectives which run beside them"),
     CT_OPT_INT(struct gpu_config, logits_memory, "logits_memory", "2048", 1, 1 << 20,
@@ -38,7 +41,8 @@ static const struct ct_offer offers[] = {{CT_DEVICE, "cuda", &gpu_device_ops},
 #define X(name) {CT_KERNELS, "cuda", gpu_##name##_kernels},
                                          GPU_TABLES(X)
 #undef X
-                                             {CT_TRANSPORT, "cuda", &gpu_staged_transport},
+                                             {CT_TRANSFORM, "cuda.keep_hidden", &gpu_keep_hidden},
+                                         {CT_TRANSPORT, "cuda", &gpu_staged_transport},
                                          {CT_COMPILER, "cuda", &gpu_compiler_ops},
                                          {CT_NOTHING, NULL, NULL}};
 

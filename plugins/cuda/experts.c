@@ -31,14 +31,6 @@ static struct gpu_fault *fault_of(const struct ct_launch *l)
     return (void *)(uintptr_t)gpu_of(l->device)->fault_address;
 }
 
-/* ---- what an op of experts is told apart by ---- */
-
-/* The input x. */
-static int x_of(const struct ct_op *op)
-{
-    return op->type == &ct_op_experts ? 0 : 1;
-}
-
 static bool sums_tokens(const struct ct_op *op)
 {
     return op->type != &ct_op_experts_dw;
@@ -51,14 +43,14 @@ int gpu_first_gradient(const struct ct_op *op)
 
 float *gpu_dweights(const struct ct_launch *l)
 {
-    return x_of(l->op) && sums_tokens(l->op) ? l->out[1].data : NULL;
+    return gpu_experts_is_gradient(l->op) && sums_tokens(l->op) ? l->out[1].data : NULL;
 }
 
 /* ---- calls ---- */
 
 bool gpu_experts_accept(const struct ct_prepare *p)
 {
-    int at = x_of(p->op);
+    int at = gpu_experts_x(p->op);
 
     for (int i = 0; i < p->ins; i++)
         if (i != at + WEIGHTS && i != at + IDS && !gpu_is_compute_dtype(p->in[i].dtype))
@@ -67,13 +59,14 @@ bool gpu_experts_accept(const struct ct_prepare *p)
         if (!gpu_is_compute_dtype(p->out[i].dtype))
             return false;
     return p->in[at + WEIGHTS].dtype == CT_F32 &&
-           ct_tensor_count(&p->in[at + WEIGHTS]) <= MOST_TILES * GPU_EXPERTS_TILE;
+           ct_tensor_count(&p->in[at + WEIGHTS]) <= GPU_MOST_CHOICES;
 }
 
 int gpu_experts_prepare(struct ct_prepare *p, size_t element)
 {
     struct experts_state *s = ct_arena_new(p->arena, struct experts_state);
-    int at = x_of(p->op);
+    int at = gpu_experts_x(p->op);
+    bool gradient = gpu_experts_is_gradient(p->op);
     size_t choices = (size_t)ct_tensor_count(&p->in[at + WEIGHTS]);
     size_t f = choices * (size_t)p->in[at + GATE].shape[1] * element;
 
@@ -82,13 +75,19 @@ int gpu_experts_prepare(struct ct_prepare *p, size_t element)
     s->tokens = gpu_carve(&p->workspace, choices * sizeof(int32_t));
     s->place = gpu_carve(&p->workspace, choices * sizeof(int32_t));
     s->g = gpu_carve(&p->workspace, f);
-    s->u = gpu_carve(&p->workspace, at > 0 || element == sizeof(float) ? f : 0);
-    s->dh = gpu_carve(&p->workspace, at > 0 ? f : 0);
+    s->u = gpu_carve(&p->workspace, gradient || element == sizeof(float) ? f : 0);
+    s->dh = gpu_carve(&p->workspace, gradient ? f : 0);
     s->rows =
         gpu_carve(&p->workspace,
                   sums_tokens(p->op) ? choices * (size_t)columns_of(&p->in[at + X]) * element : 0);
     p->state = s;
     return 0;
+}
+
+/* What is kept is in one dtype: that of the kernels on tensor cores, if they take the op. */
+static bool accept_kept(const struct ct_prepare *p)
+{
+    return gpu_experts_accept(p) && !gpu_experts_in_tiles(p);
 }
 
 static int prepare(struct ct_prepare *p)
@@ -106,13 +105,14 @@ static struct gpu_gate gate_of(const struct ct_experts *how)
                              .beyond = limit};
 }
 
-struct experts_call gpu_experts_call(const struct ct_launch *l)
+struct experts_call gpu_experts_call(const struct ct_launch *l, size_t element)
 {
     const struct experts_state *s = l->state;
-    int at = x_of(l->op);
+    int at = gpu_experts_x(l->op);
     const struct ct_tensor *in = l->in + at;
-    bool biased = l->ins > at + GATE_BIAS;
-    char *work = l->workspace;
+    bool biased = l->ins > at + GATE_BIAS, keeps = gpu_experts_keeps(l->op);
+    size_t half = (size_t)(ct_tensor_count(&in[WEIGHTS]) * in[GATE].shape[1]) * element;
+    char *work = l->workspace, *kept = !keeps ? NULL : at ? l->in[0].data : l->out[1].data;
 
     return (struct experts_call){
         .l = l,
@@ -138,6 +138,8 @@ struct experts_call gpu_experts_call(const struct ct_launch *l)
         .u = work + s->u,
         .dh = work + s->dh,
         .rows = work + s->rows,
+        .kept_g = keeps ? kept : work + s->g,
+        .kept_u = keeps ? kept + half : work + s->u,
     };
 }
 
@@ -186,20 +188,22 @@ static int multiply(const struct experts_call *c, struct gpu_expert_rows rows,
         (struct gpu_size){THREADS, 1, 1}, 0, &a);
 }
 
-/* Sort the choices; g and u of each. */
+/* Sort the choices; g and u of each, unless they were kept. */
 static int begin(const struct experts_call *c)
 {
+    struct gpu_expert_rows x = gpu_rows_of_tokens(&c->in[X]);
     int rc = gpu_sort_choices(c->l, &c->all);
 
-    if (rc == 0)
-        rc = multiply(c, gpu_rows_of_tokens(&c->in[X]), &c->in[GATE], false, false, c->g);
-    return rc < 0 ? rc : multiply(c, gpu_rows_of_tokens(&c->in[X]), &c->in[UP], false, false, c->u);
+    if (rc < 0 || c->l->op->type == &ct_op_experts_kept_grad)
+        return rc;
+    rc = multiply(c, x, &c->in[GATE], false, false, c->kept_g);
+    return rc < 0 ? rc : multiply(c, x, &c->in[UP], false, false, c->kept_u);
 }
 
 int gpu_combine_rows(const struct experts_call *c, const char *name)
 {
     const struct ct_tensor *y = &c->l->out[0];
-    bool gradient = x_of(c->l->op) > 0, adds = c->l->accumulate >> 1 & 1;
+    bool gradient = gpu_experts_is_gradient(c->l->op), adds = c->l->accumulate >> 1 & 1;
     struct gpu_experts_combine a = {.y = y->data,
                                     .dweights = adds ? NULL : gpu_dweights(c->l),
                                     .rows = c->rows,
@@ -217,6 +221,8 @@ int gpu_combine_rows(const struct experts_call *c, const char *name)
 static struct gpu_experts_rows rows_of_choices(const struct experts_call *c)
 {
     return (struct gpu_experts_rows){.all = c->all,
+                                     .from_g = c->kept_g,
+                                     .from_u = c->kept_u,
                                      .g = c->g,
                                      .u = c->u,
                                      .dh = c->dh,
@@ -231,7 +237,7 @@ static struct gpu_experts_rows rows_of_choices(const struct experts_call *c)
 
 static int run(const struct ct_launch *l)
 {
-    struct experts_call c = gpu_experts_call(l);
+    struct experts_call c = gpu_experts_call(l, sizeof(float));
     struct gpu_experts_rows rows = rows_of_choices(&c);
     int rc = begin(&c);
 
@@ -253,7 +259,7 @@ static int hidden_gradients(const struct experts_call *c)
     rows.dweights = gpu_dweights(c->l);
     rows.accumulate = c->l->accumulate >> 1 & 1;
     if (rc == 0)
-        rc = multiply(c, gpu_rows_of_tokens(&c->l->in[0]), &c->in[DOWN], true, false, c->dh);
+        rc = multiply(c, gpu_rows_of_tokens(&c->in[-1]), &c->in[DOWN], true, false, c->dh);
     return rc < 0 ? rc : gpu_launch_rows(c->l, "experts_hidden_grad", c->all.choices, &rows);
 }
 
@@ -327,12 +333,12 @@ static int sum_weights(const struct experts_call *c)
         rc = outer(c, dg, x, 0);
     if (rc == 0)
         rc = outer(c, du, x, 1);
-    return rc < 0 ? rc : outer(c, gpu_rows_of_tokens(&c->l->in[0]), of_choices(c->dh, c->f), 2);
+    return rc < 0 ? rc : outer(c, gpu_rows_of_tokens(&c->in[-1]), of_choices(c->dh, c->f), 2);
 }
 
 static int run_gradients(const struct ct_launch *l)
 {
-    struct experts_call c = gpu_experts_call(l);
+    struct experts_call c = gpu_experts_call(l, sizeof(float));
     int rc = hidden_gradients(&c);
 
     if (rc == 0 && l->op->type != &ct_op_experts_dx)
@@ -346,5 +352,8 @@ const struct ct_kernel gpu_experts_kernels[] = {
     CT_KERNEL("experts_dw", "plain", CT_KERNEL_ACCUMULATES, gpu_experts_accept, prepare,
               run_gradients),
     CT_KERNEL("experts_grad", "plain", CT_KERNEL_ACCUMULATES, gpu_experts_accept, prepare,
+              run_gradients),
+    CT_KERNEL("experts_kept", "plain", 0, accept_kept, prepare, run),
+    CT_KERNEL("experts_kept_grad", "plain", CT_KERNEL_ACCUMULATES, accept_kept, prepare,
               run_gradients),
     {0}};

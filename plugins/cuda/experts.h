@@ -10,9 +10,27 @@
 #include "gpu.h"
 
 #define THREADS 256
-#define MOST_TILES ((int64_t)60000)
+/* As many tiles as a grid has blocks in its second dimension, less those that are not full. */
+#define GPU_MOST_CHOICES ((int64_t)60000 * GPU_EXPERTS_TILE)
 
 enum { X, WEIGHTS, IDS, GATE, UP, DOWN, GATE_BIAS, UP_BIAS };
+
+/* What an op of experts is told apart by: hidden layers are kept, or were; it is a gradient; its
+   input x, which is behind dy and what was kept. */
+static inline bool gpu_experts_keeps(const struct ct_op *op)
+{
+    return op->type == &ct_op_experts_kept || op->type == &ct_op_experts_kept_grad;
+}
+
+static inline bool gpu_experts_is_gradient(const struct ct_op *op)
+{
+    return op->type != &ct_op_experts && op->type != &ct_op_experts_kept;
+}
+
+static inline int gpu_experts_x(const struct ct_op *op)
+{
+    return gpu_experts_is_gradient(op) + (op->type == &ct_op_experts_kept_grad);
+}
 
 /* Offsets in the workspace. */
 struct experts_state {
@@ -28,13 +46,14 @@ struct experts_call {
     const void *gate_bias, *up_bias; /* NULL: none */
     int64_t tokens, n, f;
     void *g, *u, *dh, *rows;
+    void *kept_g, *kept_u;     /* where the hidden layers are kept, else g and u */
     const struct tiles *tiles; /* on tensor cores */
 };
 
 bool gpu_experts_accept(const struct ct_prepare *p);
 /* element: bytes of an inner value. */
 int gpu_experts_prepare(struct ct_prepare *p, size_t element);
-struct experts_call gpu_experts_call(const struct ct_launch *l);
+struct experts_call gpu_experts_call(const struct ct_launch *l, size_t element);
 
 int gpu_sort_choices(const struct ct_launch *l, const struct gpu_experts *all);
 /* A tensor's rows, those of the choices' tokens. */
@@ -42,7 +61,7 @@ struct gpu_expert_rows gpu_rows_of_tokens(const struct ct_tensor *t);
 /* A warp for each row. */
 int gpu_launch_rows(const struct ct_launch *l, const char *name, int64_t rows,
                     const void *arguments);
-/* The gradients of the choices' weights: output 1 of experts_dx and experts_grad; else NULL. */
+/* The gradients of the choices' weights, output 1 where dx is output 0; else NULL. */
 float *gpu_dweights(const struct ct_launch *l);
 /* Output 0, by kernel `name`: sums of c->rows by token. Weighted where it is y; where it is dx,
    gradients of choices' weights that other ranks compute become 0. */
@@ -56,5 +75,12 @@ int gpu_sum_experts(const struct ct_launch *l, const struct gpu_experts *all,
 /* The gradients of the biases, from dg and du; nothing without biases. */
 int gpu_sum_biases(const struct experts_call *c, struct gpu_expert_rows dg,
                    struct gpu_expert_rows du);
+
+/* ---- experts_tensor.c ---- */
+
+/* Do sizes, of a gate's shape, suit the kernels on tensor cores? */
+bool gpu_experts_fit_tiles(const int64_t *gate);
+/* Are all operands in bfloat16, of such sizes? */
+bool gpu_experts_in_tiles(const struct ct_prepare *p);
 
 #endif

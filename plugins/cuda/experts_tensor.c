@@ -24,15 +24,24 @@ static const struct tiles by_mma = {"mma", GPU_TENSOR_TILE, GPU_TENSOR_TILE, 0};
 static const struct tiles by_wgmma = {"wgmma", GPU_WGMMA_ROWS, GPU_WGMMA_COLUMNS, GPU_WGMMA_SHARED};
 
 /* Vectors are of 8 elements. */
-static bool accept(const struct ct_prepare *p)
+bool gpu_experts_fit_tiles(const int64_t *gate)
 {
-    int at = p->op->type == &ct_op_experts ? 0 : 1;
+    return gate[1] % 8 == 0 && gate[2] % 8 == 0;
+}
 
-    for (int i = 0; i < p->ins; i++)
+bool gpu_experts_in_tiles(const struct ct_prepare *p)
+{
+    int at = gpu_experts_x(p->op);
+
+    for (int i = at ? at - 1 : 0; i < p->ins; i++)
         if (i != at + WEIGHTS && i != at + IDS && p->in[i].dtype != CT_BF16)
             return false;
-    return gpu_experts_accept(p) && p->in[at + GATE].shape[1] % 8 == 0 &&
-           p->in[at + GATE].shape[2] % 8 == 0;
+    return gpu_experts_fit_tiles(p->in[at + GATE].shape);
+}
+
+static bool accept(const struct ct_prepare *p)
+{
+    return gpu_experts_accept(p) && gpu_experts_in_tiles(p);
 }
 
 static bool accept_wgmma(const struct ct_prepare *p)
@@ -69,12 +78,13 @@ static struct gpu_size tiles_of(const struct experts_call *c, int64_t columns)
     return (struct gpu_size){(unsigned)gpu_blocks(columns, c->tiles->columns), (unsigned)rows, 1};
 }
 
-/* Sort the choices; h of each, or g and u. */
-static int begin(const struct experts_call *c, bool gradient)
+/* Sort the choices; h of each, or g and u, or all; nothing if g and u were kept. */
+static int begin(const struct experts_call *c)
 {
+    bool gradient = gpu_experts_is_gradient(c->l->op), keeps = gpu_experts_keeps(c->l->op);
     struct gpu_experts_gated a = {.h = gradient ? NULL : c->g,
-                                  .g = c->g,
-                                  .u = c->u,
+                                  .g = gradient || keeps ? c->kept_g : NULL,
+                                  .u = gradient || keeps ? c->kept_u : NULL,
                                   .in = gpu_rows_of_tokens(&c->in[X]),
                                   .gate = c->in[GATE].data,
                                   .up = c->in[UP].data,
@@ -87,7 +97,9 @@ static int begin(const struct experts_call *c, bool gradient)
                                   .f = c->f};
     int rc = gpu_sort_choices(c->l, &c->all);
 
-    return rc < 0 ? rc : launch_tiles(c, "experts_gated", tiles_of(c, 2 * c->f), &a);
+    return rc < 0 || (gradient && keeps)
+               ? rc
+               : launch_tiles(c, "experts_gated", tiles_of(c, 2 * c->f), &a);
 }
 
 /* to = the sum of the parts' rows times the experts' weights; turned: by their transposes. */
@@ -105,7 +117,7 @@ static int multiply(const struct experts_call *c, struct gpu_experts_tensor part
 
 static struct experts_call call_by(const struct ct_launch *l, const struct tiles *tiles)
 {
-    struct experts_call c = gpu_experts_call(l);
+    struct experts_call c = gpu_experts_call(l, sizeof(uint16_t));
 
     c.tiles = tiles;
     return c;
@@ -115,7 +127,7 @@ static int run(struct experts_call c)
 {
     struct gpu_experts_tensor down = {
         .in = {of_choices(c.g, c.f)}, .weight = {c.in[DOWN].data}, .parts = 1};
-    int rc = begin(&c, false);
+    int rc = begin(&c);
 
     if (rc == 0)
         rc = multiply(&c, down, c.n, false, c.rows);
@@ -126,8 +138,10 @@ static int run(struct experts_call c)
 static int hidden_gradients(const struct experts_call *c)
 {
     struct gpu_experts_tensor down = {
-        .in = {gpu_rows_of_tokens(&c->l->in[0])}, .weight = {c->in[DOWN].data}, .parts = 1};
+        .in = {gpu_rows_of_tokens(&c->in[-1])}, .weight = {c->in[DOWN].data}, .parts = 1};
     struct gpu_experts_rows rows = {.all = c->all,
+                                    .from_g = c->kept_g,
+                                    .from_u = c->kept_u,
                                     .g = c->g,
                                     .u = c->u,
                                     .dh = c->dh,
@@ -136,7 +150,7 @@ static int hidden_gradients(const struct experts_call *c)
                                     .f = c->f,
                                     .how = c->how,
                                     .accumulate = c->l->accumulate >> 1 & 1};
-    int rc = begin(c, true);
+    int rc = begin(c);
 
     if (isfinite(c->how.limit)) /* what was beyond it is infinite now */
         rows.how.beyond = FLT_MAX;
@@ -185,7 +199,7 @@ static int sum_weights(const struct experts_call *c)
         rc = outer(c, dg, x, 0);
     if (rc == 0)
         rc = outer(c, du, x, 1);
-    return rc < 0 ? rc : outer(c, gpu_rows_of_tokens(&c->l->in[0]), of_choices(c->dh, c->f), 2);
+    return rc < 0 ? rc : outer(c, gpu_rows_of_tokens(&c->in[-1]), of_choices(c->dh, c->f), 2);
 }
 
 static int run_gradients(struct experts_call c)
@@ -215,6 +229,9 @@ BY(wgmma)
         CT_KERNEL("experts_dw", #which, CT_KERNEL_ACCUMULATES, accept, prepare,                    \
                   run_gradients_##which),                                                          \
         CT_KERNEL("experts_grad", #which, CT_KERNEL_ACCUMULATES, accept, prepare,                  \
+                  run_gradients_##which),                                                          \
+        CT_KERNEL("experts_kept", #which, 0, accept, prepare, run_##which),                        \
+        CT_KERNEL("experts_kept_grad", #which, CT_KERNEL_ACCUMULATES, accept, prepare,             \
                   run_gradients_##which)
 
 const struct ct_kernel gpu_experts_tensor_kernels[] = {

@@ -24,7 +24,7 @@
 struct gpu_config {
     const char *attention; /* auto, cudnn, plain */
     const char *logits;    /* float32, bfloat16 */
-    bool tf32, graph, tune;
+    bool tf32, graph, tune, keep_hidden;
     int64_t spare;         /* multiprocessors that products leave to collectives */
     int64_t logits_memory; /* MiB */
     int64_t device;        /* -1: the local rank's */
@@ -221,6 +221,7 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
 GPU_TABLES(X)
 #undef X
 extern const struct ct_transport gpu_staged_transport;
+extern const struct ct_transform gpu_keep_hidden;
 extern const struct ct_compiler_ops gpu_compiler_ops;
 
 #endif

@@ -329,7 +329,7 @@ struct gpu_gate {
 
 /* Operands in bfloat16. */
 struct gpu_experts_gated {
-    void *h, *g, *u; /* h, or NULL and the others */
+    void *h, *g, *u; /* h, or g and u, or all; NULL: not wanted */
     struct gpu_expert_rows in;
     const void *gate, *up;           /* [experts][f][in.columns] */
     const void *gate_bias, *up_bias; /* [experts][f], or NULL */
@@ -356,8 +356,10 @@ struct gpu_experts_outer {
 
 struct gpu_experts_rows {
     struct gpu_experts all;
-    void *g, *u, *dh; /* float32, or bfloat16 for the kernels on tensor cores */
-    float *dweights;  /* NULL: not wanted */
+    /* float32, or bfloat16 for the kernels on tensor cores. from_g and from_u may be g and u. */
+    const void *from_g, *from_u;
+    void *g, *u, *dh;
+    float *dweights; /* NULL: not wanted */
     const float *weights;
     const void *gate_bias, *up_bias; /* to be added to g and u, or NULL */
     int64_t f;

@@ -238,31 +238,30 @@ DEVICE float biased(const gpu_experts_rows &a, const void *bias, float x, int64_
     return bias ? x + b[0] : x;
 }
 
-/* g = the gated layer of g and u */
+/* g = the gated layer of from_g and from_u */
 KERNEL(experts_hidden, gpu_experts_rows, 256)
 {
-    float *g = (float *)a.g, *u = (float *)a.u;
-    int64_t row = warp_row(), bias;
+    int64_t row = warp_row(), bias, at = row * a.f;
+    const float *g = (const float *)a.from_g + at, *u = (const float *)a.from_u + at;
 
     if (row >= rows_before(a.all.counts, a.all.experts))
         return;
     bias = bias_of(a, row);
-    g += row * a.f;
-    u += row * a.f;
     for (int64_t i = threadIdx.x % 32; i < a.f; i += 32) {
         gated_layer l = gated(a.how, biased(a, a.gate_bias, g[i], bias + i),
                               biased(a, a.up_bias, u[i], bias + i));
 
-        g[i] = l.g * (l.s * l.u);
+        ((float *)a.g)[at + i] = l.g * (l.s * l.u);
     }
 }
 
-/* Of dh, g and u: dg over g, du over u, the weighted hidden layer over dh, and the gradient of the
-   choice's weight. */
+/* Of dh, from_g and from_u: dg to g, du to u, the weighted hidden layer over dh, and the gradient of
+   the choice's weight. */
 KERNEL(experts_hidden_grad, gpu_experts_rows, 256)
 {
-    float *dg = (float *)a.g, *du = (float *)a.u, *wh = (float *)a.dh;
-    int64_t row = warp_row(), choice, bias;
+    int64_t row = warp_row(), choice, bias, at = row * a.f;
+    const float *from_g = (const float *)a.from_g + at, *from_u = (const float *)a.from_u + at;
+    float *dg = (float *)a.g + at, *du = (float *)a.u + at, *wh = (float *)a.dh + at;
     float weight, sum = 0;
 
     if (row >= rows_before(a.all.counts, a.all.experts))
@@ -270,12 +269,9 @@ KERNEL(experts_hidden_grad, gpu_experts_rows, 256)
     bias = bias_of(a, row);
     choice = a.all.order[row];
     weight = a.weights[choice];
-    dg += row * a.f;
-    du += row * a.f;
-    wh += row * a.f;
     for (int64_t i = threadIdx.x % 32; i < a.f; i += 32) {
-        float g = biased(a, a.gate_bias, dg[i], bias + i);
-        float u = biased(a, a.up_bias, du[i], bias + i);
+        float g = biased(a, a.gate_bias, from_g[i], bias + i);
+        float u = biased(a, a.up_bias, from_u[i], bias + i);
         gated_layer l = gated(a.how, g, u);
         float dh = wh[i], h = l.g * l.s * l.u;
 

@@ -37,13 +37,12 @@ KERNEL(experts_outer_mma, gpu_experts_outer, GPU_TENSOR_THREADS)
 
 /* ---- between them ---- */
 
-/* Of dh, g and u: dg over g, du over u, the weighted hidden layer over dh, and the gradient of the
-   choice's weight. A warp for each row. */
+/* Of dh, from_g and from_u: dg to g, du to u, the weighted hidden layer over dh, and the gradient of
+   the choice's weight. A warp for each row. */
 KERNEL(experts_gated_grad, gpu_experts_rows, 256)
 {
-    int64_t row = warp_row(), choice;
-    bfloat16 *g_row = (bfloat16 *)a.g + row * a.f, *u_row = (bfloat16 *)a.u + row * a.f;
-    bfloat16 *dh_row = (bfloat16 *)a.dh + row * a.f;
+    int64_t row = warp_row(), choice, at = row * a.f;
+    bfloat16 *dh_row = (bfloat16 *)a.dh + at;
     float weight, sum = 0;
 
     if (row >= rows_before(a.all.counts, a.all.experts))
@@ -53,8 +52,8 @@ KERNEL(experts_gated_grad, gpu_experts_rows, 256)
     for (int64_t i = threadIdx.x % 32 * 8; i < a.f; i += 256) {
         float g[8], u[8], dh[8];
 
-        load<8>(g_row + i, g);
-        load<8>(u_row + i, u);
+        load<8>((const bfloat16 *)a.from_g + at + i, g);
+        load<8>((const bfloat16 *)a.from_u + at + i, u);
         load<8>(dh_row + i, dh);
 #pragma unroll
         for (int w = 0; w < 8; w++) {
@@ -66,8 +65,8 @@ KERNEL(experts_gated_grad, gpu_experts_rows, 256)
             g[w] = gradient_by_g(a.how, l, g[w], d);
             u[w] = gradient_by_u(a.how, l, u[w], d);
         }
-        store<8>(g_row + i, g);
-        store<8>(u_row + i, u);
+        store<8>((bfloat16 *)a.g + at + i, g);
+        store<8>((bfloat16 *)a.u + at + i, u);
         store<8>(dh_row + i, dh);
     }
     sum = warp_sum(sum);

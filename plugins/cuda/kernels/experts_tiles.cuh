@@ -76,7 +76,8 @@ DEVICE float marked_twice(float x, float limit)
     return x < -limit ? -INFINITY : marked(x, limit);
 }
 
-/* h, the gated layer, or g and u where h is not given */
+/* g and u, and h, the gated layer: those that are wanted. The layer of what was marked is the same:
+   what is beyond the limit counts as the limit. */
 template <typename T> DEVICE void gated_tile(const gpu_experts_gated &a, typename T::shared &shared)
 {
     expert_tile t = find_tile(a.counts, a.experts, (int32_t)blockIdx.y, T::rows);
@@ -93,13 +94,10 @@ template <typename T> DEVICE void gated_tile(const gpu_experts_gated &a, typenam
         add_pair(a.gate_bias, t.expert * a.f + first + column, g);
         add_pair(a.up_bias, t.expert * a.f + first + column, u);
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            if (a.h) {
-                g[i] = layer_of(a.how, g[i], u[i]);
-            } else {
-                g[i] = marked(g[i], a.how.limit);
-                u[i] = marked_twice(u[i], a.how.limit);
-            }
+        for (int i = 0; i < 2; i++) {
+            g[i] = marked(g[i], a.how.limit);
+            u[i] = marked_twice(u[i], a.how.limit);
+        }
     });
 
     auto place = [&](void *to, int row, int column) {
@@ -108,11 +106,19 @@ template <typename T> DEVICE void gated_tile(const gpu_experts_gated &a, typenam
                    : nullptr;
     };
 
-    T::template store_half<false>(
-        c, [&](int row, int column) { return place(a.h ? a.h : a.g, row, column); });
-    if (!a.h)
+    if (a.g) {
+        T::template store_half<false>(c,
+                                      [&](int row, int column) { return place(a.g, row, column); });
         T::template store_half<true>(c,
                                      [&](int row, int column) { return place(a.u, row, column); });
+    }
+    if (!a.h)
+        return;
+    T::each_gated(c, [&](int, int, float *g, const float *u) {
+        g[0] = layer_of(a.how, g[0], u[0]);
+        g[1] = layer_of(a.how, g[1], u[1]);
+    });
+    T::template store_half<false>(c, [&](int row, int column) { return place(a.h, row, column); });
 }
 
 /* ---- rows times weights ---- */

@@ -82,9 +82,16 @@
     X(receive)                                                                                     \
     X(contribution)
 
+struct ct_run;
+
 #define X(id) extern CT_API const struct ct_op_type ct_op_##id;
 CT_LIB_OPS(X)
 #undef X
+/* experts and experts_grad with the hidden layers kept between them (ct_keep_hidden):
+   y, kept = experts_kept(x, weights, ids, gate, up, down, ..)
+   dx, dweights, .. = experts_kept_grad(kept, dy, x, weights, ids, gate, up, down, ..)
+   kept is opaque: its layout is the device's. */
+extern CT_API const struct ct_op_type ct_op_experts_kept, ct_op_experts_kept_grad;
 
 CT_BEGIN_DECLS
 
@@ -92,6 +99,13 @@ CT_BEGIN_DECLS
    core's collectives, and lib's diagnostics (app/diagnose.h). A program calls it before it opens a
    run; a second call does nothing. */
 CT_API int ct_ops_register(void);
+
+/* For the transform of a device with kernels for both: experts becomes experts_kept where its
+   gradients are one op on the same operands. item: bytes that kernels keep of an element, with this
+   rank's shape of gate and number of choices; 0: they do not take it. */
+CT_API int ct_keep_hidden(struct ct_graph *graph, const struct ct_run *run,
+                          size_t (*item)(const struct ct_op *forward, const int64_t *gate,
+                                         int64_t choices));
 
 /* Whether two values are the same, or copies that were gathered, cast or loaded alike. */
 CT_API bool ct_copies_of_one(const struct ct_value *a, const struct ct_value *b);
