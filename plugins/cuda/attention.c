@@ -238,7 +238,7 @@ static bool suits_tensor(const struct ct_prepare *p, int tensors, int outs, int 
            has_shared(p, tile_bytes(c, values) + ROOM);
 }
 
-static bool tensor_accepts(const struct ct_prepare *p)
+bool gpu_attention_accepts(const struct ct_prepare *p)
 {
     return suits_tensor(p, 3, 1, 3, 2) && p->out[1].dtype == CT_F32 &&
            ct_tensor_is_dense(&p->out[1]);
@@ -257,28 +257,42 @@ static int launch_tensor(const struct ct_launch *l, const char *name, const stru
                       tile_bytes(c, values), a);
 }
 
-static int tensor_run(const struct ct_launch *l)
+int gpu_attention_run(const struct ct_launch *l, const int32_t *wanted)
 {
     struct gpu_attention a = forward_arguments(l);
 
+    a.wanted = wanted;
     return launch_tensor(l, "attention_tensor", &l->in[0], a.queries.tokens, a.heads, 2, &a);
 }
 
-static bool tensor_accepts_grad(const struct ct_prepare *p)
+static int tensor_run(const struct ct_launch *l)
+{
+    return gpu_attention_run(l, NULL);
+}
+
+bool gpu_attention_grad_accepts(const struct ct_prepare *p)
 {
     return suits_tensor(p, 5, 3, 6, 3) && p->in[5].dtype == CT_F32 && ct_tensor_is_dense(&p->in[5]);
 }
 
-static int tensor_run_grad(const struct ct_launch *l)
+int gpu_attention_grad_run(const struct ct_launch *l, float *delta, const int32_t *wanted)
 {
     struct gpu_attention a = gradient_arguments(l);
-    int rc = make_delta(l, &a);
+    int rc;
 
+    a.delta = delta;
+    a.wanted = wanted;
+    rc = make_delta(l, &a);
     if (rc == 0)
         rc = launch_tensor(l, "attention_tensor_dq", &l->in[1], a.queries.tokens, a.heads, 3, &a);
     return rc < 0 ? rc
                   : launch_tensor(l, "attention_tensor_dkv", &l->in[1], a.keys.tokens, a.groups, 3,
                                   &a);
+}
+
+static int tensor_run_grad(const struct ct_launch *l)
+{
+    return gpu_attention_grad_run(l, l->workspace, NULL);
 }
 
 /* ---- merging ---- */
@@ -343,9 +357,9 @@ static int run_write(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_attention_kernels[] = {
-    CT_KERNEL("attention", "tensor", CT_KERNEL_STRIDED, tensor_accepts, NULL, tensor_run),
-    CT_KERNEL("attention_grad", "tensor", CT_KERNEL_STRIDED, tensor_accepts_grad, prepare_grad,
-              tensor_run_grad),
+    CT_KERNEL("attention", "tensor", CT_KERNEL_STRIDED, gpu_attention_accepts, NULL, tensor_run),
+    CT_KERNEL("attention_grad", "tensor", CT_KERNEL_STRIDED, gpu_attention_grad_accepts,
+              prepare_grad, tensor_run_grad),
     CT_KERNEL("attention", "plain", CT_KERNEL_STRIDED, accepts, NULL, run),
     CT_KERNEL("attention_grad", "plain", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad),
     CT_KERNEL("attention_merge", "plain", 0, accepts_merge, NULL, run_merge),

@@ -1,141 +1,17 @@
 /*
- * Attention by cuDNN, in bfloat16. Plans are made once for a shape, when a kernel is first asked
- * whether it accepts it: what cuDNN has no plan for is left to the other kernels.
+ * Attention by cuDNN, in bfloat16.
  *
  * Queries and keys that are the same tokens in order need no more than cuDNN's own causal mask and
  * window, and where some queries see some keys whole (a block of a ring), cuDNN gets these alone,
- * without a mask. Documents and other positions it would need a matrix of all pairs for: they are
- * left to the kernels on tensor cores (attention.c), which skip what is not seen.
+ * without a mask. Documents are packed sequences (attention_documents.c). Other positions it would
+ * need a matrix of all pairs for: they are left to the kernels on tensor cores (attention.c), which
+ * skip what is not seen.
  */
-#include <float.h>
-#include <math.h>
-#include <stdlib.h>
-
-#include <ctitan/log.h>
-
 #include <ctitan/lib/ops.h>
 
-#include "sdpa.h"
-
-#define LARGEST_HEAD 128
-#define LATENT_HEAD 192 /* of q and k, with v of LARGEST_HEAD: */
-#define LATENT_SINCE 90 /* from this compute capability on */
-#define LANES 8
-
-struct plan {
-    struct plan *next;
-    struct sdpa_shape shape;
-    struct dnn_graph graph;
-    bool works;
-};
-
-struct gpu_dnn {
-    cudnnHandle_t handle;
-    bool missing;
-    struct plan *plans;
-};
-
-/* ---- plans ---- */
-
-/* NULL: cuDNN is not to be had, or not wanted. */
-static struct gpu_dnn *dnn_of(struct gpu *gpu)
-{
-    if (!strcmp(gpu_config.attention, "plain") || !strcmp(gpu_config.attention, "tensor"))
-        return NULL;
-    if (!gpu->dnn) {
-        gpu->dnn = calloc(1, sizeof(*gpu->dnn));
-        if (!gpu->dnn || gpu->described)
-            return gpu->dnn;
-        gpu->dnn->missing = dnn_load() < 0 || dnn_handle_create(&gpu->dnn->handle) < 0;
-        if (gpu->dnn->missing)
-            ct_warn("cuda: attention runs on this plugin's own kernels, which are slower: %s",
-                    ct_error_message());
-    }
-    return gpu->dnn->missing ? NULL : gpu->dnn;
-}
-
-void gpu_dnn_close(struct gpu *gpu)
-{
-    if (!gpu->dnn)
-        return;
-    for (struct plan *p = gpu->dnn->plans, *next; p; p = next) {
-        next = p->next;
-        if (!gpu->described)
-            dnn_graph_destroy(&p->graph);
-        free(p);
-    }
-    if (!gpu->described)
-        dnn_handle_destroy(gpu->dnn->handle);
-    free(gpu->dnn);
-}
-
-/* What versions of cuDNN are known to get wrong, from the notes in NVIDIA's own front end. */
-static const char *known_fault(int version, const struct sdpa_shape *s)
-{
-    if (version < 90600)
-        return "cuDNN before 9.6 requires zeroed sums";
-    if (version == 91000 || version == 91001)
-        return "cuDNN 9.10.0 and 9.10.1 give wrong results";
-    if (s->of_v != s->size && version < 91100)
-        return "cuDNN before 9.11 has no heads of 192 with values of 128";
-    if (s->backward && s->keys % 128 && version <= 91500)
-        return "cuDNN up to 9.15 requires a multiple of 128 keys";
-    return s->queries < 2 || s->keys < 2 ? "cuDNN requires at least two tokens" : NULL;
-}
-
-static int make_plan(struct gpu_dnn *dnn, struct plan *p)
-{
-    const char *fault = known_fault(dnn_version(), &p->shape);
-
-    if (fault)
-        return ct_fail(CT_EINVAL, "%s", fault);
-    sdpa_describe(&p->graph, &p->shape);
-    return dnn_graph_plan(&p->graph, dnn->handle, NULL);
-}
-
-/* Of a described device, without cuDNN. The workspace is a bound: sums in float32 of the gradients
-   of queries, keys and values, which is what cuDNN's backward keeps at most. */
-static int bound_plan(struct plan *p)
-{
-    const struct sdpa_shape *s = &p->shape;
-    int64_t of_q = s->queries * s->size, of_k = s->keys * s->size, of_v = s->keys * s->of_v;
-
-    if (s->backward)
-        p->graph.workspace = (size_t)(s->batch * s->heads * (of_q + of_k + of_v)) * sizeof(float);
-    return 0;
-}
-
-static const struct plan *find_plan(struct gpu *gpu, const struct sdpa_shape *shape)
-{
-    struct gpu_dnn *dnn = dnn_of(gpu);
-    struct plan *p = dnn ? dnn->plans : NULL;
-
-    while (p && memcmp(&p->shape, shape, sizeof(*shape)))
-        p = p->next;
-    if (!dnn || p)
-        return p && p->works ? p : NULL;
-    p = calloc(1, sizeof(*p));
-    if (!p)
-        return NULL;
-    p->shape = *shape;
-    p->next = dnn->plans;
-    dnn->plans = p;
-    p->works = (gpu->described ? bound_plan(p) : make_plan(dnn, p)) == 0;
-    if (!p->works)
-        ct_warn("cuda: attention of %lld queries in %lld heads of %lld runs without cuDNN: %s",
-                (long long)shape->queries, (long long)shape->heads, (long long)shape->size,
-                ct_error_message());
-    return p->works ? p : NULL;
-}
+#include "sdpa_plans.h"
 
 /* ---- shapes ---- */
-
-/* Strides of batch, token, head; false: rows do not begin at vectors. */
-static bool take_strides(int64_t to[3], const struct ct_tensor *t)
-{
-    memcpy(to, t->stride, 3 * sizeof(*to));
-    return t->stride[3] == 1 && to[0] % LANES == 0 && to[1] % LANES == 0 && to[2] % LANES == 0;
-}
 
 /* [batch, tokens, heads, size], dense: of results on their way to another dtype. */
 static void dense_strides(int64_t to[3], const struct ct_tensor *t, int64_t tokens)
@@ -172,14 +48,6 @@ static struct mask choose_mask(const struct ct_prepare *p, int at, int more)
     return m;
 }
 
-/* v is as large as q and k, but for latent attention (DeepSeek-V3). */
-static bool has_heads(const struct ct_prepare *p, const struct sdpa_shape *s)
-{
-    if (s->size == LATENT_HEAD && s->of_v == LARGEST_HEAD)
-        return gpu_of(p->device)->capability >= LATENT_SINCE;
-    return s->of_v == s->size && s->size % LANES == 0 && s->size <= LARGEST_HEAD;
-}
-
 /* q is input `at`, k and v the next; false: not for cuDNN. */
 static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_shape *s)
 {
@@ -203,8 +71,8 @@ static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_s
     for (int i = more; i < p->ins; i++)
         if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
             return false;
-    return m.known && has_heads(p, s) && take_strides(s->q, q) && take_strides(s->k, k) &&
-           take_strides(s->v, v);
+    return m.known && sdpa_has_heads(gpu_of(p->device), s) && sdpa_take_strides(s->q, q) &&
+           sdpa_take_strides(s->k, k) && sdpa_take_strides(s->v, v);
 }
 
 static bool forward_shape(const struct ct_prepare *p, struct sdpa_shape *s)
@@ -213,7 +81,7 @@ static bool forward_shape(const struct ct_prepare *p, struct sdpa_shape *s)
         p->out[1].dtype != CT_F32 || !ct_tensor_is_dense(&p->out[1]))
         return false;
     s->o_float = p->out[0].dtype == CT_F32;
-    return take_strides(s->o, &p->out[0]);
+    return sdpa_take_strides(s->o, &p->out[0]);
 }
 
 /* Results in float32: dq is that before it is rounded, dk and dv are cast. */
@@ -227,18 +95,18 @@ static bool backward_shape(const struct ct_prepare *p, struct sdpa_shape *s)
     s->backward = true;
     s->dq_sum_placed = p->out[0].dtype == CT_F32;
     for (int i = 0; i < 3; i++) {
-        if (!gpu_is_compute_dtype(p->out[i].dtype) || !take_strides(to[i], &p->out[i]))
+        if (!gpu_is_compute_dtype(p->out[i].dtype) || !sdpa_take_strides(to[i], &p->out[i]))
             return false;
         if (i > 0 && p->out[i].dtype == CT_F32)
             dense_strides(to[i], &p->out[i], s->keys);
     }
-    return take_strides(s->d_o, &p->in[0]) && take_strides(s->o, &p->in[4]);
+    return sdpa_take_strides(s->d_o, &p->in[0]) && sdpa_take_strides(s->o, &p->in[4]);
 }
 
 /* ---- workspace ---- */
 
 struct state {
-    const struct plan *plan; /* NULL: no query sees a key */
+    const struct sdpa_plan *plan; /* NULL: no query sees a key */
     struct ct_seen_block seen;
     size_t delta, dq, dq_sum, dk, dv, work;
 };
@@ -248,7 +116,8 @@ static size_t bytes_of(const struct ct_tensor *t, size_t item)
     return (size_t)ct_tensor_count(t) * item;
 }
 
-static struct state *make_state(struct ct_prepare *p, int at, int more, const struct plan *plan)
+static struct state *make_state(struct ct_prepare *p, int at, int more,
+                                const struct sdpa_plan *plan)
 {
     struct state *state = ct_arena_new(p->arena, struct state);
 
@@ -263,7 +132,8 @@ static struct state *make_state(struct ct_prepare *p, int at, int more, const st
 /* Where no query sees a key, no plan is needed. */
 static bool has_plan(const struct ct_prepare *p, const struct sdpa_shape *s)
 {
-    return dnn_of(gpu_of(p->device)) && (!s->queries || find_plan(gpu_of(p->device), s));
+    return sdpa_is_offered(gpu_of(p->device)) &&
+           (!s->queries || sdpa_find_plan(gpu_of(p->device), s));
 }
 
 static bool accepts(const struct ct_prepare *p)
@@ -273,9 +143,9 @@ static bool accepts(const struct ct_prepare *p)
     return forward_shape(p, &s) && has_plan(p, &s);
 }
 
-static const struct plan *plan_of(const struct ct_prepare *p, const struct sdpa_shape *s)
+static const struct sdpa_plan *plan_of(const struct ct_prepare *p, const struct sdpa_shape *s)
 {
-    return s->queries ? find_plan(gpu_of(p->device), s) : NULL;
+    return s->queries ? sdpa_find_plan(gpu_of(p->device), s) : NULL;
 }
 
 static int prepare(struct ct_prepare *p)
@@ -318,19 +188,6 @@ static int prepare_grad(struct ct_prepare *p)
 
 /* ---- running ---- */
 
-struct pack {
-    int64_t ids[SDPA_IDS];
-    void *addresses[SDPA_IDS];
-    int count;
-    float scale, lowest, window, one;
-};
-
-static void give(struct pack *pack, int64_t id, void *address)
-{
-    pack->ids[pack->count] = id;
-    pack->addresses[pack->count++] = address;
-}
-
 static void *in_workspace(const struct ct_launch *l, size_t offset)
 {
     return (char *)l->workspace + offset;
@@ -365,47 +222,35 @@ static int clear_unseen(const struct ct_launch *l, const struct ct_tensor *t, fl
 }
 
 /* What forward and backward give alike. q is input `at`. */
-static void begin(const struct ct_launch *l, int at, struct pack *pack)
+static void begin(const struct ct_launch *l, int at, struct sdpa_pack *pack)
 {
-    double scale = ct_op_float(l->op, "scale");
     const struct state *state = l->state;
-    const struct sdpa_shape *s = &state->plan->shape;
 
-    pack->scale = (float)(scale > 0 ? scale : 1 / sqrt((double)s->size));
-    pack->lowest = dnn_version() < 91000 ? -FLT_MAX : -INFINITY;
-    pack->one = 1;
-    give(pack, SDPA_Q, token_of(&l->in[at], state->seen.query));
-    give(pack, SDPA_K, token_of(&l->in[at + 1], state->seen.key));
-    give(pack, SDPA_V, token_of(&l->in[at + 2], state->seen.key));
-    give(pack, SDPA_SCALE, &pack->scale);
-    if (s->causal)
-        give(pack, SDPA_LOWEST, &pack->lowest);
-    if (s->window) {
-        pack->window = (float)s->window;
-        give(pack, SDPA_WINDOW, &pack->window);
-    }
+    sdpa_give_numbers(l, state->plan, pack);
+    sdpa_give(pack, SDPA_Q, token_of(&l->in[at], state->seen.query));
+    sdpa_give(pack, SDPA_K, token_of(&l->in[at + 1], state->seen.key));
+    sdpa_give(pack, SDPA_V, token_of(&l->in[at + 2], state->seen.key));
 }
 
-static int execute(const struct ct_launch *l, struct pack *pack)
+static int execute(const struct ct_launch *l, struct sdpa_pack *pack)
 {
     const struct state *state = l->state;
 
-    return dnn_run(&state->plan->graph, gpu_of(l->device)->dnn->handle, l->stream, pack->ids,
-                   pack->addresses, pack->count, in_workspace(l, state->work));
+    return sdpa_execute(l, state->plan, pack, in_workspace(l, state->work));
 }
 
 static int run(const struct ct_launch *l)
 {
     const struct state *state = l->state;
     const struct ct_seen_block *seen = &state->seen;
-    struct pack pack = {.count = 0};
+    struct sdpa_pack pack = {.count = 0};
     int rc = clear_unseen(l, &l->out[0], l->out[1].data, seen->query, seen->queries);
 
     if (rc < 0 || !state->plan)
         return rc;
     begin(l, 0, &pack);
-    give(&pack, SDPA_O, token_of(&l->out[0], seen->query));
-    give(&pack, SDPA_LSE, (float *)l->out[1].data + seen->query);
+    sdpa_give(&pack, SDPA_O, token_of(&l->out[0], seen->query));
+    sdpa_give(&pack, SDPA_LSE, (float *)l->out[1].data + seen->query);
     return execute(l, &pack);
 }
 
@@ -443,7 +288,7 @@ static int run_grad(const struct ct_launch *l)
     const struct state *state = l->state;
     const struct ct_seen_block *seen = &state->seen;
     const struct ct_tensor *out = l->out;
-    struct pack pack = {.count = 0};
+    struct sdpa_pack pack = {.count = 0};
     void *dq, *to[3];
     bool placed;
     int rc = clear_gradients(l);
@@ -456,15 +301,14 @@ static int run_grad(const struct ct_launch *l)
     for (int i = 1; i < 3; i++)
         to[i] = out[i].dtype == CT_F32 ? in_workspace(l, i == 1 ? state->dk : state->dv)
                                        : token_of(&out[i], seen->key);
-    give(&pack, SDPA_D_O, token_of(&l->in[0], seen->query));
-    give(&pack, SDPA_O, token_of(&l->in[4], seen->query));
-    give(&pack, SDPA_LSE, (float *)l->in[5].data + seen->query);
-    give(&pack, SDPA_ONE, &pack.one);
-    give(&pack, SDPA_DELTA, in_workspace(l, state->delta));
-    give(&pack, SDPA_DQ, placed ? in_workspace(l, state->dq) : dq);
-    give(&pack, SDPA_DQ_SUM, placed ? dq : in_workspace(l, state->dq_sum));
-    give(&pack, SDPA_DK, to[1]);
-    give(&pack, SDPA_DV, to[2]);
+    sdpa_give(&pack, SDPA_D_O, token_of(&l->in[0], seen->query));
+    sdpa_give(&pack, SDPA_O, token_of(&l->in[4], seen->query));
+    sdpa_give(&pack, SDPA_LSE, (float *)l->in[5].data + seen->query);
+    sdpa_give(&pack, SDPA_DELTA, in_workspace(l, state->delta));
+    sdpa_give(&pack, SDPA_DQ, placed ? in_workspace(l, state->dq) : dq);
+    sdpa_give(&pack, SDPA_DQ_SUM, placed ? dq : in_workspace(l, state->dq_sum));
+    sdpa_give(&pack, SDPA_DK, to[1]);
+    sdpa_give(&pack, SDPA_DV, to[2]);
     rc = execute(l, &pack);
     if (rc == 0)
         rc = cast_back(l, state->dk, &out[1]);

@@ -12,7 +12,7 @@ static const struct ct_option options[] = {
                "Number of the device; -1: the rank's number on its host"),
     CT_OPT_CHOICE(
         struct gpu_config, attention, "attention", "auto", "auto|cudnn|tensor|plain",
-        "bfloat16 attention: cudnn (documents and what else it cannot do: tensor), tensor "
+        "bfloat16 attention: cudnn (what it cannot do, such as gathered keys: tensor), tensor "
         "(the plugin's own kernels on tensor cores), plain (on other cores), or auto: the "
         "first of them that supports the case"),
     CT_OPT_BOOL(struct gpu_config, tf32, "tf32", "false",

@@ -95,7 +95,7 @@ static void finalize(struct dnn_graph *g, cudnnBackendDescriptor_t d)
 }
 
 static dnn_tensor make_tensor(struct dnn_graph *g, int64_t id, int type, const int64_t size[4],
-                              const int64_t stride[4], bool by_value)
+                              const int64_t stride[4], bool by_value, dnn_tensor offsets)
 {
     static int64_t next_virtual = 1000;
     bool is_virtual = id == 0;
@@ -111,6 +111,7 @@ static dnn_tensor make_tensor(struct dnn_graph *g, int64_t id, int type, const i
     set(g, t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align);
     set(g, t, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
     set(g, t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
+    set_descriptor(g, t, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, offsets);
     finalize(g, t);
     return t;
 }
@@ -118,14 +119,20 @@ static dnn_tensor make_tensor(struct dnn_graph *g, int64_t id, int type, const i
 dnn_tensor dnn_tensor_new(struct dnn_graph *g, int64_t id, int type, const int64_t size[4],
                           const int64_t stride[4])
 {
-    return make_tensor(g, id, type, size, stride, false);
+    return make_tensor(g, id, type, size, stride, false, NULL);
+}
+
+dnn_tensor dnn_packed_tensor_new(struct dnn_graph *g, int64_t id, int type, const int64_t size[4],
+                                 const int64_t stride[4], dnn_tensor offsets)
+{
+    return make_tensor(g, id, type, size, stride, false, offsets);
 }
 
 dnn_tensor dnn_scalar_new(struct dnn_graph *g, int64_t id)
 {
     static const int64_t one[4] = {1, 1, 1, 1};
 
-    return make_tensor(g, id, CUDNN_DATA_FLOAT, one, one, true);
+    return make_tensor(g, id, CUDNN_DATA_FLOAT, one, one, true, NULL);
 }
 
 /* ---- operations ---- */
@@ -161,18 +168,25 @@ void dnn_pointwise(struct dnn_graph *g, int mode, int precision, dnn_tensor x, d
     finalize(g, o);
 }
 
-void dnn_matmul(struct dnn_graph *g, dnn_tensor a, dnn_tensor b, dnn_tensor c)
+void dnn_matmul(struct dnn_graph *g, dnn_tensor a, dnn_tensor b, dnn_tensor c,
+                const struct dnn_extent *extent)
 {
     cudnnBackendDescriptor_t p = create(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR), o;
     int type = CUDNN_DATA_FLOAT;
+    double zero = 0;
 
     set(g, p, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    if (extent->zero_outside)
+        set(g, p, CUDNN_ATTR_MATMUL_PADDING_VALUE, CUDNN_TYPE_DOUBLE, 1, &zero);
     finalize(g, p);
     o = begin_operation(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
     set_descriptor(g, o, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
     set_descriptor(g, o, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
     set_descriptor(g, o, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
     set_descriptor(g, o, CUDNN_ATTR_OPERATION_MATMUL_DESC, p);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, extent->rows);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, extent->columns);
+    set_descriptor(g, o, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, extent->inner);
     finalize(g, o);
 }
 

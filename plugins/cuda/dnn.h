@@ -1,6 +1,8 @@
 /*
  * Graphs of cuDNN, through its backend interface: tensors with four dimensions and any strides,
- * operations on them, a plan for the whole, which cuDNN compiles to one or a few kernels.
+ * operations on them, a plan for the whole, which cuDNN compiles to one or a few kernels. The
+ * matrices of a packed tensor begin where another tensor says, instead of one stride after the
+ * other.
  *
  * A graph is described once, for a shape; tensors that are not virtual get an id, by which their
  * addresses are given at each run. The first failure is kept: later calls do nothing.
@@ -11,8 +13,8 @@
 #include "dnn_library.h"
 #include "gpu.h"
 
-#define DNN_DESCRIPTORS 160
-#define DNN_OPERATIONS 32
+#define DNN_DESCRIPTORS 256
+#define DNN_OPERATIONS 40
 
 struct dnn_graph {
     cudnnBackendDescriptor_t all[DNN_DESCRIPTORS]; /* of which these are operations: */
@@ -34,12 +36,23 @@ int dnn_version(void);
 /* id 0: virtual. type: CUDNN_DATA_* */
 dnn_tensor dnn_tensor_new(struct dnn_graph *g, int64_t id, int type, const int64_t size[4],
                           const int64_t stride[4]);
+/* What index i of the first dimension has begins at element offsets[i]: int64, one more than the
+   first dimension. */
+dnn_tensor dnn_packed_tensor_new(struct dnn_graph *g, int64_t id, int type, const int64_t size[4],
+                                 const int64_t stride[4], dnn_tensor offsets);
 /* One float, given by value at each run. */
 dnn_tensor dnn_scalar_new(struct dnn_graph *g, int64_t id);
 /* y = mode(x, b, t); b and t may be NULL. axis: of CUDNN_POINTWISE_GEN_INDEX, else -1. */
 void dnn_pointwise(struct dnn_graph *g, int mode, int precision, dnn_tensor x, dnn_tensor b,
                    dnn_tensor t, dnn_tensor y, int axis);
-void dnn_matmul(struct dnn_graph *g, dnn_tensor a, dnn_tensor b, dnn_tensor c);
+/* c = a b, for each matrix of only so many rows, columns and inner elements as these tensors of
+   int32 say; NULL: of all. */
+struct dnn_extent {
+    dnn_tensor rows, columns, inner;
+    bool zero_outside; /* of c */
+};
+void dnn_matmul(struct dnn_graph *g, dnn_tensor a, dnn_tensor b, dnn_tensor c,
+                const struct dnn_extent *extent);
 void dnn_reduce(struct dnn_graph *g, int op, dnn_tensor x, dnn_tensor y);
 void dnn_reshape(struct dnn_graph *g, dnn_tensor x, dnn_tensor y);
 

@@ -115,8 +115,15 @@ size_t gpu_column_shares(int64_t rows, int64_t columns);
 int gpu_sum_columns(const struct ct_launch *l, int out, const float *x, int64_t rows,
                     int64_t columns, float *shares);
 
-/* attention_dnn.c */
+/* sdpa_plans.c */
 void gpu_dnn_close(struct gpu *gpu);
+
+/* attention.c: op attention, or its gradient, on tensor cores; nothing is done if *wanted, on the
+   device, is 0 when the kernels run. delta: as many floats as lse has. */
+bool gpu_attention_accepts(const struct ct_prepare *p);
+int gpu_attention_run(const struct ct_launch *l, const int32_t *wanted);
+bool gpu_attention_grad_accepts(const struct ct_prepare *p);
+int gpu_attention_grad_run(const struct ct_launch *l, float *delta, const int32_t *wanted);
 
 /* loss.c: loss = sum of count losses, or loss + them */
 int gpu_sum_losses(const struct ct_launch *l, const struct ct_tensor *loss, const float *losses,
@@ -207,6 +214,7 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
     X(loss)                                                                                        \
     X(loss_shards)                                                                                 \
     X(attention_dnn)                                                                               \
+    X(attention_documents)                                                                         \
     X(attention)                                                                                   \
     X(sink)                                                                                        \
     X(reduce)                                                                                      \

@@ -8,12 +8,53 @@
 #define FLOAT CUDNN_DATA_FLOAT
 #define BF16 CUDNN_DATA_BFLOAT16
 
+/* Products by what their rows and columns are: queries and keys, queries and elements of heads,
+   keys and elements of heads. */
+enum product { SCORES, BY_QUERIES, BY_KEYS };
+
 struct builder {
     struct dnn_graph *g;
     const struct sdpa_shape *s;
     dnn_tensor scale;
     dnn_tensor *given; /* by id: tensors that are described so far; several operations take one */
 };
+
+/* One tensor of a graph for each id. */
+static dnn_tensor of_batch(const struct builder *b, int64_t id, int type, int64_t count)
+{
+    int64_t size[4] = {count, 1, 1, 1}, stride[4] = {1, 1, 1, 1};
+
+    if (!b->given[id])
+        b->given[id] = dnn_tensor_new(b->g, id, type, size, stride);
+    return b->given[id];
+}
+
+/* A tensor whose sequences begin where those of `id` do, if they are packed. */
+static dnn_tensor tensor_like(const struct builder *b, int64_t id, int64_t own, int type,
+                              const int64_t size[4], const int64_t stride[4])
+{
+    dnn_tensor begins = b->s->packed && id
+                            ? of_batch(b, SDPA_BEGINS + id, CUDNN_DATA_INT64, b->s->batch + 1)
+                            : NULL;
+
+    return dnn_packed_tensor_new(b->g, own, type, size, stride, begins);
+}
+
+static void multiply(const struct builder *b, dnn_tensor x, dnn_tensor y, dnn_tensor to,
+                     enum product how)
+{
+    struct dnn_extent extent = {.zero_outside = b->s->packed && how == SCORES && !b->s->backward};
+    dnn_tensor queries, keys;
+
+    if (b->s->packed) {
+        queries = of_batch(b, SDPA_QUERY_LENGTHS, CUDNN_DATA_INT32, b->s->batch);
+        keys = of_batch(b, SDPA_KEY_LENGTHS, CUDNN_DATA_INT32, b->s->batch);
+        extent.rows = how == BY_KEYS ? keys : queries;
+        extent.columns = how == SCORES ? keys : NULL;
+        extent.inner = how == SCORES ? NULL : how == BY_KEYS ? queries : keys;
+    }
+    dnn_matmul(b->g, x, y, to, &extent);
+}
 
 /* Tokens of heads, with so many elements, as rows; transposed: as columns. */
 static dnn_tensor operand(const struct builder *b, int64_t id, int type, int64_t heads,
@@ -32,7 +73,7 @@ static dnn_tensor operand(const struct builder *b, int64_t id, int type, int64_t
     if (id == SDPA_VIRTUAL)
         return dnn_tensor_new(b->g, id, type, size, step);
     if (!b->given[id])
-        b->given[id] = dnn_tensor_new(b->g, id, type, size, step);
+        b->given[id] = tensor_like(b, id, id, type, size, step);
     return b->given[id];
 }
 
@@ -64,12 +105,14 @@ static dnn_tensor per_row(const struct builder *b, int64_t id)
     return dense(b, id, FLOAT, b->s->queries, 1);
 }
 
-static dnn_tensor lse_of(const struct builder *b)
+/* LSE, or what is laid out like it. */
+static dnn_tensor statistic(const struct builder *b, int64_t id)
 {
     int64_t h = b->s->heads, size[4] = {b->s->batch, h, b->s->queries, 1};
     int64_t stride[4] = {h * b->s->rows, b->s->rows, 1, 1};
+    int64_t packed[4] = {h * b->s->queries, 1, h, 1};
 
-    return dnn_tensor_new(b->g, SDPA_LSE, FLOAT, size, stride);
+    return tensor_like(b, SDPA_LSE, id, FLOAT, size, b->s->packed ? packed : stride);
 }
 
 /* y = mode(x, other), as large as the scores */
@@ -88,7 +131,7 @@ static dnn_tensor scores(const struct builder *b)
     dnn_tensor k = operand(b, SDPA_K, BF16, s->groups, s->keys, s->size, s->k, true);
     dnn_tensor x = scores_like(b, FLOAT);
 
-    dnn_matmul(b->g, q, k, x);
+    multiply(b, q, k, x, SCORES);
     return apply(b, CUDNN_POINTWISE_MUL, x, b->scale);
 }
 
@@ -101,16 +144,36 @@ static dnn_tensor index_of(const struct builder *b, dnn_tensor x, int axis)
     return index;
 }
 
+static dnn_tensor compare(const struct builder *b, int mode, dnn_tensor left, dnn_tensor right)
+{
+    dnn_tensor holds = scores_like(b, CUDNN_DATA_BOOLEAN);
+
+    dnn_pointwise(b->g, mode, CUDNN_DATA_BOOLEAN, left, right, NULL, holds, -1);
+    return holds;
+}
+
 /* x where mode(left, right) holds, else -infinity. */
 static dnn_tensor keep_where(const struct builder *b, dnn_tensor x, int mode, dnn_tensor left,
                              dnn_tensor right)
 {
-    dnn_tensor seen = scores_like(b, CUDNN_DATA_BOOLEAN), y = scores_like(b, FLOAT);
+    dnn_tensor seen = compare(b, mode, left, right), y = scores_like(b, FLOAT);
 
-    dnn_pointwise(b->g, mode, CUDNN_DATA_BOOLEAN, left, right, NULL, seen, -1);
     dnn_pointwise(b->g, CUDNN_POINTWISE_BINARY_SELECT, FLOAT, x, dnn_scalar_new(b->g, SDPA_LOWEST),
                   seen, y, -1);
     return y;
+}
+
+/* What is beyond the end of a packed sequence. */
+static dnn_tensor hide_outside(const struct builder *b, dnn_tensor x)
+{
+    int64_t batch = b->s->batch;
+    dnn_tensor row = index_of(b, x, 2), column = index_of(b, x, 3);
+
+    row = compare(b, CUDNN_POINTWISE_CMP_LT, row,
+                  of_batch(b, SDPA_QUERY_LENGTHS, CUDNN_DATA_INT32, batch));
+    column = compare(b, CUDNN_POINTWISE_CMP_LT, column,
+                     of_batch(b, SDPA_KEY_LENGTHS, CUDNN_DATA_INT32, batch));
+    return keep_where(b, x, CUDNN_POINTWISE_LOGICAL_AND, row, column);
 }
 
 /* Where attention is causal, keys after the query are hidden, and with a window those before it. */
@@ -118,6 +181,8 @@ static dnn_tensor hide_unseen(const struct builder *b, dnn_tensor x)
 {
     dnn_tensor row, column, end;
 
+    if (b->s->packed)
+        x = hide_outside(b, x);
     if (!b->s->causal)
         return x;
     row = index_of(b, x, 2);
@@ -141,7 +206,7 @@ static void forward(const struct builder *b)
     dnn_tensor v = operand(b, SDPA_V, BF16, s->groups, s->keys, s->of_v, s->v, false);
     dnn_tensor o =
         operand(b, SDPA_O, s->o_float ? FLOAT : BF16, s->heads, s->queries, s->of_v, s->o, false);
-    dnn_tensor lse = lse_of(b), largest = per_row(b, SDPA_VIRTUAL);
+    dnn_tensor lse = statistic(b, SDPA_LSE), largest = per_row(b, SDPA_VIRTUAL);
     dnn_tensor sum = per_row(b, SDPA_VIRTUAL), log = per_row(b, SDPA_VIRTUAL);
     dnn_tensor p = scores_like(b, BF16), x = scores(b);
 
@@ -153,7 +218,7 @@ static void forward(const struct builder *b)
     dnn_pointwise(b->g, CUDNN_POINTWISE_LOG, FLOAT, sum, NULL, NULL, log, -1);
     dnn_pointwise(b->g, CUDNN_POINTWISE_ADD, FLOAT, largest, log, NULL, lse, -1);
     dnn_pointwise(b->g, CUDNN_POINTWISE_DIV, FLOAT, x, sum, NULL, p, -1);
-    dnn_matmul(b->g, p, v, o);
+    multiply(b, p, v, o, BY_QUERIES);
 }
 
 /* ---- backward ---- */
@@ -165,7 +230,8 @@ static dnn_tensor row_products(const struct builder *b, dnn_tensor d_o)
     dnn_tensor o = operand(b, SDPA_O, BF16, s->heads, s->queries, s->of_v, s->o, false);
     dnn_tensor product =
         operand(b, SDPA_VIRTUAL, FLOAT, s->heads, s->queries, s->of_v, s->o, false);
-    dnn_tensor sum = per_row(b, SDPA_VIRTUAL), delta = per_row(b, SDPA_DELTA);
+    dnn_tensor sum = per_row(b, SDPA_VIRTUAL);
+    dnn_tensor delta = s->packed ? statistic(b, SDPA_DELTA) : per_row(b, SDPA_DELTA);
 
     dnn_pointwise(b->g, CUDNN_POINTWISE_MUL, FLOAT, d_o, o, NULL, product, -1);
     dnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, product, sum);
@@ -176,9 +242,21 @@ static dnn_tensor row_products(const struct builder *b, dnn_tensor d_o)
 
 static dnn_tensor probabilities(const struct builder *b)
 {
-    dnn_tensor x = apply(b, CUDNN_POINTWISE_SUB, scores(b), lse_of(b));
+    dnn_tensor x = apply(b, CUDNN_POINTWISE_SUB, scores(b), statistic(b, SDPA_LSE));
 
     return apply(b, CUDNN_POINTWISE_EXP, hide_unseen(b, x), NULL);
+}
+
+/* The gradient of each head's keys or values: it begins where that of its group does, times heads
+   of a group, which cuDNN knows by itself. */
+static dnn_tensor packed_heads(const struct builder *b, int64_t id, int64_t elements,
+                               const int64_t stride[3])
+{
+    const struct sdpa_shape *s = b->s;
+    int64_t share = s->heads / s->groups, size[4] = {s->batch, s->heads, s->keys, elements};
+    int64_t step[4] = {share * stride[0], stride[2], share * stride[1], 1};
+
+    return tensor_like(b, id, id == SDPA_DK ? SDPA_DK_HEADS : SDPA_DV_HEADS, BF16, size, step);
 }
 
 /* out = a^T x, over all heads of a group. Each head's own is bfloat16, as cuDNN's own descriptions
@@ -193,25 +271,37 @@ static void product_by_keys(const struct builder *b, dnn_tensor a, dnn_tensor x,
 
     dnn_reshape(b->g, a, transposed);
     if (s->heads == s->groups) {
-        dnn_matmul(b->g, transposed, x, out);
+        multiply(b, transposed, x, out, BY_KEYS);
         return;
     }
-    of_heads = dense(b, SDPA_VIRTUAL, BF16, s->keys, elements);
-    dnn_matmul(b->g, transposed, x, of_heads);
+    of_heads = s->packed ? packed_heads(b, id, elements, stride)
+                         : dense(b, SDPA_VIRTUAL, BF16, s->keys, elements);
+    multiply(b, transposed, x, of_heads, BY_KEYS);
     dnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, of_heads, out);
+}
+
+/* dq before it is rounded, with the strides of dq. */
+static dnn_tensor sum_of_queries(const struct builder *b)
+{
+    const struct sdpa_shape *s = b->s;
+    int64_t size[4] = {s->batch, s->heads, s->queries, s->size};
+    int64_t step[4] = {s->dq[0], s->dq[2], s->dq[1], 1};
+
+    return tensor_like(b, SDPA_DQ, SDPA_DQ_SUM, FLOAT, size, step);
 }
 
 static void product_by_queries(const struct builder *b, dnn_tensor ds)
 {
     const struct sdpa_shape *s = b->s;
-    dnn_tensor k = operand(b, SDPA_VIRTUAL, BF16, s->groups, s->keys, s->size, s->k, false), sum;
+    int64_t size[4] = {s->batch, s->groups, s->keys, s->size};
+    int64_t step[4] = {s->k[0], s->k[2], s->k[1], 1};
+    dnn_tensor k = tensor_like(b, SDPA_K, SDPA_VIRTUAL, BF16, size, step), sum;
     dnn_tensor dq = operand(b, SDPA_DQ, BF16, s->heads, s->queries, s->size, s->dq, false);
 
     dnn_reshape(b->g, operand(b, SDPA_K, BF16, s->groups, s->keys, s->size, s->k, true), k);
-    sum = s->dq_sum_placed
-              ? operand(b, SDPA_DQ_SUM, FLOAT, s->heads, s->queries, s->size, s->dq, false)
-              : dense(b, SDPA_DQ_SUM, FLOAT, s->queries, s->size);
-    dnn_matmul(b->g, ds, k, sum);
+    sum = s->dq_sum_placed || s->packed ? sum_of_queries(b)
+                                        : dense(b, SDPA_DQ_SUM, FLOAT, s->queries, s->size);
+    multiply(b, ds, k, sum, BY_QUERIES);
     dnn_pointwise(b->g, CUDNN_POINTWISE_IDENTITY, FLOAT, sum, NULL, NULL, dq, -1);
 }
 
@@ -225,7 +315,7 @@ static void backward(const struct builder *b)
     dnn_tensor dp = scores_like(b, FLOAT), ds = scores_like(b, BF16);
 
     product_by_keys(b, p, d_o, SDPA_DV, s->of_v, s->dv);
-    dnn_matmul(b->g, d_o, v, dp);
+    multiply(b, d_o, v, dp, SCORES);
     dp = apply(b, CUDNN_POINTWISE_SUB, dp, delta);
     dp = apply(b, CUDNN_POINTWISE_MUL, dp, p);
     dnn_pointwise(b->g, CUDNN_POINTWISE_MUL, FLOAT, dp, b->scale, NULL, ds, -1);

@@ -204,6 +204,8 @@ static double integer(const struct conformance_case *test, const char *name, enu
 {
     if (!strcmp(name, "documents"))
         return (double)(index * (uint64_t)test->limit / count);
+    if (!strcmp(name, "returning")) /* documents that go on after another one */
+        return (double)(index * 8 / count % (uint64_t)test->limit);
     if (!strcmp(name, "slots")) /* in no order, all different */
         return (double)((index + 1) * 7 % (uint64_t)test->limit);
     if (!strcmp(name, "labels") && (fill == FILL_TINY || (fill == FILL_SPARSE && random % 3)))

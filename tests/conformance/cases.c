@@ -160,6 +160,17 @@
     "I - %dq, %dk, %dv = attention_grad(%do, %q, %k, %v, %o, %lse, " documents ") : T[" #b "," #t  \
     "," #h "," #d "], T[" #b "," #t "," #g "," #d "], T[" #b "," #t "," #g "," #e "]\n"
 
+#define DOCUMENTS(b, t, h, g, d, ids, how)                                                         \
+    "input %q : T[" #b "," #t "," #h "," #d "]\n"                                                  \
+    "input %k : T[" #b "," #t "," #g "," #d "]\n"                                                  \
+    "input %v : T[" #b "," #t "," #g "," #d "]\n"                                                  \
+    "input %do : T[" #b "," #t "," #h "," #d "]\n"                                                 \
+    "input %" ids " : int32[" #b "," #t "]\n"                                                      \
+    "F - %o, %lse = attention(%q, %k, %v, %" ids ") {" how "} : T[" #b "," #t "," #h "," #d        \
+    "], float32[" #b "," #h "," #t "]\n"                                                           \
+    "I - %dq, %dk, %dv = attention_grad(%do, %q, %k, %v, %o, %lse, %" ids ") {" how "} : T[" #b    \
+    "," #t "," #h "," #d "], T[" #b "," #t "," #g "," #d "], T[" #b "," #t "," #g "," #d "]\n"
+
 #define MASKED(b, t, s, h, g, d, e, how)                                                           \
     "input %q : T[" #b "," #t "," #h "," #d "]\n"                                                  \
     "input %k : T[" #b "," #s "," #g "," #d "]\n"                                                  \
@@ -599,6 +610,16 @@ const struct conformance_case conformance_cases[] = {
     {"attention, window", MASKED(2, 200, 200, 2, 1, 8, 8, "window=17, scale=0.3"), 2, true, true},
     {"attention, wide window", MASKED(1, 300, 300, 2, 2, 16, 16, "window=130"), 2, true, true},
     {"attention, documents", ATTENTION(2, 75, 4, 2, 32, 32, "%documents"), 4, true, true},
+    {"attention, documents of one head", DOCUMENTS(3, 70, 2, 2, 16, "documents", "scale=0.3"), 7,
+     true, true},
+    {"attention, documents, window", DOCUMENTS(2, 70, 2, 1, 16, "documents", "window=9"), 5, true,
+     true},
+    {"attention, documents, many", DOCUMENTS(2, 40, 2, 1, 16, "documents", "window=3"), 60, true,
+     true},
+    {"attention, documents that return", DOCUMENTS(2, 40, 4, 2, 16, "returning", "scale=0"), 2,
+     true, true},
+    {"attention, documents, all keys", DOCUMENTS(2, 40, 2, 2, 16, "documents", "causal=false"), 5,
+     true, true},
     {"attention, fewer queries", ATTENTION_SHARDS(2, 37, 70, 3, 1, 20, 20, "_"), 2, true, true},
     {"attention, fewer keys", ATTENTION_SHARDS(2, 150, 70, 4, 2, 16, 16, "_"), 2, true, true},
     {"attention, any positions",
@@ -623,6 +644,10 @@ const struct conformance_case conformance_cases[] = {
     {"attention, tiles", ATTENTION(2, 128, 4, 2, 64, 64, "_"), 2, true, true},
     {"attention, tiles, wide heads", MASKED(1, 128, 256, 2, 1, 128, 128, "causal=false"), 2, true,
      true},
+    {"attention, tiles, documents", DOCUMENTS(2, 128, 2, 1, 64, "documents", "window=50"), 5, true,
+     true},
+    {"attention, tiles, long documents", DOCUMENTS(1, 300, 2, 1, 128, "documents", "scale=0"), 2,
+     true, true},
     {"attention, tiles, latent", ATTENTION(1, 128, 1, 1, 192, 128, "_"), 2, true, true},
     {"attention, tiles, window", MASKED(1, 256, 256, 2, 2, 32, 32, "window=100"), 2, true, true},
     {"attention sink, odd", SINK(2, 37, 3, 35), 0, false, true},

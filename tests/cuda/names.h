@@ -72,6 +72,7 @@ extern const struct declared own_declarations[];
     X(CUDNN_DATA_FLOAT)                                                                            \
     X(CUDNN_DATA_INT32)                                                                            \
     X(CUDNN_DATA_BFLOAT16)                                                                         \
+    X(CUDNN_DATA_INT64)                                                                            \
     X(CUDNN_DATA_BOOLEAN)                                                                          \
     X(CUDNN_HEUR_MODE_A)                                                                           \
     X(CUDNN_REDUCE_TENSOR_ADD)                                                                     \
@@ -83,6 +84,8 @@ extern const struct declared own_declarations[];
     X(CUDNN_POINTWISE_EXP)                                                                         \
     X(CUDNN_POINTWISE_LOG)                                                                         \
     X(CUDNN_POINTWISE_CMP_GE)                                                                      \
+    X(CUDNN_POINTWISE_CMP_LT)                                                                      \
+    X(CUDNN_POINTWISE_LOGICAL_AND)                                                                 \
     X(CUDNN_POINTWISE_GEN_INDEX)                                                                   \
     X(CUDNN_POINTWISE_BINARY_SELECT)                                                               \
     X(CUDNN_POINTWISE_IDENTITY)                                                                    \
@@ -90,6 +93,7 @@ extern const struct declared own_declarations[];
     X(CUDNN_TYPE_DATA_TYPE)                                                                        \
     X(CUDNN_TYPE_BOOLEAN)                                                                          \
     X(CUDNN_TYPE_INT64)                                                                            \
+    X(CUDNN_TYPE_DOUBLE)                                                                           \
     X(CUDNN_TYPE_VOID_PTR)                                                                         \
     X(CUDNN_TYPE_HEUR_MODE)                                                                        \
     X(CUDNN_TYPE_POINTWISE_MODE)                                                                   \
@@ -135,14 +139,19 @@ extern const struct declared own_declarations[];
     X(CUDNN_ATTR_TENSOR_UNIQUE_ID)                                                                 \
     X(CUDNN_ATTR_TENSOR_IS_VIRTUAL)                                                                \
     X(CUDNN_ATTR_TENSOR_IS_BY_VALUE)                                                               \
+    X(CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC)                                                        \
     X(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)                                                          \
     X(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)                                                       \
     X(CUDNN_ATTR_VARIANT_PACK_WORKSPACE)                                                           \
     X(CUDNN_ATTR_MATMUL_COMP_TYPE)                                                                 \
+    X(CUDNN_ATTR_MATMUL_PADDING_VALUE)                                                             \
     X(CUDNN_ATTR_OPERATION_MATMUL_ADESC)                                                           \
     X(CUDNN_ATTR_OPERATION_MATMUL_BDESC)                                                           \
     X(CUDNN_ATTR_OPERATION_MATMUL_CDESC)                                                           \
     X(CUDNN_ATTR_OPERATION_MATMUL_DESC)                                                            \
+    X(CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC)                                            \
+    X(CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC)                                            \
+    X(CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC)                                            \
     X(CUDNN_ATTR_REDUCTION_OPERATOR)                                                               \
     X(CUDNN_ATTR_REDUCTION_COMP_TYPE)                                                              \
     X(CUDNN_ATTR_OPERATION_REDUCTION_XDESC)                                                        \

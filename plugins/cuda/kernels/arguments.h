@@ -445,6 +445,32 @@ struct gpu_attention {
     int32_t causal;
     int32_t out_kind[3];
     float scale;
+    const int32_t *wanted; /* NULL: always; else only if it is not 0 */
+};
+
+#define GPU_PACKED 9         /* tensors of packed sequences: in the backward */
+#define GPU_PACKED_FORWARD 5 /* the first ones */
+#define GPU_PACKERS 1024     /* threads of attention_documents */
+
+/* Documents as packed sequences: of tokens [row][token] that follow each other, those of one
+   document. If there are more than `most`, or two of a row have one id, there are no sequences, and
+   *unpacked is 1. */
+struct gpu_packing {
+    const int32_t *documents; /* [rows][tokens] */
+    int32_t *first;           /* [most]: the first token, for the kernel itself */
+    int32_t *lengths;         /* [most]; 0: there is none */
+    int64_t *begins;          /* [tensors][pitch]: elements before a sequence, most + 1 of them */
+    int32_t *unpacked;
+    int64_t rows, tokens, most, pitch;
+    int64_t stride[GPU_PACKED]; /* of a token, in each tensor */
+    int32_t tensors;
+};
+
+/* of_rows[row, head, token] = of_tokens[row, token, head], or the other way round */
+struct gpu_pack_statistics {
+    float *of_rows, *of_tokens;
+    int64_t rows, tokens, heads;
+    int32_t pack; /* write of_tokens */
 };
 
 /* Tokens of [batch, tokens, heads, size] but [from, to) become 0, and their lse -infinity. */

@@ -182,7 +182,7 @@ template <typename T> DEVICE void attention_delta(const gpu_attention &a)
         (const T *)a.o_in + b * a.oin_stride[0] + t * a.oin_stride[1] + head * a.oin_stride[2];
     float sum = 0;
 
-    if (b >= a.batch)
+    if (b >= a.batch || !is_wanted(a))
         return;
     for (int i = (int)threadIdx.x % 32; i < a.value.size; i += 32)
         sum += to_float(d_o[i]) * to_float(o[i]);
@@ -342,6 +342,96 @@ KERNEL(attention_unseen, gpu_unseen, 256)
                     zero);
     if (a.lse && threadIdx.x % 32 == 0)
         a.lse[(b * a.heads + head) * a.tokens + token] = -INFINITY;
+}
+
+/* Does a document begin at this token, number `at` of its row? */
+DEVICE bool begins(const gpu_packing &a, int64_t token, int32_t at)
+{
+    return at == 0 || a.documents[token] != a.documents[token - 1];
+}
+
+DEVICE int32_t next_of_row(const gpu_packing &a, int32_t at)
+{
+    return at + 1 < a.tokens ? at + 1 : 0;
+}
+
+/* x summed over the threads before this one; *total: over all. Blocks of GPU_PACKERS. */
+DEVICE int32_t sum_before(int32_t x, int32_t *total)
+{
+    __shared__ int32_t sums[GPU_PACKERS];
+    int32_t sum = x;
+
+    for (unsigned step = 1; step < GPU_PACKERS; step *= 2) {
+        sums[threadIdx.x] = sum;
+        __syncthreads();
+        if (threadIdx.x >= step)
+            sum += sums[threadIdx.x - step];
+        __syncthreads();
+    }
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    *total = sums[GPU_PACKERS - 1];
+    return sum - x;
+}
+
+/* Has an earlier sequence of its row the id of sequence s? Its tokens would be seen. */
+DEVICE bool is_repeated(const gpu_packing &a, int64_t s)
+{
+    int64_t row = a.first[s] / a.tokens * a.tokens;
+    int32_t id = a.documents[a.first[s]];
+
+    for (int64_t i = s - 1; i >= 0 && a.first[i] >= row; i--)
+        if (a.documents[a.first[i]] == id)
+            return true;
+    return false;
+}
+
+/* One block, of which a thread takes tokens that follow each other. */
+KERNEL(attention_documents, gpu_packing, GPU_PACKERS)
+{
+    int64_t count = a.rows * a.tokens, each = (count + GPU_PACKERS - 1) / GPU_PACKERS;
+    int64_t from = each * threadIdx.x, to = from + each < count ? from + each : count;
+    int32_t own = 0, at = (int32_t)(from % a.tokens), total, next;
+    bool bad = false;
+
+    for (int64_t i = from; i < to; i++, at = next_of_row(a, at))
+        own += begins(a, i, at);
+    next = sum_before(own, &total);
+    at = (int32_t)(from % a.tokens);
+    for (int64_t i = from; i < to && next < a.most; i++, at = next_of_row(a, at))
+        if (begins(a, i, at))
+            a.first[next++] = (int32_t)i;
+    __syncthreads();
+    for (int64_t s = threadIdx.x; s < total && total <= a.most; s += GPU_PACKERS)
+        bad |= is_repeated(a, s);
+    bad = __syncthreads_or(bad || total > a.most);
+    if (bad)
+        total = 0;
+    for (int64_t s = threadIdx.x; s <= a.most; s += GPU_PACKERS) {
+        int64_t begin = s < total ? a.first[s] : count;
+        int64_t end = s + 1 < total ? a.first[s + 1] : count;
+
+        if (s < a.most)
+            a.lengths[s] = (int32_t)(end - begin);
+        for (int i = 0; i < a.tensors; i++)
+            a.begins[i * a.pitch + s] = begin * a.stride[i];
+    }
+    if (threadIdx.x == 0)
+        *a.unpacked = bad;
+}
+
+KERNEL(attention_statistics, gpu_pack_statistics, 256)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, token = i % a.tokens;
+    int64_t head = i / a.tokens % a.heads, row = i / a.tokens / a.heads;
+    int64_t at = (row * a.tokens + token) * a.heads + head;
+
+    if (row >= a.rows)
+        return;
+    if (a.pack)
+        a.of_tokens[at] = a.of_rows[i];
+    else
+        a.of_rows[i] = a.of_tokens[at];
 }
 
 /* A warp for each vector. */

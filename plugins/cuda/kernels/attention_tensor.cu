@@ -571,15 +571,18 @@ template <int KEY, int VALUE> DEVICE void gradient_of_keys(const gpu_attention &
 #define ATTENTION(KEY, VALUE)                                                                      \
     KERNEL(attention_tensor_##KEY, gpu_attention, GPU_ATTENTION_THREADS)                           \
     {                                                                                              \
-        forward<KEY, VALUE>(a);                                                                    \
+        if (is_wanted(a))                                                                          \
+            forward<KEY, VALUE>(a);                                                                \
     }                                                                                              \
     KERNEL(attention_tensor_dq_##KEY, gpu_attention, GPU_ATTENTION_THREADS)                        \
     {                                                                                              \
-        gradient_of_queries<KEY, VALUE>(a);                                                        \
+        if (is_wanted(a))                                                                          \
+            gradient_of_queries<KEY, VALUE>(a);                                                    \
     }                                                                                              \
     KERNEL(attention_tensor_dkv_##KEY, gpu_attention, GPU_ATTENTION_THREADS)                       \
     {                                                                                              \
-        gradient_of_keys<KEY, VALUE>(a);                                                           \
+        if (is_wanted(a))                                                                          \
+            gradient_of_keys<KEY, VALUE>(a);                                                       \
     }
 ATTENTION(64, 64)
 ATTENTION(128, 128)

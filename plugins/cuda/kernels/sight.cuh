@@ -21,6 +21,11 @@ DEVICE bool is_near(int32_t key, int32_t query, int32_t causal, int64_t window)
     return (!causal || before >= 0) && (!window || (before < window && before > -window));
 }
 
+DEVICE bool is_wanted(const gpu_attention &a)
+{
+    return !a.wanted || *a.wanted;
+}
+
 /* ROWS tokens; a position of INT32_MAX: there is none. */
 template <int ROWS> struct tile_ids {
     int32_t position[ROWS], document[ROWS];

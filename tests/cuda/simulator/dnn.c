@@ -3,6 +3,9 @@
  * operation after the other, on tensors of doubles that are rounded to their dtype; so a graph that
  * describes the wrong thing gives wrong numbers. Whether cuDNN has an engine for a graph is not
  * simulated (test_sdpa.c asks the real one).
+ *
+ * What is outside of a packed sequence is NaN, and is not written. As in cuDNN, a tensor of more
+ * heads than another one with the same begins has its own at as many times of them.
  */
 #include <math.h>
 #include <stdio.h>
@@ -32,6 +35,7 @@ struct descriptor {
         void *values;
     } at[ATTRIBUTES];
     double *elements; /* of a tensor, while a graph runs: by index */
+    int64_t heads;    /* of begins, while a graph runs: the fewest of the tensors they are of */
 };
 
 static char last_error[256];
@@ -102,6 +106,7 @@ static size_t size_of(int type)
     case CUDNN_TYPE_CHAR:
         return 1;
     case CUDNN_TYPE_INT64:
+    case CUDNN_TYPE_DOUBLE:
     case CUDNN_TYPE_VOID_PTR:
     case CUDNN_TYPE_HANDLE:
     case CUDNN_TYPE_BACKEND_DESCRIPTOR:
@@ -194,7 +199,10 @@ static enum ct_dtype dtype_of(const struct descriptor *t)
 {
     int type = *(int *)get(t, CUDNN_ATTR_TENSOR_DATA_TYPE, NULL);
 
-    return type == CUDNN_DATA_BFLOAT16 ? CT_BF16 : type == CUDNN_DATA_FLOAT ? CT_F32 : CT_I32;
+    return type == CUDNN_DATA_BFLOAT16 ? CT_BF16
+           : type == CUDNN_DATA_FLOAT  ? CT_F32
+           : type == CUDNN_DATA_INT64  ? CT_I64
+                                       : CT_I32;
 }
 
 /* The number of t's element for index in a tensor that is as large, or larger by whole factors:
@@ -252,6 +260,10 @@ static double pointwise(int mode, double x, double b, double t)
         return x > b;
     case CUDNN_POINTWISE_CMP_GE:
         return x >= b;
+    case CUDNN_POINTWISE_CMP_LT:
+        return x < b;
+    case CUDNN_POINTWISE_LOGICAL_AND:
+        return x != 0 && b != 0;
     case CUDNN_POINTWISE_BINARY_SELECT:
         return t != 0 ? x : b;
     case CUDNN_POINTWISE_IDENTITY:
@@ -284,6 +296,16 @@ static void run_pointwise(const struct descriptor *op)
     }
 }
 
+/* Rows, columns or inner elements of a matrix product, as far as they are limited for matrix
+   index[0]. */
+static int64_t extent_of(const struct descriptor *op, int attribute, const int64_t index[4],
+                         int64_t whole)
+{
+    struct descriptor *limit = get_descriptor(op, attribute);
+
+    return limit ? (int64_t)limit->elements[index[0]] : whole;
+}
+
 /* c[.., i, j] = sum over k of a[.., i, k] b[.., k, j] */
 static void run_matmul(const struct descriptor *op)
 {
@@ -294,20 +316,31 @@ static void run_matmul(const struct descriptor *op)
     int64_t inner = sizes(a)[3];
     int64_t of_a[4] = {n[0], n[1], n[2], inner}, of_b[4] = {n[0], n[1], inner, n[3]};
     int64_t stride = sizes(b)[3];
+    const double *padding = get(get_descriptor(op, CUDNN_ATTR_OPERATION_MATMUL_DESC),
+                                CUDNN_ATTR_MATMUL_PADDING_VALUE, NULL);
 
     make_elements(c);
     for (int64_t i = 0; i < elements_of(c); i++) {
         int64_t index[4], left[4], right[4];
         const double *row, *column;
         double sum = 0;
+        int64_t most;
 
         place(c, i, index);
+        if (index[2] >=
+                extent_of(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, index, n[2]) ||
+            index[3] >=
+                extent_of(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, index, n[3])) {
+            put(c, i, padding ? *padding : (double)NAN);
+            continue;
+        }
+        most = extent_of(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, index, inner);
         memcpy(left, index, sizeof(left));
         memcpy(right, index, sizeof(right));
         left[3] = right[2] = 0;
         row = a->elements + number_at(a, left, of_a);
         column = b->elements + number_at(b, right, of_b);
-        for (int64_t k = 0; k < inner; k++)
+        for (int64_t k = 0; k < most; k++)
             sum += row[k] * column[k * stride];
         put(c, i, sum);
     }
@@ -401,35 +434,92 @@ static int64_t find(const struct descriptor *t, const struct run *r)
     return i;
 }
 
+static struct descriptor *begins_of(const struct descriptor *t)
+{
+    return get_descriptor(t, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC);
+}
+
+/* The address of element i; NULL: it is outside of its packed sequence. */
+static void *address(const struct descriptor *t, int64_t i, char *data)
+{
+    const struct descriptor *begins = begins_of(t);
+    int64_t index[4], at = place(t, i, index), size = (int64_t)ct_dtype_size(dtype_of(t)), share;
+    const int64_t *stride = get(t, CUDNN_ATTR_TENSOR_STRIDES, NULL);
+
+    if (!begins)
+        return data + at * size;
+    share = sizes(t)[1] / begins->heads;
+    at -= index[0] * stride[0];
+    if (at >= share * (int64_t)(begins->elements[index[0] + 1] - begins->elements[index[0]]))
+        return NULL;
+    return data + (share * (int64_t)begins->elements[index[0]] + at) * size;
+}
+
 static void read_tensor(struct descriptor *t, struct run *r)
 {
     bool by_value = *(bool *)get(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, NULL);
-    int64_t given = find(t, r), index[4];
+    int64_t given = find(t, r);
     struct ct_tensor one = {.dtype = dtype_of(t)};
 
     if (given == r->count || t->elements)
         return;
     make_elements(t);
     for (int64_t i = 0; i < elements_of(t); i++) {
-        one.data =
-            (char *)r->addresses[given] + place(t, i, index) * (int64_t)ct_dtype_size(one.dtype);
-        t->elements[i] = by_value ? r->scalars[given] : ct_tensor_load(&one, 0);
+        one.data = address(t, i, r->addresses[given]);
+        t->elements[i] = by_value   ? r->scalars[given]
+                         : one.data ? ct_tensor_load(&one, 0)
+                                    : (double)NAN;
     }
+}
+
+static void read_begins(struct descriptor *t, struct run *r)
+{
+    struct descriptor *begins = begins_of(t);
+
+    if (!begins)
+        return;
+    read_tensor(begins, r);
+    if (!begins->heads || begins->heads > sizes(t)[1])
+        begins->heads = sizes(t)[1];
+}
+
+static void drop_begins(struct descriptor *t, struct run *r)
+{
+    struct descriptor *begins = begins_of(t);
+
+    (void)r;
+    if (!begins)
+        return;
+    free(begins->elements);
+    begins->elements = NULL;
 }
 
 static void write_tensor(struct descriptor *t, struct run *r)
 {
     bool by_value = *(bool *)get(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, NULL);
-    int64_t given = find(t, r), index[4];
+    int64_t given = find(t, r);
     struct ct_tensor one = {.dtype = dtype_of(t)};
 
     for (int64_t i = 0; given < r->count && !by_value && t->elements && i < elements_of(t); i++) {
-        one.data =
-            (char *)r->addresses[given] + place(t, i, index) * (int64_t)ct_dtype_size(one.dtype);
-        ct_tensor_store(&one, 0, t->elements[i]);
+        one.data = address(t, i, r->addresses[given]);
+        if (one.data)
+            ct_tensor_store(&one, 0, t->elements[i]);
     }
     free(t->elements);
     t->elements = NULL;
+}
+
+/* How many tokens packed sequences have. */
+static void count_packed(const struct descriptor *op)
+{
+    struct descriptor *lengths =
+        get_descriptor(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC);
+    double tokens = 0;
+
+    for (int64_t i = 0; lengths && i < elements_of(lengths); i++)
+        tokens += lengths->elements[i];
+    if (lengths)
+        simulated_count("product of %lld packed tokens", (long long)tokens);
 }
 
 static int run_graph(const void *arguments)
@@ -440,6 +530,8 @@ static int run_graph(const void *arguments)
 
     memset(r->workspace, 0xff, 4096);
     for (int64_t i = 0; i < count; i++)
+        each_tensor(ops[i], r, read_begins);
+    for (int64_t i = 0; i < count; i++)
         each_tensor(ops[i], r, read_tensor);
     for (int64_t i = 0; i < count; i++)
         switch (ops[i]->type) {
@@ -447,6 +539,7 @@ static int run_graph(const void *arguments)
             run_pointwise(ops[i]);
             break;
         case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
+            count_packed(ops[i]);
             run_matmul(ops[i]);
             break;
         case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
@@ -457,6 +550,8 @@ static int run_graph(const void *arguments)
         }
     for (int64_t i = 0; i < count; i++)
         each_tensor(ops[i], r, write_tensor);
+    for (int64_t i = 0; i < count; i++)
+        each_tensor(ops[i], r, drop_begins);
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -469,6 +564,8 @@ static void look_for_missing(struct descriptor *t, struct run *r)
     int64_t align = *(int64_t *)get(t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, NULL);
     int64_t given = find(t, r);
 
+    if (begins_of(t))
+        look_for_missing(begins_of(t), r);
     if (is_virtual)
         return;
     missing += given == r->count;
