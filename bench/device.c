@@ -6,8 +6,8 @@
  * Each case is one op, lowered COPIES times into one program, so that starting and waiting count
  * little; the best of several runs counts. Memory-bound ops print the share of the best bandwidth
  * that this same program saw a copy or an addition reach; matrix products and attention print
- * FLOP/s, those of causal attention for the keys that are seen. One line for each: name |
- * milliseconds | rate | share.
+ * FLOP/s, those of causal attention for the keys that are seen, within documents if there are any.
+ * One line for each: name | milliseconds | rate | share.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +25,7 @@
 #define COPIES 8
 #define SECONDS 0.1
 #define VOCABULARY 128256
+#define DOCUMENT 512 /* tokens of a document, give or take half of them */
 
 /* `op` has # where the number of the copy goes. published: what NVIDIA says that cuDNN 9.19 does on
    an H200, in TFLOP/s; 0: nothing is known. limit: integers are below it; 0: below VOCABULARY. */
@@ -212,6 +213,18 @@ static const struct bench_case {
     ATTENTION("16 heads, 4096", 4, 4096, 16, 8, 0, 0)
     ATTENTION("64 heads, 4096", 1, 4096, 64, 8, 591, 474)
     ATTENTION("64 heads, 8192", 1, 8192, 64, 8, 644, 541)
+
+#define PACKED "bfloat16[8,4096,16,128]"
+    {"attention, documents of 512",
+     "input %q : " PACKED "\ninput %k : " PACKED "\ninput %v : " PACKED "\n"
+     "input %documents : int32[8,4096]\n",
+     "F - %o#, %lse# = attention(%q, %k, %v, %documents) : " PACKED ", float32[8,16,4096]\n", 0},
+    {"attention backward, documents",
+     "input %do : " PACKED "\ninput %q : " PACKED "\ninput %k : " PACKED "\n"
+     "input %v : " PACKED "\ninput %o : " PACKED "\ninput %lse : float32[8,16,4096]\n"
+     "input %documents : int32[8,4096]\n",
+     "F - %dq#, %dk#, %dv# = attention_grad(%do, %q, %k, %v, %o, %lse, %documents) : "
+     PACKED ", " PACKED ", " PACKED "\n", 0},
 };
 /* clang-format on */
 
@@ -235,12 +248,28 @@ static char *numbered(struct ct_arena *arena, const struct bench_case *c)
 
 static int limit; /* of integers, in the case that is measured */
 
+/* Where document number n begins, among the tokens of all sequences. */
+static int64_t document_begin(int64_t n)
+{
+    return n * DOCUMENT + ct_philox(5, 0, (uint64_t)n).v[0] % (DOCUMENT / 2);
+}
+
+/* The document of token i. */
+static int64_t document_of(int64_t i)
+{
+    int64_t n = i / DOCUMENT;
+
+    return i < document_begin(n) ? n : n + 1;
+}
+
 static double content(const struct ct_value *v, int64_t i)
 {
     uint32_t random = ct_philox(7, ct_rng_stream(v->name), (uint64_t)i).v[0];
 
     if (v->role == CT_ROLE_SCALAR)
         return 1;
+    if (!strcmp(v->name, "documents"))
+        return (double)document_of(i);
     if (!ct_dtype_is_float(v->dtype))
         return random % (uint32_t)limit;
     return (double)random * 0x1p-31 - 1;
@@ -285,10 +314,28 @@ static struct ct_tensor *tensors(struct ct_arena *arena, struct ct_value *const 
     return t;
 }
 
+/* The share of causal pairs of these sequences that are in one document. */
+static double share_of_documents(const struct ct_value *documents)
+{
+    int64_t tokens = documents->shape[1], begin = 0, pairs = 0, all = documents->shape[0] * tokens;
+
+    for (int64_t i = 0; i < all; i++) {
+        if (i % tokens == 0 || document_of(i) != document_of(i - 1))
+            begin = i;
+        pairs += i - begin + 1;
+    }
+    return (double)pairs / ((double)all * (double)tokens / 2);
+}
+
 static double flops(struct ct_arena *arena, const struct ct_op *op)
 {
-    return op->type->flops ? op->type->flops(op, tensors(arena, op->in, op->ins),
-                                             tensors(arena, op->out, op->outs))
+    double share = 1;
+
+    for (int i = 0; i < op->ins; i++)
+        if (op->in[i] && !strcmp(op->in[i]->name, "documents"))
+            share = share_of_documents(op->in[i]);
+    return op->type->flops ? share * op->type->flops(op, tensors(arena, op->in, op->ins),
+                                                     tensors(arena, op->out, op->outs))
                            : 0;
 }
 
