@@ -162,12 +162,20 @@ static struct gpu_attention gradient_arguments(const struct ct_launch *l)
     return a;
 }
 
+/* Where nothing is expected to do, as empty blocks take time too. */
+static int64_t few_blocks(const struct ct_launch *l)
+{
+    return 2 * gpu_of(l->device)->multiprocessors;
+}
+
 static int make_delta(const struct ct_launch *l, const struct gpu_attention *a)
 {
-    int64_t rows = ct_tensor_count(&l->in[5]);
+    int64_t blocks = gpu_blocks(ct_tensor_count(&l->in[5]), THREADS / 32);
 
+    if (a->wanted && blocks > few_blocks(l))
+        blocks = few_blocks(l);
     return gpu_launch_as(l, "attention_delta", l->in[1].dtype, false,
-                         (struct gpu_size){(unsigned)gpu_blocks(rows, THREADS / 32), 1, 1},
+                         (struct gpu_size){(unsigned)blocks, 1, 1},
                          (struct gpu_size){THREADS, 1, 1}, 0, a);
 }
 
@@ -245,11 +253,10 @@ bool gpu_attention_accepts(const struct ct_prepare *p)
 }
 
 static int launch_tensor(const struct ct_launch *l, const char *name, const struct ct_tensor *q,
-                         int64_t rows, int32_t heads, int values, const struct gpu_attention *a)
+                         int64_t blocks, int32_t heads, int values, const struct gpu_attention *a)
 {
     const struct columns *c = columns_of(q);
-    struct gpu_size grid = {(unsigned)gpu_blocks(rows, GPU_ATTENTION_ROWS), (unsigned)heads,
-                            (unsigned)a->batch};
+    struct gpu_size grid = {(unsigned)blocks, (unsigned)heads, (unsigned)a->batch};
     char full[64];
 
     snprintf(full, sizeof(full), "%s_%d", name, c->key);
@@ -257,12 +264,30 @@ static int launch_tensor(const struct ct_launch *l, const char *name, const stru
                       tile_bytes(c, values), a);
 }
 
+static int64_t row_tiles(int64_t rows)
+{
+    return gpu_blocks(rows, GPU_ATTENTION_ROWS);
+}
+
+/* Blocks for a head's tiles of queries, of which they may take several. */
+static int64_t rest_blocks(const struct ct_launch *l, const struct gpu_attention *a)
+{
+    int64_t few = gpu_blocks(few_blocks(l), a->heads * a->batch),
+            all = row_tiles(a->queries.tokens);
+
+    return few < all ? few : all;
+}
+
 int gpu_attention_run(const struct ct_launch *l, const int32_t *wanted)
 {
     struct gpu_attention a = forward_arguments(l);
 
     a.wanted = wanted;
-    return launch_tensor(l, "attention_tensor", &l->in[0], a.queries.tokens, a.heads, 2, &a);
+    if (wanted)
+        return launch_tensor(l, "attention_tensor_rest", &l->in[0], rest_blocks(l, &a), a.heads, 2,
+                             &a);
+    return launch_tensor(l, "attention_tensor", &l->in[0], row_tiles(a.queries.tokens), a.heads, 2,
+                         &a);
 }
 
 static int tensor_run(const struct ct_launch *l)
@@ -284,10 +309,13 @@ int gpu_attention_grad_run(const struct ct_launch *l, float *delta, const int32_
     a.wanted = wanted;
     rc = make_delta(l, &a);
     if (rc == 0)
-        rc = launch_tensor(l, "attention_tensor_dq", &l->in[1], a.queries.tokens, a.heads, 3, &a);
+        rc = wanted ? launch_tensor(l, "attention_tensor_rest_dq", &l->in[1], rest_blocks(l, &a),
+                                    a.heads, 3, &a)
+                    : launch_tensor(l, "attention_tensor_dq", &l->in[1],
+                                    row_tiles(a.queries.tokens), a.heads, 3, &a);
     return rc < 0 ? rc
-                  : launch_tensor(l, "attention_tensor_dkv", &l->in[1], a.keys.tokens, a.groups, 3,
-                                  &a);
+                  : launch_tensor(l, "attention_tensor_dkv", &l->in[1], row_tiles(a.keys.tokens),
+                                  a.groups, 3, &a);
 }
 
 static int tensor_run_grad(const struct ct_launch *l)

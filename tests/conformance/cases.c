@@ -616,6 +616,8 @@ const struct conformance_case conformance_cases[] = {
      true},
     {"attention, documents, many", DOCUMENTS(2, 40, 2, 1, 16, "documents", "window=3"), 60, true,
      true},
+    {"attention, documents, many tiles", DOCUMENTS(1, 200, 4, 1, 16, "documents", "window=9"), 70,
+     true, true},
     {"attention, documents that return", DOCUMENTS(2, 40, 4, 2, 16, "returning", "scale=0"), 2,
      true, true},
     {"attention, documents, all keys", DOCUMENTS(2, 40, 2, 2, 16, "documents", "causal=false"), 5,

@@ -170,10 +170,9 @@ template <typename T> DEVICE void attention(const gpu_attention &a)
 
 /* ---- backward ---- */
 
-/* delta[b, h, t] = sum of do o: a warp each */
-template <typename T> DEVICE void attention_delta(const gpu_attention &a)
+/* delta[b, h, t] = sum of do o: a warp for each, or for several */
+template <typename T> DEVICE void delta_of_row(const gpu_attention &a, int64_t row)
 {
-    int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     int64_t t = row % a.queries.tokens, head = row / a.queries.tokens % a.heads;
     int64_t b = row / a.queries.tokens / a.heads;
     const T *d_o =
@@ -182,13 +181,20 @@ template <typename T> DEVICE void attention_delta(const gpu_attention &a)
         (const T *)a.o_in + b * a.oin_stride[0] + t * a.oin_stride[1] + head * a.oin_stride[2];
     float sum = 0;
 
-    if (b >= a.batch || !is_wanted(a))
-        return;
     for (int i = (int)threadIdx.x % 32; i < a.value.size; i += 32)
         sum += to_float(d_o[i]) * to_float(o[i]);
     sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0)
         a.delta[row] = sum;
+}
+
+template <typename T> DEVICE void attention_delta(const gpu_attention &a)
+{
+    int64_t rows = is_wanted(a) ? a.batch * a.heads * a.queries.tokens : 0;
+    int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+
+    for (; row < rows; row += (int64_t)gridDim.x * blockDim.x / 32)
+        delta_of_row<T>(a, row);
 }
 
 /* p = exp(s - lse) of a pair, and the gradient of its scaled score. */

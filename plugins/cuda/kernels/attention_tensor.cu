@@ -354,12 +354,12 @@ DEVICE void take_scores(pairs<ROWS> &s, softmax_state &state, float scale, float
         }
 }
 
-template <int KEY, int VALUE> DEVICE void forward(const gpu_attention &a)
+template <int KEY, int VALUE> DEVICE void forward(const gpu_attention &a, int tile)
 {
     __shared__ ids_of_tile q_ids, k_ids[2];
     __shared__ extent own;
     DYNAMIC_SHARED(bfloat16, q);
-    int64_t begin = (int64_t)(gridDim.x - 1 - blockIdx.x) * ROWS, head = blockIdx.y, b = blockIdx.z;
+    int64_t begin = (int64_t)tile * ROWS, head = blockIdx.y, b = blockIdx.z;
     int64_t group = head / (a.heads / a.groups);
     side s = {&a.keys, head_of(a.k, a.k_stride, b, group), head_of(a.v, a.v_stride, b, group),
               a.k_stride[1], a.v_stride[1]};
@@ -411,14 +411,14 @@ template <int KEY, int VALUE> DEVICE void forward(const gpu_attention &a)
 /* ---- backward ---- */
 
 /* Rows are queries, columns keys, PART at a time. */
-template <int KEY, int VALUE> DEVICE void gradient_of_queries(const gpu_attention &a)
+template <int KEY, int VALUE> DEVICE void gradient_of_queries(const gpu_attention &a, int tile)
 {
     enum { PART = KEY <= 128 ? ROWS : ROWS / 2 }; /* what registers hold */
     __shared__ ids_of_tile q_ids, k_ids[2];
     __shared__ extent own;
     DYNAMIC_SHARED(bfloat16, q);
     bfloat16 *d_o = q + ROWS * KEY;
-    int64_t begin = (int64_t)(gridDim.x - 1 - blockIdx.x) * ROWS, head = blockIdx.y, b = blockIdx.z;
+    int64_t begin = (int64_t)tile * ROWS, head = blockIdx.y, b = blockIdx.z;
     int64_t group = head / (a.heads / a.groups);
     side s = {&a.keys, head_of(a.k, a.k_stride, b, group), head_of(a.v, a.v_stride, b, group),
               a.k_stride[1], a.v_stride[1]};
@@ -496,7 +496,7 @@ DEVICE void read_values(const gpu_attention &a, int64_t b, int64_t head, int64_t
 }
 
 /* Rows are keys, columns queries, PART at a time; all heads of the group, one after the other. */
-template <int KEY, int VALUE> DEVICE void gradient_of_keys(const gpu_attention &a)
+template <int KEY, int VALUE> DEVICE void gradient_of_keys(const gpu_attention &a, int tile)
 {
     enum { PART = KEY == 64 ? ROWS : KEY == 128 ? ROWS / 2 : ROWS / 4 }; /* what registers hold */
     __shared__ ids_of_tile k_ids, q_ids[2];
@@ -504,7 +504,7 @@ template <int KEY, int VALUE> DEVICE void gradient_of_keys(const gpu_attention &
     __shared__ row_values values[2];
     DYNAMIC_SHARED(bfloat16, k);
     bfloat16 *v = k + ROWS * KEY;
-    int64_t begin = (int64_t)blockIdx.x * ROWS, group = blockIdx.y, b = blockIdx.z;
+    int64_t begin = (int64_t)tile * ROWS, group = blockIdx.y, b = blockIdx.z;
     int64_t share = a.heads / a.groups;
     tiles<KEY, VALUE> q_do = {v + ROWS * VALUE, q_ids};
     float dk[KEY / 8][4] = {}, dv[VALUE / 8][4] = {};
@@ -568,21 +568,53 @@ template <int KEY, int VALUE> DEVICE void gradient_of_keys(const gpu_attention &
                       a.keys.tokens, dv, ones);
 }
 
+DEVICE int last_tile(const gpu_attention &a)
+{
+    return (int)((a.queries.tokens + ROWS - 1) / ROWS) - 1;
+}
+
+DEVICE bool has_tile(const gpu_side &s, int i)
+{
+    return i * (int64_t)ROWS < s.tokens;
+}
+
+/* The same arguments, of which the compiler keeps nothing from one tile to the next. */
+DEVICE const gpu_attention &afresh(const gpu_attention &a)
+{
+    const gpu_attention *same = &a;
+
+#ifndef SIMULATED
+    asm volatile("" : "+l"(same)::"memory");
+#endif
+    __syncthreads();
+    return *same;
+}
+
+/* Those of `rest` do nothing unless they are wanted, and have few blocks, as empty ones take time
+   too: each takes several tiles. For the gradients of keys registers do not suffice for that. */
 #define ATTENTION(KEY, VALUE)                                                                      \
     KERNEL(attention_tensor_##KEY, gpu_attention, GPU_ATTENTION_THREADS)                           \
     {                                                                                              \
-        if (is_wanted(a))                                                                          \
-            forward<KEY, VALUE>(a);                                                                \
+        forward<KEY, VALUE>(a, last_tile(a) - (int)blockIdx.x);                                    \
     }                                                                                              \
     KERNEL(attention_tensor_dq_##KEY, gpu_attention, GPU_ATTENTION_THREADS)                        \
     {                                                                                              \
-        if (is_wanted(a))                                                                          \
-            gradient_of_queries<KEY, VALUE>(a);                                                    \
+        gradient_of_queries<KEY, VALUE>(a, last_tile(a) - (int)blockIdx.x);                        \
     }                                                                                              \
     KERNEL(attention_tensor_dkv_##KEY, gpu_attention, GPU_ATTENTION_THREADS)                       \
     {                                                                                              \
         if (is_wanted(a))                                                                          \
-            gradient_of_keys<KEY, VALUE>(a);                                                       \
+            gradient_of_keys<KEY, VALUE>(a, (int)blockIdx.x);                                      \
+    }                                                                                              \
+    KERNEL(attention_tensor_rest_##KEY, gpu_attention, GPU_ATTENTION_THREADS)                      \
+    {                                                                                              \
+        for (int i = (int)blockIdx.x; *a.wanted && has_tile(a.queries, i); i += (int)gridDim.x)    \
+            forward<KEY, VALUE>(afresh(a), i);                                                     \
+    }                                                                                              \
+    KERNEL(attention_tensor_rest_dq_##KEY, gpu_attention, GPU_ATTENTION_THREADS)                   \
+    {                                                                                              \
+        for (int i = (int)blockIdx.x; *a.wanted && has_tile(a.queries, i); i += (int)gridDim.x)    \
+            gradient_of_queries<KEY, VALUE>(afresh(a), i);                                         \
     }
 ATTENTION(64, 64)
 ATTENTION(128, 128)
