@@ -10,8 +10,6 @@
 #include "blas.h"
 
 #define THREADS 256
-#define BLOCKS_FILL 8   /* blocks of THREADS that a multiprocessor holds */
-#define LEAST_SHARE 64  /* rows */
 #define ROW_SCALES 1209 /* cuBLASLt 12.9 */
 #define ADA 89          /* the first compute capability with such products */
 #define HOPPER 90       /* the only one where cuBLASLt takes a scale for each row */
@@ -50,68 +48,21 @@ static int64_t parts_of(const struct ct_tensor *x)
     return gpu_blocks(ct_tensor_count(x), GPU_GRAIN);
 }
 
-/* Of columns: rows that a block looks at, so that blocks fill the device; all: no more are needed. */
-static int64_t share_of(const struct gpu *gpu, const struct ct_tensor *x)
-{
-    int64_t across = gpu_blocks(columns_of(x), 32 * gpu_lanes(x->dtype)), rows = rows_of(x);
-    int64_t shares = gpu_blocks(BLOCKS_FILL * gpu->multiprocessors, across);
-    int64_t share = gpu_blocks(gpu_blocks(rows, shares), 8) * 8;
-
-    return share < LEAST_SHARE ? LEAST_SHARE : share;
-}
-
 static int prepare_amax(struct ct_prepare *p)
 {
-    const struct ct_tensor *x = &p->in[0];
-    int64_t shares = gpu_blocks(rows_of(x), share_of(gpu_of(p->device), x));
-    bool by_column = per_of(x, &p->out[0]) == GPU_PER_COLUMN;
-
-    p->workspace = (size_t)(by_column ? shares * columns_of(x) : parts_of(x)) * sizeof(float);
+    p->workspace = (size_t)parts_of(&p->in[0]) * sizeof(float);
     return 0;
-}
-
-static bool in_vectors(const struct gpu_float8_amax *a, enum ct_dtype dtype)
-{
-    return a->columns % gpu_lanes(dtype) == 0 && (uintptr_t)a->x % 16 == 0 &&
-           a->count % gpu_lanes(dtype) == 0;
 }
 
 static int launch_parts(const struct ct_launch *l, const struct gpu_float8_amax *a, int64_t blocks)
 {
     enum ct_dtype dtype = l->in[0].dtype;
+    bool vector = a->columns % gpu_lanes(dtype) == 0 && (uintptr_t)a->x % 16 == 0 &&
+                  a->count % gpu_lanes(dtype) == 0;
 
-    return gpu_launch_as(l, "float8_parts", dtype, in_vectors(a, dtype),
+    return gpu_launch_as(l, "float8_parts", dtype, vector,
                          (struct gpu_size){(unsigned)blocks, 1, 1},
                          (struct gpu_size){THREADS, 1, 1}, 0, a);
-}
-
-static int launch_columns(const struct ct_launch *l, enum ct_dtype dtype,
-                          const struct gpu_float8_amax *a)
-{
-    return gpu_launch_as(l, "float8_columns", dtype, false,
-                         (struct gpu_size){(unsigned)gpu_blocks(a->columns, 32), 1, 1},
-                         (struct gpu_size){32, 8, 1}, 0, a);
-}
-
-/* First of shares of the rows, where that needs more blocks than there are columns. */
-static int run_columns(const struct ct_launch *l, struct gpu_float8_amax a)
-{
-    enum ct_dtype dtype = l->in[0].dtype;
-    int64_t shares;
-    int rc;
-
-    a.share = share_of(gpu_of(l->device), &l->in[0]);
-    shares = gpu_blocks(a.rows, a.share);
-    if (shares < 2 || !in_vectors(&a, dtype))
-        return launch_columns(l, dtype, &a);
-    a.partial = l->workspace;
-    rc = gpu_launch_as(l, "float8_shares", dtype, true,
-                       (struct gpu_size){(unsigned)gpu_blocks(a.columns, 32 * gpu_lanes(dtype)),
-                                         (unsigned)shares, 1},
-                       (struct gpu_size){32, 8, 1}, 0, &a);
-    a.x = a.partial;
-    a.rows = shares;
-    return rc < 0 ? rc : launch_columns(l, CT_F32, &a);
 }
 
 static int run_amax(const struct ct_launch *l)
@@ -125,7 +76,9 @@ static int run_amax(const struct ct_launch *l)
     int per = per_of(x, &l->out[0]), rc;
 
     if (per == GPU_PER_COLUMN)
-        return run_columns(l, a);
+        return gpu_launch_as(l, "float8_columns", x->dtype, false,
+                             (struct gpu_size){(unsigned)gpu_blocks(a.columns, 32), 1, 1},
+                             (struct gpu_size){32, 8, 1}, 0, &a);
     if (per == GPU_PER_ROW)
         return launch_parts(l, &a, a.rows);
     a.partial = l->workspace;

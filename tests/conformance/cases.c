@@ -741,7 +741,6 @@ const struct conformance_case conformance_cases[] = {
     {"float8, odd", FLOAT8(2, 8, 16, 32), 0, false},
     {"float8, many", FLOAT8(2, 72, 96, 48), 0, false},
     {"float8, tiles", FLOAT8(4, 40, 96, 48), 0, false},
-    {"float8, wide", FLOAT8(1, 136, 272, 48), 0, false},
     {"float8, no multiples", FLOAT8(3, 7, 37, 13), 0, false},
     {"float8, blocks", MX(2, 64, 96, 3, 2), 0, false},
     {"float8, large",

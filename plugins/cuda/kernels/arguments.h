@@ -627,7 +627,6 @@ struct gpu_float8_amax {
     float *partial; /* by block; NULL: each block finds a number of its own */
     const void *x;
     int64_t rows, columns, count, parts; /* count: of all elements */
-    int64_t share;                       /* rows that are looked at for one row of `partial` */
 };
 
 enum { GPU_SCALE_EXACT, GPU_SCALE_POWER_OF_TWO, GPU_SCALE_MX_FLOOR, GPU_SCALE_MX_RCEIL };

@@ -100,37 +100,6 @@ template <typename T> DEVICE void columns_max(const gpu_float8_amax &a)
     a.amax[column] = most;
 }
 
-/* The same of blockIdx.y's share of the rows, in vectors: blocks of 32 vectors x 8 rows. What the
-   shares give is a matrix, whose columns columns_max takes. */
-template <typename T, int W> DEVICE void shares_max(const gpu_float8_amax &a)
-{
-    __shared__ float part[8][32][W + 1];
-    int64_t column = ((int64_t)blockIdx.x * 32 + threadIdx.x) * W;
-    int64_t begin = (int64_t)blockIdx.y * a.share, end = begin + a.share;
-    float most[W] = {0}, v[W];
-
-    if (end > a.rows)
-        end = a.rows;
-#pragma unroll 4
-    for (int64_t row = begin + threadIdx.y; row < end && column < a.columns; row += 8) {
-        load<W>((const T *)a.x + row * a.columns + column, v);
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            most[i] = fmaxf(most[i], fabsf(v[i]));
-    }
-#pragma unroll
-    for (int i = 0; i < W; i++)
-        part[threadIdx.y][threadIdx.x][i] = most[i];
-    __syncthreads();
-    for (int i = (int)threadIdx.y; i < W && column < a.columns; i += 8) {
-        float all = 0;
-
-        for (int row = 0; row < 8; row++)
-            all = fmaxf(all, part[row][threadIdx.x][i]);
-        a.partial[blockIdx.y * a.columns + column + i] = all;
-    }
-}
-
 /* ---- scales ---- */
 
 /* The exponent of an E8M0 scale (OCP MX); 255 is NaN. */
@@ -268,10 +237,6 @@ KERNEL(float8_turn, gpu_float8_turn, 256)
     KERNEL(float8_columns_##dtype, gpu_float8_amax, 256)                                           \
     {                                                                                              \
         columns_max<T>(a);                                                                         \
-    }                                                                                              \
-    KERNEL(float8_shares_##dtype##_vector, gpu_float8_amax, 256)                                   \
-    {                                                                                              \
-        shares_max<T, lanes<T>::of>(a);                                                            \
     }                                                                                              \
     KERNEL(float8_e4m3_##dtype, gpu_float8_quantise, 256)                                          \
     {                                                                                              \
