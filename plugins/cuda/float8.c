@@ -45,24 +45,62 @@ static bool accepts_amax(const struct ct_prepare *p)
 
 static int64_t parts_of(const struct ct_tensor *x)
 {
-    return gpu_blocks(ct_tensor_count(x), GPU_GRAIN);
+    return gpu_blocks(ct_tensor_count(x), GPU_FLOAT8_PART);
+}
+
+/* The whole of the columns is found in two steps if there are several. */
+static int64_t strips_of(const struct ct_tensor *x)
+{
+    return rows_of(x) > GPU_FLOAT8_STRIP ? gpu_blocks(rows_of(x), GPU_FLOAT8_STRIP) : 1;
 }
 
 static int prepare_amax(struct ct_prepare *p)
 {
-    p->workspace = (size_t)parts_of(&p->in[0]) * sizeof(float);
+    const struct ct_tensor *x = &p->in[0];
+    int per = per_of(x, &p->out[0]);
+
+    if (per == GPU_PER_TENSOR)
+        p->workspace = (size_t)parts_of(x) * sizeof(float);
+    else if (per == GPU_PER_COLUMN && strips_of(x) > 1)
+        p->workspace = (size_t)(strips_of(x) * columns_of(x)) * sizeof(float);
     return 0;
 }
 
-static int launch_parts(const struct ct_launch *l, const struct gpu_float8_amax *a, int64_t blocks)
+static int amax_of_tensor(const struct ct_launch *l, struct gpu_float8_amax *a, bool vector)
 {
-    enum ct_dtype dtype = l->in[0].dtype;
-    bool vector = a->columns % gpu_lanes(dtype) == 0 && (uintptr_t)a->x % 16 == 0 &&
-                  a->count % gpu_lanes(dtype) == 0;
+    int rc;
 
-    return gpu_launch_as(l, "float8_parts", dtype, vector,
-                         (struct gpu_size){(unsigned)blocks, 1, 1},
-                         (struct gpu_size){THREADS, 1, 1}, 0, a);
+    a->partial = l->workspace;
+    a->parts = parts_of(&l->in[0]);
+    rc = gpu_launch_as(l, "float8_parts", l->in[0].dtype, vector,
+                       (struct gpu_size){(unsigned)a->parts, 1, 1},
+                       (struct gpu_size){THREADS, 1, 1}, 0, a);
+    return rc < 0 ? rc
+                  : gpu_launch(l, "float8_whole", (struct gpu_size){1, 1, 1},
+                               (struct gpu_size){1024, 1, 1}, 0, a);
+}
+
+static int launch_strips(const struct ct_launch *l, const struct gpu_float8_amax *a, int64_t strips,
+                         enum ct_dtype dtype, bool vector)
+{
+    int64_t across = gpu_blocks(a->columns, 32 * (vector ? gpu_lanes(dtype) : 1));
+
+    return gpu_launch_as(l, "float8_columns", dtype, vector,
+                         (struct gpu_size){(unsigned)(across * strips), 1, 1},
+                         (struct gpu_size){32, 8, 1}, 0, a);
+}
+
+static int amax_of_columns(const struct ct_launch *l, struct gpu_float8_amax *a, bool vector)
+{
+    int64_t strips = strips_of(&l->in[0]);
+    struct gpu_float8_amax whole = {
+        .amax = a->amax, .x = l->workspace, .rows = strips, .columns = a->columns, .strip = strips};
+    int rc;
+
+    a->strip = GPU_FLOAT8_STRIP;
+    a->partial = strips > 1 ? l->workspace : NULL;
+    rc = launch_strips(l, a, strips, l->in[0].dtype, vector);
+    return rc < 0 || strips == 1 ? rc : launch_strips(l, &whole, 1, CT_F32, false);
 }
 
 static int run_amax(const struct ct_launch *l)
@@ -73,21 +111,17 @@ static int run_amax(const struct ct_launch *l)
                                 .rows = rows_of(x),
                                 .columns = columns_of(x),
                                 .count = ct_tensor_count(x)};
-    int per = per_of(x, &l->out[0]), rc;
+    int per = per_of(x, &l->out[0]);
+    bool aligned = (uintptr_t)a.x % 16 == 0;
+    bool vector = aligned && a.columns % gpu_lanes(x->dtype) == 0;
 
+    if (per == GPU_PER_TENSOR)
+        return amax_of_tensor(l, &a, aligned && a.count % gpu_lanes(x->dtype) == 0);
     if (per == GPU_PER_COLUMN)
-        return gpu_launch_as(l, "float8_columns", x->dtype, false,
-                             (struct gpu_size){(unsigned)gpu_blocks(a.columns, 32), 1, 1},
-                             (struct gpu_size){32, 8, 1}, 0, &a);
-    if (per == GPU_PER_ROW)
-        return launch_parts(l, &a, a.rows);
-    a.partial = l->workspace;
-    a.parts = parts_of(x);
-    a.columns = GPU_GRAIN; /* of a part */
-    rc = launch_parts(l, &a, a.parts);
-    return rc < 0 ? rc
-                  : gpu_launch(l, "float8_whole", (struct gpu_size){1, 1, 1},
-                               (struct gpu_size){THREADS, 1, 1}, 0, &a);
+        return amax_of_columns(l, &a, vector);
+    return gpu_launch_as(l, "float8_rows", x->dtype, vector,
+                         (struct gpu_size){(unsigned)gpu_blocks(a.rows, 8), 1, 1},
+                         (struct gpu_size){32, 8, 1}, 0, &a);
 }
 
 /* ---- scales ---- */

@@ -745,8 +745,14 @@ const struct conformance_case conformance_cases[] = {
     {"float8, blocks", MX(2, 64, 96, 3, 2), 0, false},
     {"float8, large",
      "input %x : T[400,300]\n"
-     "F - %m = float8_amax(%x) {grid=\"1,1\"} : float32[1,1]\n",
+     "F - %m = float8_amax(%x) {grid=\"1,1\"} : float32[1,1]\n"
+     "F - %c = float8_amax(%x) {grid=\"1,300\"} : float32[1,300]\n",
      0, false, false, true},
+    {"float8, many strips",
+     "input %x : T[3,150,264]\n"
+     "F - %r = float8_amax(%x) {grid=\"3,150,1\"} : float32[3,150,1]\n"
+     "F - %c = float8_amax(%x) {grid=\"1,1,264\"} : float32[1,1,264]\n",
+     0, false},
     {"parts",
      "input %x : T[3,7,5]\ninput %y : T[3,2,5]\n"
      "F - %n = narrow(%x) {dim=1, from=2, size=3} : T[3,3,5]\n"

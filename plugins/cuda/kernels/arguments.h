@@ -618,15 +618,17 @@ struct gpu_muon_polynomial {
 
 enum { GPU_PER_TENSOR, GPU_PER_ROW, GPU_PER_COLUMN };
 
+#define GPU_FLOAT8_PART 16384 /* elements of a block that finds the largest of all */
+#define GPU_FLOAT8_STRIP 128  /* rows of a block that finds the largest of columns */
 #define GPU_FLOAT8_VECTOR 8   /* columns of a thread */
 #define GPU_FLOAT8_ROWS 128   /* of a tile that is transposed */
 #define GPU_FLOAT8_COLUMNS 64 /* likewise */
 
 struct gpu_float8_amax {
     float *amax;
-    float *partial; /* by block; NULL: each block finds a number of its own */
+    float *partial; /* of parts; of strips, NULL: there is one */
     const void *x;
-    int64_t rows, columns, count, parts; /* count: of all elements */
+    int64_t rows, columns, count, parts, strip; /* count: of all elements */
 };
 
 enum { GPU_SCALE_EXACT, GPU_SCALE_POWER_OF_TWO, GPU_SCALE_MX_FLOOR, GPU_SCALE_MX_RCEIL };

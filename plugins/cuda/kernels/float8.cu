@@ -23,15 +23,21 @@ template <bool E5M2> DEVICE uint8_t narrowed(float x)
 
 /* ---- largest magnitudes ---- */
 
+DEVICE float warp_max(float x)
+{
+#pragma unroll
+    for (int step = 16; step; step >>= 1)
+        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
+    return x;
+}
+
 /* The largest x of all threads, for all of them. */
 DEVICE float block_max(float x)
 {
     __shared__ float of_warp[32];
     float most = 0;
 
-#pragma unroll
-    for (int step = 16; step; step >>= 1)
-        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
+    x = warp_max(x);
     __syncthreads();
     if (threadIdx.x % 32 == 0)
         of_warp[threadIdx.x / 32] = x;
@@ -41,63 +47,100 @@ DEVICE float block_max(float x)
     return most;
 }
 
-/* Of `columns` elements from x on, by all threads of the block. */
-template <typename T, int W> DEVICE float run_max(const T *x, int64_t columns)
+#define BATCH 4 /* vectors that a thread asks for before it uses the first */
+
+/* most = the larger of it and |x|, of BATCH vectors `step` elements apart, of those before end. */
+template <typename T, int W>
+DEVICE void raise(float (&most)[W], const T *x, int64_t step, const T *end)
 {
-    float most = 0;
+    vector<T, W> v[BATCH] = {};
 
-    for (int64_t c = (int64_t)threadIdx.x * W; c < columns; c += (int64_t)blockDim.x * W) {
-        float v[W];
-
-        load<W>(x + c, v);
+#pragma unroll
+    for (int k = 0; k < BATCH; k++)
+        if (x + k * step < end)
+            v[k] = *(const vector<T, W> *)(x + k * step);
+#pragma unroll
+    for (int k = 0; k < BATCH; k++)
 #pragma unroll
         for (int i = 0; i < W; i++)
-            most = fmaxf(most, fabsf(v[i]));
-    }
-    return block_max(most);
+            most[i] = fmaxf(most[i], fabsf(to_float(v[k].at[i])));
 }
 
-/* A block takes `columns` elements; the whole is found from all blocks' by float8_whole. */
+/* The largest of |x|, for `lane` of `lanes` threads that share `columns` elements. */
+template <typename T, int W>
+DEVICE float lane_max(const T *x, int64_t columns, unsigned lane, unsigned lanes)
+{
+    int64_t step = (int64_t)lanes * W;
+    const T *end = x + columns;
+    float most[W] = {0};
+
+    for (x += (int64_t)lane * W; x < end; x += BATCH * step)
+        raise<T, W>(most, x, step, end);
+    for (int i = 1; i < W; i++)
+        most[0] = fmaxf(most[0], most[i]);
+    return most[0];
+}
+
+/* A block takes GPU_FLOAT8_PART elements; the whole is found from all blocks' by float8_whole. */
 template <typename T, int W> DEVICE void parts_max(const gpu_float8_amax &a)
 {
-    int64_t begin = (int64_t)blockIdx.x * a.columns, left = a.count - begin;
-    float most = run_max<T, W>((const T *)a.x + begin, left < a.columns ? left : a.columns);
+    int64_t begin = (int64_t)blockIdx.x * GPU_FLOAT8_PART, left = a.count - begin;
+    float most =
+        lane_max<T, W>((const T *)a.x + begin, left < GPU_FLOAT8_PART ? left : GPU_FLOAT8_PART,
+                       threadIdx.x, blockDim.x);
 
-    if (threadIdx.x)
-        return;
-    if (a.partial)
+    most = block_max(most);
+    if (threadIdx.x == 0)
         a.partial[blockIdx.x] = most;
-    else
-        a.amax[blockIdx.x] = most;
 }
 
-KERNEL(float8_whole, gpu_float8_amax, 256)
+KERNEL(float8_whole, gpu_float8_amax, 1024)
 {
-    float most = 0;
+    float most = block_max(lane_max<float, 1>(a.partial, a.parts, threadIdx.x, blockDim.x));
 
-    for (int64_t i = threadIdx.x; i < a.parts; i += blockDim.x)
-        most = fmaxf(most, a.partial[i]);
-    most = block_max(most);
     if (threadIdx.x == 0)
         a.amax[0] = most;
 }
 
-/* Blocks of 32 columns x 8 rows, as column_sum. */
-template <typename T> DEVICE void columns_max(const gpu_float8_amax &a)
+/* Blocks of 32 x 8 threads: a warp takes a row. */
+template <typename T, int W> DEVICE void rows_max(const gpu_float8_amax &a)
 {
-    __shared__ float part[8][32];
-    int64_t column = (int64_t)blockIdx.x * 32 + threadIdx.x;
-    float most = 0;
+    int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    float most;
 
-    for (int64_t row = threadIdx.y; row < a.rows && column < a.columns; row += 8)
-        most = fmaxf(most, fabsf(to_float(((const T *)a.x)[row * a.columns + column])));
-    part[threadIdx.y][threadIdx.x] = most;
-    __syncthreads();
-    if (threadIdx.y || column >= a.columns)
+    if (row >= a.rows)
         return;
-    for (int i = 1; i < 8; i++)
-        most = fmaxf(most, part[i][threadIdx.x]);
-    a.amax[column] = most;
+    most = warp_max(
+        lane_max<T, W>((const T *)a.x + row * a.columns, a.columns, threadIdx.x, blockDim.x));
+    if (threadIdx.x == 0)
+        a.amax[row] = most;
+}
+
+/* Blocks of 32 x 8 threads take a.strip rows of 32 vectors. The whole is found from all strips' by
+   the same kernel. */
+template <typename T, int W> DEVICE void columns_max(const gpu_float8_amax &a)
+{
+    __shared__ float part[8][W][33];
+    unsigned across = (unsigned)((a.columns + 32 * W - 1) / (32 * W)), strip = blockIdx.x / across;
+    int64_t first = (int64_t)(blockIdx.x % across) * 32 * W;
+    int64_t column = first + (int64_t)threadIdx.x * W, row = strip * a.strip;
+    int64_t last = row + a.strip < a.rows ? row + a.strip : a.rows;
+    const T *x = (const T *)a.x, *end = x + last * a.columns;
+    float most[W] = {0};
+
+    for (row += threadIdx.y; row < last && column < a.columns; row += 8 * BATCH)
+        raise<T, W>(most, x + row * a.columns + column, 8 * a.columns, end);
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        part[threadIdx.y][i][threadIdx.x] = most[i];
+    __syncthreads();
+    for (int c = flat_thread(); c < 32 * W && first + c < a.columns; c += flat_threads()) {
+        float whole = 0;
+
+        for (int i = 0; i < 8; i++)
+            whole = fmaxf(whole, part[i][c % W][c / W]);
+        (a.partial ? a.partial + strip * a.columns : a.amax)[first + c] = whole;
+    }
 }
 
 /* ---- scales ---- */
@@ -225,19 +268,22 @@ KERNEL(float8_turn, gpu_float8_turn, 256)
     }
 }
 
+#define FLOAT8_MAXIMA(T, W, suffix)                                                                \
+    KERNEL(float8_parts_##suffix, gpu_float8_amax, 256)                                            \
+    {                                                                                              \
+        parts_max<T, W>(a);                                                                        \
+    }                                                                                              \
+    KERNEL(float8_rows_##suffix, gpu_float8_amax, 256)                                             \
+    {                                                                                              \
+        rows_max<T, W>(a);                                                                         \
+    }                                                                                              \
+    KERNEL(float8_columns_##suffix, gpu_float8_amax, 256)                                          \
+    {                                                                                              \
+        columns_max<T, W>(a);                                                                      \
+    }
 #define FLOAT8(T, dtype)                                                                           \
-    KERNEL(float8_parts_##dtype, gpu_float8_amax, 256)                                             \
-    {                                                                                              \
-        parts_max<T, 1>(a);                                                                        \
-    }                                                                                              \
-    KERNEL(float8_parts_##dtype##_vector, gpu_float8_amax, 256)                                    \
-    {                                                                                              \
-        parts_max<T, lanes<T>::of>(a);                                                             \
-    }                                                                                              \
-    KERNEL(float8_columns_##dtype, gpu_float8_amax, 256)                                           \
-    {                                                                                              \
-        columns_max<T>(a);                                                                         \
-    }                                                                                              \
+    FLOAT8_MAXIMA(T, 1, dtype)                                                                     \
+    FLOAT8_MAXIMA(T, lanes<T>::of, dtype##_vector)                                                 \
     KERNEL(float8_e4m3_##dtype, gpu_float8_quantise, 256)                                          \
     {                                                                                              \
         quantise<T, false>(a);                                                                     \
