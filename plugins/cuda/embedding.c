@@ -60,6 +60,12 @@ static int64_t chunks_of(int64_t count)
     return count / (GPU_EMBEDDING_CHUNK / 2);
 }
 
+/* One more row than the table has begins where the last one ends. */
+static int64_t spans_of(int64_t rows)
+{
+    return gpu_blocks(rows + 1, GPU_EMBEDDING_SPAN);
+}
+
 static struct gpu_embedding_grad lay_out(const struct ct_tensor *dtable, int64_t count,
                                          char *workspace, size_t *bytes)
 {
@@ -70,6 +76,8 @@ static struct gpu_embedding_grad lay_out(const struct ct_tensor *dtable, int64_t
     *bytes = 0;
     for (size_t i = 0; i < CT_COUNT(by_row); i++)
         *by_row[i] = (void *)(workspace + gpu_carve(bytes, (size_t)(a.rows + 1) * sizeof(int32_t)));
+    a.totals =
+        (void *)(workspace + gpu_carve(bytes, (size_t)(2 * spans_of(a.rows)) * sizeof(int32_t)));
     for (size_t i = 0; i < CT_COUNT(by_position); i++)
         *by_position[i] = (void *)(workspace + gpu_carve(bytes, (size_t)count * sizeof(int32_t)));
     a.partial = (void *)(workspace +
@@ -89,13 +97,16 @@ static int sort_positions(const struct ct_launch *l, const struct gpu_embedding_
     struct gpu_size block = {THREADS, 1, 1};
     struct gpu_size rows = {(unsigned)gpu_blocks(a->rows, THREADS), 1, 1};
     struct gpu_size positions = {(unsigned)gpu_blocks(a->count, THREADS), 1, 1};
+    struct gpu_size spans = {(unsigned)spans_of(a->rows), 1, 1};
+    struct gpu_size span = {GPU_EMBEDDING_SPAN, 1, 1};
     int rc = gpu_launch(l, "embedding_clear", rows, block, 0, a);
 
     if (rc == 0)
         rc = gpu_launch(l, "embedding_rank", positions, block, 0, a);
     if (rc == 0)
-        rc = gpu_launch(l, "embedding_scan", (struct gpu_size){1, 1, 1},
-                        (struct gpu_size){1024, 1, 1}, 0, a);
+        rc = gpu_launch(l, "embedding_totals", spans, span, 0, a);
+    if (rc == 0)
+        rc = gpu_launch(l, "embedding_scan", spans, span, 0, a);
     return rc < 0 ? rc : gpu_launch(l, "embedding_sort", positions, block, 0, a);
 }
 

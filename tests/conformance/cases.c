@@ -682,6 +682,8 @@ const struct conformance_case conformance_cases[] = {
     {"latent attention, odd", LATENT(2, 9, 3, 5, 7, 12, 3, 8), 0, false},
     {"latent attention", LATENT(1, 65, 4, 64, 32, 96, 32, 96), 0, false, false, true},
     {"embedding, odd", EMBEDDING(2, 9, 11, 33), 11, false},
+    {"embedding, many rows", EMBEDDING(2, 40, 2100, 8), 2100, false},
+    {"embedding, many rows, frequent tokens", EMBEDDING(2, 400, 2100, 8), 3, false, false, true},
     {"embedding, many", EMBEDDING(3, 500, 67, 64), 67, false},
     {"cache_write",
      "state %cache : T[2,33,3,8]\ninput %x : T[2,9,3,8]\ninput %slots : int32[2,9]\n"

@@ -170,8 +170,9 @@ struct gpu_latent {
 
 /* ---- embedding ---- */
 
-#define GPU_EMBEDDING_VECTOR 8 /* columns of a thread */
-#define GPU_EMBEDDING_CHUNK 64 /* rows of a frequent token that a block adds up */
+#define GPU_EMBEDDING_VECTOR 8  /* columns of a thread */
+#define GPU_EMBEDDING_SPAN 1024 /* rows whose counts a block adds up */
+#define GPU_EMBEDDING_CHUNK 64  /* rows of a frequent token that a block adds up */
 
 struct gpu_embedding {
     void *y;
@@ -186,6 +187,7 @@ struct gpu_embedding_grad {
     const void *dy;
     const int32_t *tokens;
     int32_t *counts, *begin, *chunk; /* by row: positions, the first in `sorted`, the first chunk */
+    int32_t *totals;                 /* by span of rows: positions, chunks */
     int32_t *rank, *sorted;          /* by position */
     float *partial;                  /* [chunks][columns] */
     int64_t count, columns, rows, first, limit;

@@ -86,19 +86,38 @@ DEVICE int32_t chunks_of(int32_t count)
                                        : 0;
 }
 
-/* begin and chunk = sums of the counts, and of their chunks, of all rows before. One block, of
-   which a thread takes rows that follow each other. */
-KERNEL(embedding_scan, gpu_embedding_grad, 1024)
+/* totals = the counts of each GPU_EMBEDDING_SPAN rows, and their chunks; a block for each. */
+KERNEL(embedding_totals, gpu_embedding_grad, GPU_EMBEDDING_SPAN)
 {
-    __shared__ int32_t sums[2][1024];
-    int64_t each = (a.rows + blockDim.x - 1) / blockDim.x, from = each * threadIdx.x;
-    int64_t to = from + each < a.rows ? from + each : a.rows;
-    int32_t count = 0, chunks = 0;
+    int64_t row = (int64_t)blockIdx.x * GPU_EMBEDDING_SPAN + threadIdx.x;
+    int32_t count = row < a.rows ? a.counts[row] : 0;
+    int32_t counts = block_sum(count), chunks = block_sum(chunks_of(count));
 
-    for (int64_t row = from; row < to; row++) {
-        count += a.counts[row];
-        chunks += chunks_of(a.counts[row]);
-    }
+    if (threadIdx.x)
+        return;
+    a.totals[2 * blockIdx.x] = counts;
+    a.totals[2 * blockIdx.x + 1] = chunks;
+}
+
+/* The sum of every second total of the blocks before this one, from `which` on, for all threads. */
+DEVICE int32_t total_before(const gpu_embedding_grad &a, int which)
+{
+    int32_t sum = 0;
+
+    for (unsigned i = threadIdx.x; i < blockIdx.x; i += blockDim.x)
+        sum += a.totals[2 * i + which];
+    return block_sum(sum);
+}
+
+/* begin and chunk = sums of the counts, and of their chunks, of all rows before; of the row behind
+   the last one, too. */
+KERNEL(embedding_scan, gpu_embedding_grad, GPU_EMBEDDING_SPAN)
+{
+    __shared__ int32_t sums[2][GPU_EMBEDDING_SPAN];
+    int64_t row = (int64_t)blockIdx.x * GPU_EMBEDDING_SPAN + threadIdx.x;
+    int32_t count = row < a.rows ? a.counts[row] : 0, chunks = chunks_of(count);
+    int32_t counts_before = total_before(a, 0), chunks_before = total_before(a, 1);
+
     sums[0][threadIdx.x] = count;
     sums[1][threadIdx.x] = chunks;
     for (unsigned step = 1; step < blockDim.x; step *= 2) {
@@ -111,16 +130,10 @@ KERNEL(embedding_scan, gpu_embedding_grad, 1024)
         for (int i = 0; i < 2; i++)
             sums[i][threadIdx.x] += more[i];
     }
-    count = sums[0][threadIdx.x] - count;
-    chunks = sums[1][threadIdx.x] - chunks;
-    for (int64_t row = from; row < to; row++) {
-        a.begin[row] = count;
-        a.chunk[row] = chunks;
-        count += a.counts[row];
-        chunks += chunks_of(a.counts[row]);
-    }
-    if (threadIdx.x == blockDim.x - 1)
-        a.chunk[a.rows] = sums[1][threadIdx.x];
+    if (row > a.rows)
+        return;
+    a.begin[row] = counts_before + sums[0][threadIdx.x] - count;
+    a.chunk[row] = chunks_before + sums[1][threadIdx.x] - chunks;
 }
 
 KERNEL(embedding_sort, gpu_embedding_grad, 256)
