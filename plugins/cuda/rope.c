@@ -6,7 +6,7 @@
 #include "gpu.h"
 
 #define THREADS 256
-#define HEADS 16 /* of a thread */
+#define HEADS 4 /* of a thread */
 
 static int64_t rotated(const struct ct_prepare *p)
 {

@@ -655,6 +655,7 @@ const struct conformance_case conformance_cases[] = {
     {"attention sink, odd", SINK(2, 37, 3, 35), 0, false, true},
     {"attention sink, many heads", SINK(1, 5, 66, 8), 0, false, true, true},
     {"rope", ROPE(2, 9, 3, 16, "_", "theta=10000"), 50, false},
+    {"rope, many heads", ROPE(1, 5, 9, 32, "_", "theta=10000"), 50, false},
     {"rope, odd pairs", ROPE(1, 5, 2, 6, "%positions", "theta=500000, inverse=true"), 5000, false},
     {"rope, scaled",
      ROPE(1, 33, 2, 64, "_",

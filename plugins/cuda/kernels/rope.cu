@@ -19,23 +19,53 @@ template <int W> DEVICE float &element(float (&low)[W], float (&high)[W], int i)
     return i < W ? low[i] : high[i - W];
 }
 
+/* The W pairs of a head that a thread turns. */
+template <typename T, int W> struct pairs {
+    vector<T, W> low, high;
+};
+
 template <typename T, int W, bool NEIGHBOURS>
-DEVICE void turn_pairs(const gpu_rope &a, const T *x, T *y, const float (&c)[W],
+DEVICE void turn_pairs(const pairs<T, W> &x, T *low_y, T *high_y, const float (&c)[W],
                        const float (&s)[W])
 {
-    int other = NEIGHBOURS ? W : a.pairs;
     float low[W], high[W];
 
-    load<W>(x, low);
-    load<W>(x + other, high);
+    widen(x.low, low);
+    widen(x.high, high);
 #pragma unroll
     for (int i = 0; i < W; i++)
         if (NEIGHBOURS)
             turn(element(low, high, 2 * i), element(low, high, 2 * i + 1), c[i], s[i]);
         else
             turn(low[i], high[i], c[i], s[i]);
-    store<W>(y, low);
-    store<W>(y + other, high);
+    store<W>(low_y, low);
+    store<W>(high_y, high);
+}
+
+#define BATCH 2 /* heads that a thread asks for before it turns the first */
+
+/* Of heads from `head` on, gridDim.y apart. x may be y. */
+template <typename T, int W, bool NEIGHBOURS>
+DEVICE void turn_heads(const gpu_rope &a, const T *x, T *y, int head, const float (&c)[W],
+                       const float (&s)[W])
+{
+    int other = NEIGHBOURS ? W : a.pairs;
+    pairs<T, W> of_head[BATCH] = {};
+
+#pragma unroll
+    for (int k = 0; k < BATCH; k++) {
+        const T *from = x + (head + k * (int)gridDim.y) * a.x_stride[2];
+
+        if (head + k * (int)gridDim.y < a.heads)
+            of_head[k] = {*(const vector<T, W> *)from, *(const vector<T, W> *)(from + other)};
+    }
+#pragma unroll
+    for (int k = 0; k < BATCH; k++) {
+        T *to = y + (head + k * (int)gridDim.y) * a.y_stride[2];
+
+        if (head + k * (int)gridDim.y < a.heads)
+            turn_pairs<T, W, NEIGHBOURS>(of_head[k], to, to + other, c, s);
+    }
 }
 
 template <typename T, int W, bool NEIGHBOURS>
@@ -53,8 +83,8 @@ DEVICE void rotate(const gpu_rope &a, const T *x, T *y, double position, int64_t
     }
     x += at;
     y += at;
-    for (int head = (int)blockIdx.y; head < a.heads; head += (int)gridDim.y)
-        turn_pairs<T, W, NEIGHBOURS>(a, x + head * a.x_stride[2], y + head * a.y_stride[2], c, s);
+    for (int head = (int)blockIdx.y; head < a.heads; head += BATCH * (int)gridDim.y)
+        turn_heads<T, W, NEIGHBOURS>(a, x, y, head, c, s);
 }
 
 template <typename T, int W> DEVICE void copy(const gpu_rope &a, const T *x, T *y, int64_t at)
