@@ -147,13 +147,10 @@ static bool accepts_quantise(const struct ct_prepare *p)
            rows_of(&p->in[0]) <= (int64_t)65535 * 32;
 }
 
-static bool has_vectors(const struct gpu_float8_quantise *a, enum ct_dtype dtype)
+static bool is_aligned(const struct gpu_float8_quantise *a, enum ct_dtype dtype, int64_t elements)
 {
-    size_t vector = GPU_FLOAT8_VECTOR;
-
-    return a->columns % GPU_FLOAT8_VECTOR == 0 && (uintptr_t)a->q % vector == 0 &&
-           (uintptr_t)a->x % (vector * ct_dtype_size(dtype)) == 0 &&
-           (a->per != GPU_PER_COLUMN || (uintptr_t)a->scale % (vector * sizeof(float)) == 0);
+    return a->columns % elements == 0 && (uintptr_t)a->q % (size_t)elements == 0 &&
+           (uintptr_t)a->x % ((size_t)elements * ct_dtype_size(dtype)) == 0;
 }
 
 static unsigned split(int64_t whole, int64_t shard)
@@ -170,11 +167,12 @@ static int run_quantise(const struct ct_launch *l)
                                     .rows = rows_of(x),
                                     .columns = columns_of(x),
                                     .per = per_of(x, &l->in[1])};
-    bool vector = has_vectors(&a, x->dtype);
-    struct gpu_size grid = {split(a.columns, vector ? 32 * GPU_FLOAT8_VECTOR : 32),
-                            split(a.rows, 8 * GPU_FLOAT8_DOWN), 1};
+    struct gpu_size grid = {split(a.columns, 32), split(a.rows, 32), 1};
+    bool vector = is_aligned(&a, x->dtype, GPU_FLOAT8_VECTOR) && a.rows <= (int64_t)65535 * 8;
     char name[80];
 
+    if (vector)
+        grid = (struct gpu_size){split(a.columns, 32 * GPU_FLOAT8_VECTOR), split(a.rows, 8), 1};
     snprintf(name, sizeof(name), "%s_%s%s", ct_dtype_name(l->out[0].dtype), ct_dtype_name(x->dtype),
              vector ? "_vector" : "");
     return gpu_launch(l, name, grid, (struct gpu_size){32, 8, 1}, 0, &a);

@@ -622,8 +622,7 @@ enum { GPU_PER_TENSOR, GPU_PER_ROW, GPU_PER_COLUMN };
 
 #define GPU_FLOAT8_PART 16384 /* elements of a block that finds the largest of all */
 #define GPU_FLOAT8_STRIP 128  /* rows of a block that finds the largest of columns */
-#define GPU_FLOAT8_VECTOR 8   /* columns of a thread that rounds */
-#define GPU_FLOAT8_DOWN 4     /* its rows */
+#define GPU_FLOAT8_VECTOR 8   /* columns of a thread */
 #define GPU_FLOAT8_ROWS 128   /* of a tile that is transposed */
 #define GPU_FLOAT8_COLUMNS 64 /* likewise */
 

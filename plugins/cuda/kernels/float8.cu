@@ -197,13 +197,12 @@ DEVICE float factor_of(const gpu_float8_quantise &a, int64_t row, int64_t column
     return a.scale[a.per == GPU_PER_ROW ? row : a.per == GPU_PER_COLUMN ? column : 0];
 }
 
-/* Of any size: blocks of 32 x 8 threads take tiles of 32 columns. */
+/* Of any size: blocks of 32 columns x 8 threads take 32 x 32 tiles. */
 template <typename T, bool E5M2> DEVICE void quantise(const gpu_float8_quantise &a)
 {
-    int64_t row = (int64_t)blockIdx.y * 8 * GPU_FLOAT8_DOWN;
-    int64_t column = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    int64_t row = (int64_t)blockIdx.y * 32, column = (int64_t)blockIdx.x * 32 + threadIdx.x;
 
-    for (int i = threadIdx.y; i < 8 * GPU_FLOAT8_DOWN && column < a.columns; i += 8) {
+    for (int i = threadIdx.y; i < 32 && column < a.columns; i += 8) {
         int64_t at = (row + i) * a.columns + column;
 
         if (row + i < a.rows)
@@ -212,37 +211,21 @@ template <typename T, bool E5M2> DEVICE void quantise(const gpu_float8_quantise 
     }
 }
 
-/* Blocks of 32 x 8 threads: a thread rounds 8 columns of GPU_FLOAT8_DOWN rows, whose scales by
-   column it reads once. */
+/* Blocks of 32 x 8 threads: a thread rounds 8 columns of a row. */
 template <typename T, bool E5M2> DEVICE void quantise_vectors(const gpu_float8_quantise &a)
 {
-    int64_t row = (int64_t)blockIdx.y * blockDim.y * GPU_FLOAT8_DOWN + threadIdx.y;
+    int64_t row = (int64_t)blockIdx.y * blockDim.y + threadIdx.y;
     int64_t column = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPU_FLOAT8_VECTOR;
-    vector<T, GPU_FLOAT8_VECTOR> x[GPU_FLOAT8_DOWN] = {};
-    float factor[GPU_FLOAT8_VECTOR];
+    vector<uint8_t, GPU_FLOAT8_VECTOR> q;
+    float x[GPU_FLOAT8_VECTOR];
 
-    if (column >= a.columns)
+    if (row >= a.rows || column >= a.columns)
         return;
+    load<GPU_FLOAT8_VECTOR>((const T *)a.x + row * a.columns + column, x);
 #pragma unroll
-    for (int k = 0; k < GPU_FLOAT8_DOWN; k++)
-        if (row + k * 8 < a.rows)
-            x[k] = *(const vector<T, GPU_FLOAT8_VECTOR> *)((const T *)a.x +
-                                                           (row + k * 8) * a.columns + column);
-    if (a.per == GPU_PER_COLUMN)
-        load<GPU_FLOAT8_VECTOR>(a.scale + column, factor);
-#pragma unroll
-    for (int k = 0; k < GPU_FLOAT8_DOWN; k++) {
-        vector<uint8_t, GPU_FLOAT8_VECTOR> q;
-
-        if (row + k * 8 >= a.rows)
-            return;
-        for (int i = 0; a.per != GPU_PER_COLUMN && i < GPU_FLOAT8_VECTOR; i++)
-            factor[i] = factor_of(a, row + k * 8, 0);
-#pragma unroll
-        for (int i = 0; i < GPU_FLOAT8_VECTOR; i++)
-            q.at[i] = narrowed<E5M2>(to_float(x[k].at[i]) * factor[i]);
-        *(vector<uint8_t, GPU_FLOAT8_VECTOR> *)(a.q + (row + k * 8) * a.columns + column) = q;
-    }
+    for (int i = 0; i < GPU_FLOAT8_VECTOR; i++)
+        q.at[i] = narrowed<E5M2>(x[i] * factor_of(a, row, column + i));
+    *(vector<uint8_t, GPU_FLOAT8_VECTOR> *)(a.q + row * a.columns + column) = q;
 }
 
 /* ---- transposes ---- */
