@@ -187,7 +187,8 @@ static const struct bench_case {
     "input %x : " ROWS "\ninput %w : float32[4,4096,8]\ninput %ids : int32[4,4096,8]\n"            \
     "param %g : bfloat16[64,768,2048]\nparam %u : bfloat16[64,768,2048]\n"                         \
     "param %d : bfloat16[64,2048,768]\n"
-    {"experts, 8 of 64", MIXTURE, "F - %y# = experts(%x, %w, %ids, %g, %u, %d) : " ROWS "\n", 0, 64},
+    {"experts, 8 of 64", MIXTURE,
+     "F - %y# = experts(%x, %w, %ids, %g, %u, %d) : " ROWS "\n", 0, 64},
     {"experts, 8 of 64, backward", MIXTURE "input %dy : " ROWS "\n",
      "I - %dx#, %dw#, %dg#, %du#, %dd# = experts_grad(%dy, %x, %w, %ids, %g, %u, %d) : " ROWS
      ", float32[4,4096,8], float32![64,768,2048], float32![64,768,2048], float32![64,2048,768]\n",

@@ -298,8 +298,8 @@ struct gpu_expert_load {
     struct gpu_fault *fault;
 };
 
-/* Choices sorted by expert: `order` lists them, `tokens` whose they are; `place` says where each is,
-   -1: its expert is not here. */
+/* Choices sorted by expert: `order` lists them, `tokens` whose they are; `place` says where each
+   is, -1: its expert is not here. */
 struct gpu_experts {
     int32_t *counts, *order, *tokens, *place;
     const int32_t *ids;

@@ -255,8 +255,8 @@ KERNEL(experts_hidden, gpu_experts_rows, 256)
     }
 }
 
-/* Of dh, from_g and from_u: dg to g, du to u, the weighted hidden layer over dh, and the gradient of
-   the choice's weight. */
+/* Of dh, from_g and from_u: dg to g, du to u, the weighted hidden layer over dh, and the gradient
+   of the choice's weight. */
 KERNEL(experts_hidden_grad, gpu_experts_rows, 256)
 {
     int64_t row = warp_row(), choice, bias, at = row * a.f;

@@ -2,8 +2,8 @@
  * Root mean square norm. A row per block and a vector per thread, kept in registers between its two
  * uses; columns beyond are read twice. Backward: a block takes rows at a distance, and adds its
  * share of the weight's gradient up, each thread in columns of its own (in registers; beyond, in
- * shared memory); a second kernel adds the blocks' shares, in order. Narrow rows, as those of heads,
- * have a group of lanes each, and a block has many.
+ * shared memory); a second kernel adds the blocks' shares, in order. Narrow rows, as those of
+ * heads, have a group of lanes each, and a block has many.
  */
 #include "device.cuh"
 
