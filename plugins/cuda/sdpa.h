@@ -15,8 +15,8 @@
 
 /* What a plan is made for. Strides of batch, token, head; the last one is 1. */
 struct sdpa_shape {
-    int64_t batch, queries, keys, heads,
-        groups;         /* packed: sequences, and the longest there can be */
+    int64_t batch, queries, keys; /* packed: sequences, and the longest that there can be */
+    int64_t heads, groups;
     int64_t size, of_v; /* of a head of q and k; of v and o */
     int64_t rows;       /* of LSE for each head: the queries are some of these */
     int64_t window;     /* of causal: the keys that a query sees, itself among them; 0: all */

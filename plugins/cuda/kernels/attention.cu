@@ -361,25 +361,6 @@ DEVICE int32_t next_of_row(const gpu_packing &a, int32_t at)
     return at + 1 < a.tokens ? at + 1 : 0;
 }
 
-/* x summed over the threads before this one; *total: over all. Blocks of GPU_PACKERS. */
-DEVICE int32_t sum_before(int32_t x, int32_t *total)
-{
-    __shared__ int32_t sums[GPU_PACKERS];
-    int32_t sum = x;
-
-    for (unsigned step = 1; step < GPU_PACKERS; step *= 2) {
-        sums[threadIdx.x] = sum;
-        __syncthreads();
-        if (threadIdx.x >= step)
-            sum += sums[threadIdx.x - step];
-        __syncthreads();
-    }
-    sums[threadIdx.x] = sum;
-    __syncthreads();
-    *total = sums[GPU_PACKERS - 1];
-    return sum - x;
-}
-
 /* Has an earlier sequence of its row the id of sequence s? Its tokens would be seen. */
 DEVICE bool is_repeated(const gpu_packing &a, int64_t s)
 {
@@ -402,7 +383,7 @@ KERNEL(attention_documents, gpu_packing, GPU_PACKERS)
 
     for (int64_t i = from; i < to; i++, at = next_of_row(a, at))
         own += begins(a, i, at);
-    next = sum_before(own, &total);
+    next = sum_before_thread(own, &total);
     at = (int32_t)(from % a.tokens);
     for (int64_t i = from; i < to && next < a.most; i++, at = next_of_row(a, at))
         if (begins(a, i, at))

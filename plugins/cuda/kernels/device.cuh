@@ -213,6 +213,37 @@ template <typename T> DEVICE T block_sum(T x)
     return sum;
 }
 
+/* The sum of x over this lane and those below. */
+DEVICE int32_t sum_up_to_lane(int32_t x)
+{
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        int32_t below = __shfl_up_sync(ALL_LANES, x, step);
+
+        x += (int)threadIdx.x % 32 >= step ? below : 0;
+    }
+    return x;
+}
+
+/* The sum of x over the threads before this one; *sum: over all. */
+DEVICE int32_t sum_before_thread(int32_t x, int32_t *sum)
+{
+    __shared__ int32_t of_warp[32];
+    int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
+    int32_t to = sum_up_to_lane(x), before = to - x;
+
+    __syncthreads();
+    if (threadIdx.x % 32 == 31)
+        of_warp[warp] = to;
+    __syncthreads();
+    *sum = 0;
+    for (int w = 0; w < warps; w++) {
+        before += w < warp ? of_warp[w] : 0;
+        *sum += of_warp[w];
+    }
+    return before;
+}
+
 /* Every kernel on T: NAME(T, suffix) for each dtype. */
 #define FOR_DTYPES(NAME) NAME(float, float32) NAME(bfloat16, bfloat16)
 

@@ -113,27 +113,15 @@ DEVICE int32_t total_before(const gpu_embedding_grad &a, int which)
    the last one, too. */
 KERNEL(embedding_scan, gpu_embedding_grad, GPU_EMBEDDING_SPAN)
 {
-    __shared__ int32_t sums[2][GPU_EMBEDDING_SPAN];
     int64_t row = (int64_t)blockIdx.x * GPU_EMBEDDING_SPAN + threadIdx.x;
-    int32_t count = row < a.rows ? a.counts[row] : 0, chunks = chunks_of(count);
-    int32_t counts_before = total_before(a, 0), chunks_before = total_before(a, 1);
+    int32_t count = row < a.rows ? a.counts[row] : 0, all;
+    int32_t counts = total_before(a, 0) + sum_before_thread(count, &all);
+    int32_t chunks = total_before(a, 1) + sum_before_thread(chunks_of(count), &all);
 
-    sums[0][threadIdx.x] = count;
-    sums[1][threadIdx.x] = chunks;
-    for (unsigned step = 1; step < blockDim.x; step *= 2) {
-        int32_t more[2] = {0, 0};
-
-        __syncthreads();
-        for (int i = 0; i < 2; i++)
-            more[i] = threadIdx.x >= step ? sums[i][threadIdx.x - step] : 0;
-        __syncthreads();
-        for (int i = 0; i < 2; i++)
-            sums[i][threadIdx.x] += more[i];
-    }
     if (row > a.rows)
         return;
-    a.begin[row] = counts_before + sums[0][threadIdx.x] - count;
-    a.chunk[row] = chunks_before + sums[1][threadIdx.x] - chunks;
+    a.begin[row] = counts;
+    a.chunk[row] = chunks;
 }
 
 KERNEL(embedding_sort, gpu_embedding_grad, 256)

@@ -59,25 +59,6 @@ KERNEL(experts_count, gpu_experts, GPU_SORT_THREADS)
         a.counts[blockIdx.x] = (int32_t)count;
 }
 
-/* The sum of x over the threads before this one; *sum: over all. */
-DEVICE int32_t sum_before_thread(int32_t x, int32_t *sum)
-{
-    __shared__ int32_t of_warp[32];
-    int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
-    int32_t to = sum_up_to_lane(x), before = to - x;
-
-    __syncthreads();
-    if (threadIdx.x % 32 == 31)
-        of_warp[warp] = to;
-    __syncthreads();
-    *sum = 0;
-    for (int w = 0; w < warps; w++) {
-        before += w < warp ? of_warp[w] : 0;
-        *sum += of_warp[w];
-    }
-    return before;
-}
-
 /* Block e lists the choices of expert first + e, in order. */
 KERNEL(experts_sort, gpu_experts, GPU_SORT_THREADS)
 {

@@ -20,18 +20,6 @@ struct expert_tile {
     int64_t expert, from, rows; /* rows [from, from + rows) of the sorted choices */
 };
 
-/* The sum of x over this lane and those below. */
-DEVICE int32_t sum_up_to_lane(int32_t x)
-{
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        int32_t below = __shfl_up_sync(ALL_LANES, x, step);
-
-        x += (int)threadIdx.x % 32 >= step ? below : 0;
-    }
-    return x;
-}
-
 /* Tile number `tile` of `side` rows; rows 0: there is none. Whole warps call this. */
 DEVICE expert_tile find_tile(const int32_t *counts, int64_t experts, int32_t tile, int32_t side)
 {
