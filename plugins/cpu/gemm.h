@@ -47,8 +47,10 @@ struct cpu_made {
 /*
  * What follows a product, and reads its results where they are made: in the caches of a thread.
  * `run` gets every element of C once, from all threads at the same time. Of a weight's gradient
- * (a_row = 1), calls for the same 32 rows follow each other from left to right on one thread.
+ * (a_row = 1), columns begin at a multiple of CPU_MADE_COLUMNS, and one thread makes these columns
+ * of the same 32 rows, from top to bottom.
  */
+#define CPU_MADE_COLUMNS 64
 struct cpu_epilogue {
     void (*run)(void *context, const struct cpu_made *made);
     void *context;

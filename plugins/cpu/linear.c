@@ -235,7 +235,8 @@ static int prepare_dw_squares(struct ct_prepare *p)
     rc = prepare_shards(p, dw_spec, &p->in[0], shard, count);
     state = p->state;
     for (int i = 0; i < count; i++) {
-        size_t bytes = cpu_squares_bytes(cpu_rows_of(&p->out[i]).rows);
+        struct ct_matrix dw = cpu_rows_of(&p->out[i]);
+        size_t bytes = cpu_squares_bytes(dw.rows, dw.columns);
 
         most = bytes > most ? bytes : most;
     }
@@ -254,7 +255,7 @@ static int run_dw_squares(const struct ct_launch *l)
         const struct ct_tensor *dw = &l->out[i];
         struct cpu_squares squares;
 
-        cpu_squares_begin(&squares, cpu_rows_of(dw).rows, dw->dtype,
+        cpu_squares_begin(&squares, cpu_rows_of(dw).rows, cpu_rows_of(dw).columns, dw->dtype,
                           (char *)l->workspace + state->squares_at);
         rc = cpu_gemm_run_then(state->each[0][i], l->in[1 + i].data, l->in[0].data, dw->data,
                                l->workspace, &squares.epilogue);

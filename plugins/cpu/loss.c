@@ -179,7 +179,7 @@ static void plan_workspace(struct ct_prepare *p, struct head *h, int64_t tokens,
     h->logits_at = cpu_carve(&at, logits * 4);
     h->weight_at = cpu_carve(&at, h->widen_weight ? weight : 0);
     h->dw_at = cpu_carve(&at, h->round_dw ? weight : 0);
-    h->squares_at = cpu_carve(&at, squares ? cpu_squares_bytes(h->weight.vocabulary) : 0);
+    h->squares_at = cpu_carve(&at, squares ? cpu_squares_bytes(h->weight.vocabulary, h->k) : 0);
     h->gemm_at = cpu_carve(&at, products);
     p->workspace = at;
 }
@@ -234,7 +234,7 @@ static int run_dw(const struct head_call *c, struct cpu_gemm *gemm, const void *
 
     if (!c->o->squares || !last)
         return cpu_gemm_run(gemm, dlogits, x, dw, memory);
-    cpu_squares_begin(&squares, c->head->weight.vocabulary, CT_F32,
+    cpu_squares_begin(&squares, c->head->weight.vocabulary, c->head->k, CT_F32,
                       c->workspace + c->head->squares_at);
     rc = cpu_gemm_run_then(gemm, dlogits, x, dw, memory, &squares.epilogue);
     *(double *)c->o->squares->data = cpu_squares_end(&squares);

@@ -20,32 +20,47 @@
 
 /* ---- summing ---- */
 
-size_t cpu_squares_bytes(int64_t rows)
+static int64_t blocks(int64_t count, int64_t each)
 {
-    return (size_t)((rows + CPU_PANEL - 1) / CPU_PANEL) * sizeof(double);
+    return (count + each - 1) / each;
+}
+
+size_t cpu_squares_bytes(int64_t rows, int64_t columns)
+{
+    return (size_t)(blocks(rows, CPU_PANEL) * blocks(columns, CPU_MADE_COLUMNS)) * sizeof(double);
 }
 
 static void sum_block(void *context, const struct cpu_made *made)
 {
     const struct cpu_squares *s = context;
+    int64_t size = (int64_t)ct_dtype_size(s->dtype), stride = made->stride / size;
 
-    s->sums[made->row / CPU_PANEL] +=
-        cpu_loops()->squares(s->dtype, made->at,
-                             (struct ct_matrix){made->rows, made->columns,
-                                                made->stride / (int64_t)ct_dtype_size(s->dtype)});
+    for (int64_t j = 0; j < made->columns; j += CPU_MADE_COLUMNS) {
+        int64_t rest = made->columns - j,
+                columns = rest < CPU_MADE_COLUMNS ? rest : CPU_MADE_COLUMNS;
+
+        s->sums[made->row / CPU_PANEL * s->across + (made->column + j) / CPU_MADE_COLUMNS] +=
+            cpu_loops()->squares(s->dtype, made->at + j * size,
+                                 (struct ct_matrix){made->rows, columns, stride});
+    }
 }
 
-void cpu_squares_begin(struct cpu_squares *squares, int64_t rows, enum ct_dtype dtype, void *memory)
+void cpu_squares_begin(struct cpu_squares *squares, int64_t rows, int64_t columns,
+                       enum ct_dtype dtype, void *memory)
 {
-    *squares = (struct cpu_squares){memory, rows, dtype, {sum_block, squares, NULL, 0}};
-    memset(memory, 0, cpu_squares_bytes(rows));
+    *squares = (struct cpu_squares){memory,
+                                    blocks(rows, CPU_PANEL) * blocks(columns, CPU_MADE_COLUMNS),
+                                    blocks(columns, CPU_MADE_COLUMNS),
+                                    dtype,
+                                    {sum_block, squares, NULL, 0}};
+    memset(memory, 0, cpu_squares_bytes(rows, columns));
 }
 
 double cpu_squares_end(const struct cpu_squares *squares)
 {
     double sum = 0;
 
-    for (int64_t i = 0; i * CPU_PANEL < squares->rows; i++)
+    for (int64_t i = 0; i < squares->count; i++)
         sum += squares->sums[i];
     return sum;
 }

@@ -280,10 +280,11 @@ static void products_equal_float64(void **state)
 /* The same bits for any number of threads. */
 static void threads_do_not_change_a_bit(void **state)
 {
-    static const struct size s = {.m = 70, .n = 200, .k = 1300};
-    uint16_t *a = halves(2000 * 200), *w = halves(2000 * 200);
+    static const struct size s = {.m = 170, .n = 200, .k = 2300};
+    uint16_t *a = halves(s.m * s.k), *w = halves(s.n * s.k);
     struct cpu_gemm_spec rows = rows_spec(&s, CT_F32), gradient = gradient_spec(&s);
-    float *c[2] = {malloc(70 * 200 * 4), malloc(70 * 200 * 4)};
+    size_t bytes = (size_t)(s.m * s.n) * 4;
+    float *c[2] = {malloc(bytes), malloc(bytes)};
 
     (void)state;
     assert_true(c[0] && c[1]);
@@ -292,11 +293,15 @@ static void threads_do_not_change_a_bit(void **state)
             const struct cpu_gemm_spec *spec = kind ? &gradient : &rows;
             void *packed = pack(CPU_FORWARD, w, s.n, s.k, false);
 
-            for (int i = 0; i < 2; i++) {
-                threads = i ? 7 : 1;
-                run(units(u), spec, a, kind ? (void *)w : packed, c[i]);
-            }
-            assert_memory_equal(c[0], c[1], 70 * 200 * 4);
+            threads = 1;
+            run(units(u), spec, a, kind ? (void *)w : packed, c[0]);
+            for (threads = 2; threads <= 16; threads += 7)
+                for (int i = 0; i < 2; i++) {
+                    at_once = i;
+                    run(units(u), spec, a, kind ? (void *)w : packed, c[1]);
+                    assert_memory_equal(c[0], c[1], bytes);
+                }
+            at_once = false;
             free(packed);
         }
     free(a);

@@ -4,13 +4,16 @@
  */
 #include <string.h>
 
+#include "../tasks.h"
 #include "product.h"
 
 #define DEPTH 1024
 #define ROWS 256
+#define TASK_ROWS 64        /* at least */
 #define B_BYTES (512 << 10) /* where k is split */
 #define GRADIENT_BLOCK 256  /* rows */
-#define GRADIENT_ROWS 2048  /* of both operands, packed at a time */
+#define OWN_ROWS 128 /* of a gradient, for each thread; of fewer, threads share both operands */
+#define GRADIENT_ROWS 2048 /* of both operands, packed at a time */
 
 static int64_t least(int64_t a, int64_t b)
 {
@@ -59,7 +62,7 @@ static int64_t passed_bytes(const struct cpu_product *p)
 static void plan_rows(struct cpu_product *p)
 {
     const struct cpu_gemm_spec *s = &p->spec;
-    int64_t parts_of_k = (s->k + DEPTH - 1) / DEPTH, n = s->n / pieces(s), columns, block;
+    int64_t parts_of_k = (s->k + DEPTH - 1) / DEPTH, n = s->n / pieces(s), columns, block, rows;
 
     p->depth = up((s->k + parts_of_k - 1) / parts_of_k, CPU_PANEL); /* equal parts */
     p->by_rows = parts(panels_of(s->m), 1, p->threads);
@@ -67,7 +70,12 @@ static void plan_rows(struct cpu_product *p)
     columns = panels_of(panels_of(n) * CPU_PANEL / p->by_columns) * CPU_PANEL;
     block = parts_of_k > 1 ? B_BYTES : p->unit->block;
     p->columns = least(columns, block / 2 / p->depth / pieces(s) / CPU_PANEL * CPU_PANEL);
-    p->rows = s->k > p->depth ? ROWS : CPU_PANEL;
+    rows = (panels_of(s->m) + p->by_rows - 1) / p->by_rows * CPU_PANEL;
+    p->task_rows = least(rows, least(up(rows / 2, CPU_PANEL), ROWS));
+    p->task_rows = p->task_rows > TASK_ROWS ? p->task_rows : least(rows, TASK_ROWS);
+    p->rows = s->k > p->depth ? p->task_rows : CPU_PANEL;
+    p->down = (rows + p->task_rows - 1) / p->task_rows;
+    p->across = (columns + p->columns - 1) / p->columns;
     p->passed_at = CPU_PANEL * (2 * p->depth + 64) + p->rows * p->columns * pieces(s) * 4;
     p->lane_bytes = (size_t)(p->passed_at + (s->passed ? 2 * passed_bytes(p) : 0));
 }
@@ -84,17 +92,38 @@ static int64_t rows_of_block(int64_t m, int64_t threads)
     }
 }
 
+/* Columns of tasks that have the rows of one panel each: the threads take equally many, as far as
+   can be. A task reads its panel of A from another core, which counts as CPU_PANEL columns. */
+static int64_t columns_of_task(const struct cpu_product *p)
+{
+    int64_t best = 0, least_cost = INT64_MAX, n = up(p->spec.n, CPU_MADE_COLUMNS);
+
+    for (int64_t columns = least(n, p->unit->columns); columns > 0; columns -= CPU_MADE_COLUMNS) {
+        int64_t tasks = panels_of(p->spec.m) * ((n + columns - 1) / columns),
+                cost = (tasks + p->threads - 1) / p->threads * (columns + CPU_PANEL);
+
+        if (cost < least_cost) {
+            least_cost = cost;
+            best = columns;
+        }
+    }
+    return best;
+}
+
+/* Where a thread has not enough rows of its own, all threads pack A, and columns are split too. */
 static void plan_gradient(struct cpu_product *p)
 {
     const struct cpu_gemm_spec *s = &p->spec;
 
-    p->rows = rows_of_block(s->m, p->threads);
-    p->columns = least(up(s->n, CPU_PANEL), p->unit->columns);
+    p->shared_a = p->threads > 1 && s->m < OWN_ROWS * p->threads;
+    p->rows = p->shared_a ? CPU_PANEL : rows_of_block(s->m, p->threads);
+    p->columns = p->shared_a ? columns_of_task(p) : least(up(s->n, CPU_PANEL), p->unit->columns);
     p->depth = least(up(s->k, CPU_PANEL), p->unit->depth);
     p->by_rows = (s->m + p->rows - 1) / p->rows;
-    p->by_columns = 1;
+    p->by_columns = p->shared_a ? (s->n + p->columns - 1) / p->columns : 1;
     p->packed = least(up(s->k, CPU_PANEL), GRADIENT_ROWS);
-    p->lane_bytes = (size_t)(p->rows * p->packed * 2 + p->rows * p->columns * 4);
+    p->lane_bytes =
+        (size_t)((p->shared_a ? 0 : p->rows * p->packed * 2) + p->rows * p->columns * 4);
 }
 
 void cpu_product_plan(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, int threads,
@@ -109,11 +138,17 @@ void cpu_product_plan(const struct cpu_unit *unit, const struct cpu_gemm_spec *s
     p->lane_bytes = (sizeof(struct cpu_beside) + 63 + p->lane_bytes + 4095) & ~(size_t)4095;
 }
 
+/* Bytes of `columns` columns of an operand that all threads have packed. */
+static size_t shared_bytes(const struct cpu_product *p, int64_t columns)
+{
+    return (size_t)(p->packed * up(columns, CPU_PANEL) * 2);
+}
+
+/* The threads' lanes, the operands that they share, and their tasks. */
 size_t cpu_product_workspace(const struct cpu_product *p)
 {
-    size_t shared = (size_t)(p->packed * panels_of(p->spec.n) * CPU_PANEL * 2);
-
-    return p->lane_bytes * (size_t)p->threads + shared + 64;
+    return p->lane_bytes * (size_t)p->threads + shared_bytes(p, p->spec.n) +
+           (p->shared_a ? shared_bytes(p, p->spec.m) : 0) + cpu_tasks_bytes(p->threads) + 64;
 }
 
 struct call {
@@ -121,6 +156,7 @@ struct call {
     const char *a, *b;
     char *c, *workspace;
     const struct cpu_epilogue *epilogue; /* or NULL */
+    struct cpu_tasks tasks;
 };
 
 static char *memory_of(const struct call *call, int thread)
@@ -361,23 +397,37 @@ static void run_block(const struct call *call, int64_t row, int64_t end, int64_t
     }
 }
 
+/* What one task makes. Tasks of a thread's part follow each other down a block of B. */
+static void task_of_rows(const struct cpu_product *p, int64_t task, struct cpu_range *rows,
+                         struct cpu_range *columns)
+{
+    int64_t part = task / (p->down * p->across), j = task / p->down % p->across;
+
+    *rows = cpu_share(p->spec.m, CPU_PANEL, (int)(part % p->by_rows), (int)p->by_rows);
+    *columns = cpu_share(p->spec.n / pieces(&p->spec), CPU_PANEL, (int)(part / p->by_rows),
+                         (int)p->by_columns);
+    rows->begin += task % p->down * p->task_rows;
+    rows->end = least(rows->end, rows->begin + p->task_rows);
+    columns->begin += j * p->columns;
+    columns->end = least(columns->end, columns->begin + p->columns);
+}
+
 static void run_rows(void *context, int thread, int threads)
 {
     const struct call *call = context;
     const struct cpu_product *p = call->product;
     struct lane lane = lane_of(call, thread);
+    int64_t task;
 
+    (void)threads;
     p->unit->begin();
-    for (int64_t task = thread; task < p->by_rows * p->by_columns; task += threads) {
-        struct cpu_range rows =
-            cpu_share(p->spec.m, CPU_PANEL, (int)(task % p->by_rows), (int)p->by_rows);
-        struct cpu_range columns = cpu_share(p->spec.n / pieces(&p->spec), CPU_PANEL,
-                                             (int)(task / p->by_rows), (int)p->by_columns);
+    while ((task = cpu_next_task(&call->tasks, thread)) >= 0) {
+        struct cpu_range rows, columns;
 
-        for (int64_t j = columns.begin; j < columns.end; j += p->columns)
-            for (int64_t i = rows.begin; i < rows.end; i += p->rows)
-                run_block(call, i, least(i + p->rows, rows.end), j,
-                          least(p->columns, columns.end - j), &lane);
+        task_of_rows(p, task, &rows, &columns);
+        for (int64_t i = rows.begin; i < rows.end && columns.begin < columns.end; i += p->rows)
+            run_block(call, i, least(i + p->rows, rows.end), columns.begin,
+                      columns.end - columns.begin, &lane);
     }
     finish_lane(call, &lane);
     p->unit->end();
@@ -389,7 +439,7 @@ static void run_rows(void *context, int thread, int threads)
 struct gradient {
     const struct call *call;
     int64_t k, depth;
-    char *b; /* packed */
+    char *b, *a; /* packed; a: if threads share it */
 };
 
 /* Rows of a matrix [depth][columns] into chunks of p->depth rows: the panels of a chunk lie side by
@@ -417,21 +467,30 @@ static void pack_chunks(const struct gradient *g, bool transposed, const char *a
 }
 
 /* Each thread reads whole rows, which follow each other in memory. */
-static void pack_b(void *context, int thread, int threads)
+static void pack_shared(void *context, int thread, int threads)
 {
     const struct gradient *g = context;
-    const struct cpu_gemm_spec *s = &g->call->product->spec;
+    const struct cpu_product *p = g->call->product;
+    const struct cpu_gemm_spec *s = &p->spec;
+    struct cpu_range mine = cpu_share(g->depth, CPU_PANEL, thread, threads);
 
-    pack_chunks(g, false, g->call->b, s->b_row, s->n,
-                cpu_share(g->depth, CPU_PANEL, thread, threads), g->b);
+    pack_chunks(g, false, g->call->b, s->b_row, s->n, mine, g->b);
+    if (p->shared_a)
+        pack_chunks(g, true, g->call->a, s->a_col, s->m, mine, g->a);
 }
 
+/* Packed rows of A^T: `rows` of them, which begin at row `row` of C. */
+struct packed_rows {
+    const char *at;
+    int64_t row, rows;
+};
+
 /* A block of C, from packed panels: its sums stay in the L2 cache. */
-static void multiply_block(const struct gradient *g, int64_t row, int64_t rows, int64_t column,
-                           const char *a, float *sums, struct lane *lane)
+static void multiply_block(const struct gradient *g, const struct packed_rows *a, int64_t row,
+                           int64_t rows, int64_t column, float *sums, struct lane *lane)
 {
     const struct cpu_product *p = g->call->product;
-    const char *b = g->b;
+    const char *b = g->b, *panels = a->at;
 
     for (int64_t k = 0; k < g->depth; k += p->depth) {
         int64_t depth = least(p->depth, g->depth - k), panel = panels_of(depth) * CPU_STEP_BYTES;
@@ -451,31 +510,47 @@ static void multiply_block(const struct gradient *g, int64_t row, int64_t rows, 
 
             s.row = row + i;
             s.rows = least(p->unit->rows, rows - i);
-            s.a.at = a + i / CPU_PANEL * panel + first * s.a.row;
+            s.a.at = panels + (s.row - a->row) / CPU_PANEL * panel + first * s.a.row;
             s.sums = sums + (i - first) * p->columns + first * CPU_PANEL;
             multiply_strip(g->call, &s, lane);
         }
-        a += panels_of(rows) * panel;
+        panels += panels_of(a->rows) * panel;
         b += panels_of(p->spec.n) * panel;
     }
+}
+
+/* Some rows of C, all columns: the thread packs its rows of A^T. */
+static void run_own_rows(const struct gradient *g, int64_t row, int64_t rows, float *sums,
+                         struct lane *lane)
+{
+    const struct cpu_gemm_spec *s = &g->call->product->spec;
+    struct packed_rows a = {lane->memory, row, rows};
+
+    pack_chunks(g, true, g->call->a + row * 2, s->a_col, rows, (struct cpu_range){0, g->depth},
+                lane->memory);
+    for (int64_t column = 0; column < s->n; column += g->call->product->columns)
+        multiply_block(g, &a, row, rows, column, sums, lane);
 }
 
 static void run_gradient(void *context, int thread, int threads)
 {
     const struct gradient *g = context;
     const struct cpu_product *p = g->call->product;
-    const struct cpu_gemm_spec *s = &p->spec;
+    struct packed_rows shared = {g->a, 0, p->spec.m};
     struct lane lane = lane_of(g->call, thread);
-    float *sums = (float *)(lane.memory + p->rows * p->packed * 2);
+    float *sums = (float *)(lane.memory + (p->shared_a ? 0 : p->rows * p->packed * 2));
+    int64_t task;
 
+    (void)threads;
     p->unit->begin();
-    for (int64_t task = thread; task < p->by_rows; task += threads) {
-        int64_t row = task * p->rows, rows = least(p->rows, s->m - row);
+    while ((task = cpu_next_task(&g->call->tasks, thread)) >= 0) {
+        int64_t row = task % p->by_rows * p->rows, rows = least(p->rows, p->spec.m - row),
+                column = task / p->by_rows * p->columns;
 
-        pack_chunks(g, true, g->call->a + row * 2, s->a_col, rows, (struct cpu_range){0, g->depth},
-                    lane.memory);
-        for (int64_t column = 0; column < s->n; column += p->columns)
-            multiply_block(g, row, rows, column, lane.memory, sums, &lane);
+        if (p->shared_a)
+            multiply_block(g, &shared, row, rows, column, sums, &lane);
+        else
+            run_own_rows(g, row, rows, sums, &lane);
     }
     finish_lane(g->call, &lane);
     p->unit->end();
@@ -484,17 +559,22 @@ static void run_gradient(void *context, int thread, int threads)
 void cpu_product_run(const struct cpu_product *p, const void *a, const void *b, void *c,
                      void *workspace, const struct cpu_epilogue *epilogue)
 {
-    struct call call = {p, a, b, c, workspace, epilogue};
+    struct call call = {p, a, b, c, workspace, epilogue, {0}};
+    char *packed_b = memory_of(&call, p->threads),
+         *packed_a = packed_b + shared_bytes(p, p->spec.n),
+         *tasks = packed_a + (p->shared_a ? shared_bytes(p, p->spec.m) : 0);
+    int64_t count = p->by_rows * p->by_columns;
 
     if (!p->gradient) {
+        call.tasks = cpu_tasks_begin(tasks, count * p->down * p->across, p->threads);
         cpu_parallel(run_rows, &call);
         return;
     }
     for (int64_t k = 0; k < p->spec.k; k += p->packed) {
-        struct gradient g = {&call, k, least(p->packed, p->spec.k - k),
-                             memory_of(&call, p->threads)};
+        struct gradient g = {&call, k, least(p->packed, p->spec.k - k), packed_b, packed_a};
 
-        cpu_parallel(pack_b, &g);
+        call.tasks = cpu_tasks_begin(tasks, count, p->threads);
+        cpu_parallel(pack_shared, &g);
         cpu_parallel(run_gradient, &g);
     }
 }

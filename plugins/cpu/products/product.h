@@ -18,7 +18,10 @@ struct cpu_product {
     bool gradient;
     int threads;
     int64_t rows, columns, depth; /* a block: of C, and of k */
-    int64_t by_rows, by_columns;  /* tasks */
+    int64_t by_rows, by_columns;  /* parts of C: each is a task, */
+    int64_t down, across;         /* or for products of rows so many tasks, */
+    int64_t task_rows;            /* of so many rows */
+    bool shared_a;                /* gradient: all threads pack A, as they pack B */
     int64_t packed;               /* gradient: rows of both operands that are packed at a time */
     int64_t passed_at;            /* in a lane: results that are not stored in C */
     size_t lane_bytes;
