@@ -20,6 +20,11 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 static int64_t up(int64_t a, int64_t unit)
 {
     return (a + unit - 1) / unit * unit;
@@ -71,8 +76,7 @@ static void plan_rows(struct cpu_product *p)
     block = parts_of_k > 1 ? B_BYTES : p->unit->block;
     p->columns = least(columns, block / 2 / p->depth / pieces(s) / CPU_PANEL * CPU_PANEL);
     rows = (panels_of(s->m) + p->by_rows - 1) / p->by_rows * CPU_PANEL;
-    p->task_rows = least(rows, least(up(rows / 2, CPU_PANEL), ROWS));
-    p->task_rows = p->task_rows > TASK_ROWS ? p->task_rows : least(rows, TASK_ROWS);
+    p->task_rows = least(rows, most(TASK_ROWS, least(up(rows / 2, CPU_PANEL), ROWS)));
     p->rows = s->k > p->depth ? p->task_rows : CPU_PANEL;
     p->down = (rows + p->task_rows - 1) / p->task_rows;
     p->across = (columns + p->columns - 1) / p->columns;
@@ -450,7 +454,7 @@ static void pack_chunks(const struct gradient *g, bool transposed, const char *a
     const struct cpu_product *p = g->call->product;
 
     for (int64_t k = 0; k < g->depth; k += p->depth) {
-        int64_t begin = k > rows.begin ? k : rows.begin, depth = least(p->depth, g->depth - k),
+        int64_t begin = most(k, rows.begin), depth = least(p->depth, g->depth - k),
                 panel = panels_of(depth) * CPU_STEP_BYTES;
         struct cpu_packed_from from = {CT_BF16, at + (g->k + begin) * stride * 2, stride,
                                        least(k + depth, rows.end) - begin, columns};
