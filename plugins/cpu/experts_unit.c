@@ -83,6 +83,11 @@ static size_t scratch_bytes(const struct state *s, int first, int end)
             cpu_product_plan(cpu_unit(), &spec, s->threads, &product);
             bytes = cpu_product_workspace(&product);
             most = bytes > most ? bytes : most;
+            if (which != DW)
+                continue;
+            bytes = cpu_gradients_workspace(
+                cpu_unit(), s->threads, (struct cpu_gradient[]){{.spec = spec}, {.spec = spec}}, 2);
+            most = bytes > most ? bytes : most;
         }
     return most;
 }
@@ -373,12 +378,22 @@ static float *gradient(const struct call *c, int i)
     return cpu_experts_gradient(c->l, i, c->expert, at(c, c->s->gradient[i]));
 }
 
-/* A product over the rows at work, to a gradient. */
-static void add_gradient(const struct call *c, int i, int which, const void *a, const void *b)
+/* Over the rows at work. */
+static bool adds_to_gradient(const struct call *c, int i)
 {
-    bool later = c->from > c->choices.first[c->expert];
+    return c->from > c->choices.first[c->expert] || cpu_experts_continues(c->l, i);
+}
 
-    multiply(c, which, a, b, gradient(c, i), later || cpu_experts_continues(c->l, i));
+/* The gate's and the up projection's, which read the same tokens. */
+static void add_gate_and_up(const struct call *c)
+{
+    struct cpu_gemm_spec spec = spec_of(&c->s->sizes, DW, c->count);
+    struct cpu_gradient both[] = {{spec, at(c, c->s->a), gradient(c, D_GATE), NULL},
+                                  {spec, at(c, c->s->b), gradient(c, D_UP), NULL}};
+
+    both[0].spec.accumulate = adds_to_gradient(c, D_GATE);
+    both[1].spec.accumulate = adds_to_gradient(c, D_UP);
+    cpu_gradients_run(cpu_unit(), c->s->threads, both, 2, at(c, c->s->x), at(c, c->s->scratch));
 }
 
 /* Some columns of dg and du, to the gradients of the biases. */
@@ -409,10 +424,10 @@ static void sum_expert(struct call *c)
     for (c->count = 0; next_rows(c);) {
         begin_rows(c);
         cpu_parallel(hidden, c);
-        add_gradient(c, D_DOWN, DDOWN, at(c, s->dy), at(c, s->a));
+        multiply(c, DDOWN, at(c, s->dy), at(c, s->a), gradient(c, D_DOWN),
+                 adds_to_gradient(c, D_DOWN));
         cpu_parallel(hidden_gradients, c);
-        add_gradient(c, D_GATE, DW, at(c, s->a), at(c, s->x));
-        add_gradient(c, D_UP, DW, at(c, s->b), at(c, s->x));
+        add_gate_and_up(c);
         if (s->sizes.biased)
             cpu_parallel(add_to_biases, c);
         if (c->sums)

@@ -517,6 +517,53 @@ int cpu_gemm_run(struct cpu_gemm *g, const void *a, const void *b, void *c, void
     return cpu_gemm_run_then(g, a, b, c, workspace, NULL);
 }
 
+/* ---- gradients of one x ---- */
+
+/* False: not all are own. */
+static bool run_together(const struct cpu_gemm_operands *each, int count,
+                         struct cpu_gradient *gradients)
+{
+    for (int i = 0; i < count; i++) {
+        const struct cpu_gemm_operands *o = &each[i];
+
+        if (o->gemm->way != OWN)
+            return false;
+        gradients[i] = (struct cpu_gradient){o->gemm->spec, o->a, o->c, o->epilogue};
+    }
+    return count > 0;
+}
+
+size_t cpu_gemm_gradients_workspace(struct cpu_gemm *const *gemm, int count)
+{
+    struct cpu_gemm_operands each[CPU_MAX_WEIGHTS] = {0};
+    struct cpu_gradient gradients[CPU_MAX_WEIGHTS];
+    size_t bytes = 0;
+
+    for (int i = 0; i < count; i++) {
+        each[i].gemm = gemm[i];
+        bytes = larger(bytes, gemm[i]->workspace);
+    }
+    if (run_together(each, count, gradients))
+        bytes =
+            larger(bytes, cpu_gradients_workspace(cpu_unit(), gemm[0]->threads, gradients, count));
+    return bytes;
+}
+
+int cpu_gemm_run_gradients(const struct cpu_gemm_operands *each, int count, const void *b,
+                           void *workspace)
+{
+    struct cpu_gradient gradients[CPU_MAX_WEIGHTS];
+    int rc = 0;
+
+    if (run_together(each, count, gradients)) {
+        cpu_gradients_run(cpu_unit(), each->gemm->threads, gradients, count, b, workspace);
+        return 0;
+    }
+    for (int i = 0; rc >= 0 && i < count; i++)
+        rc = cpu_gemm_run_then(each[i].gemm, each[i].a, b, each[i].c, workspace, each[i].epilogue);
+    return rc;
+}
+
 int cpu_gemm_run_alone(struct cpu_gemm *g, int lane, const void *a, const void *b, void *c,
                        void *workspace)
 {

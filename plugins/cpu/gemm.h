@@ -82,6 +82,20 @@ int cpu_gemm_run(struct cpu_gemm *gemm, const void *a, const void *b, void *c, v
    product. */
 int cpu_gemm_run_then(struct cpu_gemm *gemm, const void *a, const void *b, void *c, void *workspace,
                       const struct cpu_epilogue *epilogue);
+
+/* Gradients of weights of one x = B, one for each product. Own ones run together, and read x
+   once. count: at most CPU_MAX_WEIGHTS. */
+#define CPU_MAX_WEIGHTS 32
+struct cpu_gemm_operands {
+    struct cpu_gemm *gemm;
+    const void *a;
+    void *c;
+    const struct cpu_epilogue *epilogue; /* or NULL */
+};
+size_t cpu_gemm_gradients_workspace(struct cpu_gemm *const *gemm, int count);
+int cpu_gemm_run_gradients(const struct cpu_gemm_operands *each, int count, const void *b,
+                           void *workspace);
+
 /* Run a product with lanes on the calling thread. workspace is the lane's own. */
 int cpu_gemm_run_alone(struct cpu_gemm *gemm, int lane, const void *a, const void *b, void *c,
                        void *workspace);
@@ -89,9 +103,8 @@ int cpu_gemm_run_alone(struct cpu_gemm *gemm, int lane, const void *a, const voi
 /*
  * Packed B: the layout that oneDNN, or the own kernels, want for one use of a weight w[n, k].
  * Elements have the type cpu_packed_type(), in which products of that dtype are computed. Weights
- * that share k may be stacked in one packed matrix.
+ * that share k, at most CPU_MAX_WEIGHTS, may be stacked in one packed matrix.
  */
-#define CPU_MAX_WEIGHTS 32
 #define CPU_USES 2 /* CPU_FORWARD, CPU_BACKWARD */
 
 struct cpu_packing_spec {

@@ -4,7 +4,7 @@
  * All three may have several weights (q, k, v of one x), with one product each. Weights or
  * gradients that happen to be adjacent in memory are not joined into one product: it would sum in
  * another order, so results would depend on the memory plan. Packed weights always form one matrix,
- * and use one product (packed.c).
+ * and use one product (packed.c). Gradients of weights run side by side where own kernels do.
  */
 #include <string.h>
 
@@ -137,13 +137,12 @@ static int prepare_shards(struct ct_prepare *p, spec_of *spec, const struct ct_t
     return rc;
 }
 
-#define MAX_SHARDS 32
-
 static int take_shards(struct shard *shard, const struct ct_tensor *wide,
                        const struct ct_tensor *weight, int count)
 {
-    if (count > MAX_SHARDS)
-        return ct_fail(CT_EINVAL, "%d weights of one linear op; at most %d", count, MAX_SHARDS);
+    if (count > CPU_MAX_WEIGHTS)
+        return ct_fail(CT_EINVAL, "%d weights of one linear op; at most %d", count,
+                       CPU_MAX_WEIGHTS);
     for (int i = 0; i < count; i++)
         shard[i] = (struct shard){wide + i, weight + i};
     return count;
@@ -153,7 +152,7 @@ static int take_shards(struct shard *shard, const struct ct_tensor *wide,
 
 static int prepare_forward(struct ct_prepare *p)
 {
-    struct shard shard[MAX_SHARDS];
+    struct shard shard[CPU_MAX_WEIGHTS];
     int count = take_shards(shard, p->out, p->in + 1, p->outs);
 
     return count < 0 ? count : prepare_shards(p, forward_spec, &p->in[0], shard, count);
@@ -174,7 +173,7 @@ static int run_forward(const struct ct_launch *l)
 
 static int prepare_dx(struct ct_prepare *p)
 {
-    struct shard shard[MAX_SHARDS];
+    struct shard shard[CPU_MAX_WEIGHTS];
     int count = take_shards(shard, p->in, p->in + p->ins / 2, p->ins / 2);
 
     return count < 0 ? count : prepare_shards(p, dx_spec, &p->out[0], shard, count);
@@ -197,23 +196,45 @@ static int run_dx(const struct ct_launch *l)
 
 /* ---- linear_dw ---- */
 
+/* The last `others` outputs are none. */
+static int prepare_gradients(struct ct_prepare *p, int others)
+{
+    struct shard shard[CPU_MAX_WEIGHTS];
+    int count = take_shards(shard, p->in + 1, p->out, p->outs - others), rc;
+    const struct linear *state;
+
+    if (count < 0)
+        return count;
+    rc = prepare_shards(p, dw_spec, &p->in[0], shard, count);
+    state = p->state;
+    for (int accumulate = 0; rc >= 0 && accumulate < 2 && state->each[accumulate]; accumulate++) {
+        size_t bytes = cpu_gemm_gradients_workspace(state->each[accumulate], count);
+
+        p->workspace = bytes > p->workspace ? bytes : p->workspace;
+    }
+    return rc;
+}
+
 static int prepare_dw(struct ct_prepare *p)
 {
-    struct shard shard[MAX_SHARDS];
-    int count = take_shards(shard, p->in + 1, p->out, p->outs);
+    return prepare_gradients(p, 0);
+}
 
-    return count < 0 ? count : prepare_shards(p, dw_spec, &p->in[0], shard, count);
+static int run_gradients(const struct ct_launch *l, int count, struct cpu_squares *squares)
+{
+    const struct linear *state = l->state;
+    struct cpu_gemm_operands each[CPU_MAX_WEIGHTS];
+
+    for (int i = 0; i < count; i++)
+        each[i] =
+            (struct cpu_gemm_operands){state->each[l->accumulate >> i & 1][i], l->in[1 + i].data,
+                                       l->out[i].data, squares ? &squares[i].epilogue : NULL};
+    return cpu_gemm_run_gradients(each, count, l->in[0].data, l->workspace);
 }
 
 static int run_dw(const struct ct_launch *l)
 {
-    const struct linear *state = l->state;
-    int rc = 0;
-
-    for (int i = 0; rc >= 0 && i < l->outs; i++)
-        rc = cpu_gemm_run(state->each[l->accumulate >> i & 1][i], l->in[1 + i].data, l->in[0].data,
-                          l->out[i].data, l->workspace);
-    return rc;
+    return run_gradients(l, l->outs, NULL);
 }
 
 /* ---- cpu.squares.linear_dw ---- */
@@ -223,45 +244,43 @@ static bool accepts_squares(const struct ct_prepare *p)
     return acceptable(p->in, p->ins) && acceptable(p->out, p->outs - 1);
 }
 
+static size_t squares_bytes(const struct ct_tensor *dw)
+{
+    struct ct_matrix rows = cpu_rows_of(dw);
+
+    return cpu_squares_bytes(rows.rows, rows.columns);
+}
+
 static int prepare_dw_squares(struct ct_prepare *p)
 {
-    struct shard shard[MAX_SHARDS];
-    int count = take_shards(shard, p->in + 1, p->out, p->outs - 1), rc;
-    struct linear *state;
-    size_t most = 0;
+    int rc = prepare_gradients(p, 1);
 
-    if (count < 0)
-        return count;
-    rc = prepare_shards(p, dw_spec, &p->in[0], shard, count);
-    state = p->state;
-    for (int i = 0; i < count; i++) {
-        struct ct_matrix dw = cpu_rows_of(&p->out[i]);
-        size_t bytes = cpu_squares_bytes(dw.rows, dw.columns);
-
-        most = bytes > most ? bytes : most;
-    }
-    state->squares_at = (p->workspace + 63) & ~(size_t)63;
-    p->workspace = state->squares_at + most;
+    if (rc < 0)
+        return rc;
+    ((struct linear *)p->state)->squares_at = p->workspace = (p->workspace + 63) & ~(size_t)63;
+    for (int i = 0; i + 1 < p->outs; i++)
+        p->workspace += squares_bytes(&p->out[i]);
     return rc;
 }
 
 static int run_dw_squares(const struct ct_launch *l)
 {
     const struct linear *state = l->state;
+    struct cpu_squares squares[CPU_MAX_WEIGHTS];
+    char *sums = (char *)l->workspace + state->squares_at;
     double sum = 0;
-    int rc = 0;
+    int count = l->outs - 1, rc;
 
-    for (int i = 0; rc >= 0 && i + 1 < l->outs; i++) {
-        const struct ct_tensor *dw = &l->out[i];
-        struct cpu_squares squares;
+    for (int i = 0; i < count; i++) {
+        struct ct_matrix dw = cpu_rows_of(&l->out[i]);
 
-        cpu_squares_begin(&squares, cpu_rows_of(dw).rows, cpu_rows_of(dw).columns, dw->dtype,
-                          (char *)l->workspace + state->squares_at);
-        rc = cpu_gemm_run_then(state->each[0][i], l->in[1 + i].data, l->in[0].data, dw->data,
-                               l->workspace, &squares.epilogue);
-        sum += cpu_squares_end(&squares);
+        cpu_squares_begin(&squares[i], dw.rows, dw.columns, l->out[i].dtype, sums);
+        sums += squares_bytes(&l->out[i]);
     }
-    *(double *)l->out[l->outs - 1].data = sum;
+    rc = run_gradients(l, count, squares);
+    for (int i = 0; i < count; i++)
+        sum += cpu_squares_end(&squares[i]);
+    *(double *)l->out[count].data = sum;
     return rc;
 }
 

@@ -310,6 +310,52 @@ static void threads_do_not_change_a_bit(void **state)
     free(c[1]);
 }
 
+/* Gradients of one x have the bits that each has alone. */
+static void gradients_of_one_x_are_each_alone(void **state)
+{
+    static const struct size each[] = {{40, 150, 2100, 3}, {300, 150, 2100, 0}, {7, 150, 2100, 1}};
+    static const int count = CT_COUNT(each);
+    uint16_t *x = halves(each[0].k * each[0].n), *dy[CT_COUNT(each)];
+    struct cpu_gradient all[CT_COUNT(each)];
+    char *alone[CT_COUNT(each)], *together[CT_COUNT(each)];
+
+    (void)state;
+    for (int i = 0; i < count; i++) {
+        size_t bytes = (size_t)(each[i].m * (each[i].n + each[i].pad)) * 4;
+
+        dy[i] = halves(each[i].k * (each[i].m + each[i].pad));
+        alone[i] = malloc(bytes);
+        together[i] = malloc(bytes);
+        assert_true(alone[i] && together[i]);
+        memset(alone[i], 0, bytes);
+        memset(together[i], 0, bytes);
+        all[i] = (struct cpu_gradient){gradient_spec(&each[i]), dy[i], together[i], NULL};
+        all[i].spec.b_row = each[i].n;
+        all[i].spec.accumulate = i == 1;
+    }
+    for (int u = 0; u < 3; u++)
+        for (threads = 1; units(u) && threads <= 16; threads += threads < 3 ? 1 : 13) {
+            size_t bytes = cpu_gradients_workspace(units(u), threads, all, count);
+            char *workspace = malloc(bytes);
+
+            assert_non_null(workspace);
+            memset(workspace, 0xff, bytes);
+            for (int i = 0; i < count; i++)
+                run(units(u), &all[i].spec, dy[i], x, alone[i]);
+            cpu_gradients_run(units(u), threads, all, count, x, workspace);
+            for (int i = 0; i < count; i++)
+                assert_memory_equal(alone[i], together[i],
+                                    (size_t)(each[i].m * (each[i].n + each[i].pad)) * 4);
+            free(workspace);
+        }
+    for (int i = 0; i < count; i++) {
+        free(dy[i]);
+        free(alone[i]);
+        free(together[i]);
+    }
+    free(x);
+}
+
 /* The emulation has the bits of the hardware. */
 static void emulated_tiles_are_the_hardware(void **state)
 {
@@ -447,6 +493,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(products_equal_float64),
                                        cmocka_unit_test(threads_do_not_change_a_bit),
+                                       cmocka_unit_test(gradients_of_one_x_are_each_alone),
                                        cmocka_unit_test(emulated_tiles_are_the_hardware),
                                        cmocka_unit_test(epilogues_get_each_result_once)};
 

@@ -4,7 +4,7 @@
  * Two kinds, as the linear layers need them:
  *   rows      A[m, k] in rows, B packed in panels once per step: y = x w^T and dx = dy w
  *   gradient  A = dy^T and B = x, both in rows as they lie: dw = dy^T x. Nothing is transposed in
- *             memory: chunks of rows are packed into the cache.
+ *             memory: chunks of rows are packed into the cache. Several with one x pack it once.
  */
 #ifndef CPU_PRODUCTS_PRODUCT_H
 #define CPU_PRODUCTS_PRODUCT_H
@@ -35,6 +35,20 @@ size_t cpu_product_workspace(const struct cpu_product *product);
 /* epilogue: or NULL. */
 void cpu_product_run(const struct cpu_product *product, const void *a, const void *b, void *c,
                      void *workspace, const struct cpu_epilogue *epilogue);
+
+/* One of several gradients of one x: their n, k, types and strides of B are the same. */
+struct cpu_gradient {
+    struct cpu_gemm_spec spec;
+    const void *a;
+    void *c;
+    const struct cpu_epilogue *epilogue; /* or NULL */
+};
+
+/* count: at most CPU_MAX_WEIGHTS. No bit of a gradient depends on the others. */
+size_t cpu_gradients_workspace(const struct cpu_unit *unit, int threads,
+                               const struct cpu_gradient *each, int count);
+void cpu_gradients_run(const struct cpu_unit *unit, int threads, const struct cpu_gradient *each,
+                       int count, const void *b, void *workspace);
 
 /* Bytes of w[n, k] packed for a use, and how it lies in them. */
 size_t cpu_product_packed_bytes(enum cpu_use use, int64_t n, int64_t k);

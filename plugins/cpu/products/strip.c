@@ -1,0 +1,166 @@
+/* See strip.h. */
+#include "strip.h"
+
+/* ---- lanes ---- */
+
+static size_t beside_bytes(void)
+{
+    return (sizeof(struct cpu_beside) + CPU_LINE_BYTES - 1) & ~(size_t)(CPU_LINE_BYTES - 1);
+}
+
+size_t cpu_lane_bytes(int64_t memory)
+{
+    return (beside_bytes() + (size_t)memory + 4095) & ~(size_t)4095;
+}
+
+struct lane cpu_lane_of(char *lanes, size_t bytes, int thread)
+{
+    struct lane lane = {.memory = lanes + bytes * (size_t)thread};
+
+    lane.beside = (void *)(lane.memory + bytes - beside_bytes());
+    lane.beside->turn = 0;
+    lane.beside->pending = false;
+    return lane;
+}
+
+static void run_waiting(struct lane *lane)
+{
+    if (lane->waits)
+        lane->waits->run(lane->waits->context, &lane->made);
+    lane->waits = NULL;
+}
+
+void cpu_finish_lane(struct lane *lane)
+{
+    cpu_finish_beside(lane->beside);
+    run_waiting(lane);
+}
+
+/* ---- panels of a strip ---- */
+
+/* A panel of a strip: where it is in B, and which columns of C it makes. */
+struct place {
+    const char *b;
+    bool second; /* of two halves */
+    int64_t column;
+};
+
+static struct place place_of(const struct cpu_product *p, const struct strip *s, int64_t j)
+{
+    int64_t each = panels_of(s->columns);
+    bool second = p->spec.halves && j >= each;
+
+    j -= second ? each : 0;
+    return (struct place){s->b + (second ? p->spec.n / 2 / CPU_PANEL + j : j) * s->panel, second,
+                          s->column + j * CPU_PANEL};
+}
+
+static struct cpu_result results_at(const struct call *call, const struct lane *lane,
+                                    const struct strip *s, const struct place *at)
+{
+    const struct cpu_gemm_spec *spec = &call->product->spec;
+    int64_t size = (int64_t)ct_dtype_size(spec->c_type), row = spec->c_row * size;
+    char *c = call->c;
+
+    if (spec->passed)
+        return (struct cpu_result){spec->c_type,
+                                   lane->memory + call->product->passed_at +
+                                       lane->turn * passed_bytes(call->product) +
+                                       (at->column - s->column) * size,
+                                   call->product->columns * size, false};
+    if (at->second) {
+        c = call->epilogue->half;
+        row = call->epilogue->half_row * size;
+    }
+    return (struct cpu_result){spec->c_type, c + s->row * row + at->column * size, row, s->add};
+}
+
+/* Results that are written soon come into the caches. */
+static void fetch_results(const struct cpu_result *to, int64_t rows, int64_t columns)
+{
+    int64_t bytes = columns * (int64_t)ct_dtype_size(to->dtype);
+
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < bytes; i += CPU_LINE_BYTES)
+            __builtin_prefetch(to->at + r * to->row + i, 1);
+}
+
+/* Of the next strip. */
+static int64_t next_rows(const struct cpu_product *p, const struct strip *s)
+{
+    return s->next ? least(p->unit->rows, p->spec.m - s->row - s->rows) : 0;
+}
+
+/* So do the next rows of A, from byte `from` of each on. Returns how far they came. */
+static int64_t fetch_next(const struct cpu_product *p, const struct strip *s, int64_t from,
+                          int64_t end)
+{
+    int64_t rows = next_rows(p, s);
+
+    for (; rows > 0 && from < end; from += CPU_LINE_BYTES)
+        for (int64_t r = 0; r < rows; r++)
+            __builtin_prefetch(s->next + r * p->spec.a_row * 2 + from);
+    return from;
+}
+
+/* The unit fetches them beside the products of the panels: some rows with each. */
+static void fetch_beside(const struct cpu_product *p, const struct strip *s,
+                         struct cpu_beside *beside, int64_t panel, int64_t panels)
+{
+    int64_t rows = next_rows(p, s), each = (rows + panels - 1) / panels, first = panel * each;
+
+    beside->rows = (int)least(each, rows > first ? rows - first : 0);
+    beside->row = p->spec.a_row * 2;
+    beside->next = s->next + first * beside->row;
+}
+
+/* A strip's epilogue runs after the next strip's products: by then its lines are in the caches, and
+   a unit that rounds blocks beside products has rounded the last one. */
+static void pass_on(const struct call *call, struct lane *lane, const struct strip *s,
+                    bool completed)
+{
+    struct cpu_result to = results_at(call, lane, s, &(struct place){.column = s->column});
+
+    if (!completed)
+        cpu_finish_beside(lane->beside);
+    run_waiting(lane);
+    lane->made = (struct cpu_made){s->row, s->rows, s->column, s->columns, to.at, to.row};
+    lane->waits = call->epilogue;
+    lane->turn ^= 1;
+}
+
+void cpu_multiply_strip(const struct call *call, const struct strip *s, struct lane *lane)
+{
+    const struct cpu_product *p = call->product;
+    const struct cpu_unit *unit = p->unit;
+    int64_t whole = 0, fetched = 0, panels = panels_of(s->columns) * pieces(&p->spec);
+
+    if (s->last && s->rows == unit->rows)
+        whole = least(panels, (p->spec.n - s->column) / CPU_PANEL);
+    for (int64_t j = 0; j < panels; j++) {
+        struct place at = place_of(p, s, j);
+        float *sum = s->sums + j * CPU_BLOCK;
+        struct cpu_result to = results_at(call, lane, s, &at);
+
+        if (unit->beside)
+            fetch_beside(p, s, lane->beside, j, panels);
+        else
+            fetched = fetch_next(p, s, fetched, s->depth * 2 * (j + 1) / panels);
+        if (s->last && (s->add || !unit->beside) && !p->spec.passed)
+            fetch_results(&to, s->rows, least(CPU_PANEL, p->spec.n - at.column));
+        if (j < whole)
+            unit->complete(&s->a, at.b, s->depth, s->begun ? sum : NULL, &to, lane->beside);
+        else
+            unit->multiply(&s->a, at.b, (struct cpu_extent){(int)s->rows, CPU_PANEL, s->depth}, sum,
+                           s->begun);
+    }
+    for (int64_t j = whole; s->last && j < panels; j++) {
+        struct place at = place_of(p, s, j);
+        struct cpu_result to = results_at(call, lane, s, &at);
+
+        cpu_panels()->finish(s->sums + j * CPU_BLOCK, s->rows,
+                             least(CPU_PANEL, p->spec.n - at.column), &to);
+    }
+    if (s->made && call->epilogue)
+        pass_on(call, lane, s, whole > 0);
+}

@@ -1,0 +1,91 @@
+/*
+ * A strip of a product: some rows of A, as many as a unit takes at a time, against a block of B.
+ * What both kinds of products (product.h) are made of.
+ */
+#ifndef CPU_PRODUCTS_STRIP_H
+#define CPU_PRODUCTS_STRIP_H
+
+#include "../tasks.h"
+#include "product.h"
+
+static inline int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t up(int64_t a, int64_t unit)
+{
+    return (a + unit - 1) / unit * unit;
+}
+
+static inline int64_t panels_of(int64_t n)
+{
+    return (n + CPU_PANEL - 1) / CPU_PANEL;
+}
+
+/* Matrices that C's columns lie in. */
+static inline int64_t pieces(const struct cpu_gemm_spec *s)
+{
+    return s->halves ? 2 : 1;
+}
+
+/* Bytes of a strip's results that an epilogue alone reads. */
+static inline int64_t passed_bytes(const struct cpu_product *p)
+{
+    return p->unit->rows * p->columns * (int64_t)ct_dtype_size(p->spec.c_type);
+}
+
+/* The operands of a product. */
+struct call {
+    const struct cpu_product *product;
+    const char *a, *b;
+    char *c;
+    const struct cpu_epilogue *epilogue; /* or NULL */
+};
+
+/* What a thread keeps from one strip to the next. */
+struct lane {
+    char *memory;
+    struct cpu_beside *beside;        /* at the end of the memory */
+    const struct cpu_epilogue *waits; /* it has not run on what was made; or NULL */
+    struct cpu_made made;
+    int turn; /* of two places for results that only the epilogue reads */
+};
+
+/* Bytes of a lane that has so much memory. */
+size_t cpu_lane_bytes(int64_t memory);
+/* lanes: on a line. */
+struct lane cpu_lane_of(char *lanes, size_t bytes, int thread);
+/* All that waits is done. */
+void cpu_finish_lane(struct lane *lane);
+
+struct strip {
+    struct cpu_panel a;
+    const char *b;
+    int64_t panel;                             /* bytes from one panel of B to the next */
+    int64_t row, rows, column, columns, depth; /* columns of each piece */
+    float *sums;                               /* a block for each panel of B */
+    bool begun, last;
+    bool add;         /* results: to what C has */
+    bool made;        /* results are final */
+    const char *next; /* rows of A that are read soon, or NULL */
+};
+
+void cpu_multiply_strip(const struct call *call, const struct strip *s, struct lane *lane);
+
+/* The two kinds, by product.c. p has the unit, the spec, the kind and the threads; of gradients the
+   spec is the first one's. memory: on a line. */
+void cpu_plan_rows(struct cpu_product *p);
+void cpu_run_rows(const struct call *call, char *memory);
+void cpu_plan_gradients(struct cpu_product *p, const struct cpu_gradient *each, int count);
+size_t cpu_gradients_memory(const struct cpu_product *p, const struct cpu_gradient *each,
+                            int count);
+void cpu_run_gradients(const struct cpu_product *p, const struct cpu_gradient *each, int count,
+                       const void *b, char *memory);
+
+#endif
