@@ -184,9 +184,6 @@ int main(int argc, char **argv)
 {
     open_closed();
     signal(SIGCHLD, SIG_DFL); /* where the parent ignores it, ends of children would be lost */
-    /* OpenMP runtimes read this when a plugin loads them. Their default spins for milliseconds at
-       every join, so a second busy process on the machine would make a step ten times slower. */
-    setenv("GOMP_SPINCOUNT", "2000", 0);
     log_to_terminal(CT_LOG_WARNING);
     return finish_output(run_program(argc, argv));
 }

@@ -148,7 +148,6 @@ int main(int argc, char **argv)
 
     if (rounds < 1 || rounds > 99 || !mkdtemp(folder))
         return 2;
-    setenv("GOMP_SPINCOUNT", "2000", 0); /* as ctitan does */
     for (int n = 0; n < rounds; n++)
         for (int m = 0; m < MODES; m++) {
             struct result r = measure_apart((enum mode)m, folder);

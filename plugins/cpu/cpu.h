@@ -114,6 +114,12 @@ int cpu_streams_synchronize(struct cpu_streams *streams);
 /* The device's `query`. */
 int cpu_streams_query(const struct cpu_streams *streams, int event);
 
+/* crowd.c: watch whether others want the cores of the team; all from the thread that drives the run.
+   cores: those of the process when OpenMP was loaded. */
+void cpu_crowd_open(int cores);
+void cpu_crowd_look(void);
+void cpu_crowd_close(void);
+
 /* offload.c: host memory */
 int cpu_reserve_host(struct ct_device *device, size_t bytes, void **base);
 void cpu_release_host(struct ct_device *device, void *base, size_t bytes);

@@ -49,6 +49,7 @@ static void close_device(struct ct_device *base)
 
     if (!device)
         return;
+    cpu_crowd_close();
     cpu_streams_destroy(device->streams);
     free(device);
 }
@@ -56,7 +57,7 @@ static void close_device(struct ct_device *base)
 static int open_device(const struct ct_device_request *request, struct ct_device **out)
 {
     struct cpu_device *device;
-    int rc = cpu_isa_check();
+    int rc = cpu_isa_check(), cores = omp_get_num_procs();
 
     if (rc < 0)
         return rc;
@@ -86,6 +87,7 @@ static int open_device(const struct ct_device_request *request, struct ct_device
         close_device(&device->base);
         return rc;
     }
+    cpu_crowd_open(cores);
     *out = &device->base;
     return 0;
 }
@@ -171,6 +173,8 @@ static struct cpu_streams *streams(struct ct_device *device)
 static int enqueue(struct ct_device *device, int stream, const struct ct_kernel *kernel,
                    const struct ct_launch *launch)
 {
+    if (stream == 0)
+        cpu_crowd_look();
     return cpu_streams_enqueue(streams(device), stream, kernel, launch);
 }
 
