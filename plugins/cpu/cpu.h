@@ -114,8 +114,8 @@ int cpu_streams_synchronize(struct cpu_streams *streams);
 /* The device's `query`. */
 int cpu_streams_query(const struct cpu_streams *streams, int event);
 
-/* crowd.c: watch whether others want the cores of the team; all from the thread that drives the run.
-   cores: those of the process when OpenMP was loaded. */
+/* crowd.c: whether others want the cores of the team; from the thread that drives the run. cores:
+   those of the process when OpenMP was loaded. */
 void cpu_crowd_open(int cores);
 void cpu_crowd_look(void);
 void cpu_crowd_close(void);
