@@ -175,7 +175,10 @@ void cpu_crowd_open(int cores)
 
 void cpu_crowd_close(void)
 {
+    if (!crowd.threads)
+        return;
     set_crowded(false);
+    sem_destroy(&crowd.free);
     for (int i = 0; i < crowd.threads && crowd.schedstat; i++)
         if (crowd.schedstat[i] >= 0)
             close(crowd.schedstat[i]);
