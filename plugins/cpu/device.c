@@ -54,6 +54,22 @@ static void close_device(struct ct_device *base)
     free(device);
 }
 
+static int check_products(void)
+{
+    bool native = cpu_bf16_native();
+
+    if (cpu_config.products == CPU_PRODUCTS_OWN &&
+        (!cpu_unit(CT_F32) || (native && !cpu_unit(CT_BF16))))
+        return ct_fail(
+            CT_ECONFIG,
+            "[cpu] products = own: this CPU has no %s, or [cpu] isa excludes it; use auto",
+            cpu_unit(CT_F32) ? "AVX512_BF16, which bf16_matmul = native asks for" : "AVX-512");
+    if (cpu_config.products == CPU_PRODUCTS_EMULATED && !native)
+        return ct_fail(CT_ECONFIG, "[cpu] products = emulated: bf16_matmul = widen leaves the "
+                                   "emulated tile unit no products");
+    return 0;
+}
+
 static int open_device(const struct ct_device_request *request, struct ct_device **out)
 {
     struct cpu_device *device;
@@ -65,11 +81,8 @@ static int open_device(const struct ct_device_request *request, struct ct_device
     ct_numa_bind(request->local_rank, request->local_ranks > 0 ? request->local_ranks : 1);
     cpu_parallel(start_thread, NULL);
     rc = cpu_gemm_start();
-    if (rc >= 0 && cpu_config.products >= CPU_PRODUCTS_OWN && !cpu_unit())
-        rc = ct_fail(CT_ECONFIG,
-                     "[cpu] products = %s: bfloat16 products are widened to float32 "
-                     "here, which only oneDNN multiplies; use auto",
-                     cpu_config.products == CPU_PRODUCTS_OWN ? "own" : "emulated");
+    if (rc >= 0)
+        rc = check_products();
     if (rc >= 0 && cpu_config.attention == CPU_ATTENTION_BFLOAT16 && !cpu_best_unit())
         rc = ct_fail(CT_ECONFIG, "[cpu] attention = bfloat16: this CPU has neither AMX nor "
                                  "AVX512_BF16, or [cpu] isa excludes them; use auto");

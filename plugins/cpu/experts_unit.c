@@ -41,7 +41,7 @@ struct call {
 
 bool cpu_experts_unit_accept(const struct ct_prepare *p)
 {
-    return cpu_unit() && cpu_bf16_native() && p->in[cpu_experts_x(p->op)].dtype == CT_BF16 &&
+    return cpu_unit(CT_BF16) && p->in[cpu_experts_x(p->op)].dtype == CT_BF16 &&
            cpu_experts_accept(p);
 }
 
@@ -80,13 +80,14 @@ static size_t scratch_bytes(const struct state *s, int first, int end)
             struct cpu_product product;
             size_t bytes;
 
-            cpu_product_plan(cpu_unit(), &spec, s->threads, &product);
+            cpu_product_plan(cpu_unit(CT_BF16), &spec, s->threads, &product);
             bytes = cpu_product_workspace(&product);
             most = bytes > most ? bytes : most;
             if (which != DW)
                 continue;
-            bytes = cpu_gradients_workspace(
-                cpu_unit(), s->threads, (struct cpu_gradient[]){{.spec = spec}, {.spec = spec}}, 2);
+            bytes =
+                cpu_gradients_workspace(cpu_unit(CT_BF16), s->threads,
+                                        (struct cpu_gradient[]){{.spec = spec}, {.spec = spec}}, 2);
             most = bytes > most ? bytes : most;
         }
     return most;
@@ -118,10 +119,11 @@ int cpu_experts_unit_prepare(struct ct_prepare *p)
         int64_t columns = i == P_DOWN ? s->sizes.f : s->sizes.n;
         bool back = i > P_DOWN || (i == P_DOWN && gradient);
 
-        s->packed[i] = cpu_carve(
-            size, i <= P_DOWN || (gradient && sums)
-                      ? cpu_product_packed_bytes(back ? CPU_BACKWARD : CPU_FORWARD, rows, columns)
-                      : 0);
+        s->packed[i] =
+            cpu_carve(size, i <= P_DOWN || (gradient && sums)
+                                ? cpu_product_packed_bytes(back ? CPU_BACKWARD : CPU_FORWARD, rows,
+                                                           columns, CT_BF16)
+                                : 0);
     }
     for (int i = 0; i < GRADIENTS; i++)
         s->gradient[i] = cpu_carve(size, cpu_experts_buffer_bytes(p, i));
@@ -149,7 +151,7 @@ static void multiply(const struct call *c, int which, const void *a, const void 
     struct cpu_product product;
 
     spec.accumulate = add;
-    cpu_product_plan(cpu_unit(), &spec, c->s->threads, &product);
+    cpu_product_plan(cpu_unit(CT_BF16), &spec, c->s->threads, &product);
     cpu_product_run(&product, a, b, to, at(c, c->s->scratch), NULL);
 }
 
@@ -160,7 +162,7 @@ static void pack(const struct call *c, int packing, int input, enum cpu_use use)
     struct cpu_packed_from from = {CT_BF16, (const uint16_t *)w->data + c->expert * rows * columns,
                                    columns, rows, columns};
 
-    cpu_pack_stack(&(struct cpu_packed_to){use, cpu_product_lines(use, rows, columns),
+    cpu_pack_stack(&(struct cpu_packed_to){use, cpu_product_lines(use, rows, columns, CT_BF16),
                                            at(c, c->s->packed[packing])},
                    1, &from, 1);
 }
@@ -393,7 +395,8 @@ static void add_gate_and_up(const struct call *c)
 
     both[0].spec.accumulate = adds_to_gradient(c, D_GATE);
     both[1].spec.accumulate = adds_to_gradient(c, D_UP);
-    cpu_gradients_run(cpu_unit(), c->s->threads, both, 2, at(c, c->s->x), at(c, c->s->scratch));
+    cpu_gradients_run(cpu_unit(CT_BF16), c->s->threads, both, 2, at(c, c->s->x),
+                      at(c, c->s->scratch));
 }
 
 /* Some columns of dg and du, to the gradients of the biases. */

@@ -158,9 +158,9 @@ static int64_t chunk_rows(const struct cpu_gemm *g)
 static void choose_way(struct cpu_gemm *g)
 {
     const struct cpu_gemm_spec *s = &g->spec;
-    bool native = s->a_type == CT_BF16 && s->b_type == CT_BF16 && cpu_bf16_native();
+    bool native = cpu_gemm_dtype(s) == CT_BF16;
 
-    g->compute = native ? CT_BF16 : CT_F32;
+    g->compute = cpu_gemm_dtype(s);
     g->widen_a = s->a_type != g->compute;
     g->widen_b = s->b_type != g->compute;
     g->round_c = !native && s->c_type == CT_BF16;
@@ -276,7 +276,7 @@ static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
     g->threads = cpu_threads();
     if (spec->own) {
         g->way = OWN;
-        cpu_product_plan(cpu_unit(), spec, g->threads, &g->product);
+        cpu_product_plan(cpu_unit(cpu_gemm_dtype(spec)), spec, g->threads, &g->product);
         g->workspace = cpu_product_workspace(&g->product);
         *out = g;
         return 0;
@@ -544,8 +544,8 @@ size_t cpu_gemm_gradients_workspace(struct cpu_gemm *const *gemm, int count)
         bytes = larger(bytes, gemm[i]->workspace);
     }
     if (run_together(each, count, gradients))
-        bytes =
-            larger(bytes, cpu_gradients_workspace(cpu_unit(), gemm[0]->threads, gradients, count));
+        bytes = larger(bytes, cpu_gradients_workspace(gemm[0]->product.unit, gemm[0]->threads,
+                                                      gradients, count));
     return bytes;
 }
 
@@ -556,7 +556,8 @@ int cpu_gemm_run_gradients(const struct cpu_gemm_operands *each, int count, cons
     int rc = 0;
 
     if (run_together(each, count, gradients)) {
-        cpu_gradients_run(cpu_unit(), each->gemm->threads, gradients, count, b, workspace);
+        cpu_gradients_run(each->gemm->product.unit, each->gemm->threads, gradients, count, b,
+                          workspace);
         return 0;
     }
     for (int i = 0; rc >= 0 && i < count; i++)

@@ -69,6 +69,12 @@ static inline struct ct_matrix cpu_rows_of(const struct ct_tensor *t)
     return rows;
 }
 
+/* The dtype in which elements are multiplied. */
+static inline enum ct_dtype cpu_gemm_dtype(const struct cpu_gemm_spec *s)
+{
+    return s->a_type == CT_BF16 && s->b_type == CT_BF16 && cpu_bf16_native() ? CT_BF16 : CT_F32;
+}
+
 struct cpu_gemm;
 
 /* CT_EINVAL: oneDNN failed; the message has its status and the spec. */

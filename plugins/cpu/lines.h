@@ -23,6 +23,12 @@
 #define CPU_PACK_ROWS 64 /* of a weight: whole panels and steps */
 #define CPU_PACK_COLUMNS 512
 
+/* Of float32 or bfloat16. */
+static inline int64_t cpu_bytes_of(enum ct_dtype dtype)
+{
+    return dtype == CT_F32 ? 4 : 2;
+}
+
 struct cpu_lines {
     enum ct_dtype dtype;            /* float32 or bfloat16 */
     bool round;                     /* float32 elements are rounded to bfloat16 */
@@ -52,7 +58,7 @@ struct cpu_packed_to {
 /* Rows of B in a step. */
 static inline int64_t cpu_lines_depth(const struct cpu_lines *lines)
 {
-    return CPU_LINE_BYTES / (int64_t)ct_dtype_size(lines->dtype);
+    return CPU_LINE_BYTES / cpu_bytes_of(lines->dtype);
 }
 
 /* Pack a block whose first element is row `row` of all weights and element `column`: multiples of

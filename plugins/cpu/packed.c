@@ -169,7 +169,7 @@ static void move_columns(void *context, int thread, int threads)
 /* Do own kernels read the rows of x, and may the plan pad them? */
 static bool pads(const struct ct_tensor *x, const struct ct_tensor *packed, enum cpu_use use)
 {
-    return cpu_config.pad_rows && x->dtype == CT_BF16 &&
+    return cpu_config.pad_rows && x->dtype == packed->dtype &&
            cpu_choose_panels(use, packed->shape[0], packed->shape[1], packed->dtype);
 }
 

@@ -77,7 +77,7 @@ int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype
     int rc = cpu_gemm_start();
 
     if (rc >= 0 && cpu_choose_panels(use, n, k, dtype)) {
-        *bytes = cpu_product_packed_bytes(use, n, k);
+        *bytes = cpu_product_packed_bytes(use, n, k, dtype);
         return 0;
     }
     if (rc >= 0)
@@ -115,7 +115,7 @@ int cpu_packed_lines(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype
     int rc = cpu_gemm_start();
 
     if (rc >= 0 && cpu_choose_panels(use, n, k, dtype)) {
-        *lines = cpu_product_lines(use, n, k);
+        *lines = cpu_product_lines(use, n, k, dtype);
         return 1;
     }
     if (rc >= 0)

@@ -186,32 +186,38 @@ static void other_blocks_are_no_lines(void **state)
 
 /* ---- panels ---- */
 
-/* w(row, column) in bfloat16; 0 beyond. */
-static uint16_t half_at(const struct weights *w, int64_t row, int64_t column)
+/* w(row, column) in a dtype; 0 beyond. */
+static float at(const struct weights *w, int64_t row, int64_t column, enum ct_dtype to)
 {
     int64_t i = row * w->stride + column;
+    float x;
 
     if (row >= w->rows || column >= w->columns)
         return 0;
-    return w->dtype == CT_F32 ? ct_f32_to_bf16(((float *)w->at)[i]) : ((uint16_t *)w->at)[i];
+    x = w->dtype == CT_F32 ? ((float *)w->at)[i] : ct_bf16_to_f32(((uint16_t *)w->at)[i]);
+    return to == CT_BF16 ? ct_bf16_to_f32(ct_f32_to_bf16(x)) : x;
 }
 
-static void check_panels(const struct stack *s, enum cpu_use use, enum ct_dtype from)
+static void check_panels(const struct stack *s, enum cpu_use use, enum ct_dtype from,
+                         enum ct_dtype dtype)
 {
     struct weights w = make(s, from);
-    size_t bytes = cpu_product_packed_bytes(use, w.rows, w.columns);
-    struct cpu_packed_to to = {use, cpu_product_lines(use, w.rows, w.columns), poisoned(bytes)};
-    const uint16_t *packed = (uint16_t *)to.at;
-    int64_t steps = to.lines.panel / CPU_STEP_BYTES;
+    size_t bytes = cpu_product_packed_bytes(use, w.rows, w.columns, dtype);
+    struct cpu_packed_to to = {use, cpu_product_lines(use, w.rows, w.columns, dtype),
+                               poisoned(bytes)};
+    int64_t size = (int64_t)ct_dtype_size(dtype), each = 4 / size,
+            steps = to.lines.panel / CPU_STEP_BYTES;
 
     pack(&w, s, &to);
-    for (int64_t i = 0; i < (int64_t)bytes / 2; i++) {
-        int64_t panel = i / 1024 / steps, step = i / 1024 % steps, tile = i / 512 % 2;
-        int64_t row = step * 32 + i / 32 % 16 * 2 + i % 2,
-                column = panel * 32 + tile * 16 + i / 2 % 16;
+    for (int64_t i = 0; i < (int64_t)bytes / size; i++) {
+        int64_t word = i / each, panel = word / 512 / steps, step = word / 512 % steps,
+                tile = word / 256 % 2, k = (step * 16 + word / 16 % 16) * each + i % each,
+                column = panel * 32 + tile * 16 + word % 16;
+        float packed =
+                  dtype == CT_F32 ? ((float *)to.at)[i] : ct_bf16_to_f32(((uint16_t *)to.at)[i]),
+              expected = use == CPU_FORWARD ? at(&w, column, k, dtype) : at(&w, k, column, dtype);
 
-        assert_int_equal(packed[i],
-                         use == CPU_FORWARD ? half_at(&w, column, row) : half_at(&w, row, column));
+        assert_memory_equal(&packed, &expected, sizeof(packed));
     }
     free(w.at);
     free(to.at);
@@ -221,10 +227,10 @@ static void panels_are_as_defined(void **state)
 {
     (void)state;
     for (size_t i = 0; i < CT_COUNT(stacks); i++)
-        for (int kind = 0; kind < 4; kind++) {
+        for (int kind = 0; kind < 8; kind++) {
             threads = 1 + (int)i % 3;
             check_panels(&stacks[i], kind & 1 ? CPU_BACKWARD : CPU_FORWARD,
-                         kind & 2 ? CT_F32 : CT_BF16);
+                         kind & 2 ? CT_F32 : CT_BF16, kind & 4 ? CT_F32 : CT_BF16);
         }
 }
 

@@ -19,17 +19,20 @@
 
 struct cpu_config cpu_config;
 
+#define UNITS 4
+
 static const struct cpu_unit *units(int i)
 {
-    const struct cpu_unit *all[3] = {&cpu_unit_emulated, cpu_panels()->dots, NULL};
+    const struct cpu_unit *all[UNITS] = {&cpu_unit_emulated, cpu_panels()->dots,
+                                         cpu_panels()->multiply_adds, NULL};
 
 #ifdef CPU_WITH_TILES
-    all[2] = cpu_has_tiles() ? &cpu_unit_tiles : NULL;
+    all[3] = cpu_has_tiles() ? &cpu_unit_tiles : NULL;
 #endif
     return all[i];
 }
 
-/* Numbers in [-1, 1] with 8 bits, one in 16 of them zero, and some very small. */
+/* Numbers in [-1, 1], one in 16 of them zero, and some very small. */
 static float number(void)
 {
     int x = rand() % 512;
@@ -38,16 +41,30 @@ static float number(void)
         return 0;
     if (x < 40)
         return 0x1p-120f;
-    return (float)(x - 272) / 240;
+    return (float)(x - 272) / 240 + (float)(rand() % 1024) * 0x1p-20f;
 }
 
-static uint16_t *halves(int64_t n)
+static void store(void *to, int64_t at, enum ct_dtype type, float x)
 {
-    uint16_t *x = malloc((size_t)n * 2);
+    if (type == CT_F32)
+        ((float *)to)[at] = x;
+    else
+        ((uint16_t *)to)[at] = ct_f32_to_bf16(x);
+}
+
+static float load(const void *from, int64_t at, enum ct_dtype type)
+{
+    return type == CT_F32 ? ((const float *)from)[at]
+                          : ct_bf16_to_f32(((const uint16_t *)from)[at]);
+}
+
+static void *numbers(int64_t n, enum ct_dtype type)
+{
+    void *x = malloc((size_t)n * ct_dtype_size(type));
 
     assert_non_null(x);
     for (int64_t i = 0; i < n; i++)
-        x[i] = ct_f32_to_bf16(number());
+        store(x, i, type, number());
     return x;
 }
 
@@ -62,34 +79,32 @@ static const struct size sizes[] = {{1, 1, 1, 0},      {3, 5, 7, 0},      {32, 3
 
 struct operands {
     const struct size *s;
-    uint16_t *a, *w;
+    void *a, *w;
     char *c, *before;
     size_t c_bytes;
-    enum ct_dtype type;
+    enum ct_dtype a_type, w_type, type;
     bool add;
 };
 
-static struct operands make(const struct size *s, int64_t a_count, int64_t w_count, int64_t rows,
-                            int64_t columns, enum ct_dtype type, bool add)
+static struct operands make(const struct size *s, int64_t a_count, int64_t w_count,
+                            const struct cpu_gemm_spec *spec)
 {
-    struct operands o = {.s = s, .type = type, .add = add};
+    enum ct_dtype type = spec->c_type;
+    int64_t rows = spec->m, columns = spec->n;
+    bool add = spec->accumulate;
+    struct operands o = {
+        .s = s, .a_type = spec->a_type, .w_type = spec->b_type, .type = type, .add = add};
 
-    o.a = halves(a_count);
-    o.w = halves(w_count);
+    o.a = numbers(a_count, o.a_type);
+    o.w = numbers(w_count, o.w_type);
     o.c_bytes = (size_t)(rows * (columns + s->pad)) * ct_dtype_size(type) + 64;
     o.c = malloc(o.c_bytes);
     o.before = malloc(o.c_bytes);
     assert_true(o.c && o.before);
     memset(o.before, CANARY, o.c_bytes);
     for (int64_t i = 0; add && i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) {
-            int64_t at = i * (columns + s->pad) + j;
-
-            if (type == CT_F32)
-                ((float *)o.before)[at] = number();
-            else
-                ((uint16_t *)o.before)[at] = ct_f32_to_bf16(number());
-        }
+        for (int64_t j = 0; j < columns; j++)
+            store(o.before, i * (columns + s->pad) + j, type, number());
     memcpy(o.c, o.before, o.c_bytes);
     return o;
 }
@@ -102,21 +117,16 @@ static void drop(struct operands *o)
     free(o->before);
 }
 
-static double element(const struct operands *o, const char *c, int64_t at)
-{
-    return o->type == CT_F32 ? (double)((const float *)c)[at]
-                             : (double)ct_bf16_to_f32(((const uint16_t *)c)[at]);
-}
-
 /* c[i][j] is sum + what was there, within float32's rounding of `size`, the sum of |terms|. */
 static void check_element(const struct operands *o, int64_t at, double sum, double size)
 {
-    double old = o->add ? element(o, o->before, at) : 0, limit = 1e-6 * (size + fabs(old)) + 1e-30;
+    double old = o->add ? (double)load(o->before, at, o->type) : 0,
+           made = (double)load(o->c, at, o->type), limit = 1e-6 * (size + fabs(old)) + 1e-30;
 
     if (o->type == CT_BF16)
         limit += fabs(sum + old) / 256;
-    if (fabs(element(o, o->c, at) - (sum + old)) > limit)
-        fail_msg("[%lld] is %.9g, not %.9g", (long long)at, element(o, o->c, at), sum + old);
+    if (fabs(made - (sum + old)) > limit)
+        fail_msg("[%lld] is %.9g, not %.9g", (long long)at, made, sum + old);
 }
 
 /* Nothing beyond the rows was written. */
@@ -139,7 +149,7 @@ static void run_then(const struct cpu_unit *unit, const struct cpu_gemm_spec *sp
     size_t bytes;
     char *workspace;
 
-    assert_true(cpu_product_takes(spec));
+    assert_true(cpu_product_takes(unit, spec));
     cpu_product_plan(unit, spec, threads, &p);
     bytes = cpu_product_workspace(&p);
     workspace = malloc(bytes + 64);
@@ -157,37 +167,37 @@ static void run(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, c
     run_then(unit, spec, a, b, c, NULL);
 }
 
-/* Two weights, one below the other, from bfloat16 or float32. */
-static void *pack(enum cpu_use use, const uint16_t *w, int64_t n, int64_t k, bool wide)
+/* Two weights of a dtype, one below the other, from the same or the other one: of bfloat16 numbers
+   both give the same. */
+static void *pack(enum cpu_use use, const void *w, int64_t n, int64_t k, enum ct_dtype type,
+                  bool from_other)
 {
     int64_t first = n > CPU_PANEL ? CPU_PANEL : n;
-    float *widened = malloc((size_t)(n * k) * 4 + 4);
-    char *packed = aligned_alloc(64, cpu_product_packed_bytes(use, n, k));
-    struct cpu_packed_from weight[2] = {{CT_BF16, w, k, first, k},
-                                        {CT_BF16, w + first * k, k, n - first, k}};
+    enum ct_dtype from = from_other ? CT_F32 : type;
+    size_t size = ct_dtype_size(from), bytes = cpu_product_packed_bytes(use, n, k, type);
+    char *copy = malloc((size_t)(n * k) * size + 4), *packed = aligned_alloc(64, bytes);
+    struct cpu_packed_from weight[2] = {{from, copy, k, first, k},
+                                        {from, copy + (size_t)(first * k) * size, k, n - first, k}};
 
-    assert_true(widened && packed);
-    memset(packed, 0xff, cpu_product_packed_bytes(use, n, k));
+    assert_true(copy && packed);
+    memset(packed, 0xff, bytes);
     for (int64_t i = 0; i < n * k; i++)
-        widened[i] = ct_bf16_to_f32(w[i]);
-    for (int i = 0; wide && i < 2; i++) {
-        weight[i].dtype = CT_F32;
-        weight[i].at = widened + i * first * k;
-    }
-    cpu_pack_stack(&(struct cpu_packed_to){use, cpu_product_lines(use, n, k), packed}, 1, weight,
-                   2);
-    free(widened);
+        store(copy, i, from, load(w, i, type));
+    cpu_pack_stack(&(struct cpu_packed_to){use, cpu_product_lines(use, n, k, type), packed}, 1,
+                   weight, 2);
+    free(copy);
     return packed;
 }
 
 /* y[m, n] from x[m, k] and a packed weight. */
-static struct cpu_gemm_spec rows_spec(const struct size *s, enum ct_dtype type)
+static struct cpu_gemm_spec rows_spec(const struct cpu_unit *unit, const struct size *s,
+                                      enum ct_dtype type)
 {
     return (struct cpu_gemm_spec){.m = s->m,
                                   .n = s->n,
                                   .k = s->k,
-                                  .a_type = CT_BF16,
-                                  .b_type = CT_BF16,
+                                  .a_type = unit->dtype,
+                                  .b_type = unit->dtype,
                                   .c_type = type,
                                   .a_row = s->k + s->pad,
                                   .a_col = 1,
@@ -195,9 +205,9 @@ static struct cpu_gemm_spec rows_spec(const struct size *s, enum ct_dtype type)
 }
 
 /* dw[m, n] from dy[k, m] and x[k, n] in float32. */
-static struct cpu_gemm_spec gradient_spec(const struct size *s)
+static struct cpu_gemm_spec gradient_spec(const struct cpu_unit *unit, const struct size *s)
 {
-    struct cpu_gemm_spec spec = rows_spec(s, CT_F32);
+    struct cpu_gemm_spec spec = rows_spec(unit, s, CT_F32);
 
     spec.a_row = 1;
     spec.a_col = s->m + s->pad;
@@ -207,25 +217,28 @@ static struct cpu_gemm_spec gradient_spec(const struct size *s)
 }
 
 /* y[m, n] = x[m, k] w[n, k]^T, or with CPU_BACKWARD y[m, n] = x[m, k] w[k, n] */
-static void check_rows(const struct cpu_unit *unit, const struct size *s, enum cpu_use use,
-                       enum ct_dtype type, bool add)
+static void check_rows(const struct cpu_unit *unit, const struct size *s, enum ct_dtype a_type,
+                       enum cpu_use use, enum ct_dtype type, bool add)
 {
     int64_t rows = use == CPU_FORWARD ? s->n : s->k, columns = use == CPU_FORWARD ? s->k : s->n;
-    struct operands o = make(s, s->m * (s->k + s->pad), s->n * s->k, s->m, s->n, type, add);
-    void *packed = pack(use, o.w, rows, columns, add);
-    struct cpu_gemm_spec spec = rows_spec(s, type);
+    struct cpu_gemm_spec spec = rows_spec(unit, s, type);
+    struct operands o;
+    void *packed;
 
     spec.accumulate = add;
     spec.b_use = use;
+    spec.a_type = a_type;
+    o = make(s, s->m * (s->k + s->pad), s->n * s->k, &spec);
+    packed = pack(use, o.w, rows, columns, unit->dtype, add);
     run(unit, &spec, o.a, packed, o.c);
     for (int64_t i = 0; i < s->m; i++)
         for (int64_t j = 0; j < s->n; j++) {
             double sum = 0, size = 0;
 
             for (int64_t l = 0; l < s->k; l++) {
-                double term = (double)ct_bf16_to_f32(o.a[i * (s->k + s->pad) + l]) *
-                              (double)ct_bf16_to_f32(use == CPU_FORWARD ? o.w[j * s->k + l]
-                                                                        : o.w[l * s->n + j]);
+                int64_t at = use == CPU_FORWARD ? j * s->k + l : l * s->n + j;
+                double term = (double)load(o.a, i * (s->k + s->pad) + l, o.a_type) *
+                              (double)load(o.w, at, o.w_type);
 
                 sum += term;
                 size += fabs(term);
@@ -238,21 +251,25 @@ static void check_rows(const struct cpu_unit *unit, const struct size *s, enum c
 }
 
 /* dw[m, n] = dy[k, m]^T x[k, n] */
-static void check_gradient(const struct cpu_unit *unit, const struct size *s, bool add)
+static void check_gradient(const struct cpu_unit *unit, const struct size *s, enum ct_dtype a_type,
+                           enum ct_dtype b_type, bool add)
 {
     int64_t a_row = s->m + s->pad, b_row = s->n + s->pad;
-    struct operands o = make(s, s->k * a_row, s->k * b_row, s->m, s->n, CT_F32, add);
-    struct cpu_gemm_spec spec = gradient_spec(s);
+    struct cpu_gemm_spec spec = gradient_spec(unit, s);
+    struct operands o;
 
     spec.accumulate = add;
+    spec.a_type = a_type;
+    spec.b_type = b_type;
+    o = make(s, s->k * a_row, s->k * b_row, &spec);
     run(unit, &spec, o.a, o.w, o.c);
     for (int64_t i = 0; i < s->m; i++)
         for (int64_t j = 0; j < s->n; j++) {
             double sum = 0, size = 0;
 
             for (int64_t l = 0; l < s->k; l++) {
-                double term = (double)ct_bf16_to_f32(o.a[l * a_row + i]) *
-                              (double)ct_bf16_to_f32(o.w[l * b_row + j]);
+                double term = (double)load(o.a, l * a_row + i, o.a_type) *
+                              (double)load(o.w, l * b_row + j, o.w_type);
 
                 sum += term;
                 size += fabs(term);
@@ -263,91 +280,101 @@ static void check_gradient(const struct cpu_unit *unit, const struct size *s, bo
     drop(&o);
 }
 
+static void check_size(const struct cpu_unit *unit, const struct size *s)
+{
+    for (int flags = 0; flags < 16; flags++) {
+        bool widened = flags & 8;
+        enum ct_dtype a_type = widened ? CT_BF16 : unit->dtype;
+
+        if (widened && unit->dtype == CT_BF16)
+            break;
+        threads = 1 + (int)(s->m + flags) % 3;
+        check_rows(unit, s, a_type, flags & 1 ? CPU_BACKWARD : CPU_FORWARD,
+                   flags & 2 ? CT_F32 : CT_BF16, flags & 4);
+        if (flags & 2)
+            check_gradient(unit, s, a_type, widened && flags & 4 ? CT_BF16 : unit->dtype,
+                           flags & 1);
+    }
+}
+
 static void products_equal_float64(void **state)
 {
     (void)state;
-    for (int u = 0; u < 3; u++)
+    for (int u = 0; u < UNITS; u++)
         for (size_t i = 0; units(u) && i < CT_COUNT(sizes); i++)
-            for (int flags = 0; flags < 8; flags++) {
-                threads = 1 + (int)(i + (size_t)flags) % 3;
-                check_rows(units(u), &sizes[i], flags & 1 ? CPU_BACKWARD : CPU_FORWARD,
-                           flags & 2 ? CT_F32 : CT_BF16, flags & 4);
-                if (flags < 2)
-                    check_gradient(units(u), &sizes[i], flags);
-            }
+            check_size(units(u), &sizes[i]);
 }
 
 /* The same bits for any number of threads. */
 static void threads_do_not_change_a_bit(void **state)
 {
     static const struct size s = {.m = 170, .n = 200, .k = 2300};
-    uint16_t *a = halves(s.m * s.k), *w = halves(s.n * s.k);
-    struct cpu_gemm_spec rows = rows_spec(&s, CT_F32), gradient = gradient_spec(&s);
     size_t bytes = (size_t)(s.m * s.n) * 4;
     float *c[2] = {malloc(bytes), malloc(bytes)};
 
     (void)state;
     assert_true(c[0] && c[1]);
-    for (int u = 0; u < 3; u++)
+    for (int u = 0; u < UNITS; u++)
         for (int kind = 0; units(u) && kind < 2; kind++) {
-            const struct cpu_gemm_spec *spec = kind ? &gradient : &rows;
-            void *packed = pack(CPU_FORWARD, w, s.n, s.k, false);
+            enum ct_dtype type = units(u)->dtype;
+            struct cpu_gemm_spec spec =
+                kind ? gradient_spec(units(u), &s) : rows_spec(units(u), &s, CT_F32);
+            void *a = numbers(s.m * s.k, type), *w = numbers(s.n * s.k, type),
+                 *packed = pack(CPU_FORWARD, w, s.n, s.k, type, false);
 
             threads = 1;
-            run(units(u), spec, a, kind ? (void *)w : packed, c[0]);
+            run(units(u), &spec, a, kind ? w : packed, c[0]);
             for (threads = 2; threads <= 16; threads += 7)
                 for (int i = 0; i < 2; i++) {
                     at_once = i;
-                    run(units(u), spec, a, kind ? (void *)w : packed, c[1]);
+                    run(units(u), &spec, a, kind ? w : packed, c[1]);
                     assert_memory_equal(c[0], c[1], bytes);
                 }
             at_once = false;
             free(packed);
+            free(a);
+            free(w);
         }
-    free(a);
-    free(w);
     free(c[0]);
     free(c[1]);
 }
 
 /* Gradients of one x have the bits that each has alone. */
-static void gradients_of_one_x_are_each_alone(void **state)
+static void check_together(const struct cpu_unit *unit)
 {
     static const struct size each[] = {{40, 150, 2100, 3}, {300, 150, 2100, 0}, {7, 150, 2100, 1}};
     static const int count = CT_COUNT(each);
-    uint16_t *x = halves(each[0].k * each[0].n), *dy[CT_COUNT(each)];
+    void *x = numbers(each[0].k * each[0].n, unit->dtype), *dy[CT_COUNT(each)];
     struct cpu_gradient all[CT_COUNT(each)];
     char *alone[CT_COUNT(each)], *together[CT_COUNT(each)];
 
-    (void)state;
     for (int i = 0; i < count; i++) {
         size_t bytes = (size_t)(each[i].m * (each[i].n + each[i].pad)) * 4;
 
-        dy[i] = halves(each[i].k * (each[i].m + each[i].pad));
+        dy[i] = numbers(each[i].k * (each[i].m + each[i].pad), unit->dtype);
         alone[i] = malloc(bytes);
         together[i] = malloc(bytes);
         assert_true(alone[i] && together[i]);
         memset(alone[i], 0, bytes);
         memset(together[i], 0, bytes);
-        all[i] = (struct cpu_gradient){gradient_spec(&each[i]), dy[i], together[i], NULL};
+        all[i] = (struct cpu_gradient){gradient_spec(unit, &each[i]), dy[i], together[i], NULL};
         all[i].spec.b_row = each[i].n;
         all[i].spec.accumulate = i == 1;
     }
-    for (int u = 0; u < 3; u++)
-        for (threads = 1; units(u) && threads <= 16; threads += threads < 3 ? 1 : 13) {
-            size_t bytes = cpu_gradients_workspace(units(u), threads, all, count);
-            char *workspace = malloc(bytes);
+    for (threads = 1; threads <= 16; threads += threads < 3 ? 1 : 13) {
+        size_t bytes = cpu_gradients_workspace(unit, threads, all, count);
+        char *workspace = malloc(bytes);
 
-            assert_non_null(workspace);
-            memset(workspace, 0xff, bytes);
-            for (int i = 0; i < count; i++)
-                run(units(u), &all[i].spec, dy[i], x, alone[i]);
-            cpu_gradients_run(units(u), threads, all, count, x, workspace);
-            for (int i = 0; i < count; i++)
-                assert_memory_equal(alone[i], together[i],
-                                    (size_t)(each[i].m * (each[i].n + each[i].pad)) * 4);
-            free(workspace);
-        }
+        assert_non_null(workspace);
+        memset(workspace, 0xff, bytes);
+        for (int i = 0; i < count; i++)
+            run(unit, &all[i].spec, dy[i], x, alone[i]);
+        cpu_gradients_run(unit, threads, all, count, x, workspace);
+        for (int i = 0; i < count; i++)
+            assert_memory_equal(alone[i], together[i],
+                                (size_t)(each[i].m * (each[i].n + each[i].pad)) * 4);
+        free(workspace);
+    }
     for (int i = 0; i < count; i++) {
         free(dy[i]);
         free(alone[i]);
@@ -356,13 +383,21 @@ static void gradients_of_one_x_are_each_alone(void **state)
     free(x);
 }
 
+static void gradients_of_one_x_are_each_alone(void **state)
+{
+    (void)state;
+    for (int u = 0; u < UNITS; u++)
+        if (units(u))
+            check_together(units(u));
+}
+
 /* The emulation has the bits of the hardware. */
 static void emulated_tiles_are_the_hardware(void **state)
 {
 #ifdef CPU_WITH_TILES
     static const struct size s = {.m = 64, .n = 64, .k = 160};
-    uint16_t *a = halves(s.m * s.k), *w = halves(s.n * s.k);
-    struct cpu_gemm_spec spec = rows_spec(&s, CT_F32);
+    void *a = numbers(s.m * s.k, CT_BF16), *w = numbers(s.n * s.k, CT_BF16);
+    struct cpu_gemm_spec spec = rows_spec(&cpu_unit_emulated, &s, CT_F32);
     static float c[2][64 * 64];
     void *packed;
 
@@ -370,7 +405,7 @@ static void emulated_tiles_are_the_hardware(void **state)
     if (!cpu_has_tiles())
         skip();
     threads = 1;
-    packed = pack(CPU_FORWARD, w, s.n, s.k, false);
+    packed = pack(CPU_FORWARD, w, s.n, s.k, CT_BF16, false);
     run(&cpu_unit_emulated, &spec, a, packed, c[0]);
     run(&cpu_unit_tiles, &spec, a, packed, c[1]);
     assert_memory_equal(c[0], c[1], sizeof(c[0]));
@@ -439,8 +474,8 @@ static void check_epilogue(const struct cpu_unit *unit, const struct size *s,
 {
     int64_t a_count = s->k * (s->m + s->pad) + s->m * (s->k + s->pad),
             b_count = s->k * (s->n + s->pad);
-    struct operands o = make(s, a_count, b_count, s->m, s->n, plain->c_type, plain->accumulate);
-    void *b = plain->b_row ? NULL : pack(CPU_FORWARD, o.w, s->n, s->k, false);
+    struct operands o = make(s, a_count, b_count, plain);
+    void *b = plain->b_row ? NULL : pack(CPU_FORWARD, o.w, s->n, s->k, unit->dtype, false);
     char *other = malloc(o.c_bytes + (size_t)s->m * 4);
     struct cpu_gemm_spec spec = *plain;
     struct cpu_epilogue epilogue = {see_block, NULL, other, spec.c_row + 1};
@@ -468,12 +503,12 @@ static void epilogues_get_each_result_once(void **state)
     static const struct size even[] = {{70, 128, 40, 3}, {40, 1088, 1030, 1}, {300, 192, 96, 2}};
 
     (void)state;
-    for (int u = 0; u < 3; u++) {
+    for (int u = 0; u < UNITS; u++) {
         for (size_t i = 0; units(u) && i < CT_COUNT(sizes); i++)
             for (int flags = 0; flags < 8; flags++) {
                 bool add = flags & 1, of_rows = flags & 2, passed = flags & 4;
-                struct cpu_gemm_spec spec =
-                    of_rows ? rows_spec(&sizes[i], CT_BF16) : gradient_spec(&sizes[i]);
+                struct cpu_gemm_spec spec = of_rows ? rows_spec(units(u), &sizes[i], CT_BF16)
+                                                    : gradient_spec(units(u), &sizes[i]);
 
                 threads = 1 + (int)(i + (size_t)flags) % 3;
                 spec.accumulate = add;
@@ -482,7 +517,7 @@ static void epilogues_get_each_result_once(void **state)
             }
         for (size_t i = 0; units(u) && i < CT_COUNT(even); i++)
             for (threads = 1; threads < 8; threads += 2) {
-                struct cpu_gemm_spec spec = rows_spec(&even[i], CT_BF16);
+                struct cpu_gemm_spec spec = rows_spec(units(u), &even[i], CT_BF16);
 
                 check_epilogue(units(u), &even[i], &spec, true, false);
             }

@@ -396,9 +396,12 @@ static void packed_weights_follow_adamw(void **state)
         "--set training.local_batch_size=2 --set training.steps=4";
     static const char *const ways[] = {
         "",
+        "--set cpu.products=own",
         "--set training.mixed_precision_param=bfloat16",
         "--set training.mixed_precision_param=bfloat16 --set cpu.products=own",
         "--set training.mixed_precision_param=bfloat16 --set cpu.bf16_matmul=widen",
+        "--set training.mixed_precision_param=bfloat16 --set cpu.bf16_matmul=widen "
+        "--set cpu.products=own",
         "--set llama.tie_embeddings=true --with muon --with ema --set ema.validate=true",
         "--set llama.tie_embeddings=true --set training.mixed_precision_param=bfloat16"};
     char *text;

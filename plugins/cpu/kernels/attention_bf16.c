@@ -102,7 +102,7 @@ static void begin_queries(const struct forward *f, const struct buffers *w, int6
                           int64_t tile)
 {
     struct cpu_packed_from q = tokens_of(f->q, b, head, tile);
-    struct cpu_lines lines = cpu_panel_lines(0);
+    struct cpu_lines lines = cpu_panel_lines(CT_BF16, 0);
 
     cpu_panels()->pack_columns(&lines, &q, w->q);
     memset(w->o, 0, (size_t)(TILE * f->a.value.width) * sizeof(float));

@@ -111,7 +111,7 @@ static void begin_tile(const struct backward *f, const struct buffers *w, const 
                            g = tokens_of(f->grad, t->b, c->head, tile);
     const float *from =
         (const float *)lse->data + t->b * lse->stride[0] + c->head * lse->stride[1] + tile * TILE;
-    struct cpu_lines lines = cpu_panel_lines(step_of(1, ROW, 0));
+    struct cpu_lines lines = cpu_panel_lines(CT_BF16, step_of(1, ROW, 0));
 
     cpu_panels()->pack_columns(&lines, &q, w->q + i * TILE * a->key.width * 2);
     cpu_panels()->pack_columns(&lines, &g, w->g + i * TILE * a->value.width * 2);

@@ -16,14 +16,9 @@ CPU_INLINE void fetch(const char *at)
     __builtin_prefetch(at, 0, 2);
 }
 
-CPU_INLINE int64_t bytes_of(enum ct_dtype dtype)
-{
-    return dtype == CT_F32 ? 4 : 2;
-}
-
 CPU_INLINE const char *row_of(enum ct_dtype dtype, const struct cpu_packed_from *f, int64_t row)
 {
-    return (const char *)f->at + row * f->stride * bytes_of(dtype);
+    return (const char *)f->at + row * f->stride * cpu_bytes_of(dtype);
 }
 
 /* A vector from i on as float32; those beyond n are zero. */
@@ -123,19 +118,19 @@ static void publish(bool stream)
 CPU_INLINE void pack_row(enum ct_dtype from, enum ct_dtype to, const struct cpu_lines *l,
                          const struct cpu_packed_from *f, int64_t row, char *at)
 {
-    const char *even = row_of(from, f, row), *odd = even + f->stride * bytes_of(from);
+    const char *even = row_of(from, f, row), *odd = even + f->stride * cpu_bytes_of(from);
     int64_t evens = row < f->rows ? f->columns : 0, odds = row + 1 < f->rows ? f->columns : 0,
-            next = ROWS_AHEAD * f->stride * bytes_of(from), columns = f->columns, panel = l->panel,
-            line = l->line;
+            next = ROWS_AHEAD * f->stride * cpu_bytes_of(from), columns = f->columns,
+            panel = l->panel, line = l->line;
     int lines = l->columns / CPU_LINE;
     bool round = l->round, stream = l->stream;
 
     for (int64_t i = 0; i < columns; at += panel)
         for (int j = 0; j < lines; j++)
             for (int part = 0; part < CPU_LINE; part += CPU_LANES, i += CPU_LANES) {
-                if (i * bytes_of(from) % CPU_LINE_BYTES == 0) {
-                    fetch(even + next + i * bytes_of(from));
-                    fetch(odd + next + i * bytes_of(from));
+                if (i * cpu_bytes_of(from) % CPU_LINE_BYTES == 0) {
+                    fetch(even + next + i * cpu_bytes_of(from));
+                    fetch(odd + next + i * cpu_bytes_of(from));
                 }
                 put(at + j * line + part * 4,
                     to == CT_F32 ? (vu)floats(from, even, i, evens, round)
@@ -214,7 +209,7 @@ void CPU_ISA(cpu_pack_columns)(const struct cpu_lines *l, const struct cpu_packe
 /* 16 pairs of rows as columns of pairs. */
 CPU_INLINE void pack_pairs(const struct cpu_packed_from *f, int64_t row, int64_t column, char *at)
 {
-    int64_t step = f->stride * bytes_of(CT_BF16);
+    int64_t step = f->stride * cpu_bytes_of(CT_BF16);
 
     for (int64_t r = 0; r < CPU_LINE; r += CPU_LANES)
         for (int64_t j = 0; j < CPU_LINE; j += CPU_LANES) {
@@ -224,8 +219,8 @@ CPU_INLINE void pack_pairs(const struct cpu_packed_from *f, int64_t row, int64_t
                 int64_t i = row + 2 * (r + k);
                 const char *even = row_of(CT_BF16, f, i);
 
-                fetch(even + CPU_PANEL * step + column * bytes_of(CT_BF16));
-                fetch(even + (CPU_PANEL + 1) * step + column * bytes_of(CT_BF16));
+                fetch(even + CPU_PANEL * step + column * cpu_bytes_of(CT_BF16));
+                fetch(even + (CPU_PANEL + 1) * step + column * cpu_bytes_of(CT_BF16));
                 square[k] = (vf)pairs(CT_BF16, even, i < f->rows ? f->columns : 0, even + step,
                                       i + 1 < f->rows ? f->columns : 0, column + j);
             }

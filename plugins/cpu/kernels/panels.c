@@ -1,8 +1,9 @@
 /*
- * Products of panels (products/unit.h): the rounding of results, and the unit "dots".
+ * Products of panels (products/unit.h): the rounding of results, and the units "dots" and
+ * "multiply_adds".
  *
- * dots: a block of up to 8 rows and 32 columns in 16 accumulators. Per pair of k there are two
- * loads of B, and for each row one broadcast and two dot products, so that the products are the
+ * A block of up to 8 rows and 32 columns in 16 accumulators. Per word of k there are two loads of
+ * B, and for each row one broadcast and two dot products or multiply-adds, so that these are the
  * limit and not the loads.
  */
 #include <ctitan/clock.h>
@@ -33,23 +34,41 @@ static void finish(const float *sum, int64_t rows, int64_t columns, const struct
         finish_as(CT_BF16, false, sum, rows, columns, to->at, to->row);
 }
 
-#ifdef CPU_BF16
+static void widen(const void *from, float *to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += CPU_LANES)
+        v_put(CT_F32, (char *)to, i, n, v_get(CT_BF16, from, i, n));
+}
+
+#if CPU_LANES == 16
 #define ROWS 8
-#define DEPTH 16 /* of B at a time: half a step */
-#define PAIRS (DEPTH / 2)
-#define PAIR_BYTES 64             /* of 16 columns */
+#define WORDS 8                   /* of k at a time: half a step */
+#define WORD_BYTES 64             /* of 16 columns */
 #define HALF (CPU_STEP_BYTES / 2) /* of a step: its left and its right columns */
-#define B_AHEAD CPU_STEP_BYTES    /* bytes of B to prefetch from L2 */
+/* Bytes of B to prefetch: what is read next, and what the first rows of a block find in no L2. */
+#define B_AHEAD CPU_STEP_BYTES
+#define B_SOON (4 * CPU_STEP_BYTES)
 
 /* Row r of A: every third row has a pointer, so that few registers hold addresses. A compiler that
    knew `row` would keep sums of it and of all offsets, in more registers than there are. */
-CPU_INLINE __m512bh pair_of(const char *const at[ROWS / 3 + 1], int64_t row, int r, int64_t offset)
+CPU_INLINE __m512 word_of(const char *const at[ROWS / 3 + 1], int64_t row, int r, int64_t offset)
 {
-    int32_t pair;
+    int32_t word;
 
     __asm__("" : "+r"(row));
-    memcpy(&pair, at[r / 3] + r % 3 * row + offset, sizeof(pair));
-    return (__m512bh)_mm512_set1_epi32(pair);
+    memcpy(&word, at[r / 3] + r % 3 * row + offset, sizeof(word));
+    return (__m512)_mm512_set1_epi32(word);
+}
+
+/* sum + a b, of numbers or of pairs. */
+CPU_INLINE __m512 product(const enum ct_dtype dtype, __m512 sum, __m512 a, __m512 b)
+{
+#ifdef CPU_BF16
+    if (dtype == CT_BF16)
+        return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+#endif
+    (void)dtype;
+    return _mm512_fmadd_ps(a, b, sum);
 }
 
 /* All loops over rows and halves are unrolled early: else the sums would pass through the stack. */
@@ -62,59 +81,66 @@ CPU_INLINE void load(const int rows, const int halves, const float *sum, __m512 
             c[r][h] = sum ? _mm512_loadu_ps(sum + r * CPU_PANEL + h * 16) : _mm512_setzero_ps();
 }
 
-CPU_INLINE void dots(const int rows, const int halves, const struct cpu_panel *a, const int64_t row,
-                     const int64_t pair, const char *b, int64_t depth, __m512 c[ROWS][2])
+CPU_INLINE void add(const enum ct_dtype dtype, const int rows, const int halves,
+                    const struct cpu_panel *a, const int64_t row, const int64_t word, const char *b,
+                    int64_t depth, __m512 c[ROWS][2])
 {
     const char *at[ROWS / 3 + 1];
+    int64_t words = (depth * cpu_bytes_of(dtype) + 3) / 4;
 
 #pragma GCC unroll 3
     for (int i = 0; i <= (rows - 1) / 3; i++)
         at[i] = a->at + 3 * i * row;
-    for (int64_t k = 0; k < depth; k += DEPTH) {
+    for (int64_t k = 0; k < words; k += WORDS) {
+        if (k % (2 * WORDS) == 0)
+            cpu_fetch_soon(a, k / (2 * WORDS));
 #pragma GCC unroll 8
-        for (int p = 0; p < PAIRS; p++) {
-            __m512bh columns[2];
+        for (int w = 0; w < WORDS; w++) {
+            __m512 columns[2];
 
 #pragma GCC unroll 2
             for (int h = 0; h < halves; h++) {
-                const char *from = b + p * PAIR_BYTES + h * HALF;
+                const char *from = b + w * WORD_BYTES + h * HALF;
 
-                columns[h] = (__m512bh)_mm512_loadu_si512(from);
+                columns[h] = _mm512_loadu_ps(from);
                 _mm_prefetch(from + B_AHEAD, _MM_HINT_T0);
+                _mm_prefetch(from + B_SOON, _MM_HINT_T1);
             }
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
-                __m512bh x = pair_of(at, row, r, p * pair);
+                __m512 x = word_of(at, row, r, w * word);
 
 #pragma GCC unroll 2
                 for (int h = 0; h < halves; h++)
-                    c[r][h] = _mm512_dpbf16_ps(c[r][h], x, columns[h]);
+                    c[r][h] = product(dtype, c[r][h], x, columns[h]);
             }
         }
 #pragma GCC unroll 3
         for (int i = 0; i <= (rows - 1) / 3; i++)
-            at[i] += k % CPU_PANEL ? a->step - PAIRS * pair : PAIRS * pair;
-        b += k % CPU_PANEL ? CPU_STEP_BYTES - PAIRS * PAIR_BYTES : PAIRS * PAIR_BYTES;
+            at[i] += k % (2 * WORDS) ? a->step - WORDS * word : WORDS * word;
+        b += k % (2 * WORDS) ? CPU_STEP_BYTES - WORDS * WORD_BYTES : WORDS * WORD_BYTES;
     }
 }
 
-/* Two kinds of A: in place, with pairs side by side; interleaved, with rows side by side. */
-CPU_INLINE void dots_of(const int rows, const int halves, const struct cpu_panel *a, const char *b,
-                        int64_t depth, __m512 c[ROWS][2])
+/* Two kinds of A: in place, with words side by side; interleaved, with rows side by side. */
+CPU_INLINE void add_panel(const enum ct_dtype dtype, const int rows, const int halves,
+                          const struct cpu_panel *a, const char *b, int64_t depth,
+                          __m512 c[ROWS][2])
 {
-    if (a->pair == 4)
-        dots(rows, halves, a, a->row, 4, b, depth, c);
+    if (a->word == 4)
+        add(dtype, rows, halves, a, a->row, 4, b, depth, c);
     else
-        dots(rows, halves, a, 4, 128, b, depth, c);
+        add(dtype, rows, halves, a, 4, 128, b, depth, c);
 }
 
-CPU_INLINE void multiply_part(const int rows, const int halves, const struct cpu_panel *a,
-                              const char *b, int64_t depth, float *sum, bool add)
+CPU_INLINE void multiply_part(const enum ct_dtype dtype, const int rows, const int halves,
+                              const struct cpu_panel *a, const char *b, int64_t depth, float *sum,
+                              bool more)
 {
     __m512 c[ROWS][2];
 
-    load(rows, halves, add ? sum : NULL, c);
-    dots_of(rows, halves, a, b, depth, c);
+    load(rows, halves, more ? sum : NULL, c);
+    add_panel(dtype, rows, halves, a, b, depth, c);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
@@ -122,16 +148,16 @@ CPU_INLINE void multiply_part(const int rows, const int halves, const struct cpu
             _mm512_storeu_ps(sum + r * CPU_PANEL + h * 16, c[r][h]);
 }
 
-static void multiply(const struct cpu_panel *a, const char *b, struct cpu_extent extent, float *sum,
-                     bool add)
+CPU_INLINE void multiply_as(const enum ct_dtype dtype, const struct cpu_panel *a, const char *b,
+                            struct cpu_extent extent, float *sum, bool more)
 {
     switch (extent.rows * 2 + (extent.columns > CPU_PANEL / 2)) {
 #define CASES(rows)                                                                                \
     case rows * 2:                                                                                 \
-        multiply_part(rows, 1, a, b, extent.depth, sum, add);                                      \
+        multiply_part(dtype, rows, 1, a, b, extent.depth, sum, more);                              \
         break;                                                                                     \
     case rows * 2 + 1:                                                                             \
-        multiply_part(rows, 2, a, b, extent.depth, sum, add);                                      \
+        multiply_part(dtype, rows, 2, a, b, extent.depth, sum, more);                              \
         break;
         CASES(1)
         CASES(2)
@@ -156,14 +182,13 @@ CPU_INLINE void put(enum ct_dtype dtype, bool add, __m512 c[ROWS][2], char *to, 
         }
 }
 
-static void complete(const struct cpu_panel *a, const char *b, int64_t depth, const float *sum,
-                     const struct cpu_result *to, struct cpu_beside *beside)
+CPU_INLINE void complete_as(const enum ct_dtype dtype, const struct cpu_panel *a, const char *b,
+                            int64_t depth, const float *sum, const struct cpu_result *to)
 {
     __m512 c[ROWS][2];
 
-    (void)beside;
     load(ROWS, 2, sum, c);
-    dots_of(ROWS, 2, a, b, depth, c);
+    add_panel(dtype, ROWS, 2, a, b, depth, c);
     if (to->dtype == CT_F32 && to->add)
         put(CT_F32, true, c, to->at, to->row);
     else if (to->dtype == CT_F32)
@@ -178,30 +203,60 @@ static void nothing(void)
 {
 }
 
-/* Pairs side by side for all columns of a panel. */
-static void interleave(const struct cpu_packed_from *from, char *to, int64_t panel)
+/* Words side by side for all columns of a panel. */
+static void interleave(enum ct_dtype dtype, const struct cpu_packed_from *from, char *to,
+                       int64_t panel)
 {
-    struct cpu_lines lines = cpu_panel_lines(panel);
+    struct cpu_lines lines = cpu_panel_lines(dtype, panel);
 
     lines.line = CPU_LINE_BYTES;
     lines.row = 2 * CPU_LINE_BYTES;
     CPU_ISA(cpu_pack_rows)(&lines, from, to);
 }
 
-static const struct cpu_unit unit = {
-    .name = "dots",
-    .rows = ROWS,
-    .partial = true,
-    .depth = 1024,
-    .columns = 128,
-    .block = 512 << 10,
-    .begin = nothing,
-    .end = nothing,
-    .multiply = multiply,
-    .complete = complete,
-    .pack_transposed = interleave,
-    .packed = {.row = 4, .pair = 128, .step = CPU_STEP_BYTES},
-};
+/* The unit `unit_` name, for a dtype; panels of gradients are so deep. */
+#define UNIT_OF(unit_name, unit_dtype, unit_depth)                                                 \
+    static void multiply_##unit_name(const struct cpu_panel *a, const char *b,                     \
+                                     struct cpu_extent extent, float *sum, bool more)              \
+    {                                                                                              \
+        multiply_as(unit_dtype, a, b, extent, sum, more);                                          \
+    }                                                                                              \
+    static void complete_##unit_name(const struct cpu_panel *a, const char *b, int64_t depth,      \
+                                     const float *sum, const struct cpu_result *to,                \
+                                     struct cpu_beside *beside)                                    \
+    {                                                                                              \
+        (void)beside;                                                                              \
+        complete_as(unit_dtype, a, b, depth, sum, to);                                             \
+    }                                                                                              \
+    static void pack_##unit_name(const struct cpu_packed_from *from, char *to, int64_t panel)      \
+    {                                                                                              \
+        interleave(unit_dtype, from, to, panel);                                                   \
+    }                                                                                              \
+    static const struct cpu_unit unit_##unit_name = {                                              \
+        .name = #unit_name,                                                                        \
+        .dtype = unit_dtype,                                                                       \
+        .rows = ROWS,                                                                              \
+        .partial = true,                                                                           \
+        .depth = unit_depth,                                                                       \
+        .columns = 128,                                                                            \
+        .block = 512 << 10,                                                                        \
+        .begin = nothing,                                                                          \
+        .end = nothing,                                                                            \
+        .multiply = multiply_##unit_name,                                                          \
+        .complete = complete_##unit_name,                                                          \
+        .pack_transposed = pack_##unit_name,                                                       \
+        .packed = {.row = 4, .word = 128, .step = CPU_STEP_BYTES},                                 \
+    };
+
+UNIT_OF(multiply_adds, CT_F32, 512)
+#define MULTIPLY_ADDS &unit_multiply_adds
+#else
+#define MULTIPLY_ADDS NULL
+#endif
+
+#ifdef CPU_BF16
+UNIT_OF(dots, CT_BF16, 1024)
+
 #define CHAINS 12
 
 /* Seconds of so many dot products, or multiply-adds, in independent chains: the best of several. */
@@ -232,9 +287,11 @@ static double dots_rate(void *context)
     return time_chains(false) / time_chains(true);
 }
 
-#define UNIT &unit, dots_rate
+#define DOTS &unit_dots
+#define RATE dots_rate
 #else
-#define UNIT NULL, NULL
+#define DOTS NULL
+#define RATE NULL
 #endif
 
 const struct cpu_panels CPU_ISA(cpu_panels) = {CPU_ISA(cpu_pack_rows),
@@ -243,4 +300,7 @@ const struct cpu_panels CPU_ISA(cpu_panels) = {CPU_ISA(cpu_pack_rows),
                                                finish,
                                                CPU_ISA(cpu_swiglu_row),
                                                CPU_ISA(cpu_swiglu_grad_row),
-                                               UNIT};
+                                               widen,
+                                               DOTS,
+                                               MULTIPLY_ADDS,
+                                               RATE};

@@ -1,7 +1,8 @@
 /*
  * See choice.h. Both ways run in turn on all threads of the rank, and the median of the ratios of
- * their times counts. As in a step, A is in the caches as far as it fits, and B and C are not. Own
- * kernels must be faster by MARGIN.
+ * their times counts. As in a step, A is in the caches as far as it fits, and B and C are not; and
+ * own kernels read padded rows, where the plan would pad them. Own kernels must be faster by
+ * MARGIN.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,10 +16,11 @@
 
 #define PAIRS 7
 #define MARGIN 1.02
-#define FLOPS 4e9      /* of a measured product of rows, by fewer of them */
-#define MOST 2048      /* rows, columns and depth of a measured gradient: for larger ones too */
-#define MOST_ROWS 4096 /* the same for products of rows */
-#define ONE 0x3f80     /* 1 in bfloat16 */
+#define FLOPS 4e9          /* of a measured product of rows, by fewer of them */
+#define MOST 2048          /* rows, columns and depth of a measured gradient: for larger ones too */
+#define MOST_ROWS 4096     /* the same for products of rows */
+#define PAD CPU_LINE_BYTES /* elements, at most */
+#define ONE 0x3f80         /* 1 in bfloat16; two of them are nearly 1 in float32 */
 
 static int rising(const void *a, const void *b)
 {
@@ -58,11 +60,11 @@ static void evict(const void *memory, size_t bytes)
    known. */
 static double compare(const struct cpu_gemm_spec *s, struct cpu_gemm *const ways[2])
 {
-    size_t packed = cpu_product_packed_bytes(CPU_FORWARD, s->n, s->k),
+    size_t packed = cpu_product_packed_bytes(CPU_FORWARD, s->n, s->k, s->b_type),
            other = cpu_gemm_workspace(ways[0]), own = cpu_gemm_workspace(ways[1]);
     size_t b_bytes = packed + packed / 8, c_bytes = elements(s->m, s->n) * 4;
-    void *a = filled(elements(s->m, s->k) * 2), *b = filled(b_bytes), *c = filled(c_bytes),
-         *memory = filled(other > own ? other : own);
+    void *a = filled(elements(s->m, s->k + PAD) * ct_dtype_size(s->a_type)), *b = filled(b_bytes),
+         *c = filled(c_bytes), *memory = filled(other > own ? other : own);
     double ratio[PAIRS];
     bool ok = a && b && c && memory;
 
@@ -97,6 +99,9 @@ static double measure(void *context)
 
     for (int own = 0; ok && own < 2; own++) {
         s.own = own;
+        if (own && !s.b_row && cpu_config.pad_rows &&
+            !cpu_in_place(s.a_row * cpu_bytes_of(s.a_type)))
+            s.a_row += CPU_LINE_BYTES / cpu_bytes_of(s.a_type);
         ok = cpu_gemm_prepare_as(&s, &ways[own]) >= 0;
     }
     return ok ? compare(&s, ways) : -1;
@@ -110,7 +115,8 @@ static bool faster(const struct cpu_gemm_spec *shape, const char *what)
 
     if (cpu_config.products != CPU_PRODUCTS_AUTO)
         return cpu_config.products != CPU_PRODUCTS_ONEDNN;
-    snprintf(name, sizeof(name), "%s.%s.%d", cpu_unit()->name, what, cpu_threads());
+    snprintf(name, sizeof(name), "%s.%s.%d", cpu_unit(cpu_gemm_dtype(shape))->name, what,
+             cpu_threads());
     return cpu_tuned(name, measure, &s) > MARGIN;
 }
 
@@ -131,17 +137,18 @@ bool cpu_choose_panels(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dty
     struct cpu_gemm_spec s = {.m = clamp(FLOPS / 2 / (double)(columns * depth + 1), 64, 1024),
                               .n = columns,
                               .k = depth,
-                              .a_type = CT_BF16,
-                              .b_type = CT_BF16,
-                              .c_type = CT_BF16,
+                              .a_type = dtype,
+                              .b_type = dtype,
+                              .c_type = dtype,
                               .a_row = depth,
                               .a_col = 1,
                               .c_row = columns,
                               .b_use = use};
+    const struct cpu_unit *unit = cpu_unit(dtype);
     char what[80];
 
     snprintf(what, sizeof(what), "rows.%lldx%lld", (long long)columns, (long long)depth);
-    return dtype == CT_BF16 && n && k && cpu_unit() && faster(&s, what);
+    return n && k && unit && faster(&s, what);
 }
 
 static bool choose_gradient(const struct cpu_gemm_spec *spec)
@@ -154,6 +161,7 @@ static bool choose_gradient(const struct cpu_gemm_spec *spec)
     s.k = least(s.k, MOST);
     s.a_col = s.m;
     s.b_row = s.c_row = s.n;
+    s.a_type = s.b_type = cpu_gemm_dtype(spec);
     s.accumulate = true;
     snprintf(what, sizeof(what), "gradient.%lldx%lldx%lld", (long long)s.m, (long long)s.n,
              (long long)s.k);
@@ -162,7 +170,9 @@ static bool choose_gradient(const struct cpu_gemm_spec *spec)
 
 bool cpu_choose_own(const struct cpu_gemm_spec *s)
 {
-    if (!cpu_unit() || !cpu_product_takes(s))
+    const struct cpu_unit *unit = cpu_unit(cpu_gemm_dtype(s));
+
+    if (!unit || !cpu_product_takes(unit, s))
         return false;
     if (s->b_row)
         return choose_gradient(s);

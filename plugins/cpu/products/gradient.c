@@ -57,6 +57,12 @@ static int64_t columns_of_task(const struct cpu_product *p, int64_t panels)
     return best;
 }
 
+/* Bytes of `columns` columns of a packed operand. */
+static int64_t packed_bytes(const struct cpu_product *p, int64_t columns)
+{
+    return panels_of(columns) * panel_bytes(p->unit->dtype, p->packed);
+}
+
 void cpu_plan_gradients(struct cpu_product *p, const struct cpu_gradient *each, int count)
 {
     const struct cpu_gemm_spec *s = &p->spec;
@@ -73,21 +79,15 @@ void cpu_plan_gradients(struct cpu_product *p, const struct cpu_gradient *each, 
     p->depth = least(up(s->k, CPU_PANEL), p->unit->depth);
     p->packed = least(up(s->k, CPU_PANEL), PACKED_ROWS);
     p->lane_bytes =
-        cpu_lane_bytes((p->shared_a ? 0 : p->rows * p->packed * 2) + p->rows * p->columns * 4);
-}
-
-/* Bytes of `columns` columns of an operand that all threads have packed. */
-static size_t packed_bytes(const struct cpu_product *p, int64_t columns)
-{
-    return (size_t)(p->packed * up(columns, CPU_PANEL) * 2);
+        cpu_lane_bytes((p->shared_a ? 0 : packed_bytes(p, p->rows)) + p->rows * p->columns * 4);
 }
 
 size_t cpu_gradients_memory(const struct cpu_product *p, const struct cpu_gradient *each, int count)
 {
-    size_t bytes = p->lane_bytes * (size_t)p->threads + packed_bytes(p, p->spec.n);
+    size_t bytes = p->lane_bytes * (size_t)p->threads + (size_t)packed_bytes(p, p->spec.n);
 
     for (int i = 0; p->shared_a && i < count; i++)
-        bytes += packed_bytes(p, each[i].spec.m);
+        bytes += (size_t)packed_bytes(p, each[i].spec.m);
     return bytes + cpu_tasks_bytes(p->threads);
 }
 
@@ -112,26 +112,39 @@ struct run {
 
 /* Rows of a matrix [depth][columns] into chunks of p->depth rows: the panels of a chunk lie side by
    side, so that those of a block fall into different sets of a cache. */
-static void pack_chunks(const struct run *run, bool transposed, const char *at, int64_t stride,
-                        int64_t columns, struct cpu_range rows, char *to)
+static void pack_chunks(const struct run *run, bool transposed,
+                        const struct cpu_packed_from *matrix, struct cpu_range rows, char *to)
 {
     const struct cpu_product *p = run->plan;
+    enum ct_dtype dtype = p->unit->dtype;
+    int64_t row = matrix->stride * cpu_bytes_of(matrix->dtype);
 
     for (int64_t k = 0; k < run->depth; k += p->depth) {
         int64_t begin = most(k, rows.begin), depth = least(p->depth, run->depth - k),
-                panel = panels_of(depth) * CPU_STEP_BYTES;
-        struct cpu_packed_from from = {CT_BF16, at + (run->k + begin) * stride * 2, stride,
-                                       least(k + depth, rows.end) - begin, columns};
-        struct cpu_lines lines = cpu_panel_lines(panel);
-        char *step = to + (begin - k) / CPU_PANEL * CPU_STEP_BYTES;
+                panel = panel_bytes(dtype, depth);
+        struct cpu_packed_from from = *matrix;
+        struct cpu_lines lines = cpu_panel_lines(dtype, panel);
+        char *step = to + panel_bytes(dtype, begin - k);
+
+        from.at = (const char *)matrix->at + (run->k + begin) * row;
+        from.rows = least(k + depth, rows.end) - begin;
 
         lines.stream = true; /* what other cores have read of B is slow to write again */
         if (from.rows > 0 && transposed)
             p->unit->pack_transposed(&from, step, panel);
         else if (from.rows > 0)
             cpu_panels()->pack_rows(&lines, &from, step);
-        to += panels_of(columns) * panel;
+        to += panels_of(matrix->columns) * panel;
     }
+}
+
+/* Columns of A as it is stored: rows of C. */
+static struct cpu_packed_from columns_of_a(const struct call *call, int64_t column, int64_t columns)
+{
+    const struct cpu_gemm_spec *s = &call->product->spec;
+
+    return (struct cpu_packed_from){s->a_type, call->a + column * cpu_bytes_of(s->a_type), s->a_col,
+                                    0, columns};
 }
 
 /* Each thread reads whole rows, which follow each other in memory. */
@@ -141,9 +154,14 @@ static void pack_shared(void *context, int thread, int threads)
     const struct cpu_gemm_spec *s = &run->plan->spec;
     struct cpu_range mine = cpu_share(run->depth, CPU_PANEL, thread, threads);
 
-    pack_chunks(run, false, run->shard->call.b, s->b_row, s->n, mine, run->b);
-    for (const struct shard *a = run->shard; a < run->shard + run->shards && a->a; a++)
-        pack_chunks(run, true, a->call.a, a->product.spec.a_col, a->product.spec.m, mine, a->a);
+    pack_chunks(run, false,
+                &(struct cpu_packed_from){s->b_type, run->shard->call.b, s->b_row, 0, s->n}, mine,
+                run->b);
+    for (const struct shard *a = run->shard; a < run->shard + run->shards && a->a; a++) {
+        struct cpu_packed_from from = columns_of_a(&a->call, 0, a->product.spec.m);
+
+        pack_chunks(run, true, &from, mine, a->a);
+    }
 }
 
 /* Packed rows of A^T: `rows` of them, which begin at row `row` of C. */
@@ -161,7 +179,7 @@ static void multiply_block(const struct run *run, const struct call *call,
     const char *b = run->b, *panels = a->at;
 
     for (int64_t k = 0; k < run->depth; k += p->depth) {
-        int64_t depth = least(p->depth, run->depth - k), panel = panels_of(depth) * CPU_STEP_BYTES;
+        int64_t depth = least(p->depth, run->depth - k), panel = panel_bytes(p->unit->dtype, depth);
         struct strip s = {.a = p->unit->packed,
                           .b = b + column / CPU_PANEL * panel,
                           .panel = panel,
@@ -193,9 +211,9 @@ static void run_own_rows(const struct run *run, const struct call *call, int64_t
 {
     const struct cpu_gemm_spec *s = &call->product->spec;
     struct packed_rows a = {lane->memory, row, rows};
+    struct cpu_packed_from from = columns_of_a(call, row, rows);
 
-    pack_chunks(run, true, call->a + row * 2, s->a_col, rows, (struct cpu_range){0, run->depth},
-                lane->memory);
+    pack_chunks(run, true, &from, (struct cpu_range){0, run->depth}, lane->memory);
     for (int64_t column = 0; column < s->n; column += call->product->columns)
         multiply_block(run, call, &a, row, rows, column, sums, lane);
 }
@@ -233,7 +251,7 @@ static void run_tasks(void *context, int thread, int threads)
     const struct run *run = context;
     const struct cpu_product *p = run->plan;
     struct lane lane = cpu_lane_of(run->lanes, p->lane_bytes, thread);
-    float *sums = (float *)(lane.memory + (p->shared_a ? 0 : p->rows * p->packed * 2));
+    float *sums = (float *)(lane.memory + (p->shared_a ? 0 : packed_bytes(p, p->rows)));
     int64_t task;
 
     (void)threads;

@@ -1,15 +1,18 @@
 /* See product.h. */
 #include "strip.h"
 
-bool cpu_product_takes(const struct cpu_gemm_spec *s)
+static bool reads(const struct cpu_unit *unit, enum ct_dtype dtype)
 {
-    bool halves = s->a_type == CT_BF16 && s->b_type == CT_BF16 && !s->lanes;
+    return dtype == unit->dtype || (unit->dtype == CT_F32 && dtype == CT_BF16);
+}
 
-    if (!halves || !s->m || !s->n || !s->k)
+bool cpu_product_takes(const struct cpu_unit *unit, const struct cpu_gemm_spec *s)
+{
+    if (s->lanes || !s->m || !s->n || !s->k || !reads(unit, s->a_type))
         return false;
     if (s->b_row == 0)
-        return s->a_col == 1;
-    return s->a_row == 1 && s->b_col == 1 && s->c_type == CT_F32;
+        return s->a_col == 1 && s->b_type == unit->dtype;
+    return s->a_row == 1 && s->b_col == 1 && s->c_type == CT_F32 && reads(unit, s->b_type);
 }
 
 static struct cpu_product begin_plan(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec,
@@ -83,14 +86,14 @@ void cpu_gradients_run(const struct cpu_unit *unit, int threads, const struct cp
 
 /* ---- packed weights ---- */
 
-size_t cpu_product_packed_bytes(enum cpu_use use, int64_t n, int64_t k)
+size_t cpu_product_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype)
 {
     int64_t columns = use == CPU_FORWARD ? n : k, depth = use == CPU_FORWARD ? k : n;
 
-    return (size_t)(panels_of(columns) * panels_of(depth) * CPU_STEP_BYTES);
+    return (size_t)(panels_of(columns) * panel_bytes(dtype, depth));
 }
 
-struct cpu_lines cpu_product_lines(enum cpu_use use, int64_t n, int64_t k)
+struct cpu_lines cpu_product_lines(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype)
 {
-    return cpu_panel_lines(panels_of(use == CPU_FORWARD ? k : n) * CPU_STEP_BYTES);
+    return cpu_panel_lines(dtype, panel_bytes(dtype, use == CPU_FORWARD ? k : n));
 }

@@ -1,5 +1,6 @@
 /*
- * Products of bfloat16 matrices by own kernels (unit.h): C[m, n] (+)= A B, summed in float32.
+ * Products of matrices by own kernels (unit.h): C[m, n] (+)= A B, summed in float32. A unit for
+ * float32 takes bfloat16 as well, and widens it where it copies or packs.
  *
  * Two kinds, as the linear layers need them:
  *   rows      A[m, k] in rows, B packed in panels once per step: y = x w^T and dx = dy w
@@ -27,8 +28,15 @@ struct cpu_product {
     size_t lane_bytes;
 };
 
-/* False if only oneDNN multiplies such matrices. */
-bool cpu_product_takes(const struct cpu_gemm_spec *spec);
+/* Whether rows of A that lie so far apart, in bytes, are read in place. Those that are a multiple
+   of 2 KB apart fall into a few sets of the L1 cache: the plan pads them, or they are copied. */
+static inline bool cpu_in_place(int64_t row)
+{
+    return row % 2048 || row == 2048;
+}
+
+/* Whether a unit multiplies such matrices. */
+bool cpu_product_takes(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec);
 void cpu_product_plan(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, int threads,
                       struct cpu_product *product);
 size_t cpu_product_workspace(const struct cpu_product *product);
@@ -50,8 +58,8 @@ size_t cpu_gradients_workspace(const struct cpu_unit *unit, int threads,
 void cpu_gradients_run(const struct cpu_unit *unit, int threads, const struct cpu_gradient *each,
                        int count, const void *b, void *workspace);
 
-/* Bytes of w[n, k] packed for a use, and how it lies in them. */
-size_t cpu_product_packed_bytes(enum cpu_use use, int64_t n, int64_t k);
-struct cpu_lines cpu_product_lines(enum cpu_use use, int64_t n, int64_t k);
+/* Bytes of w[n, k] packed for a use and a unit of a dtype, and how it lies in them. */
+size_t cpu_product_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype);
+struct cpu_lines cpu_product_lines(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype);
 
 #endif

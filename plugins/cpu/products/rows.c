@@ -4,7 +4,7 @@
 
 #include "strip.h"
 
-#define DEPTH 1024
+#define ROW_BYTES 2048 /* of A, of one block */
 #define ROWS 256
 #define TASK_ROWS 64        /* at least */
 #define B_BYTES (512 << 10) /* where k is split */
@@ -15,46 +15,67 @@ static int64_t parts(int64_t blocks, int64_t other, int threads)
     return least(blocks, (threads + other - 1) / other);
 }
 
+/* A copied row of A, of one block: not a multiple of 2 KB. */
+static int64_t copied_row(const struct cpu_product *p)
+{
+    return p->depth * element_bytes(p) + CPU_LINE_BYTES;
+}
+
+static int64_t copied_bytes(const struct cpu_product *p)
+{
+    return CPU_PANEL * copied_row(p);
+}
+
 void cpu_plan_rows(struct cpu_product *p)
 {
     const struct cpu_gemm_spec *s = &p->spec;
-    int64_t parts_of_k = (s->k + DEPTH - 1) / DEPTH, n = s->n / pieces(s), columns, block, rows;
+    int64_t size = element_bytes(p), parts_of_k = (s->k * size + ROW_BYTES - 1) / ROW_BYTES,
+            n = s->n / pieces(s), columns, block, rows;
 
-    p->depth = up((s->k + parts_of_k - 1) / parts_of_k, CPU_PANEL); /* equal parts */
+    p->depth = up((s->k + parts_of_k - 1) / parts_of_k, cpu_step_depth(p->unit->dtype)); /* equal */
     p->by_rows = parts(panels_of(s->m), 1, p->threads);
     p->by_columns = parts(panels_of(n), p->by_rows, p->threads);
     columns = panels_of(panels_of(n) * CPU_PANEL / p->by_columns) * CPU_PANEL;
     block = parts_of_k > 1 ? B_BYTES : p->unit->block;
-    p->columns = least(columns, block / 2 / p->depth / pieces(s) / CPU_PANEL * CPU_PANEL);
+    p->columns = least(columns, block / size / p->depth / pieces(s) / CPU_PANEL * CPU_PANEL);
     rows = (panels_of(s->m) + p->by_rows - 1) / p->by_rows * CPU_PANEL;
     p->task_rows = least(rows, most(TASK_ROWS, least(up(rows / 2, CPU_PANEL), ROWS)));
     p->rows = s->k > p->depth ? p->task_rows : CPU_PANEL;
     p->down = (rows + p->task_rows - 1) / p->task_rows;
     p->across = (columns + p->columns - 1) / p->columns;
-    p->passed_at = CPU_PANEL * (2 * p->depth + 64) + p->rows * p->columns * pieces(s) * 4;
+    p->passed_at = copied_bytes(p) + p->rows * p->columns * pieces(s) * 4;
     p->lane_bytes = cpu_lane_bytes(p->passed_at + (s->passed ? 2 * passed_bytes(p) : 0));
 }
 
-/* Rows from `row` on, k from `k` on. What the unit would read beyond A is copied beside zeros; so
-   are rows that lie a multiple of 2 KB apart, in the same few sets of the L1 cache. */
+static void copy_row(const struct cpu_product *p, const char *from, char *to, int64_t n)
+{
+    if (p->spec.a_type == p->unit->dtype)
+        memcpy(to, from, (size_t)(n * element_bytes(p)));
+    else
+        cpu_panels()->widen(from, (float *)to, n);
+}
+
+/* Rows from `row` on, k from `k` on: in place, or where the unit would read beyond A, copied beside
+   zeros. */
 static struct cpu_panel panel_of_a(const struct call *call, int64_t row, int64_t k, int64_t depth,
                                    char *copy)
 {
     const struct cpu_product *p = call->product;
     const struct cpu_gemm_spec *s = &p->spec;
-    int64_t rows = least(CPU_PANEL, s->m - row), stride = s->a_row * 2, copied = p->depth * 2 + 64;
-    const char *at = call->a + row * stride + k * 2;
+    int64_t rows = least(CPU_PANEL, s->m - row), stride = a_row_bytes(p), copied = copied_row(p),
+            size = element_bytes(p), whole = up(depth, cpu_step_depth(p->unit->dtype));
+    const char *at = call->a + row * stride + k * cpu_bytes_of(s->a_type);
 
-    if (depth % CPU_PANEL == 0 && (rows == CPU_PANEL || p->unit->partial) &&
-        (stride % 2048 || stride == 2048))
-        return (struct cpu_panel){at, stride, 4, 2 * CPU_PANEL};
+    if (s->a_type == p->unit->dtype && depth == whole && (rows == CPU_PANEL || p->unit->partial) &&
+        cpu_in_place(stride))
+        return (struct cpu_panel){at, stride, 4, CPU_LINE_BYTES};
     for (int64_t r = 0; r < CPU_PANEL; r++) {
-        int64_t bytes = r < rows ? depth * 2 : 0;
+        int64_t n = r < rows ? depth : 0;
 
-        memcpy(copy + r * copied, at + r * stride, (size_t)bytes);
-        memset(copy + r * copied + bytes, 0, (size_t)(up(depth, CPU_PANEL) * 2 - bytes));
+        copy_row(p, at + r * stride, copy + r * copied, n);
+        memset(copy + r * copied + n * size, 0, (size_t)((whole - n) * size));
     }
-    return (struct cpu_panel){copy, copied, 4, 2 * CPU_PANEL};
+    return (struct cpu_panel){copy, copied, 4, CPU_LINE_BYTES};
 }
 
 /* Rows [row, end) of C, columns of one block of B. */
@@ -63,12 +84,13 @@ static void run_block(const struct call *call, int64_t row, int64_t end, int64_t
 {
     const struct cpu_product *p = call->product;
     const struct cpu_gemm_spec *spec = &p->spec;
-    int64_t panel = up(spec->k, CPU_PANEL) * 2 * CPU_PANEL;
-    float *sums = (float *)(lane->memory + CPU_PANEL * (2 * p->depth + 64));
+    int64_t panel = panel_bytes(p->unit->dtype, spec->k), a_bytes = cpu_bytes_of(spec->a_type);
+    float *sums = (float *)(lane->memory + copied_bytes(p));
 
     for (int64_t k = 0; k < spec->k; k += p->depth) {
         bool last = k + p->depth >= spec->k;
-        struct strip s = {.b = call->b + column / CPU_PANEL * panel + k * 2 * CPU_PANEL,
+        struct strip s = {.b =
+                              call->b + column / CPU_PANEL * panel + panel_bytes(p->unit->dtype, k),
                           .panel = panel,
                           .column = column,
                           .columns = columns,
@@ -88,7 +110,7 @@ static void run_block(const struct call *call, int64_t row, int64_t end, int64_t
             s.row = i;
             s.rows = least(p->unit->rows, end - i);
             s.sums = sums + (i - row - first) * p->columns * pieces(spec) + first * CPU_PANEL;
-            s.next = call->a + ((i + s.rows) * spec->a_row + k) * 2;
+            s.next = call->a + ((i + s.rows) * spec->a_row + k) * a_bytes;
             cpu_multiply_strip(call, &s, lane);
         }
     }

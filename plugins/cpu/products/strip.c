@@ -59,7 +59,7 @@ static struct cpu_result results_at(const struct call *call, const struct lane *
                                     const struct strip *s, const struct place *at)
 {
     const struct cpu_gemm_spec *spec = &call->product->spec;
-    int64_t size = (int64_t)ct_dtype_size(spec->c_type), row = spec->c_row * size;
+    int64_t size = cpu_bytes_of(spec->c_type), row = spec->c_row * size;
     char *c = call->c;
 
     if (spec->passed)
@@ -75,43 +75,26 @@ static struct cpu_result results_at(const struct call *call, const struct lane *
     return (struct cpu_result){spec->c_type, c + s->row * row + at->column * size, row, s->add};
 }
 
-/* Results that are written soon come into the caches. */
+/* Results that are written soon come into the L2 cache: L1 has few lines under way at a time. */
 static void fetch_results(const struct cpu_result *to, int64_t rows, int64_t columns)
 {
-    int64_t bytes = columns * (int64_t)ct_dtype_size(to->dtype);
+    int64_t bytes = columns * cpu_bytes_of(to->dtype);
 
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < bytes; i += CPU_LINE_BYTES)
-            __builtin_prefetch(to->at + r * to->row + i, 1);
+            __builtin_prefetch(to->at + r * to->row + i, 1, 2);
 }
 
-/* Of the next strip. */
-static int64_t next_rows(const struct cpu_product *p, const struct strip *s)
+/* With the products of each panel, some rows of the next strip are fetched. */
+static void fetch_next(const struct cpu_product *p, const struct strip *s, struct cpu_panel *a,
+                       int64_t panel, int64_t panels)
 {
-    return s->next ? least(p->unit->rows, p->spec.m - s->row - s->rows) : 0;
-}
+    int64_t rows = s->next ? least(p->unit->rows, p->spec.m - s->row - s->rows) : 0,
+            each = (rows + panels - 1) / panels, first = panel * each;
 
-/* So do the next rows of A, from byte `from` of each on. Returns how far they came. */
-static int64_t fetch_next(const struct cpu_product *p, const struct strip *s, int64_t from,
-                          int64_t end)
-{
-    int64_t rows = next_rows(p, s);
-
-    for (; rows > 0 && from < end; from += CPU_LINE_BYTES)
-        for (int64_t r = 0; r < rows; r++)
-            __builtin_prefetch(s->next + r * p->spec.a_row * 2 + from);
-    return from;
-}
-
-/* The unit fetches them beside the products of the panels: some rows with each. */
-static void fetch_beside(const struct cpu_product *p, const struct strip *s,
-                         struct cpu_beside *beside, int64_t panel, int64_t panels)
-{
-    int64_t rows = next_rows(p, s), each = (rows + panels - 1) / panels, first = panel * each;
-
-    beside->rows = (int)least(each, rows > first ? rows - first : 0);
-    beside->row = p->spec.a_row * 2;
-    beside->next = s->next + first * beside->row;
+    a->soon_rows = (int)most(0, least(each, rows - first));
+    a->soon_row = a_row_bytes(p);
+    a->soon = s->next + first * a->soon_row;
 }
 
 /* A strip's epilogue runs after the next strip's products: by then its lines are in the caches, and
@@ -133,7 +116,8 @@ void cpu_multiply_strip(const struct call *call, const struct strip *s, struct l
 {
     const struct cpu_product *p = call->product;
     const struct cpu_unit *unit = p->unit;
-    int64_t whole = 0, fetched = 0, panels = panels_of(s->columns) * pieces(&p->spec);
+    int64_t whole = 0, panels = panels_of(s->columns) * pieces(&p->spec);
+    struct cpu_panel a = s->a;
 
     if (s->last && s->rows == unit->rows)
         whole = least(panels, (p->spec.n - s->column) / CPU_PANEL);
@@ -142,16 +126,13 @@ void cpu_multiply_strip(const struct call *call, const struct strip *s, struct l
         float *sum = s->sums + j * CPU_BLOCK;
         struct cpu_result to = results_at(call, lane, s, &at);
 
-        if (unit->beside)
-            fetch_beside(p, s, lane->beside, j, panels);
-        else
-            fetched = fetch_next(p, s, fetched, s->depth * 2 * (j + 1) / panels);
+        fetch_next(p, s, &a, j, panels);
         if (s->last && (s->add || !unit->beside) && !p->spec.passed)
             fetch_results(&to, s->rows, least(CPU_PANEL, p->spec.n - at.column));
         if (j < whole)
-            unit->complete(&s->a, at.b, s->depth, s->begun ? sum : NULL, &to, lane->beside);
+            unit->complete(&a, at.b, s->depth, s->begun ? sum : NULL, &to, lane->beside);
         else
-            unit->multiply(&s->a, at.b, (struct cpu_extent){(int)s->rows, CPU_PANEL, s->depth}, sum,
+            unit->multiply(&a, at.b, (struct cpu_extent){(int)s->rows, CPU_PANEL, s->depth}, sum,
                            s->begun);
     }
     for (int64_t j = whole; s->last && j < panels; j++) {

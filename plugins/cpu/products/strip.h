@@ -28,6 +28,26 @@ static inline int64_t panels_of(int64_t n)
     return (n + CPU_PANEL - 1) / CPU_PANEL;
 }
 
+/* Bytes of a panel, so deep. */
+static inline int64_t panel_bytes(enum ct_dtype dtype, int64_t depth)
+{
+    int64_t step = cpu_step_depth(dtype);
+
+    return (depth + step - 1) / step * CPU_STEP_BYTES;
+}
+
+/* Bytes of an element that the unit reads. */
+static inline int64_t element_bytes(const struct cpu_product *p)
+{
+    return cpu_bytes_of(p->unit->dtype);
+}
+
+/* Bytes between rows of A as it is stored. */
+static inline int64_t a_row_bytes(const struct cpu_product *p)
+{
+    return p->spec.a_row * cpu_bytes_of(p->spec.a_type);
+}
+
 /* Matrices that C's columns lie in. */
 static inline int64_t pieces(const struct cpu_gemm_spec *s)
 {
@@ -37,7 +57,7 @@ static inline int64_t pieces(const struct cpu_gemm_spec *s)
 /* Bytes of a strip's results that an epilogue alone reads. */
 static inline int64_t passed_bytes(const struct cpu_product *p)
 {
-    return p->unit->rows * p->columns * (int64_t)ct_dtype_size(p->spec.c_type);
+    return p->unit->rows * p->columns * cpu_bytes_of(p->spec.c_type);
 }
 
 /* The operands of a product. */

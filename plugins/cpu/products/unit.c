@@ -27,9 +27,13 @@ const struct cpu_unit *cpu_best_unit(void)
     return cpu_panels()->dots;
 }
 
-const struct cpu_unit *cpu_unit(void)
+const struct cpu_unit *cpu_unit(enum ct_dtype dtype)
 {
-    if (!cpu_bf16_native() || cpu_config.products == CPU_PRODUCTS_ONEDNN)
+    if (cpu_config.products == CPU_PRODUCTS_ONEDNN)
+        return NULL;
+    if (dtype == CT_F32)
+        return cpu_panels()->multiply_adds;
+    if (!cpu_bf16_native())
         return NULL;
     return cpu_config.products == CPU_PRODUCTS_EMULATED ? &cpu_unit_emulated : cpu_best_unit();
 }

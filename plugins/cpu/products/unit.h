@@ -1,17 +1,19 @@
 /*
- * Units that multiply bfloat16 numbers, and the layout that they read.
+ * Units that multiply matrices of bfloat16 or float32, and the layout that they read.
  *
- * A panel of B[k][n] holds PANEL columns in steps of PANEL rows, 2 KB each: two tiles of 16
- * columns, and in a tile 16 pairs of rows: element [pair][2 c + i] of a tile is B(2 pair + i, c).
- * Rows and columns beyond the matrix are zero. A panel is contiguous: 64 bytes for each row.
+ * Words are 4 bytes: a number in float32, or a pair of neighbours along k in bfloat16. A panel of
+ * B[k][n] holds PANEL columns in steps of 16 words of k, 2 KB each: two tiles of 16 columns, and in
+ * a tile 16 rows of words. Of pairs, element [pair][2 c + i] of a tile is B(2 pair + i, c). Rows
+ * and columns beyond the matrix are zero. A panel is contiguous.
  *
  * A unit multiplies some rows of A with one panel and adds to a block of float32 sums. Each sum
  * runs through k in one order, whatever the blocking and the number of threads, so results do not
  * depend on them. Inputs and results below 2^-126 count as zero.
  *
- *   dots       AVX512_BF16: pairs of A broadcast against two vectors of B
- *   tiles      AMX: 32 rows of A as two tiles against the two tiles of B
- *   emulated   the tile unit in C, bit for bit: for tests on processors without one
+ *   dots            AVX512_BF16: pairs of A broadcast against two vectors of B
+ *   multiply_adds   AVX-512, float32: the same with numbers
+ *   tiles           AMX: 32 rows of A as two tiles against the two tiles of B
+ *   emulated        the tile unit in C, bit for bit: for tests on processors without one
  */
 #ifndef CPU_PRODUCTS_UNIT_H
 #define CPU_PRODUCTS_UNIT_H
@@ -25,14 +27,25 @@
 #include "../lines.h"
 
 #define CPU_PANEL 32
-#define CPU_STEP_BYTES 2048               /* of a panel, for CPU_PANEL rows */
+#define CPU_STEP_BYTES 2048               /* of a panel, for a line of each row of A */
 #define CPU_BLOCK (CPU_PANEL * CPU_PANEL) /* sums of one panel of A with one of B */
 
-/* Rows of A. Strides in bytes: from row to row, from pair to pair of k, from step to step. */
+/* Rows of A. Strides in bytes: from row to row, from word to word of k, from step to step. */
 struct cpu_panel {
     const char *at;
-    int64_t row, pair, step;
+    int64_t row, word, step;
+    /* Rows that are read soon, as they are stored: with each step a unit fetches a line of each
+       into the L2 cache. */
+    const char *soon;
+    int64_t soon_row; /* bytes */
+    int soon_rows;
 };
+
+static inline void cpu_fetch_soon(const struct cpu_panel *a, int64_t step)
+{
+    for (int r = 0; r < a->soon_rows; r++)
+        __builtin_prefetch(a->soon + r * a->soon_row + step * CPU_LINE_BYTES, 0, 2);
+}
 
 /* What is wanted of a panel's product. Elements of A and B beyond the depth, up to a whole step,
    are zero; sums beyond the columns may be written. */
@@ -49,22 +62,18 @@ struct cpu_result {
     bool add;
 };
 
-/* What a thread does beside a product: it rounds the block before, and fetches rows of A. */
+/* What a thread may do beside a product: it rounds the block before. */
 struct cpu_beside {
     float sums[2][CPU_BLOCK]; /* in turn */
     struct cpu_result to;
     int turn;
     bool pending;
-    /* With each step, its line of some rows of A that are read soon. */
-    const char *next;
-    int64_t row; /* bytes */
-    int rows;
 };
 
 /* How B lies in panels, `panel` bytes apart. */
-static inline struct cpu_lines cpu_panel_lines(int64_t panel)
+static inline struct cpu_lines cpu_panel_lines(enum ct_dtype dtype, int64_t panel)
 {
-    return (struct cpu_lines){.dtype = CT_BF16,
+    return (struct cpu_lines){.dtype = dtype,
                               .columns = CPU_PANEL,
                               .line = CPU_STEP_BYTES / 2,
                               .row = CPU_LINE_BYTES,
@@ -74,13 +83,13 @@ static inline struct cpu_lines cpu_panel_lines(int64_t panel)
 
 struct cpu_unit {
     const char *name;
-    int rows; /* of A in one call; fewer only if partial */
+    enum ct_dtype dtype; /* of A and B */
+    int rows;            /* of A in one call; fewer only if partial */
     bool partial;
     /* Of a gradient: how deep packed panels are, and how many columns of B stay in the cache. */
     int depth, columns;
-    int block; /* bytes of packed B that stay in the L2 cache, if k is not split */
-    /* `complete` rounds and fetches beside its products; else the caller fetches ahead of them. */
-    bool beside;
+    int block;   /* bytes of packed B that stay in the L2 cache, if k is not split */
+    bool beside; /* `complete` rounds a block beside the next one's products */
     /* On each thread around its calls. */
     void (*begin)(void);
     void (*end)(void);
@@ -95,6 +104,12 @@ struct cpu_unit {
     void (*pack_transposed)(const struct cpu_packed_from *from, char *to, int64_t panel);
     struct cpu_panel packed; /* strides of what pack_transposed wrote */
 };
+
+/* Elements along k in a step. */
+static inline int64_t cpu_step_depth(enum ct_dtype dtype)
+{
+    return CPU_LINE_BYTES / cpu_bytes_of(dtype);
+}
 
 /* A panel's product in as many calls as the unit needs for its rows. */
 static inline void cpu_multiply(const struct cpu_unit *unit, struct cpu_panel a, const char *b,
@@ -123,8 +138,10 @@ struct cpu_panels {
     void (*swiglu)(const void *gate, const void *up, void *h, int64_t n);
     void (*swiglu_grad)(const void *dh, const void *gate, const void *up, void *dgate, void *dup,
                         int64_t n);
-    /* The unit "dots", or NULL. */
-    const struct cpu_unit *dots;
+    /* n numbers in bfloat16 as float32. */
+    void (*widen)(const void *from, float *to, int64_t n);
+    /* The units "dots" and "multiply_adds", or NULL. */
+    const struct cpu_unit *dots, *multiply_adds;
     /* Dot products per float32 multiply-add in the same time, measured in 0.1 ms; or NULL. */
     double (*dots_rate)(void *context);
 };
@@ -155,9 +172,9 @@ extern const struct cpu_unit cpu_unit_emulated;
 extern const struct cpu_unit cpu_unit_tiles;
 #endif
 
-/* The fastest unit that this machine has, or NULL. */
+/* The fastest unit for bfloat16 that this machine has, or NULL. */
 const struct cpu_unit *cpu_best_unit(void);
-/* The process's unit, or NULL if bfloat16 products are oneDNN's. */
-const struct cpu_unit *cpu_unit(void);
+/* The process's unit for products that are computed in a dtype, or NULL if these are oneDNN's. */
+const struct cpu_unit *cpu_unit(enum ct_dtype dtype);
 
 #endif

@@ -65,16 +65,11 @@ static void multiply(const struct cpu_panel *a, const char *b, struct cpu_extent
         load_sums(sum);
     else
         clear_sums();
-    for (int64_t k = 0; k < extent.depth; k += CPU_PANEL)
+    for (int64_t step = 0; step * CPU_PANEL < extent.depth; step++) {
+        cpu_fetch_soon(a, step);
         multiply_step(&at);
+    }
     store_sums(sum);
-}
-
-/* Into the L2 cache: the panel of A fills most of L1. */
-static inline void fetch(const struct cpu_beside *beside, int64_t step)
-{
-    for (int r = 0; r < beside->rows; r++)
-        __builtin_prefetch(beside->next + r * beside->row + step * 2 * CPU_PANEL, 0, 2);
 }
 
 static void complete(const struct cpu_panel *a, const char *b, int64_t depth, const float *sum,
@@ -91,7 +86,7 @@ static void complete(const struct cpu_panel *a, const char *b, int64_t depth, co
     else
         clear_sums();
     for (int64_t step = 0; step * CPU_PANEL < depth; step++) {
-        fetch(beside, step);
+        cpu_fetch_soon(a, step);
         multiply_step(&at);
         if (step >= LAG && row < CPU_PANEL) {
             panels->finish(from + row * CPU_PANEL, ROWS_A_STEP, CPU_PANEL, &before);
@@ -122,6 +117,7 @@ static void pack_transposed(const struct cpu_packed_from *from, char *to, int64_
 
 const struct cpu_unit UNIT = {
     .name = NAME,
+    .dtype = CT_BF16,
     .rows = CPU_PANEL,
     .depth = 512,
     .columns = 256,
@@ -132,5 +128,5 @@ const struct cpu_unit UNIT = {
     .multiply = multiply,
     .complete = complete,
     .pack_transposed = pack_transposed,
-    .packed = {.row = 64, .pair = 4, .step = CPU_STEP_BYTES},
+    .packed = {.row = 64, .word = 4, .step = CPU_STEP_BYTES},
 };
