@@ -2,12 +2,12 @@
  * AdamW (Loshchilov and Hutter 2019) over all tensors at once.
  *
  * Tensors whose p, g, m and v each follow the previous tensor's in memory form one run; the memory
- * plan places them that way. The elements of all runs are divided evenly among the threads, in
- * shards of 64 bytes.
+ * plan places them that way. The elements of all runs are divided into tasks, which the threads
+ * share (tasks.h).
  *
  * A parameter with packed copies (pack.c) is a run of its own. It is updated in blocks of rows and
- * columns, each of which is packed while it is in the cache. A block is of the thread whose
- * elements it begins with.
+ * columns, each of which is packed while it is in the cache. A block is of the task whose elements
+ * it begins with.
  */
 #include <math.h>
 
@@ -15,11 +15,13 @@
 
 #include "loops.h"
 #include "pack.h"
+#include "tasks.h"
 
-#define HEAD 3   /* lr, step, clip */
-#define MOST 5   /* operands in the shape of the parameter: p, g, m, v, copy */
-#define PACKED 2 /* operands in layouts of lines, after those of adamw.copies */
-#define SHARD 32 /* elements; a multiple of 64 bytes in every dtype */
+#define HEAD 3          /* lr, step, clip */
+#define MOST 5          /* operands in the shape of the parameter: p, g, m, v, copy */
+#define PACKED 2        /* operands in layouts of lines, after those of adamw.copies */
+#define TASK (64 << 10) /* elements */
+#define SHARD 32        /* elements; a multiple of 64 bytes in every dtype */
 
 /* A parameter's packed copies. */
 struct packed {
@@ -48,6 +50,7 @@ struct call {
     const struct run *run;
     int runs;
     int64_t count;
+    struct cpu_tasks tasks;
 };
 
 /* ---- preparing ---- */
@@ -139,6 +142,7 @@ static int prepare_groups(struct ct_prepare *p, int group, int operands)
         }
     }
     p->state = state;
+    p->workspace = CPU_LINE_BYTES + cpu_tasks_bytes(cpu_threads());
     return rc;
 }
 
@@ -247,21 +251,28 @@ static void update_blocks(const struct cpu_adamw *step, const struct run *run, i
             update_block(step, run, i * CPU_PACK_ROWS, column);
 }
 
-static void update(void *context, int thread, int threads)
+static void update_range(const struct call *c, struct cpu_range range)
 {
-    const struct call *c = context;
-    struct cpu_range mine = cpu_share(c->count, SHARD, thread, threads);
-
     for (int i = 0; i < c->runs; i++) {
         const struct run *run = &c->run[i];
-        int64_t begin = mine.begin > run->first ? mine.begin - run->first : 0;
-        int64_t end = least(mine.end - run->first, run->count);
+        int64_t begin = range.begin > run->first ? range.begin - run->first : 0;
+        int64_t end = least(range.end - run->first, run->count);
 
         if (begin < end && run->packed)
             update_blocks(&c->step, run, begin, end);
         else if (begin < end)
             update_part(c->step, run, begin, end);
     }
+}
+
+static void update(void *context, int thread, int threads)
+{
+    const struct call *c = context;
+    int64_t task;
+
+    (void)threads;
+    while ((task = cpu_next_task(&c->tasks, thread)) >= 0)
+        update_range(c, (struct cpu_range){task * TASK, (task + 1) * TASK});
 }
 
 static int run(const struct ct_launch *l)
@@ -287,6 +298,8 @@ static int run(const struct ct_launch *l)
         .clip = (float)clip,
     };
     collect_runs(l, state, &call);
+    call.tasks = cpu_tasks_begin(cpu_first_line(l->workspace), (call.count + TASK - 1) / TASK,
+                                 cpu_threads());
     cpu_parallel(update, &call);
     return 0;
 }

@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <ctitan/tensor.h>
 
@@ -27,6 +28,12 @@
 static inline int64_t cpu_bytes_of(enum ct_dtype dtype)
 {
     return dtype == CT_F32 ? 4 : 2;
+}
+
+/* The first whole line of some memory. */
+static inline char *cpu_first_line(void *memory)
+{
+    return (char *)(((uintptr_t)memory + CPU_LINE_BYTES - 1) & ~(uintptr_t)(CPU_LINE_BYTES - 1));
 }
 
 struct cpu_lines {

@@ -39,22 +39,14 @@ size_t cpu_product_workspace(const struct cpu_product *p)
                         : p->lane_bytes * (size_t)p->threads + cpu_tasks_bytes(p->threads));
 }
 
-/* Its first whole line. */
-static char *lines_of(void *workspace)
-{
-    uintptr_t at = (uintptr_t)workspace + CPU_LINE_BYTES - 1;
-
-    return (char *)(at & ~(uintptr_t)(CPU_LINE_BYTES - 1));
-}
-
 void cpu_product_run(const struct cpu_product *p, const void *a, const void *b, void *c,
                      void *workspace, const struct cpu_epilogue *epilogue)
 {
     if (p->gradient)
         cpu_run_gradients(p, &(struct cpu_gradient){p->spec, a, c, epilogue}, 1, b,
-                          lines_of(workspace));
+                          cpu_first_line(workspace));
     else
-        cpu_run_rows(&(struct call){p, a, b, c, epilogue}, lines_of(workspace));
+        cpu_run_rows(&(struct call){p, a, b, c, epilogue}, cpu_first_line(workspace));
 }
 
 /* ---- gradients of one x ---- */
@@ -81,7 +73,7 @@ void cpu_gradients_run(const struct cpu_unit *unit, int threads, const struct cp
 {
     struct cpu_product p = plan_gradients(unit, threads, each, count);
 
-    cpu_run_gradients(&p, each, count, b, lines_of(workspace));
+    cpu_run_gradients(&p, each, count, b, cpu_first_line(workspace));
 }
 
 /* ---- packed weights ---- */

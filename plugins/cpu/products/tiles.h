@@ -92,22 +92,35 @@ static inline float tile_widen(uint16_t bits)
     return tile_flush(x);
 }
 
+/* x y + sum, rounded once as fmaf does, which is slow without FMA. Products of bfloat16 numbers
+   have 16 bits: what float64 loses of a sum never decides how float32 rounds it. */
+static inline float tile_multiply_add(float x, float y, float sum)
+{
+    return tile_flush((float)((double)x * (double)y + (double)sum));
+}
+
 /* Even and odd products are summed apart by fused multiply-adds, then added, then added to c. */
 static inline void tile_product(int c, int a, int b)
 {
-    for (int m = 0; m < 16; m++)
-        for (int n = 0; n < 16; n++) {
-            float sum[2] = {0, 0}, *to = &tiles[c].sum[m][n];
+    float y[2][16][16];
 
-            for (int k = 0; k < 16; k++)
-                for (int i = 0; i < 2; i++) {
-                    float x = tile_widen(tiles[a].half[m][2 * k + i]),
-                          y = tile_widen(tiles[b].half[k][2 * n + i]);
+    for (int k = 0; k < 16; k++)
+        for (int n = 0; n < 16; n++)
+            for (int i = 0; i < 2; i++)
+                y[i][k][n] = tile_widen(tiles[b].half[k][2 * n + i]);
+    for (int m = 0; m < 16; m++) {
+        float sum[2][16] = {{0}}, *to = tiles[c].sum[m];
 
-                    sum[i] = tile_flush(fmaf(x, y, sum[i]));
-                }
-            *to = tile_flush(tile_flush(*to) + tile_flush(sum[0] + sum[1]));
-        }
+        for (int k = 0; k < 16; k++)
+            for (int i = 0; i < 2; i++) {
+                float x = tile_widen(tiles[a].half[m][2 * k + i]);
+
+                for (int n = 0; n < 16; n++)
+                    sum[i][n] = tile_multiply_add(x, y[i][k][n], sum[i][n]);
+            }
+        for (int n = 0; n < 16; n++)
+            to[n] = tile_flush(tile_flush(to[n]) + tile_flush(sum[0][n] + sum[1][n]));
+    }
 }
 
 #endif
