@@ -519,14 +519,14 @@ int cpu_gemm_run(struct cpu_gemm *g, const void *a, const void *b, void *c, void
 
 /* ---- gradients of one x ---- */
 
-/* False: not all are own. */
+/* False: not all are own, of one unit. */
 static bool run_together(const struct cpu_gemm_operands *each, int count,
                          struct cpu_gradient *gradients)
 {
     for (int i = 0; i < count; i++) {
         const struct cpu_gemm_operands *o = &each[i];
 
-        if (o->gemm->way != OWN)
+        if (o->gemm->way != OWN || o->gemm->product.unit != each->gemm->product.unit)
             return false;
         gradients[i] = (struct cpu_gradient){o->gemm->spec, o->a, o->c, o->epilogue};
     }

@@ -66,7 +66,7 @@ static int64_t packed_bytes(const struct cpu_product *p, int64_t columns)
 void cpu_plan_gradients(struct cpu_product *p, const struct cpu_gradient *each, int count)
 {
     const struct cpu_gemm_spec *s = &p->spec;
-    int64_t rows = 0;
+    int64_t rows = 0, sums = 0;
 
     for (int i = 0; i < count; i++)
         rows += each[i].spec.m;
@@ -78,8 +78,9 @@ void cpu_plan_gradients(struct cpu_product *p, const struct cpu_gradient *each, 
     p->by_columns = p->shared_a ? (s->n + p->columns - 1) / p->columns : 1;
     p->depth = least(up(s->k, CPU_PANEL), p->unit->depth);
     p->packed = least(up(s->k, CPU_PANEL), PACKED_ROWS);
-    p->lane_bytes =
-        cpu_lane_bytes((p->shared_a ? 0 : packed_bytes(p, p->rows)) + p->rows * p->columns * 4);
+    for (int i = 0; i < count; i++)
+        sums = most(sums, sums_bytes(p, each[i].spec.m));
+    p->lane_bytes = cpu_lane_bytes(p->unit, (p->shared_a ? 0 : packed_bytes(p, p->rows)) + sums);
 }
 
 size_t cpu_gradients_memory(const struct cpu_product *p, const struct cpu_gradient *each, int count)
@@ -250,7 +251,7 @@ static void run_tasks(void *context, int thread, int threads)
 {
     const struct run *run = context;
     const struct cpu_product *p = run->plan;
-    struct lane lane = cpu_lane_of(run->lanes, p->lane_bytes, thread);
+    struct lane lane = cpu_lane_of(p, run->lanes, thread);
     float *sums = (float *)(lane.memory + (p->shared_a ? 0 : packed_bytes(p, p->rows)));
     int64_t task;
 

@@ -21,9 +21,18 @@ static int64_t copied_row(const struct cpu_product *p)
     return p->depth * element_bytes(p) + CPU_LINE_BYTES;
 }
 
+/* Whether some rows of A are copied, since the unit would read beyond them or not as fast. */
+static bool copies(const struct cpu_product *p)
+{
+    const struct cpu_gemm_spec *s = &p->spec;
+
+    return s->a_type != p->unit->dtype || s->k % cpu_step_depth(p->unit->dtype) ||
+           !cpu_in_place(a_row_bytes(p)) || (!p->unit->partial && s->m % CPU_PANEL);
+}
+
 static int64_t copied_bytes(const struct cpu_product *p)
 {
-    return CPU_PANEL * copied_row(p);
+    return copies(p) ? CPU_PANEL * copied_row(p) : 0;
 }
 
 void cpu_plan_rows(struct cpu_product *p)
@@ -43,8 +52,8 @@ void cpu_plan_rows(struct cpu_product *p)
     p->rows = s->k > p->depth ? p->task_rows : CPU_PANEL;
     p->down = (rows + p->task_rows - 1) / p->task_rows;
     p->across = (columns + p->columns - 1) / p->columns;
-    p->passed_at = copied_bytes(p) + p->rows * p->columns * pieces(s) * 4;
-    p->lane_bytes = cpu_lane_bytes(p->passed_at + (s->passed ? 2 * passed_bytes(p) : 0));
+    p->passed_at = copied_bytes(p) + sums_bytes(p, s->m);
+    p->lane_bytes = cpu_lane_bytes(p->unit, p->passed_at + (s->passed ? 2 * passed_bytes(p) : 0));
 }
 
 static void copy_row(const struct cpu_product *p, const char *from, char *to, int64_t n)
@@ -141,7 +150,7 @@ static void run_tasks(void *context, int thread, int threads)
 {
     const struct run *run = context;
     const struct cpu_product *p = run->call->product;
-    struct lane lane = cpu_lane_of(run->lanes, p->lane_bytes, thread);
+    struct lane lane = cpu_lane_of(p, run->lanes, thread);
     int64_t task;
 
     (void)threads;

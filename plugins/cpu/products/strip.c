@@ -3,23 +3,25 @@
 
 /* ---- lanes ---- */
 
-static size_t beside_bytes(void)
+static size_t beside_bytes(const struct cpu_unit *unit)
 {
-    return (sizeof(struct cpu_beside) + CPU_LINE_BYTES - 1) & ~(size_t)(CPU_LINE_BYTES - 1);
+    return unit->beside ? (size_t)up(sizeof(struct cpu_beside), CPU_LINE_BYTES) : 0;
 }
 
-size_t cpu_lane_bytes(int64_t memory)
+size_t cpu_lane_bytes(const struct cpu_unit *unit, int64_t memory)
 {
-    return (beside_bytes() + (size_t)memory + 4095) & ~(size_t)4095;
+    return (size_t)up((int64_t)beside_bytes(unit) + memory, 4096);
 }
 
-struct lane cpu_lane_of(char *lanes, size_t bytes, int thread)
+struct lane cpu_lane_of(const struct cpu_product *p, char *lanes, int thread)
 {
-    struct lane lane = {.memory = lanes + bytes * (size_t)thread};
+    struct lane lane = {.memory = lanes + p->lane_bytes * (size_t)thread};
 
-    lane.beside = (void *)(lane.memory + bytes - beside_bytes());
-    lane.beside->turn = 0;
-    lane.beside->pending = false;
+    if (p->unit->beside) {
+        lane.beside = (void *)(lane.memory + p->lane_bytes - beside_bytes(p->unit));
+        lane.beside->turn = 0;
+        lane.beside->pending = false;
+    }
     return lane;
 }
 

@@ -68,19 +68,29 @@ struct call {
     const struct cpu_epilogue *epilogue; /* or NULL */
 };
 
+/* Bytes of a lane for a block's sums, if any wait: k is split, or blocks of C are not whole. m: the
+   rows of C. */
+static inline int64_t sums_bytes(const struct cpu_product *p, int64_t m)
+{
+    bool wait =
+        p->spec.k > p->depth || m % p->unit->rows || p->spec.n / pieces(&p->spec) % CPU_PANEL;
+
+    return wait ? p->rows * p->columns * pieces(&p->spec) * (int64_t)sizeof(float) : 0;
+}
+
 /* What a thread keeps from one strip to the next. */
 struct lane {
     char *memory;
-    struct cpu_beside *beside;        /* at the end of the memory */
+    struct cpu_beside *beside;        /* at the end of the memory; or NULL */
     const struct cpu_epilogue *waits; /* it has not run on what was made; or NULL */
     struct cpu_made made;
     int turn; /* of two places for results that only the epilogue reads */
 };
 
 /* Bytes of a lane that has so much memory. */
-size_t cpu_lane_bytes(int64_t memory);
+size_t cpu_lane_bytes(const struct cpu_unit *unit, int64_t memory);
 /* lanes: on a line. */
-struct lane cpu_lane_of(char *lanes, size_t bytes, int thread);
+struct lane cpu_lane_of(const struct cpu_product *p, char *lanes, int thread);
 /* All that waits is done. */
 void cpu_finish_lane(struct lane *lane);
 

@@ -150,6 +150,8 @@ const struct cpu_panels *cpu_panels(void);
 
 static inline void cpu_finish_beside(struct cpu_beside *b)
 {
+    if (!b)
+        return;
     if (b->pending)
         cpu_panels()->finish(b->sums[b->turn], CPU_PANEL, CPU_PANEL, &b->to);
     b->pending = false;
