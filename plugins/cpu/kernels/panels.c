@@ -81,6 +81,16 @@ CPU_INLINE void load(const int rows, const int halves, const float *sum, __m512 
             c[r][h] = sum ? _mm512_loadu_ps(sum + r * CPU_PANEL + h * 16) : _mm512_setzero_ps();
 }
 
+/* What half a step reads of B. */
+CPU_INLINE void fetch_columns(const char *b)
+{
+#pragma GCC unroll 8
+    for (int w = 0; w < WORDS; w++)
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++)
+            _mm_prefetch(b + w * WORD_BYTES + h * HALF, _MM_HINT_T1);
+}
+
 CPU_INLINE void add(const enum ct_dtype dtype, const int rows, const int halves,
                     const struct cpu_panel *a, const int64_t row, const int64_t word, const char *b,
                     int64_t depth, __m512 c[ROWS][2])
@@ -94,6 +104,8 @@ CPU_INLINE void add(const enum ct_dtype dtype, const int rows, const int halves,
     for (int64_t k = 0; k < words; k += WORDS) {
         if (k % (2 * WORDS) == 0)
             cpu_fetch_soon(a, k / (2 * WORDS));
+        if (a->new_b)
+            fetch_columns(b + B_SOON);
 #pragma GCC unroll 8
         for (int w = 0; w < WORDS; w++) {
             __m512 columns[2];
@@ -104,7 +116,6 @@ CPU_INLINE void add(const enum ct_dtype dtype, const int rows, const int halves,
 
                 columns[h] = _mm512_loadu_ps(from);
                 _mm_prefetch(from + B_AHEAD, _MM_HINT_T0);
-                _mm_prefetch(from + B_SOON, _MM_HINT_T1);
             }
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {

@@ -121,6 +121,8 @@ void cpu_multiply_strip(const struct call *call, const struct strip *s, struct l
     int64_t whole = 0, panels = panels_of(s->columns) * pieces(&p->spec);
     struct cpu_panel a = s->a;
 
+    a.new_b = s->b != lane->b;
+    lane->b = s->b;
     if (s->last && s->rows == unit->rows)
         whole = least(panels, (p->spec.n - s->column) / CPU_PANEL);
     for (int64_t j = 0; j < panels; j++) {

@@ -84,7 +84,8 @@ struct lane {
     struct cpu_beside *beside;        /* at the end of the memory; or NULL */
     const struct cpu_epilogue *waits; /* it has not run on what was made; or NULL */
     struct cpu_made made;
-    int turn; /* of two places for results that only the epilogue reads */
+    int turn;      /* of two places for results that only the epilogue reads */
+    const char *b; /* the block of the last strip */
 };
 
 /* Bytes of a lane that has so much memory. */

@@ -39,6 +39,7 @@ struct cpu_panel {
     const char *soon;
     int64_t soon_row; /* bytes */
     int soon_rows;
+    bool new_b; /* nothing has read this block of B: it is fetched ahead of its use */
 };
 
 static inline void cpu_fetch_soon(const struct cpu_panel *a, int64_t step)
