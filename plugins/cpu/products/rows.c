@@ -21,18 +21,16 @@ static int64_t copied_row(const struct cpu_product *p)
     return p->depth * element_bytes(p) + CPU_LINE_BYTES;
 }
 
-/* Whether some rows of A are copied, since the unit would read beyond them or not as fast. */
-static bool copies(const struct cpu_product *p)
+/* Whether the unit can read so many rows of A, so deep, where they are, and as fast. */
+static bool in_place(const struct cpu_product *p, int64_t rows, int64_t depth)
 {
-    const struct cpu_gemm_spec *s = &p->spec;
-
-    return s->a_type != p->unit->dtype || s->k % cpu_step_depth(p->unit->dtype) ||
-           !cpu_in_place(a_row_bytes(p)) || (!p->unit->partial && s->m % CPU_PANEL);
+    return p->spec.a_type == p->unit->dtype && depth % cpu_step_depth(p->unit->dtype) == 0 &&
+           (rows % CPU_PANEL == 0 || p->unit->partial) && cpu_in_place(a_row_bytes(p));
 }
 
 static int64_t copied_bytes(const struct cpu_product *p)
 {
-    return copies(p) ? CPU_PANEL * copied_row(p) : 0;
+    return in_place(p, p->spec.m, p->spec.k) ? 0 : CPU_PANEL * copied_row(p);
 }
 
 void cpu_plan_rows(struct cpu_product *p)
@@ -64,8 +62,7 @@ static void copy_row(const struct cpu_product *p, const char *from, char *to, in
         cpu_panels()->widen(from, (float *)to, n);
 }
 
-/* Rows from `row` on, k from `k` on: in place, or where the unit would read beyond A, copied beside
-   zeros. */
+/* Rows from `row` on, k from `k` on: in place, or copied, with zeros beyond A. */
 static struct cpu_panel panel_of_a(const struct call *call, int64_t row, int64_t k, int64_t depth,
                                    char *copy)
 {
@@ -75,8 +72,7 @@ static struct cpu_panel panel_of_a(const struct call *call, int64_t row, int64_t
             size = element_bytes(p), whole = up(depth, cpu_step_depth(p->unit->dtype));
     const char *at = call->a + row * stride + k * cpu_bytes_of(s->a_type);
 
-    if (s->a_type == p->unit->dtype && depth == whole && (rows == CPU_PANEL || p->unit->partial) &&
-        cpu_in_place(stride))
+    if (in_place(p, rows, depth))
         return (struct cpu_panel){at, stride, 4, CPU_LINE_BYTES};
     for (int64_t r = 0; r < CPU_PANEL; r++) {
         int64_t n = r < rows ? depth : 0;
