@@ -101,6 +101,7 @@ static int find_layout(const struct ct_prepare *p, int i, int j, struct packed *
     const struct ct_op *maker = maker_of(copy);
     struct cpu_packed_to *to = &packed->to[packed->places];
     int64_t local[CT_MAX_DIMS], n = 0;
+    enum ct_dtype dtype;
     int rc;
 
     if (!maker)
@@ -114,8 +115,9 @@ static int find_layout(const struct ct_prepare *p, int i, int j, struct packed *
         n += local[0];
     }
     to->use = (enum cpu_use)ct_op_enum(maker, "use");
-    rc = cpu_packed_lines(to->use, n, local[1], copy->dtype, &to->lines);
-    to->lines.round = ct_op_bool(maker, "round");
+    dtype = cpu_pack_dtype(maker);
+    rc = cpu_packed_lines(to->use, n, local[1], dtype, &to->lines);
+    to->lines.round = cpu_packing_rounds(param->dtype, dtype);
     to->lines.stream = true;
     packed->operand[packed->places++] = j;
     return rc > 0 ? 0 : rc < 0 ? rc : ct_fail(CT_EINVAL, "%%%s: not in lines", copy->name);

@@ -23,7 +23,7 @@ static const struct ct_option options[] = {
                 "faster (AMX; AVX512_BF16 where it is timed to be)"),
     CT_OPT_ENUM(
         struct cpu_config, products, "products", "auto", "auto|onednn|own|emulated",
-        "Kernels of products: own (AVX-512 and later), onednn, auto: for each shape what is timed "
+        "Kernels of products: own (AVX2 and later), onednn, auto: for each shape what is timed "
         "to be faster, once per machine; emulated: own ones, bfloat16 on AMX in C, for tests"),
     CT_OPT_ENUM(struct cpu_config, attention, "attention", "auto", "auto|float32|bfloat16|emulated",
                 "Products of bfloat16 attention: float32, bfloat16 (AMX or AVX512_BF16), auto: for "

@@ -63,7 +63,7 @@ static int check_products(void)
         return ct_fail(
             CT_ECONFIG,
             "[cpu] products = own: this CPU has no %s, or [cpu] isa excludes it; use auto",
-            cpu_unit(CT_F32) ? "AVX512_BF16, which bf16_matmul = native asks for" : "AVX-512");
+            cpu_unit(CT_F32) ? "AVX512_BF16, which bf16_matmul = native asks for" : "AVX2");
     if (cpu_config.products == CPU_PRODUCTS_EMULATED && !native)
         return ct_fail(CT_ECONFIG, "[cpu] products = emulated: bf16_matmul = widen leaves the "
                                    "emulated tile unit no products");

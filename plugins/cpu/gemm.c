@@ -261,8 +261,8 @@ static bool same_spec(const struct cpu_gemm_spec *a, const struct cpu_gemm_spec 
            a->b_type == b->b_type && a->c_type == b->c_type && a->a_row == b->a_row &&
            a->a_col == b->a_col && a->b_row == b->b_row && a->b_col == b->b_col &&
            a->c_row == b->c_row && a->accumulate == b->accumulate && a->b_use == b->b_use &&
-           a->lanes == b->lanes && a->own == b->own && a->halves == b->halves &&
-           a->passed == b->passed;
+           a->b_for == b->b_for && a->lanes == b->lanes && a->own == b->own &&
+           a->halves == b->halves && a->passed == b->passed;
 }
 
 static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)

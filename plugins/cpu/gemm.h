@@ -23,10 +23,11 @@ struct cpu_gemm_spec {
     int64_t m, n, k; /* A[m, k], B[k, n], C[m, n] */
     enum ct_dtype a_type, b_type, c_type;
     int64_t a_row, a_col;
-    int64_t b_row, b_col; /* both 0: packed for b_use */
+    int64_t b_row, b_col; /* both 0: packed for b_use and b_for */
     int64_t c_row;
     bool accumulate;
     enum cpu_use b_use;
+    enum ct_dtype b_for; /* dtype of the activations */
     /* Above 0: a product runs on the thread that calls cpu_gemm_run_alone, and so many may run at
        once. Both operands are float32, or bfloat16 if cpu_bf16_native(); C is float32. */
     int lanes;
@@ -107,9 +108,10 @@ int cpu_gemm_run_alone(struct cpu_gemm *gemm, int lane, const void *a, const voi
                        void *workspace);
 
 /*
- * Packed B: the layout that oneDNN, or the own kernels, want for one use of a weight w[n, k].
- * Elements have the type cpu_packed_type(), in which products of that dtype are computed. Weights
- * that share k, at most CPU_MAX_WEIGHTS, may be stacked in one packed matrix.
+ * Packed B: the layout that oneDNN, or the own kernels, want for one use of a weight w[n, k] with
+ * activations of a dtype. Elements have the type cpu_packed_type(dtype), in which such products are
+ * computed; they are numbers of the dtype, so float32 weights of bfloat16 products are rounded.
+ * Weights that share k, at most CPU_MAX_WEIGHTS, may be stacked in one packed matrix.
  */
 #define CPU_USES 2 /* CPU_FORWARD, CPU_BACKWARD */
 
@@ -118,13 +120,14 @@ struct cpu_packing_spec {
     int count;
     const int64_t *n, *stride; /* per weight: its rows; elements between row starts */
     int64_t k;
-    enum ct_dtype from, to;
-    bool round; /* float32 elements are rounded to bfloat16 */
+    enum ct_dtype from, dtype; /* of the weights as they are stored, and of the activations */
 };
 
 struct cpu_packing;
 
 enum ct_dtype cpu_packed_type(enum ct_dtype dtype);
+/* Whether weights so stored are rounded to bfloat16, and stay float32. */
+bool cpu_packing_rounds(enum ct_dtype from, enum ct_dtype dtype);
 int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype, size_t *bytes);
 /* 1: the layout is one of lines; 0: another one, which only oneDNN knows. */
 int cpu_packed_lines(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype,

@@ -132,6 +132,7 @@ static int prepare_products(struct products *p, const struct head *h, int64_t to
                                     .b_row = w->stride ? 1 : 0,
                                     .b_col = w->stride,
                                     .b_use = CPU_FORWARD,
+                                    .b_for = o->x->dtype,
                                     .c_row = w->vocabulary};
     rc = prepare_one(logits, false, &p->logits, workspace);
     if (rc < 0 || !o->dloss)
@@ -148,6 +149,7 @@ static int prepare_products(struct products *p, const struct head *h, int64_t to
                                     .b_row = w->stride,
                                     .b_col = w->stride ? 1 : 0,
                                     .b_use = CPU_BACKWARD,
+                                    .b_for = o->x->dtype,
                                     .c_row = dx.stride};
     if (o->dw && ct_tensor_as_matrix(o->dw, &dw))
         back_w = (struct cpu_gemm_spec){.m = w->vocabulary,

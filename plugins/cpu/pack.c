@@ -90,7 +90,7 @@ static int try_packing(const struct packer *p, enum cpu_use use, const struct so
                                     .n = n,
                                     .stride = stride,
                                     .from = source->value->dtype,
-                                    .to = cpu_packed_type(source->dtype)};
+                                    .dtype = source->dtype};
     int rc = cpu_gemm_start();
 
     for (int i = 0; i < count; i++) {
@@ -101,7 +101,7 @@ static int try_packing(const struct packer *p, enum cpu_use use, const struct so
     }
     if (rc >= 0)
         rc = cpu_packing_prepare(&spec, &packing);
-    return rc < 0 ? rc : cpu_packed_bytes(use, sum, spec.k, spec.to, bytes);
+    return rc < 0 ? rc : cpu_packed_bytes(use, sum, spec.k, spec.dtype, bytes);
 }
 
 static bool equal_sources(const struct ct_op *pack, const struct source *source, int count)
@@ -120,8 +120,7 @@ static struct ct_op *find_pack(const struct cpu_pack_attrs *attrs, const struct 
         const struct cpu_pack_attrs *a = use->op->attrs;
 
         if ((use->op->type == &cpu_op_pack || use->op->type == &cpu_op_pack_both) &&
-            a->dtype == attrs->dtype && a->round == attrs->round &&
-            equal_sources(use->op, source, count))
+            a->dtype == attrs->dtype && equal_sources(use->op, source, count))
             return use->op;
     }
     return NULL;
@@ -194,9 +193,7 @@ static struct ct_value *packed_for(struct packer *p, enum cpu_use use, struct ct
         if (!find_source(w[i], &source[i]) || source[i].dtype != source[0].dtype ||
             source[i].value->dtype != source[0].value->dtype)
             return NULL;
-    attrs.dtype = cpu_packed_type(source->dtype);
-    attrs.round =
-        attrs.dtype == CT_F32 && source->dtype == CT_BF16 && source->value->dtype == CT_F32;
+    attrs.dtype = source->dtype;
     op = find_pack(&attrs, source, count);
     if (op && op->type == &cpu_op_pack_both)
         return op->out[use];
@@ -318,7 +315,7 @@ static bool is_in_lines(const struct packer *p, const struct ct_op *pack, enum c
         cpu_local_shape(p->graph, p->run, pack->in[i], local);
         n += local[0];
     }
-    return cpu_packed_lines(use, n, local[1], pack->out[0]->dtype, &lines) > 0;
+    return cpu_packed_lines(use, n, local[1], cpu_pack_dtype(pack), &lines) > 0;
 }
 
 /* A step changes no parameter of the packed matrix. */

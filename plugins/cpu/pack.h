@@ -10,9 +10,13 @@
 /* Of cpu.pack, cpu.pack_both and cpu.pack_into. */
 struct cpu_pack_attrs {
     enum cpu_use use;
-    enum ct_dtype dtype;
-    bool round;
+    enum ct_dtype dtype; /* of the activations */
 };
+
+static inline enum ct_dtype cpu_pack_dtype(const struct ct_op *pack)
+{
+    return ((const struct cpu_pack_attrs *)pack->attrs)->dtype;
+}
 
 struct cpu_linear_attrs {
     struct ct_shape widths; /* of the outputs: "768,256,256" */

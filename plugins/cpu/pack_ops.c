@@ -17,7 +17,7 @@ static int pack_infer(struct ct_op *op)
         rows += op->in[i]->shape[0];
     }
     for (int i = 0; i < op->outs; i++) {
-        op->out[i]->dtype = ((const struct cpu_pack_attrs *)op->attrs)->dtype;
+        op->out[i]->dtype = cpu_packed_type(cpu_pack_dtype(op));
         op->out[i]->ndim = 2;
         op->out[i]->shape[0] = rows;
         op->out[i]->shape[1] = op->in[0]->shape[1];
@@ -29,17 +29,16 @@ static int pack_infer(struct ct_op *op)
     CT_OPT_ENUM(struct cpu_pack_attrs, use, "use", "forward", "forward|backward",                  \
                 "Multiplied as w^T, or as w")
 #define DTYPE                                                                                      \
-    CT_OPT_DTYPE(struct cpu_pack_attrs, dtype, "dtype", "float32", "Dtype of the elements")
-#define ROUND                                                                                      \
-    CT_OPT_BOOL(struct cpu_pack_attrs, round, "round", "false",                                    \
-                "Elements are rounded to bfloat16, whatever dtype holds them")
+    CT_OPT_DTYPE(                                                                                  \
+        struct cpu_pack_attrs, dtype, "dtype", "float32",                                          \
+        "Dtype of the activations, whose numbers the packed ones are, whatever holds them")
 
 const struct ct_op_type cpu_op_pack = {
     .size = sizeof(struct ct_op_type),
     .name = "cpu.pack",
     .summary = "weights in the layout of the CPU's matrix product, one below the other",
     .signature = "*w F -> packed F",
-    .attrs = (const struct ct_option[]){USE, DTYPE, ROUND, {0}},
+    .attrs = (const struct ct_option[]){USE, DTYPE, {0}},
     .attrs_size = sizeof(struct cpu_pack_attrs),
     .infer = pack_infer,
 };
@@ -49,7 +48,7 @@ const struct ct_op_type cpu_op_pack_both = {
     .name = "cpu.pack_both",
     .summary = "cpu.pack for both uses, in one pass over the weights",
     .signature = "*w F -> forward F, backward F",
-    .attrs = (const struct ct_option[]){DTYPE, ROUND, {0}},
+    .attrs = (const struct ct_option[]){DTYPE, {0}},
     .attrs_size = sizeof(struct cpu_pack_attrs),
     .infer = pack_infer,
 };
@@ -59,7 +58,7 @@ const struct ct_op_type cpu_op_pack_into = {
     .name = "cpu.pack_into",
     .summary = "cpu.pack into a state",
     .signature = "!packed F, *w F",
-    .attrs = (const struct ct_option[]){USE, ROUND, {0}},
+    .attrs = (const struct ct_option[]){USE, DTYPE, {0}},
     .attrs_size = sizeof(struct cpu_pack_attrs),
 };
 

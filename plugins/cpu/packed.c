@@ -10,6 +10,7 @@
 #include <ctitan/error.h>
 
 #include "loss.h"
+#include "pack.h"
 #include "products/choice.h"
 
 /* ---- packing ---- */
@@ -44,8 +45,7 @@ static int prepare_packing(struct ct_prepare *p)
                                     .stride = stride,
                                     .k = p->in[first].shape[1],
                                     .from = p->in[first].dtype,
-                                    .to = first ? p->in[0].dtype : p->out[0].dtype,
-                                    .round = ct_op_bool(p->op, "round")};
+                                    .dtype = cpu_pack_dtype(p->op)};
 
     for (int i = 0; i < spec.count; i++) {
         n[i] = p->in[first + i].shape[0];
@@ -170,7 +170,7 @@ static void move_columns(void *context, int thread, int threads)
 static bool pads(const struct ct_tensor *x, const struct ct_tensor *packed, enum cpu_use use)
 {
     return cpu_config.pad_rows && x->dtype == packed->dtype &&
-           cpu_choose_panels(use, packed->shape[0], packed->shape[1], packed->dtype);
+           cpu_choose_panels(use, packed->shape[0], packed->shape[1], x->dtype);
 }
 
 /* ---- cpu.linear ---- */
@@ -202,7 +202,8 @@ static int prepare_linear(struct ct_prepare *p)
                                .a_row = x.stride,
                                .a_col = 1,
                                .c_row = state->gathered ? state->width : cpu_rows_of(p->out).stride,
-                               .b_use = CPU_FORWARD},
+                               .b_use = CPU_FORWARD,
+                               .b_for = p->in[0].dtype},
         p->out);
 }
 
@@ -253,7 +254,8 @@ static int prepare_linear_dx(struct ct_prepare *p)
                                .a_row = state->gathered ? state->width : cpu_rows_of(p->in).stride,
                                .a_col = 1,
                                .c_row = dx.stride,
-                               .b_use = CPU_BACKWARD},
+                               .b_use = CPU_BACKWARD,
+                               .b_for = p->in[0].dtype},
         p->in);
 }
 

@@ -30,6 +30,7 @@ struct layout {
 
 struct cpu_packing {
     struct cpu_packing_spec spec;
+    enum ct_dtype to; /* of the packed elements */
     int64_t n[CPU_MAX_WEIGHTS], stride[CPU_MAX_WEIGHTS];
     struct layout layout[CPU_USES];
     struct cpu_packing *next;
@@ -40,6 +41,11 @@ static struct cpu_packing *cache;
 enum ct_dtype cpu_packed_type(enum ct_dtype dtype)
 {
     return dtype == CT_BF16 && cpu_bf16_native() ? CT_BF16 : CT_F32;
+}
+
+bool cpu_packing_rounds(enum ct_dtype from, enum ct_dtype dtype)
+{
+    return from == CT_F32 && dtype == CT_BF16 && cpu_packed_type(dtype) == CT_F32;
 }
 
 /* ---- layouts ---- */
@@ -77,11 +83,11 @@ int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype
     int rc = cpu_gemm_start();
 
     if (rc >= 0 && cpu_choose_panels(use, n, k, dtype)) {
-        *bytes = cpu_product_packed_bytes(use, n, k, dtype);
+        *bytes = cpu_product_packed_bytes(use, n, k, cpu_packed_type(dtype));
         return 0;
     }
     if (rc >= 0)
-        rc = cpu_onednn_packed(&md, use, n, k, dtype);
+        rc = cpu_onednn_packed(&md, use, n, k, cpu_packed_type(dtype));
     if (rc >= 0)
         *bytes = dnnl_memory_desc_get_size(&md);
     return rc;
@@ -115,11 +121,11 @@ int cpu_packed_lines(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype
     int rc = cpu_gemm_start();
 
     if (rc >= 0 && cpu_choose_panels(use, n, k, dtype)) {
-        *lines = cpu_product_lines(use, n, k, dtype);
+        *lines = cpu_product_lines(use, n, k, cpu_packed_type(dtype));
         return 1;
     }
     if (rc >= 0)
-        rc = cpu_onednn_packed(&md, use, n, k, dtype);
+        rc = cpu_onednn_packed(&md, use, n, k, cpu_packed_type(dtype));
     return rc < 0 ? rc : cpu_onednn_lines(&md, lines);
 }
 
@@ -156,7 +162,7 @@ static int place_of(dnnl_memory_desc_t *md, const struct cpu_packing *p, enum cp
     dnnl_dims_t dims = {forward ? s->k : n, forward ? n : s->k};
     dnnl_dims_t offsets = {forward ? 0 : first, forward ? first : 0};
     dnnl_memory_desc_t whole;
-    int rc = cpu_onednn_packed(&whole, use, rows_before(p, s->count), s->k, s->to);
+    int rc = cpu_onednn_packed(&whole, use, rows_before(p, s->count), s->k, p->to);
 
     if (rc < 0)
         return rc;
@@ -198,14 +204,14 @@ static int prepare_use(struct cpu_packing *p, enum cpu_use use)
     const struct cpu_packing_spec *s = &p->spec;
     struct layout *layout = &p->layout[use];
     int64_t n = rows_before(p, s->count);
-    int rc = cpu_packed_bytes(use, n, s->k, s->to, &layout->bytes);
+    int rc = cpu_packed_bytes(use, n, s->k, s->dtype, &layout->bytes);
 
     if (rc >= 0)
-        rc = cpu_packed_lines(use, n, s->k, s->to, &layout->lines);
+        rc = cpu_packed_lines(use, n, s->k, s->dtype, &layout->lines);
     if (rc < 0)
         return rc;
     layout->by_lines = rc > 0;
-    layout->lines.round = s->round;
+    layout->lines.round = cpu_packing_rounds(s->from, s->dtype);
     layout->lines.stream = true;
     if (layout->by_lines)
         return check_lines(p, use, &layout->lines);
@@ -233,6 +239,7 @@ static int create(const struct cpu_packing_spec *spec, struct cpu_packing **out)
     if (!p)
         return ct_fail(CT_ENOMEM, "no memory for packing");
     p->spec = *spec;
+    p->to = cpu_packed_type(spec->dtype);
     memcpy(p->n, spec->n, sizeof(*p->n) * (size_t)spec->count);
     memcpy(p->stride, spec->stride, sizeof(*p->stride) * (size_t)spec->count);
     for (int use = 0; rc >= 0 && use < CPU_USES; use++)
@@ -249,8 +256,9 @@ static int create(const struct cpu_packing_spec *spec, struct cpu_packing **out)
 static bool same(const struct cpu_packing *p, const struct cpu_packing_spec *s)
 {
     return !memcmp(p->spec.use, s->use, sizeof(s->use)) && p->spec.count == s->count &&
-           p->spec.k == s->k && p->spec.from == s->from && p->spec.to == s->to &&
-           p->spec.round == s->round && !memcmp(p->n, s->n, sizeof(*p->n) * (size_t)s->count) &&
+           p->spec.k == s->k && p->spec.from == s->from && p->spec.dtype == s->dtype &&
+           p->to == cpu_packed_type(s->dtype) &&
+           !memcmp(p->n, s->n, sizeof(*p->n) * (size_t)s->count) &&
            !memcmp(p->stride, s->stride, sizeof(*p->stride) * (size_t)s->count);
 }
 
@@ -320,7 +328,7 @@ static int run_reorders(const struct cpu_packing *p, const struct layout *layout
         if (rc < 0)
             return rc;
     }
-    if (p->spec.round)
+    if (cpu_packing_rounds(p->spec.from, p->spec.dtype))
         cpu_parallel(truncate_part,
                      &(struct truncation){packed, (int64_t)(layout->bytes / sizeof(float))});
     return 0;

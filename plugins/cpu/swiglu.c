@@ -142,7 +142,7 @@ static int prepare(struct ct_prepare *p, int64_t n, struct cpu_gemm_spec spec)
     spec.m = x.rows;
     spec.n = n;
     spec.k = x.columns;
-    spec.a_type = spec.b_type = spec.c_type = CT_BF16;
+    spec.a_type = spec.b_type = spec.c_type = spec.b_for = CT_BF16;
     spec.a_row = x.stride;
     spec.a_col = 1;
     spec.own = true;

@@ -628,7 +628,7 @@ static void own_products_that_are_not_there_are_refused(void **state)
 
     (void)state;
     assert_int_equal(r.status, 2);
-    assert_has(r.err, "[cpu] products = own: this CPU has no AVX-512, or [cpu] isa excludes it");
+    assert_has(r.err, "[cpu] products = own: this CPU has no AVX2, or [cpu] isa excludes it");
     r = run("plan %R --set cpu.products=emulated --set cpu.bf16_matmul=widen");
     assert_int_equal(r.status, 2);
     assert_has(r.err, "[cpu] products = emulated: bf16_matmul = widen leaves");

@@ -242,12 +242,29 @@ static void truncate_all(float *x, size_t count)
         x[i] = ct_bf16_to_f32(ct_f32_to_bf16(x[i]));
 }
 
-/* Both uses at once, in the layouts of this machine's products. */
-static void check_packing(const struct stack *s, enum ct_dtype from, enum ct_dtype to, bool round)
+/* The same numbers as float32: oneDNN 2.6 does not widen a matrix of one. */
+static struct weights widened(const struct weights *w)
 {
-    struct weights w = make(s, from);
+    size_t count = (size_t)(w->rows * w->stride);
+    struct weights wide = *w;
+    float *x = malloc(count * sizeof(*x));
+
+    assert_non_null(x);
+    for (size_t i = 0; i < count; i++)
+        x[i] = w->dtype == CT_F32 ? ((float *)w->at)[i] : ct_bf16_to_f32(((uint16_t *)w->at)[i]);
+    wide.dtype = CT_F32;
+    wide.at = (void *)x;
+    return wide;
+}
+
+/* Both uses at once, in the layouts of this machine's products. */
+static void check_packing(const struct stack *s, enum ct_dtype from, enum ct_dtype dtype)
+{
+    enum ct_dtype to = cpu_packed_type(dtype);
+    bool round = cpu_packing_rounds(from, dtype);
+    struct weights w = make(s, from), wide = widened(&w);
     int64_t stride[MOST] = {w.stride, w.stride, w.stride, w.stride};
-    struct cpu_packing_spec spec = {{true, true}, 0, s->n, stride, s->k, from, to, round};
+    struct cpu_packing_spec spec = {{true, true}, 0, s->n, stride, s->k, from, dtype};
     struct cpu_packing *packing;
     const void *weights[MOST];
     void *packed[CPU_USES];
@@ -256,7 +273,7 @@ static void check_packing(const struct stack *s, enum ct_dtype from, enum ct_dty
     for (int64_t row = 0; spec.count < MOST && s->n[spec.count]; row += s->n[spec.count++])
         weights[spec.count] = w.at + (size_t)(row * w.stride) * ct_dtype_size(from);
     for (int use = 0; use < CPU_USES; use++) {
-        assert_int_equal(cpu_packed_bytes(use, w.rows, s->k, to, &bytes[use]), 0);
+        assert_int_equal(cpu_packed_bytes(use, w.rows, s->k, dtype, &bytes[use]), 0);
         packed[use] = poisoned(bytes[use]);
     }
     if (cpu_packing_prepare(&spec, &packing) < 0)
@@ -267,13 +284,14 @@ static void check_packing(const struct stack *s, enum ct_dtype from, enum ct_dty
         dnnl_memory_desc_t md;
 
         assert_int_equal(cpu_onednn_packed(&md, use, w.rows, s->k, to), 0);
-        assert_true(reorder(&w, use, &md, theirs));
+        assert_true(reorder(to == CT_F32 ? &wide : &w, use, &md, theirs));
         if (round)
             truncate_all((float *)theirs, bytes[use] / sizeof(float));
         assert_memory_equal(packed[use], theirs, bytes[use]);
         free(theirs);
         free(packed[use]);
     }
+    free(wide.at);
     free(w.at);
 }
 
@@ -282,11 +300,14 @@ static void both_uses_are_packed_at_once(void **state)
     (void)state;
     for (size_t i = 0; i < CT_COUNT(stacks); i++) {
         threads = 1 + (int)i % 3;
-        check_packing(&stacks[i], CT_F32, CT_F32, false);
-        check_packing(&stacks[i], CT_F32, CT_F32, true);
+        cpu_config.bf16_matmul = CPU_BF16_WIDEN;
+        check_packing(&stacks[i], CT_F32, CT_F32);
+        check_packing(&stacks[i], CT_F32, CT_BF16);
+        check_packing(&stacks[i], CT_BF16, CT_BF16);
         if (cpu_isa() == CPU_AVX512) { /* where oneDNN has products of bfloat16 */
-            check_packing(&stacks[i], CT_F32, CT_BF16, false);
-            check_packing(&stacks[i], CT_BF16, CT_BF16, false);
+            cpu_config.bf16_matmul = CPU_BF16_NATIVE;
+            check_packing(&stacks[i], CT_F32, CT_BF16);
+            check_packing(&stacks[i], CT_BF16, CT_BF16);
         }
     }
 }
@@ -294,10 +315,11 @@ static void both_uses_are_packed_at_once(void **state)
 static void weights_that_fill_no_panel_do_not_stack(void **state)
 {
     int64_t n[2] = {7, 64}, stride[2] = {32, 32};
-    struct cpu_packing_spec spec = {{true, true}, 2, n, stride, 32, CT_F32, CT_F32, false};
+    struct cpu_packing_spec spec = {{true, true}, 2, n, stride, 32, CT_F32, CT_F32};
     struct cpu_packing *packing;
 
     (void)state;
+    cpu_config.bf16_matmul = CPU_BF16_WIDEN;
     if (cpu_isa() < CPU_AVX512)
         skip(); /* plain matrices */
     assert_int_equal(cpu_packing_prepare(&spec, &packing), CT_EINVAL);

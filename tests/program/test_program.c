@@ -402,6 +402,8 @@ static void packed_weights_follow_adamw(void **state)
         "--set training.mixed_precision_param=bfloat16 --set cpu.bf16_matmul=widen",
         "--set training.mixed_precision_param=bfloat16 --set cpu.bf16_matmul=widen "
         "--set cpu.products=own",
+        "--set cpu.isa=avx2 --set cpu.products=own",
+        "--set training.mixed_precision_param=bfloat16 --set cpu.isa=avx2 --set cpu.products=own",
         "--set llama.tie_embeddings=true --with muon --with ema --set ema.validate=true",
         "--set llama.tie_embeddings=true --set training.mixed_precision_param=bfloat16"};
     char *text;

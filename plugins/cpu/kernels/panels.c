@@ -2,7 +2,8 @@
  * Products of panels (products/unit.h): the rounding of results, and the units "dots" and
  * "multiply_adds".
  *
- * A block of up to 8 rows and 32 columns in 16 accumulators. Per word of k there are two loads of
+ * With AVX-512 a block of up to 8 rows and 32 columns lies in 16 accumulators, with AVX2 one of 6
+ * rows and 16 columns in 12, so that a panel takes two passes. Per word of k there are two loads of
  * B, and for each row one broadcast and two dot products or multiply-adds, so that these are the
  * limit and not the loads.
  */
@@ -40,45 +41,68 @@ static void widen(const void *from, float *to, int64_t n)
         v_put(CT_F32, (char *)to, i, n, v_get(CT_BF16, from, i, n));
 }
 
-#if CPU_LANES == 16
-#define ROWS 8
-#define WORDS 8                   /* of k at a time: half a step */
-#define WORD_BYTES 64             /* of 16 columns */
-#define HALF (CPU_STEP_BYTES / 2) /* of a step: its left and its right columns */
+#if CPU_LANES > 4
+#if CPU_REGISTERS == 16 && !defined(__clang__)
+/* It would read the first words of B in front of the loop, and then the sums, in more registers
+   than there are. */
+#pragma GCC optimize("no-tree-pre")
+#endif
+
+#define ROWS (CPU_LANES == 16 ? 8 : 6)
+#define VECTORS 2                  /* of B, in a pass */
+#define PASS (VECTORS * CPU_LANES) /* columns */
+#define WORDS 8                    /* of k at a time: half a step */
+#define WORD_BYTES 64              /* of 16 columns */
+#define HALF (CPU_STEP_BYTES / 2)  /* of a step: its left and its right columns */
 /* Bytes of B to prefetch: what is read next, and what the first rows of a block find in no L2. */
 #define B_AHEAD CPU_STEP_BYTES
 #define B_SOON (4 * CPU_STEP_BYTES)
 
+/* Vector v of a row of a step. */
+CPU_INLINE int64_t vector_at(int v)
+{
+    return v * CPU_LANES / CPU_LINE * HALF + v * CPU_LANES % CPU_LINE * 4;
+}
+
 /* Row r of A: every third row has a pointer, so that few registers hold addresses. A compiler that
    knew `row` would keep sums of it and of all offsets, in more registers than there are. */
-CPU_INLINE __m512 word_of(const char *const at[ROWS / 3 + 1], int64_t row, int r, int64_t offset)
+CPU_INLINE vf word_of(const char *const at[ROWS / 3 + 1], int64_t row, int r, int64_t offset)
 {
     int32_t word;
 
     __asm__("" : "+r"(row));
     memcpy(&word, at[r / 3] + r % 3 * row + offset, sizeof(word));
-    return (__m512)_mm512_set1_epi32(word);
+#if CPU_LANES == 16
+    return (vf)_mm512_set1_epi32(word);
+#else
+    return (vf)_mm256_set1_epi32(word);
+#endif
 }
 
 /* sum + a b, of numbers or of pairs. */
-CPU_INLINE __m512 product(const enum ct_dtype dtype, __m512 sum, __m512 a, __m512 b)
+CPU_INLINE vf product(const enum ct_dtype dtype, vf sum, vf a, vf b)
 {
 #ifdef CPU_BF16
     if (dtype == CT_BF16)
         return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
 #endif
     (void)dtype;
-    return _mm512_fmadd_ps(a, b, sum);
+#if CPU_LANES == 8
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+    return sum;
+#else
+    return a * b + sum;
+#endif
 }
 
-/* All loops over rows and halves are unrolled early: else the sums would pass through the stack. */
-CPU_INLINE void load(const int rows, const int halves, const float *sum, __m512 c[ROWS][2])
+/* Loops over rows and vectors are unrolled early: else sums would pass through the stack. */
+CPU_INLINE void load(const int rows, const int vectors, const float *sum, vf c[ROWS][VECTORS])
 {
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
-        for (int h = 0; h < halves; h++)
-            c[r][h] = sum ? _mm512_loadu_ps(sum + r * CPU_PANEL + h * 16) : _mm512_setzero_ps();
+        for (int v = 0; v < vectors; v++)
+            c[r][v] = sum ? v_load(sum + r * CPU_PANEL + v * CPU_LANES) : (vf){0};
 }
 
 /* What half a step reads of B. */
@@ -87,13 +111,13 @@ CPU_INLINE void fetch_columns(const char *b)
 #pragma GCC unroll 8
     for (int w = 0; w < WORDS; w++)
 #pragma GCC unroll 2
-        for (int h = 0; h < 2; h++)
-            _mm_prefetch(b + w * WORD_BYTES + h * HALF, _MM_HINT_T1);
+        for (int v = 0; v < VECTORS; v += CPU_LINE / CPU_LANES)
+            _mm_prefetch(b + w * WORD_BYTES + vector_at(v), _MM_HINT_T1);
 }
 
-CPU_INLINE void add(const enum ct_dtype dtype, const int rows, const int halves,
+CPU_INLINE void add(const enum ct_dtype dtype, const int rows, const int vectors,
                     const struct cpu_panel *a, const int64_t row, const int64_t word, const char *b,
-                    int64_t depth, __m512 c[ROWS][2])
+                    int64_t depth, bool first, vf c[ROWS][VECTORS])
 {
     const char *at[ROWS / 3 + 1];
     int64_t words = (depth * cpu_bytes_of(dtype) + 3) / 4;
@@ -102,28 +126,29 @@ CPU_INLINE void add(const enum ct_dtype dtype, const int rows, const int halves,
     for (int i = 0; i <= (rows - 1) / 3; i++)
         at[i] = a->at + 3 * i * row;
     for (int64_t k = 0; k < words; k += WORDS) {
-        if (k % (2 * WORDS) == 0)
+        if (first && k % (2 * WORDS) == 0)
             cpu_fetch_soon(a, k / (2 * WORDS));
         if (a->new_b)
             fetch_columns(b + B_SOON);
 #pragma GCC unroll 8
         for (int w = 0; w < WORDS; w++) {
-            __m512 columns[2];
+            vf columns[VECTORS];
 
 #pragma GCC unroll 2
-            for (int h = 0; h < halves; h++) {
-                const char *from = b + w * WORD_BYTES + h * HALF;
+            for (int v = 0; v < vectors; v++) {
+                const char *from = b + w * WORD_BYTES + vector_at(v);
 
-                columns[h] = _mm512_loadu_ps(from);
-                _mm_prefetch(from + B_AHEAD, _MM_HINT_T0);
+                memcpy(&columns[v], from, sizeof(vf));
+                if (v * CPU_LANES % CPU_LINE == 0)
+                    _mm_prefetch(from + B_AHEAD, _MM_HINT_T0);
             }
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
-                __m512 x = word_of(at, row, r, w * word);
+                vf x = word_of(at, row, r, w * word);
 
 #pragma GCC unroll 2
-                for (int h = 0; h < halves; h++)
-                    c[r][h] = product(dtype, c[r][h], x, columns[h]);
+                for (int v = 0; v < vectors; v++)
+                    c[r][v] = product(dtype, c[r][v], x, columns[v]);
             }
         }
 #pragma GCC unroll 3
@@ -134,80 +159,87 @@ CPU_INLINE void add(const enum ct_dtype dtype, const int rows, const int halves,
 }
 
 /* Two kinds of A: in place, with words side by side; interleaved, with rows side by side. */
-CPU_INLINE void add_panel(const enum ct_dtype dtype, const int rows, const int halves,
-                          const struct cpu_panel *a, const char *b, int64_t depth,
-                          __m512 c[ROWS][2])
+CPU_INLINE void add_panel(const enum ct_dtype dtype, const int rows, const int vectors,
+                          const struct cpu_panel *a, const char *b, int64_t depth, bool first,
+                          vf c[ROWS][VECTORS])
 {
     if (a->word == 4)
-        add(dtype, rows, halves, a, a->row, 4, b, depth, c);
+        add(dtype, rows, vectors, a, a->row, 4, b, depth, first, c);
     else
-        add(dtype, rows, halves, a, 4, 128, b, depth, c);
+        add(dtype, rows, vectors, a, 4, 128, b, depth, first, c);
 }
 
-CPU_INLINE void multiply_part(const enum ct_dtype dtype, const int rows, const int halves,
-                              const struct cpu_panel *a, const char *b, int64_t depth, float *sum,
-                              bool more)
+CPU_INLINE void multiply_part(const enum ct_dtype dtype, const int rows, const int vectors,
+                              const struct cpu_panel *a, const char *b, int64_t depth, bool first,
+                              float *sum, bool more)
 {
-    __m512 c[ROWS][2];
+    vf c[ROWS][VECTORS];
 
-    load(rows, halves, more ? sum : NULL, c);
-    add_panel(dtype, rows, halves, a, b, depth, c);
+    load(rows, vectors, more ? sum : NULL, c);
+    add_panel(dtype, rows, vectors, a, b, depth, first, c);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
-        for (int h = 0; h < halves; h++)
-            _mm512_storeu_ps(sum + r * CPU_PANEL + h * 16, c[r][h]);
+        for (int v = 0; v < vectors; v++)
+            v_store(sum + r * CPU_PANEL + v * CPU_LANES, c[r][v]);
 }
 
 CPU_INLINE void multiply_as(const enum ct_dtype dtype, const struct cpu_panel *a, const char *b,
                             struct cpu_extent extent, float *sum, bool more)
 {
-    switch (extent.rows * 2 + (extent.columns > CPU_PANEL / 2)) {
+    for (int j = 0; j < extent.columns; j += PASS, b += PASS / CPU_LINE * HALF, sum += PASS)
+        switch (extent.rows * 2 + (extent.columns - j > CPU_LANES)) {
 #define CASES(rows)                                                                                \
     case rows * 2:                                                                                 \
-        multiply_part(dtype, rows, 1, a, b, extent.depth, sum, more);                              \
+        multiply_part(dtype, rows, 1, a, b, extent.depth, j == 0, sum, more);                      \
         break;                                                                                     \
     case rows * 2 + 1:                                                                             \
-        multiply_part(dtype, rows, 2, a, b, extent.depth, sum, more);                              \
+        multiply_part(dtype, rows, 2, a, b, extent.depth, j == 0, sum, more);                      \
         break;
-        CASES(1)
-        CASES(2)
-        CASES(3)
-        CASES(4)
-        CASES(5)
-        CASES(6)
-        CASES(7)
-        CASES(8)
-    }
+            CASES(1)
+            CASES(2)
+            CASES(3)
+            CASES(4)
+            CASES(5)
+            CASES(6)
+#if CPU_LANES == 16
+            CASES(7)
+            CASES(8)
+#endif
+        }
 }
 
-CPU_INLINE void put(enum ct_dtype dtype, bool add, __m512 c[ROWS][2], char *to, int64_t row)
+CPU_INLINE void put(enum ct_dtype dtype, bool add, vf c[ROWS][VECTORS], char *to, int64_t row,
+                    int64_t column)
 {
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++, to += row)
 #pragma GCC unroll 2
-        for (int h = 0; h < 2; h++) {
-            vf v = (vf)c[r][h];
+        for (int i = 0; i < VECTORS; i++) {
+            int64_t at = column + i * CPU_LANES;
 
-            v_put(dtype, to, h * 16, CPU_PANEL, add ? v + v_get(dtype, to, h * 16, CPU_PANEL) : v);
+            v_put(dtype, to, at, CPU_PANEL,
+                  add ? c[r][i] + v_get(dtype, to, at, CPU_PANEL) : c[r][i]);
         }
 }
 
 CPU_INLINE void complete_as(const enum ct_dtype dtype, const struct cpu_panel *a, const char *b,
                             int64_t depth, const float *sum, const struct cpu_result *to)
 {
-    __m512 c[ROWS][2];
+    for (int j = 0; j < CPU_PANEL; j += PASS, b += PASS / CPU_LINE * HALF) {
+        vf c[ROWS][VECTORS];
 
-    load(ROWS, 2, sum, c);
-    add_panel(dtype, ROWS, 2, a, b, depth, c);
-    if (to->dtype == CT_F32 && to->add)
-        put(CT_F32, true, c, to->at, to->row);
-    else if (to->dtype == CT_F32)
-        put(CT_F32, false, c, to->at, to->row);
-    else if (to->add)
-        put(CT_BF16, true, c, to->at, to->row);
-    else
-        put(CT_BF16, false, c, to->at, to->row);
+        load(ROWS, VECTORS, sum ? sum + j : NULL, c);
+        add_panel(dtype, ROWS, VECTORS, a, b, depth, j == 0, c);
+        if (to->dtype == CT_F32 && to->add)
+            put(CT_F32, true, c, to->at, to->row, j);
+        else if (to->dtype == CT_F32)
+            put(CT_F32, false, c, to->at, to->row, j);
+        else if (to->add)
+            put(CT_BF16, true, c, to->at, to->row, j);
+        else
+            put(CT_BF16, false, c, to->at, to->row, j);
+    }
 }
 
 static void nothing(void)
@@ -225,8 +257,8 @@ static void interleave(enum ct_dtype dtype, const struct cpu_packed_from *from, 
     CPU_ISA(cpu_pack_rows)(&lines, from, to);
 }
 
-/* The unit `unit_` name, for a dtype; panels of gradients are so deep. */
-#define UNIT_OF(unit_name, unit_dtype, unit_depth)                                                 \
+/* The unit `unit_` name, for a dtype. Panels of gradients are so deep; bytes of B stay in L2. */
+#define UNIT_OF(unit_name, unit_dtype, unit_depth, bytes)                                          \
     static void multiply_##unit_name(const struct cpu_panel *a, const char *b,                     \
                                      struct cpu_extent extent, float *sum, bool more)              \
     {                                                                                              \
@@ -250,7 +282,7 @@ static void interleave(enum ct_dtype dtype, const struct cpu_packed_from *from, 
         .partial = true,                                                                           \
         .depth = unit_depth,                                                                       \
         .columns = 128,                                                                            \
-        .block = 512 << 10,                                                                        \
+        .block = bytes,                                                                            \
         .begin = nothing,                                                                          \
         .end = nothing,                                                                            \
         .multiply = multiply_##unit_name,                                                          \
@@ -259,14 +291,19 @@ static void interleave(enum ct_dtype dtype, const struct cpu_packed_from *from, 
         .packed = {.row = 4, .word = 128, .step = CPU_STEP_BYTES},                                 \
     };
 
-UNIT_OF(multiply_adds, CT_F32, 512)
+#if CPU_LANES == 16
+UNIT_OF(multiply_adds, CT_F32, 512, 512 << 10)
 #define MULTIPLY_ADDS &unit_multiply_adds
+#else /* processors with L2 caches of 256 KB */
+UNIT_OF(multiply_adds_avx2, CT_F32, 256, 128 << 10)
+#define MULTIPLY_ADDS &unit_multiply_adds_avx2
+#endif
 #else
 #define MULTIPLY_ADDS NULL
 #endif
 
 #ifdef CPU_BF16
-UNIT_OF(dots, CT_BF16, 1024)
+UNIT_OF(dots, CT_BF16, 1024, 512 << 10)
 
 #define CHAINS 12
 

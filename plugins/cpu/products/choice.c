@@ -99,7 +99,7 @@ static double measure(void *context)
 
     for (int own = 0; ok && own < 2; own++) {
         s.own = own;
-        if (own && !s.b_row && cpu_config.pad_rows &&
+        if (own && !s.b_row && cpu_config.pad_rows && s.a_type == s.b_type &&
             !cpu_in_place(s.a_row * cpu_bytes_of(s.a_type)))
             s.a_row += CPU_LINE_BYTES / cpu_bytes_of(s.a_type);
         ok = cpu_gemm_prepare_as(&s, &ways[own]) >= 0;
@@ -111,12 +111,13 @@ static double measure(void *context)
 static bool faster(const struct cpu_gemm_spec *shape, const char *what)
 {
     struct cpu_gemm_spec s = *shape;
+    enum ct_dtype dtype = cpu_gemm_dtype(shape);
     char name[128];
 
     if (cpu_config.products != CPU_PRODUCTS_AUTO)
         return cpu_config.products != CPU_PRODUCTS_ONEDNN;
-    snprintf(name, sizeof(name), "%s.%s.%d", cpu_unit(cpu_gemm_dtype(shape))->name, what,
-             cpu_threads());
+    snprintf(name, sizeof(name), "%s%s.%s.%d", cpu_unit(dtype)->name,
+             s.a_type == dtype ? "" : ".widened", what, cpu_threads());
     return cpu_tuned(name, measure, &s) > MARGIN;
 }
 
@@ -138,13 +139,14 @@ bool cpu_choose_panels(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dty
                               .n = columns,
                               .k = depth,
                               .a_type = dtype,
-                              .b_type = dtype,
+                              .b_type = cpu_packed_type(dtype),
                               .c_type = dtype,
                               .a_row = depth,
                               .a_col = 1,
                               .c_row = columns,
-                              .b_use = use};
-    const struct cpu_unit *unit = cpu_unit(dtype);
+                              .b_use = use,
+                              .b_for = dtype};
+    const struct cpu_unit *unit = cpu_unit(s.b_type);
     char what[80];
 
     snprintf(what, sizeof(what), "rows.%lldx%lld", (long long)columns, (long long)depth);
@@ -161,7 +163,7 @@ static bool choose_gradient(const struct cpu_gemm_spec *spec)
     s.k = least(s.k, MOST);
     s.a_col = s.m;
     s.b_row = s.c_row = s.n;
-    s.a_type = s.b_type = cpu_gemm_dtype(spec);
+    s.a_type = s.b_type = s.a_type == CT_BF16 && s.b_type == CT_BF16 ? CT_BF16 : CT_F32;
     s.accumulate = true;
     snprintf(what, sizeof(what), "gradient.%lldx%lldx%lld", (long long)s.m, (long long)s.n,
              (long long)s.k);
@@ -176,6 +178,6 @@ bool cpu_choose_own(const struct cpu_gemm_spec *s)
         return false;
     if (s->b_row)
         return choose_gradient(s);
-    return s->b_use == CPU_FORWARD ? cpu_choose_panels(CPU_FORWARD, s->n, s->k, s->b_type)
-                                   : cpu_choose_panels(CPU_BACKWARD, s->k, s->n, s->b_type);
+    return s->b_use == CPU_FORWARD ? cpu_choose_panels(CPU_FORWARD, s->n, s->k, s->b_for)
+                                   : cpu_choose_panels(CPU_BACKWARD, s->k, s->n, s->b_for);
 }

@@ -192,11 +192,11 @@ static void multiply_block(const struct run *run, const struct call *call,
                           .add = p->spec.accumulate || run->k > 0,
                           .made = run->k + k + depth == p->spec.k};
 
-        for (int64_t i = 0; i < rows; i += p->unit->rows) {
+        for (int64_t i = 0; i < rows; i += s.rows) {
             int64_t first = i % CPU_PANEL;
 
             s.row = row + i;
-            s.rows = least(p->unit->rows, rows - i);
+            s.rows = cpu_unit_rows(p->unit, least(CPU_PANEL - first, rows - i));
             s.a.at = panels + (s.row - a->row) / CPU_PANEL * panel + first * s.a.row;
             s.sums = sums + (i - first) * p->columns + first * CPU_PANEL;
             cpu_multiply_strip(call, &s, lane);

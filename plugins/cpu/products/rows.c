@@ -7,7 +7,7 @@
 #define ROW_BYTES 2048 /* of A, of one block */
 #define ROWS 256
 #define TASK_ROWS 64        /* at least */
-#define B_BYTES (512 << 10) /* where k is split */
+#define B_BYTES (512 << 10) /* at most, where k is split */
 
 /* Split `blocks` by `other` tasks among the threads: as few as give each thread one. */
 static int64_t parts(int64_t blocks, int64_t other, int threads)
@@ -43,7 +43,7 @@ void cpu_plan_rows(struct cpu_product *p)
     p->by_rows = parts(panels_of(s->m), 1, p->threads);
     p->by_columns = parts(panels_of(n), p->by_rows, p->threads);
     columns = panels_of(panels_of(n) * CPU_PANEL / p->by_columns) * CPU_PANEL;
-    block = parts_of_k > 1 ? B_BYTES : p->unit->block;
+    block = parts_of_k > 1 ? least(B_BYTES, p->unit->block) : p->unit->block;
     p->columns = least(columns, block / size / p->depth / pieces(s) / CPU_PANEL * CPU_PANEL);
     rows = (panels_of(s->m) + p->by_rows - 1) / p->by_rows * CPU_PANEL;
     p->task_rows = least(rows, most(TASK_ROWS, least(up(rows / 2, CPU_PANEL), ROWS)));
@@ -105,15 +105,15 @@ static void run_block(const struct call *call, int64_t row, int64_t end, int64_t
                           .add = spec->accumulate,
                           .made = last};
 
-        for (int64_t i = row; i < end; i += p->unit->rows) {
+        for (int64_t i = row; i < end; i += s.rows) {
             int64_t first = (i - row) % CPU_PANEL;
 
             if (first == 0)
                 s.a = panel_of_a(call, i, k, s.depth, lane->memory);
             else
-                s.a.at += p->unit->rows * s.a.row;
+                s.a.at += s.rows * s.a.row;
             s.row = i;
-            s.rows = least(p->unit->rows, end - i);
+            s.rows = cpu_unit_rows(p->unit, least(CPU_PANEL - first, end - i));
             s.sums = sums + (i - row - first) * p->columns * pieces(spec) + first * CPU_PANEL;
             s.next = call->a + ((i + s.rows) * spec->a_row + k) * a_bytes;
             cpu_multiply_strip(call, &s, lane);

@@ -72,8 +72,8 @@ struct call {
    rows of C. */
 static inline int64_t sums_bytes(const struct cpu_product *p, int64_t m)
 {
-    bool wait =
-        p->spec.k > p->depth || m % p->unit->rows || p->spec.n / pieces(&p->spec) % CPU_PANEL;
+    bool wait = p->spec.k > p->depth || CPU_PANEL % p->unit->rows || m % p->unit->rows ||
+                p->spec.n / pieces(&p->spec) % CPU_PANEL;
 
     return wait ? p->rows * p->columns * pieces(&p->spec) * (int64_t)sizeof(float) : 0;
 }

@@ -11,7 +11,7 @@
  * depend on them. Inputs and results below 2^-126 count as zero.
  *
  *   dots            AVX512_BF16: pairs of A broadcast against two vectors of B
- *   multiply_adds   AVX-512, float32: the same with numbers
+ *   multiply_adds   AVX-512, float32: the same with numbers; with AVX2 multiply_adds_avx2
  *   tiles           AMX: 32 rows of A as two tiles against the two tiles of B
  *   emulated        the tile unit in C, bit for bit: for tests on processors without one
  */
@@ -112,16 +112,24 @@ static inline int64_t cpu_step_depth(enum ct_dtype dtype)
     return CPU_LINE_BYTES / cpu_bytes_of(dtype);
 }
 
+/* Rows of the next call, of those that are left of a panel: all calls take about equally many. */
+static inline int64_t cpu_unit_rows(const struct cpu_unit *unit, int64_t left)
+{
+    int64_t calls = (left + unit->rows - 1) / unit->rows;
+
+    return (left + calls - 1) / calls;
+}
+
 /* A panel's product in as many calls as the unit needs for its rows. */
 static inline void cpu_multiply(const struct cpu_unit *unit, struct cpu_panel a, const char *b,
                                 struct cpu_extent extent, float *sum, bool add)
 {
     struct cpu_extent part = extent;
 
-    for (int row = 0; row < extent.rows; row += unit->rows) {
-        part.rows = extent.rows - row < unit->rows ? extent.rows - row : unit->rows;
+    for (int row = 0; row < extent.rows; row += part.rows) {
+        part.rows = (int)cpu_unit_rows(unit, extent.rows - row);
         unit->multiply(&a, b, part, sum + row * CPU_PANEL, add);
-        a.at += unit->rows * a.row;
+        a.at += part.rows * a.row;
     }
 }
 
@@ -141,7 +149,7 @@ struct cpu_panels {
                         int64_t n);
     /* n numbers in bfloat16 as float32. */
     void (*widen)(const void *from, float *to, int64_t n);
-    /* The units "dots" and "multiply_adds", or NULL. */
+    /* The unit "dots", and one of multiply-adds; or NULL. */
     const struct cpu_unit *dots, *multiply_adds;
     /* Dot products per float32 multiply-add in the same time, measured in 0.1 ms; or NULL. */
     double (*dots_rate)(void *context);
