@@ -1,6 +1,6 @@
 /*
- * experts and their gradients: grouped matrix products. In bfloat16, where own kernels multiply
- * (experts_unit.c); here in float32, with weights widened where they are bfloat16.
+ * experts and their gradients: grouped matrix products. By own kernels where there are any
+ * (experts_unit.c); here by oneDNN in float32, with weights widened where they are bfloat16.
  *
  * The choices of experts are sorted by expert, and split into tiles of up to TILE rows. One thread
  * computes a tile: it copies the rows of its tokens, and multiplies them in blocks of TILE or of

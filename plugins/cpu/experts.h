@@ -1,5 +1,5 @@
 /*
- * Mixtures of experts: what products in float32 (experts.c) and those in bfloat16 (experts_unit.c)
+ * Mixtures of experts: what products by oneDNN (experts.c) and by own kernels (experts_unit.c)
  * share.
  */
 #ifndef CPU_EXPERTS_H

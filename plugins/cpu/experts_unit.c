@@ -1,9 +1,10 @@
 /*
- * experts and their gradients in bfloat16, by own kernels (products/).
+ * experts and their gradients by own kernels (products/).
  *
  * One expert after the other: its weights are packed, and up to ROWS of its rows are multiplied at
- * a time, each product by all threads. g, u and dh stay float32; h, dg and du are rounded to
- * bfloat16 for the products that read them. Sums run in the order of the choices.
+ * a time, each product by all threads. g, u and dh stay float32; where bfloat16 is multiplied, h,
+ * dg and du are rounded to it for the products that read them. Where it is widened, rows and
+ * weights are when they are gathered and packed. Sums run in the order of the choices.
  */
 #include <string.h>
 
@@ -14,6 +15,7 @@
 #include "products/product.h"
 
 #define ROWS 512
+#define FEW 96 /* rows of an expert, on average */
 
 enum { GATE, DOWN, DH, DX, DW, DDOWN, PRODUCTS };
 
@@ -23,8 +25,10 @@ enum { P_GATE, P_UP, P_DOWN, P_GATE_BACK, P_UP_BACK, PACKINGS };
 struct state {
     struct experts_sizes sizes;
     int threads;
-    /* In the workspace. [ROWS][n]: x and dy in bfloat16, rows; [ROWS][f]: g, u and dh, and in
-       bfloat16 a (h or dg) and b (du). [f]: an expert's biases. */
+    const struct cpu_unit *unit;
+    enum ct_dtype dtype; /* of what it multiplies */
+    /* In the workspace. [ROWS][n]: x and dy in the dtype, rows; [ROWS][f]: g, u and dh, and in the
+       dtype a (h or dg) and b (du). [f]: an expert's biases. */
     size_t x, dy, rows, g, u, dh, a, b, bias[2], packed[PACKINGS], gradient[GRADIENTS], scratch;
 };
 
@@ -39,24 +43,39 @@ struct call {
     bool kept;     /* g and u are kept, or were */
 };
 
+static const struct cpu_unit *unit_of(const struct ct_prepare *p)
+{
+    return cpu_unit(cpu_packed_type(p->in[cpu_experts_x(p->op)].dtype));
+}
+
+/* oneDNN reads float32 weights as they lie. For few rows that is faster than to pack them, but for
+   the products of gradients. */
+static bool pays(const struct ct_prepare *p)
+{
+    const struct ct_tensor *in = p->in + cpu_experts_x(p->op);
+
+    return cpu_config.products != CPU_PRODUCTS_AUTO || in[0].dtype != CT_F32 ||
+           cpu_experts_is_gradient(p->op) || ct_tensor_count(&in[1]) >= FEW * in[W_GATE].shape[0];
+}
+
 bool cpu_experts_unit_accept(const struct ct_prepare *p)
 {
-    return cpu_unit(CT_BF16) && p->in[cpu_experts_x(p->op)].dtype == CT_BF16 &&
-           cpu_experts_accept(p);
+    return cpu_experts_accept(p) && unit_of(p) && pays(p);
 }
 
 /* ---- products ---- */
 
-static struct cpu_gemm_spec spec_of(const struct experts_sizes *s, int which, int64_t rows)
+static struct cpu_gemm_spec spec_of(const struct state *state, int which, int64_t rows)
 {
+    const struct experts_sizes *s = &state->sizes;
     bool gradient = which == DW || which == DDOWN;
     bool to_f = which == GATE || which == DH || which == DDOWN;
     int64_t columns = to_f ? s->f : s->n, other = to_f ? s->n : s->f;
     struct cpu_gemm_spec spec = {.m = gradient ? other : rows,
                                  .n = columns,
                                  .k = gradient ? rows : other,
-                                 .a_type = CT_BF16,
-                                 .b_type = CT_BF16,
+                                 .a_type = state->dtype,
+                                 .b_type = state->dtype,
                                  .c_type = CT_F32,
                                  .a_row = gradient ? 1 : other,
                                  .a_col = gradient ? other : 1,
@@ -76,18 +95,17 @@ static size_t scratch_bytes(const struct state *s, int first, int end)
 
     for (int which = first; which < end; which++)
         for (int64_t rows = CPU_PANEL; rows <= ROWS; rows += CPU_PANEL) {
-            struct cpu_gemm_spec spec = spec_of(&s->sizes, which, rows);
+            struct cpu_gemm_spec spec = spec_of(s, which, rows);
             struct cpu_product product;
             size_t bytes;
 
-            cpu_product_plan(cpu_unit(CT_BF16), &spec, s->threads, &product);
+            cpu_product_plan(s->unit, &spec, s->threads, &product);
             bytes = cpu_product_workspace(&product);
             most = bytes > most ? bytes : most;
             if (which != DW)
                 continue;
-            bytes =
-                cpu_gradients_workspace(cpu_unit(CT_BF16), s->threads,
-                                        (struct cpu_gradient[]){{.spec = spec}, {.spec = spec}}, 2);
+            bytes = cpu_gradients_workspace(
+                s->unit, s->threads, (struct cpu_gradient[]){{.spec = spec}, {.spec = spec}}, 2);
             most = bytes > most ? bytes : most;
         }
     return most;
@@ -99,19 +117,23 @@ int cpu_experts_unit_prepare(struct ct_prepare *p)
     size_t *size = &p->workspace, n, f;
     bool gradient = cpu_experts_is_gradient(p->op), sums = cpu_experts_sums_tokens(p->op);
     bool kept = cpu_experts_keeps(p->op);
+    size_t bytes;
 
     s->sizes = cpu_experts_sizes(p);
     s->threads = cpu_threads();
+    s->unit = unit_of(p);
+    s->dtype = s->unit->dtype;
+    bytes = ct_dtype_size(s->dtype);
     n = ROWS * (size_t)s->sizes.n;
     f = ROWS * (size_t)s->sizes.f;
-    s->x = cpu_carve(size, n * sizeof(uint16_t));
-    s->dy = cpu_carve(size, gradient ? n * sizeof(uint16_t) : 0);
+    s->x = cpu_carve(size, n * bytes);
+    s->dy = cpu_carve(size, gradient ? n * bytes : 0);
     s->rows = cpu_carve(size, sums ? n * sizeof(float) : 0);
     s->g = cpu_carve(size, kept ? 0 : f * sizeof(float));
     s->u = cpu_carve(size, kept ? 0 : f * sizeof(float));
     s->dh = cpu_carve(size, gradient ? f * sizeof(float) : 0);
-    s->a = cpu_carve(size, f * sizeof(uint16_t));
-    s->b = cpu_carve(size, gradient ? f * sizeof(uint16_t) : 0);
+    s->a = cpu_carve(size, f * bytes);
+    s->b = cpu_carve(size, gradient ? f * bytes : 0);
     for (int i = 0; i < 2; i++)
         s->bias[i] = cpu_carve(size, s->sizes.biased ? (size_t)s->sizes.f * sizeof(float) : 0);
     for (int i = 0; i < PACKINGS; i++) {
@@ -122,7 +144,7 @@ int cpu_experts_unit_prepare(struct ct_prepare *p)
         s->packed[i] =
             cpu_carve(size, i <= P_DOWN || (gradient && sums)
                                 ? cpu_product_packed_bytes(back ? CPU_BACKWARD : CPU_FORWARD, rows,
-                                                           columns, CT_BF16)
+                                                           columns, s->dtype)
                                 : 0);
     }
     for (int i = 0; i < GRADIENTS; i++)
@@ -147,11 +169,11 @@ static float *half(const struct call *c, bool other)
 static void multiply(const struct call *c, int which, const void *a, const void *b, void *to,
                      bool add)
 {
-    struct cpu_gemm_spec spec = spec_of(&c->s->sizes, which, c->count);
+    struct cpu_gemm_spec spec = spec_of(c->s, which, c->count);
     struct cpu_product product;
 
     spec.accumulate = add;
-    cpu_product_plan(cpu_unit(CT_BF16), &spec, c->s->threads, &product);
+    cpu_product_plan(c->s->unit, &spec, c->s->threads, &product);
     cpu_product_run(&product, a, b, to, at(c, c->s->scratch), NULL);
 }
 
@@ -159,12 +181,15 @@ static void pack(const struct call *c, int packing, int input, enum cpu_use use)
 {
     const struct ct_tensor *w = &c->in[input];
     int64_t rows = w->shape[1], columns = w->shape[2];
-    struct cpu_packed_from from = {CT_BF16, (const uint16_t *)w->data + c->expert * rows * columns,
+    struct cpu_packed_from from = {w->dtype,
+                                   (const char *)w->data + c->expert * rows * columns *
+                                                               (int64_t)ct_dtype_size(w->dtype),
                                    columns, rows, columns};
+    struct cpu_packed_to to = {use, cpu_product_lines(use, rows, columns, c->s->dtype),
+                               at(c, c->s->packed[packing])};
 
-    cpu_pack_stack(&(struct cpu_packed_to){use, cpu_product_lines(use, rows, columns, CT_BF16),
-                                           at(c, c->s->packed[packing])},
-                   1, &from, 1);
+    to.lines.stream = c->s->threads > 1; /* all threads read it: see gradient.c */
+    cpu_pack_stack(&to, 1, &from, 1);
 }
 
 /* ---- rows ---- */
@@ -174,21 +199,36 @@ static struct cpu_range share(const struct call *c, int thread, int threads)
     return cpu_share(c->count, 1, thread, threads);
 }
 
+/* Element i of a buffer in the products' dtype. */
+static void *element(const struct call *c, size_t offset, int64_t i)
+{
+    return (char *)at(c, offset) + i * (int64_t)ct_dtype_size(c->s->dtype);
+}
+
+/* n elements from element i on, as the products read them. */
+static void copy(const struct call *c, const struct ct_tensor *from, int64_t i, int64_t n, void *to)
+{
+    const char *at = (const char *)from->data + i * (int64_t)ct_dtype_size(from->dtype);
+
+    if (from->dtype == c->s->dtype)
+        memcpy(to, at, (size_t)n * ct_dtype_size(from->dtype));
+    else
+        cpu_widen(to, (const void *)at, (struct ct_matrix){.rows = 1, .columns = n, .stride = n});
+}
+
 /* x, and dy if it is wanted, of the choices' tokens. */
 static void gather(void *context, int thread, int threads)
 {
     const struct call *c = context;
     struct cpu_range mine = share(c, thread, threads);
-    size_t bytes = (size_t)c->s->sizes.n * sizeof(uint16_t);
+    int64_t n = c->s->sizes.n;
 
     for (int64_t r = mine.begin; r < mine.end; r++) {
-        size_t token = (size_t)(c->choices.order[c->from + r] / c->s->sizes.k) * bytes;
+        int64_t token = c->choices.order[c->from + r] / c->s->sizes.k;
 
-        memcpy((char *)at(c, c->s->x) + (size_t)r * bytes, (const char *)c->in[0].data + token,
-               bytes);
+        copy(c, &c->in[0], token * n, n, element(c, c->s->x, r * n));
         if (c->gradient)
-            memcpy((char *)at(c, c->s->dy) + (size_t)r * bytes,
-                   (const char *)c->in[-1].data + token, bytes);
+            copy(c, &c->in[-1], token * n, n, element(c, c->s->dy, r * n));
     }
 }
 
@@ -198,13 +238,13 @@ static void hidden(void *context, int thread, int threads)
     const struct call *c = context;
     struct cpu_range mine = share(c, thread, threads);
     const float *g = half(c, false), *u = half(c, true);
-    uint16_t *h = at(c, c->s->a);
 
     for (int64_t r = mine.begin; r < mine.end; r++) {
         float factor = c->gradient ? c->choices.weights[c->choices.order[c->from + r]] : 1;
         int64_t f = r * c->s->sizes.f;
 
-        cpu_loops()->gated(CT_BF16, h + f, g + f, u + f, c->s->sizes.gate, factor, c->s->sizes.f);
+        cpu_loops()->gated(c->s->dtype, element(c, c->s->a, f), g + f, u + f, c->s->sizes.gate,
+                           factor, c->s->sizes.f);
     }
 }
 
@@ -214,13 +254,12 @@ static void hidden_gradients(void *context, int thread, int threads)
     const struct call *c = context;
     struct cpu_range mine = share(c, thread, threads);
     const float *g = half(c, false), *u = half(c, true), *dh = at(c, c->s->dh);
-    uint16_t *dg = at(c, c->s->a), *du = at(c, c->s->b);
 
     for (int64_t r = mine.begin; r < mine.end; r++) {
         int64_t choice = c->choices.order[c->from + r], f = r * c->s->sizes.f;
-        float dot =
-            cpu_loops()->gated_grad(CT_BF16, dg + f, du + f, dh + f, g + f, u + f, c->s->sizes.gate,
-                                    c->choices.weights[choice], c->s->sizes.f);
+        float dot = cpu_loops()->gated_grad(
+            c->s->dtype, element(c, c->s->a, f), element(c, c->s->b, f), dh + f, g + f, u + f,
+            c->s->sizes.gate, c->choices.weights[choice], c->s->sizes.f);
 
         if (c->dweights)
             c->dweights[choice] += dot;
@@ -278,12 +317,17 @@ static int begin(const struct ct_launch *l, struct call *c)
     return cpu_experts_sort(l, &s->sizes, &c->choices);
 }
 
-static void widen_bias(const struct call *c, int i, int input)
+static void load_bias(const struct call *c, int i, int input)
 {
+    const struct ct_tensor *bias = &c->in[input];
     int64_t f = c->s->sizes.f;
 
-    cpu_widen(at(c, c->s->bias[i]), (const uint16_t *)c->in[input].data + c->expert * f,
-              (struct ct_matrix){.rows = 1, .columns = f, .stride = f});
+    if (bias->dtype == CT_F32)
+        memcpy(at(c, c->s->bias[i]), (const float *)bias->data + c->expert * f,
+               (size_t)f * sizeof(float));
+    else
+        cpu_widen(at(c, c->s->bias[i]), (const uint16_t *)bias->data + c->expert * f,
+                  (struct ct_matrix){.rows = 1, .columns = f, .stride = f});
 }
 
 /* Does the expert have rows? Then its weights are packed. */
@@ -303,8 +347,8 @@ static bool begin_expert(struct call *c, int64_t expert)
         pack(c, P_UP_BACK, W_UP, CPU_BACKWARD);
     }
     if (c->s->sizes.biased) {
-        widen_bias(c, 0, B_GATE);
-        widen_bias(c, 1, B_UP);
+        load_bias(c, 0, B_GATE);
+        load_bias(c, 1, B_UP);
     }
     return true;
 }
@@ -389,14 +433,13 @@ static bool adds_to_gradient(const struct call *c, int i)
 /* The gate's and the up projection's, which read the same tokens. */
 static void add_gate_and_up(const struct call *c)
 {
-    struct cpu_gemm_spec spec = spec_of(&c->s->sizes, DW, c->count);
+    struct cpu_gemm_spec spec = spec_of(c->s, DW, c->count);
     struct cpu_gradient both[] = {{spec, at(c, c->s->a), gradient(c, D_GATE), NULL},
                                   {spec, at(c, c->s->b), gradient(c, D_UP), NULL}};
 
     both[0].spec.accumulate = adds_to_gradient(c, D_GATE);
     both[1].spec.accumulate = adds_to_gradient(c, D_UP);
-    cpu_gradients_run(cpu_unit(CT_BF16), c->s->threads, both, 2, at(c, c->s->x),
-                      at(c, c->s->scratch));
+    cpu_gradients_run(c->s->unit, c->s->threads, both, 2, at(c, c->s->x), at(c, c->s->scratch));
 }
 
 /* Some columns of dg and du, to the gradients of the biases. */
@@ -405,13 +448,12 @@ static void add_to_biases(void *context, int thread, int threads)
     const struct call *c = context;
     int64_t f = c->s->sizes.f;
     struct cpu_range mine = cpu_share(f, 32, thread, threads);
-    const uint16_t *dg = at(c, c->s->a), *du = at(c, c->s->b);
 
     for (int64_t r = 0; r < c->count; r++) {
-        cpu_loops()->add_scaled(gradient(c, D_GATE_BIAS) + mine.begin, CT_BF16,
-                                dg + r * f + mine.begin, 1, mine.end - mine.begin);
-        cpu_loops()->add_scaled(gradient(c, D_UP_BIAS) + mine.begin, CT_BF16,
-                                du + r * f + mine.begin, 1, mine.end - mine.begin);
+        cpu_loops()->add_scaled(gradient(c, D_GATE_BIAS) + mine.begin, c->s->dtype,
+                                element(c, c->s->a, r * f + mine.begin), 1, mine.end - mine.begin);
+        cpu_loops()->add_scaled(gradient(c, D_UP_BIAS) + mine.begin, c->s->dtype,
+                                element(c, c->s->b, r * f + mine.begin), 1, mine.end - mine.begin);
     }
 }
 
