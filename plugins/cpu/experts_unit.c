@@ -48,8 +48,8 @@ static const struct cpu_unit *unit_of(const struct ct_prepare *p)
     return cpu_unit(cpu_packed_type(p->in[cpu_experts_x(p->op)].dtype));
 }
 
-/* oneDNN reads float32 weights as they lie. For few rows that is faster than to pack them, but for
-   the products of gradients. */
+/* oneDNN reads float32 weights as they lie, which in the forward is faster for few rows than to
+   pack them. */
 static bool pays(const struct ct_prepare *p)
 {
     const struct ct_tensor *in = p->in + cpu_experts_x(p->op);
@@ -205,15 +205,16 @@ static void *element(const struct call *c, size_t offset, int64_t i)
     return (char *)at(c, offset) + i * (int64_t)ct_dtype_size(c->s->dtype);
 }
 
-/* n elements from element i on, as the products read them. */
-static void copy(const struct call *c, const struct ct_tensor *from, int64_t i, int64_t n, void *to)
+/* n elements from element i on, widened to float32 if that is wanted. */
+static void copy(const struct ct_tensor *from, int64_t i, int64_t n, enum ct_dtype dtype, void *to)
 {
-    const char *at = (const char *)from->data + i * (int64_t)ct_dtype_size(from->dtype);
+    size_t bytes = ct_dtype_size(from->dtype);
+    const void *first = (const char *)from->data + i * (int64_t)bytes;
 
-    if (from->dtype == c->s->dtype)
-        memcpy(to, at, (size_t)n * ct_dtype_size(from->dtype));
+    if (from->dtype == dtype)
+        memcpy(to, first, (size_t)n * bytes);
     else
-        cpu_widen(to, (const void *)at, (struct ct_matrix){.rows = 1, .columns = n, .stride = n});
+        cpu_widen(to, first, (struct ct_matrix){.rows = 1, .columns = n, .stride = n});
 }
 
 /* x, and dy if it is wanted, of the choices' tokens. */
@@ -226,9 +227,9 @@ static void gather(void *context, int thread, int threads)
     for (int64_t r = mine.begin; r < mine.end; r++) {
         int64_t token = c->choices.order[c->from + r] / c->s->sizes.k;
 
-        copy(c, &c->in[0], token * n, n, element(c, c->s->x, r * n));
+        copy(&c->in[0], token * n, n, c->s->dtype, element(c, c->s->x, r * n));
         if (c->gradient)
-            copy(c, &c->in[-1], token * n, n, element(c, c->s->dy, r * n));
+            copy(&c->in[-1], token * n, n, c->s->dtype, element(c, c->s->dy, r * n));
     }
 }
 
@@ -319,15 +320,9 @@ static int begin(const struct ct_launch *l, struct call *c)
 
 static void load_bias(const struct call *c, int i, int input)
 {
-    const struct ct_tensor *bias = &c->in[input];
     int64_t f = c->s->sizes.f;
 
-    if (bias->dtype == CT_F32)
-        memcpy(at(c, c->s->bias[i]), (const float *)bias->data + c->expert * f,
-               (size_t)f * sizeof(float));
-    else
-        cpu_widen(at(c, c->s->bias[i]), (const uint16_t *)bias->data + c->expert * f,
-                  (struct ct_matrix){.rows = 1, .columns = f, .stride = f});
+    copy(&c->in[input], c->expert * f, f, CT_F32, at(c, c->s->bias[i]));
 }
 
 /* Does the expert have rows? Then its weights are packed. */

@@ -31,7 +31,7 @@ static int pack_infer(struct ct_op *op)
 #define DTYPE                                                                                      \
     CT_OPT_DTYPE(                                                                                  \
         struct cpu_pack_attrs, dtype, "dtype", "float32",                                          \
-        "Dtype of the activations, whose numbers the packed ones are, whatever holds them")
+        "Dtype of the activations: packed elements are numbers of it, whatever holds them")
 
 const struct ct_op_type cpu_op_pack = {
     .size = sizeof(struct ct_op_type),

@@ -87,7 +87,7 @@ CPU_INLINE vf product(const enum ct_dtype dtype, vf sum, vf a, vf b)
         return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
 #endif
     (void)dtype;
-#if CPU_LANES == 8
+#if CPU_LANES == 8 /* in place: the compiler would move sums between registers */
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
     return sum;
 #else
