@@ -43,8 +43,7 @@ static void widen(const void *from, float *to, int64_t n)
 
 #if CPU_LANES > 4
 #if CPU_REGISTERS == 16 && !defined(__clang__)
-/* It would read the first words of B in front of the loop, and then the sums, in more registers
-   than there are. */
+/* That would read the first words of B in front of the loop, and the sums on the stack. */
 #pragma GCC optimize("no-tree-pre")
 #endif
 
