@@ -1,6 +1,6 @@
 /*
- * Mixtures of experts: a call's sizes, the choices of this rank's experts, and sums in float32 of
- * their rows, by token and by expert.
+ * Mixtures of experts: a call's sizes, the choices of this rank's experts, copies of rows, and sums
+ * in float32, by token and by expert.
  */
 #include <math.h>
 #include <string.h>
@@ -138,6 +138,18 @@ static void clear_share(void *context, int thread, int threads)
 
     if (mine.end > mine.begin)
         memset(c->at + mine.begin, 0, (size_t)(mine.end - mine.begin) * sizeof(*c->at));
+}
+
+void cpu_experts_copy(const struct ct_tensor *from, int64_t i, int64_t n, enum ct_dtype dtype,
+                      void *to)
+{
+    size_t bytes = ct_dtype_size(from->dtype);
+    const void *first = (const char *)from->data + i * (int64_t)bytes;
+
+    if (from->dtype == dtype)
+        memcpy(to, first, (size_t)n * bytes);
+    else
+        cpu_widen(to, first, (struct ct_matrix){.rows = 1, .columns = n, .stride = n});
 }
 
 float *cpu_experts_sums(const struct ct_launch *l, const struct experts_sizes *s)

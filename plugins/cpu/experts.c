@@ -17,7 +17,6 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
 
-#include "convert.h"
 #include "experts.h"
 #include "gemm.h"
 
@@ -223,8 +222,8 @@ static void widen_weights(const struct call *c, int lane, int64_t expert)
     for (int i = W_GATE; c->s->widens && i < c->l->ins - c->at; i++) {
         int64_t n = (int64_t)weight_elements(&c->s->sizes, i);
 
-        cpu_widen(floats(c, lane, c->s->weight[i]), (const void *)raw_weight(c, i, expert),
-                  (struct ct_matrix){.rows = 1, .columns = n, .stride = n});
+        cpu_experts_copy(&c->l->in[c->at + i], expert * n, n, CT_F32,
+                         floats(c, lane, c->s->weight[i]));
     }
 }
 
@@ -269,25 +268,16 @@ static int add_product(const struct call *c, int lane, int which, int64_t rows, 
     return multiply(c, lane, which, rows, a, a_columns, b, b_columns, to, 0);
 }
 
-static void to_float(enum ct_dtype dtype, const void *from, int64_t n, float *to)
-{
-    if (dtype == CT_F32)
-        memcpy(to, from, (size_t)n * sizeof(*to));
-    else
-        cpu_widen(to, from, (struct ct_matrix){.rows = 1, .columns = n, .stride = n});
-}
-
 /* The rows of the tile's tokens in tensor `from`, in float32; then zeros. */
 static void copy_rows(const struct call *c, const struct ct_tensor *from, const struct tile *t,
                       float *to)
 {
     int64_t n = c->n;
-    size_t bytes = (size_t)n * ct_dtype_size(from->dtype);
 
     for (int64_t r = 0; r < t->rows; r++) {
         int64_t token = c->choices.order[t->from + r] / c->s->sizes.k;
 
-        to_float(from->dtype, (const char *)from->data + (size_t)token * bytes, n, to + r * n);
+        cpu_experts_copy(from, token * n, n, CT_F32, to + r * n);
     }
     memset(to + t->rows * n, 0, (size_t)((padded(t->rows) - t->rows) * n) * sizeof(*to));
 }

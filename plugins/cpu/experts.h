@@ -76,6 +76,10 @@ int cpu_experts_sort(const struct ct_launch *l, const struct experts_sizes *size
 float *cpu_experts_kept(const struct ct_launch *l, const struct experts_sizes *sizes, bool other,
                         int64_t from);
 
+/* n elements from element i on, widened to float32 if that is the dtype. */
+void cpu_experts_copy(const struct ct_tensor *from, int64_t i, int64_t n, enum ct_dtype dtype,
+                      void *to);
+
 /* Sums of tokens, in float32. A thread adds some columns of the rows of choices `from` on. */
 float *cpu_experts_sums(const struct ct_launch *l, const struct experts_sizes *sizes);
 void cpu_experts_add(const struct experts_choices *c, int64_t from, int64_t rows, const float *row,

@@ -10,7 +10,6 @@
 
 #include <ctitan/lib/ops.h>
 
-#include "convert.h"
 #include "experts.h"
 #include "products/product.h"
 
@@ -26,9 +25,8 @@ struct state {
     struct experts_sizes sizes;
     int threads;
     const struct cpu_unit *unit;
-    enum ct_dtype dtype; /* of what it multiplies */
-    /* In the workspace. [ROWS][n]: x and dy in the dtype, rows; [ROWS][f]: g, u and dh, and in the
-       dtype a (h or dg) and b (du). [f]: an expert's biases. */
+    /* In the workspace. [ROWS][n]: x and dy in the unit's dtype, rows; [ROWS][f]: g, u and dh, and
+       in the unit's dtype a (h or dg) and b (du). [f]: an expert's biases. */
     size_t x, dy, rows, g, u, dh, a, b, bias[2], packed[PACKINGS], gradient[GRADIENTS], scratch;
 };
 
@@ -74,8 +72,8 @@ static struct cpu_gemm_spec spec_of(const struct state *state, int which, int64_
     struct cpu_gemm_spec spec = {.m = gradient ? other : rows,
                                  .n = columns,
                                  .k = gradient ? rows : other,
-                                 .a_type = state->dtype,
-                                 .b_type = state->dtype,
+                                 .a_type = state->unit->dtype,
+                                 .b_type = state->unit->dtype,
                                  .c_type = CT_F32,
                                  .a_row = gradient ? 1 : other,
                                  .a_col = gradient ? other : 1,
@@ -122,8 +120,7 @@ int cpu_experts_unit_prepare(struct ct_prepare *p)
     s->sizes = cpu_experts_sizes(p);
     s->threads = cpu_threads();
     s->unit = unit_of(p);
-    s->dtype = s->unit->dtype;
-    bytes = ct_dtype_size(s->dtype);
+    bytes = ct_dtype_size(s->unit->dtype);
     n = ROWS * (size_t)s->sizes.n;
     f = ROWS * (size_t)s->sizes.f;
     s->x = cpu_carve(size, n * bytes);
@@ -144,7 +141,7 @@ int cpu_experts_unit_prepare(struct ct_prepare *p)
         s->packed[i] =
             cpu_carve(size, i <= P_DOWN || (gradient && sums)
                                 ? cpu_product_packed_bytes(back ? CPU_BACKWARD : CPU_FORWARD, rows,
-                                                           columns, s->dtype)
+                                                           columns, s->unit->dtype)
                                 : 0);
     }
     for (int i = 0; i < GRADIENTS; i++)
@@ -185,7 +182,7 @@ static void pack(const struct call *c, int packing, int input, enum cpu_use use)
                                    (const char *)w->data + c->expert * rows * columns *
                                                                (int64_t)ct_dtype_size(w->dtype),
                                    columns, rows, columns};
-    struct cpu_packed_to to = {use, cpu_product_lines(use, rows, columns, c->s->dtype),
+    struct cpu_packed_to to = {use, cpu_product_lines(use, rows, columns, c->s->unit->dtype),
                                at(c, c->s->packed[packing])};
 
     to.lines.stream = c->s->threads > 1; /* all threads read it: see gradient.c */
@@ -199,22 +196,10 @@ static struct cpu_range share(const struct call *c, int thread, int threads)
     return cpu_share(c->count, 1, thread, threads);
 }
 
-/* Element i of a buffer in the products' dtype. */
+/* Element i of a buffer in the unit's dtype. */
 static void *element(const struct call *c, size_t offset, int64_t i)
 {
-    return (char *)at(c, offset) + i * (int64_t)ct_dtype_size(c->s->dtype);
-}
-
-/* n elements from element i on, widened to float32 if that is wanted. */
-static void copy(const struct ct_tensor *from, int64_t i, int64_t n, enum ct_dtype dtype, void *to)
-{
-    size_t bytes = ct_dtype_size(from->dtype);
-    const void *first = (const char *)from->data + i * (int64_t)bytes;
-
-    if (from->dtype == dtype)
-        memcpy(to, first, (size_t)n * bytes);
-    else
-        cpu_widen(to, first, (struct ct_matrix){.rows = 1, .columns = n, .stride = n});
+    return (char *)at(c, offset) + i * (int64_t)ct_dtype_size(c->s->unit->dtype);
 }
 
 /* x, and dy if it is wanted, of the choices' tokens. */
@@ -227,9 +212,10 @@ static void gather(void *context, int thread, int threads)
     for (int64_t r = mine.begin; r < mine.end; r++) {
         int64_t token = c->choices.order[c->from + r] / c->s->sizes.k;
 
-        copy(&c->in[0], token * n, n, c->s->dtype, element(c, c->s->x, r * n));
+        cpu_experts_copy(&c->in[0], token * n, n, c->s->unit->dtype, element(c, c->s->x, r * n));
         if (c->gradient)
-            copy(&c->in[-1], token * n, n, c->s->dtype, element(c, c->s->dy, r * n));
+            cpu_experts_copy(&c->in[-1], token * n, n, c->s->unit->dtype,
+                             element(c, c->s->dy, r * n));
     }
 }
 
@@ -244,8 +230,8 @@ static void hidden(void *context, int thread, int threads)
         float factor = c->gradient ? c->choices.weights[c->choices.order[c->from + r]] : 1;
         int64_t f = r * c->s->sizes.f;
 
-        cpu_loops()->gated(c->s->dtype, element(c, c->s->a, f), g + f, u + f, c->s->sizes.gate,
-                           factor, c->s->sizes.f);
+        cpu_loops()->gated(c->s->unit->dtype, element(c, c->s->a, f), g + f, u + f,
+                           c->s->sizes.gate, factor, c->s->sizes.f);
     }
 }
 
@@ -259,7 +245,7 @@ static void hidden_gradients(void *context, int thread, int threads)
     for (int64_t r = mine.begin; r < mine.end; r++) {
         int64_t choice = c->choices.order[c->from + r], f = r * c->s->sizes.f;
         float dot = cpu_loops()->gated_grad(
-            c->s->dtype, element(c, c->s->a, f), element(c, c->s->b, f), dh + f, g + f, u + f,
+            c->s->unit->dtype, element(c, c->s->a, f), element(c, c->s->b, f), dh + f, g + f, u + f,
             c->s->sizes.gate, c->choices.weights[choice], c->s->sizes.f);
 
         if (c->dweights)
@@ -322,7 +308,7 @@ static void load_bias(const struct call *c, int i, int input)
 {
     int64_t f = c->s->sizes.f;
 
-    copy(&c->in[input], c->expert * f, f, CT_F32, at(c, c->s->bias[i]));
+    cpu_experts_copy(&c->in[input], c->expert * f, f, CT_F32, at(c, c->s->bias[i]));
 }
 
 /* Does the expert have rows? Then its weights are packed. */
@@ -445,9 +431,9 @@ static void add_to_biases(void *context, int thread, int threads)
     struct cpu_range mine = cpu_share(f, 32, thread, threads);
 
     for (int64_t r = 0; r < c->count; r++) {
-        cpu_loops()->add_scaled(gradient(c, D_GATE_BIAS) + mine.begin, c->s->dtype,
+        cpu_loops()->add_scaled(gradient(c, D_GATE_BIAS) + mine.begin, c->s->unit->dtype,
                                 element(c, c->s->a, r * f + mine.begin), 1, mine.end - mine.begin);
-        cpu_loops()->add_scaled(gradient(c, D_UP_BIAS) + mine.begin, c->s->dtype,
+        cpu_loops()->add_scaled(gradient(c, D_UP_BIAS) + mine.begin, c->s->unit->dtype,
                                 element(c, c->s->b, r * f + mine.begin), 1, mine.end - mine.begin);
     }
 }

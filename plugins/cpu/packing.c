@@ -328,7 +328,7 @@ static int run_reorders(const struct cpu_packing *p, const struct layout *layout
         if (rc < 0)
             return rc;
     }
-    if (cpu_packing_rounds(p->spec.from, p->spec.dtype))
+    if (layout->lines.round)
         cpu_parallel(truncate_part,
                      &(struct truncation){packed, (int64_t)(layout->bytes / sizeof(float))});
     return 0;
