@@ -255,6 +255,15 @@ static void plan_workspace(struct cpu_gemm *g)
     g->workspace = at;
 }
 
+static bool same_shards(const struct cpu_shards *a, const struct cpu_shards *b)
+{
+    if (a->count <= 1 || b->count <= 1)
+        return a->count <= 1 && b->count <= 1;
+    return a->count == b->count && a->widths.ndim == b->widths.ndim &&
+           !memcmp(a->widths.size, b->widths.size,
+                   sizeof(*a->widths.size) * (size_t)a->widths.ndim);
+}
+
 static bool same_spec(const struct cpu_gemm_spec *a, const struct cpu_gemm_spec *b)
 {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->a_type == b->a_type &&
@@ -262,7 +271,8 @@ static bool same_spec(const struct cpu_gemm_spec *a, const struct cpu_gemm_spec 
            a->a_col == b->a_col && a->b_row == b->b_row && a->b_col == b->b_col &&
            a->c_row == b->c_row && a->accumulate == b->accumulate && a->b_use == b->b_use &&
            a->b_for == b->b_for && a->lanes == b->lanes && a->own == b->own &&
-           a->halves == b->halves && a->passed == b->passed;
+           a->halves == b->halves && a->passed == b->passed &&
+           same_shards(&a->b_shards, &b->b_shards);
 }
 
 static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
@@ -281,6 +291,7 @@ static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
         *out = g;
         return 0;
     }
+    assert(spec->b_shards.count <= 1);
     choose_way(g);
     rc = spec->m && spec->n && spec->k ? create_primitives(g) : 0;
     if (rc < 0) {

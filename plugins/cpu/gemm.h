@@ -18,6 +18,13 @@
 #include "cpu.h"
 #include "lines.h"
 
+/* Packed weights that were gathered: shards, one behind the other, each of equal parts of all
+   weights, packed by itself. Own kernels multiply them where they lie. */
+struct cpu_shards {
+    int64_t count;          /* up to 1: packed as a whole */
+    struct ct_shape widths; /* rows of each weight in all shards: multiples of count * CPU_PANEL */
+};
+
 /* Element (i, j) of A is at i * a_row + j * a_col; one of the two strides is 1. The same for B. */
 struct cpu_gemm_spec {
     int64_t m, n, k; /* A[m, k], B[k, n], C[m, n] */
@@ -28,6 +35,7 @@ struct cpu_gemm_spec {
     bool accumulate;
     enum cpu_use b_use;
     enum ct_dtype b_for; /* dtype of the activations */
+    struct cpu_shards b_shards;
     /* Above 0: a product runs on the thread that calls cpu_gemm_run_alone, and so many may run at
        once. Both operands are float32, or bfloat16 if cpu_bf16_native(); C is float32. */
     int lanes;
@@ -121,6 +129,7 @@ struct cpu_packing_spec {
     const int64_t *n, *stride; /* per weight: its rows; elements between row starts */
     int64_t k;
     enum ct_dtype from, dtype; /* of the weights as they are stored, and of the activations */
+    int64_t shards;            /* 1; or of so many like them, which are multiplied together */
 };
 
 struct cpu_packing;
@@ -128,9 +137,11 @@ struct cpu_packing;
 enum ct_dtype cpu_packed_type(enum ct_dtype dtype);
 /* Whether weights so stored are rounded to bfloat16, and stay float32. */
 bool cpu_packing_rounds(enum ct_dtype from, enum ct_dtype dtype);
-int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype, size_t *bytes);
+/* Of w[n, k], one of so many shards. */
+int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, int64_t shards, enum ct_dtype dtype,
+                     size_t *bytes);
 /* 1: the layout is one of lines; 0: another one, which only oneDNN knows. */
-int cpu_packed_lines(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype,
+int cpu_packed_lines(enum cpu_use use, int64_t n, int64_t k, int64_t shards, enum ct_dtype dtype,
                      struct cpu_lines *lines);
 /* CT_EINVAL: weights do not fit in one matrix: an n before the last is no multiple of the block. */
 int cpu_packing_prepare(const struct cpu_packing_spec *spec, struct cpu_packing **packing);

@@ -23,13 +23,6 @@
 
 #include "pack.h"
 
-struct packer {
-    struct ct_graph *graph;
-    struct ct_run *run;
-    struct ct_builder before_microbatches;
-    bool trains; /* a step of training: parameters that it does not update never change */
-};
-
 /* The value that is packed for a weight: the input of its cast in `pre`, or the weight itself. */
 struct source {
     struct ct_value *value;
@@ -58,13 +51,13 @@ void cpu_local_shape(const struct ct_graph *graph, const struct ct_run *run,
 
 struct ct_op *cpu_emit_for(struct ct_graph *graph, const struct ct_op *old, struct ct_op *before,
                            const struct ct_op_type *type, struct ct_value *const *in, int ins,
-                           const char *why)
+                           const void *attrs, const char *why)
 {
     struct ct_builder b = ct_builder_before(graph, before);
     struct ct_op *op;
 
     b.why = why;
-    op = ct_emit_type(&b, type, NULL, in, ins, NULL);
+    op = ct_emit_type(&b, type, NULL, in, ins, attrs);
     if (op) {
         op->stream = old->stream;
         op->marks = old->marks;
@@ -79,10 +72,11 @@ void cpu_hand_over(struct ct_graph *graph, struct ct_op *old, struct ct_op *op, 
     ct_graph_remove(graph, old);
 }
 
-/* Ask oneDNN whether the weights fit into one packed matrix. */
-static int try_packing(const struct packer *p, enum cpu_use use, const struct source *source,
-                       int count, size_t *bytes)
+/* Whether the weights fit into one packed matrix. */
+static int try_packing(const struct cpu_packer *p, const struct cpu_pack_attrs *attrs,
+                       const struct source *source, int count, size_t *bytes)
 {
+    enum cpu_use use = attrs->use;
     int64_t n[CPU_MAX_WEIGHTS], stride[CPU_MAX_WEIGHTS], sum = 0, local[CT_MAX_DIMS];
     struct cpu_packing *packing;
     struct cpu_packing_spec spec = {.use = {use == CPU_FORWARD, use == CPU_BACKWARD},
@@ -90,7 +84,8 @@ static int try_packing(const struct packer *p, enum cpu_use use, const struct so
                                     .n = n,
                                     .stride = stride,
                                     .from = source->value->dtype,
-                                    .dtype = source->dtype};
+                                    .dtype = source->dtype,
+                                    .shards = attrs->shards};
     int rc = cpu_gemm_start();
 
     for (int i = 0; i < count; i++) {
@@ -101,7 +96,7 @@ static int try_packing(const struct packer *p, enum cpu_use use, const struct so
     }
     if (rc >= 0)
         rc = cpu_packing_prepare(&spec, &packing);
-    return rc < 0 ? rc : cpu_packed_bytes(use, sum, spec.k, spec.dtype, bytes);
+    return rc < 0 ? rc : cpu_packed_bytes(use, sum, spec.k, spec.shards, spec.dtype, bytes);
 }
 
 static bool equal_sources(const struct ct_op *pack, const struct source *source, int count)
@@ -120,13 +115,14 @@ static struct ct_op *find_pack(const struct cpu_pack_attrs *attrs, const struct 
         const struct cpu_pack_attrs *a = use->op->attrs;
 
         if ((use->op->type == &cpu_op_pack || use->op->type == &cpu_op_pack_both) &&
-            a->dtype == attrs->dtype && equal_sources(use->op, source, count))
+            a->dtype == attrs->dtype && a->shards == attrs->shards &&
+            equal_sources(use->op, source, count))
             return use->op;
     }
     return NULL;
 }
 
-static const char *packed_name(const struct packer *p, const struct ct_value *weight,
+static const char *packed_name(const struct cpu_packer *p, const struct ct_value *weight,
                                enum cpu_use use)
 {
     return ct_arena_printf(p->graph->arena, "%s.packed.%s", weight->name,
@@ -137,12 +133,12 @@ static struct ct_value *finish_packed(struct ct_value *packed, const struct ct_o
                                       size_t bytes)
 {
     packed->opaque_bytes = bytes;
-    if (pack->ins == 1)
+    if (pack->ins == 1 || ct_op_int(pack, "shards") > 1)
         packed->sharding = pack->in[0]->sharding;
     return packed;
 }
 
-static struct ct_value *emit_pack(struct packer *p, const struct cpu_pack_attrs *attrs,
+static struct ct_value *emit_pack(struct cpu_packer *p, const struct cpu_pack_attrs *attrs,
                                   const struct source *source, int count, size_t bytes)
 {
     struct ct_builder b = p->before_microbatches;
@@ -160,7 +156,7 @@ static struct ct_value *emit_pack(struct packer *p, const struct cpu_pack_attrs 
 }
 
 /* Let an op that packs for one use pack for the other, too. */
-static struct ct_value *pack_both(struct packer *p, struct ct_op *one, enum cpu_use other,
+static struct ct_value *pack_both(struct cpu_packer *p, struct ct_op *one, enum cpu_use other,
                                   size_t bytes)
 {
     struct ct_builder b = ct_builder_before(p->graph, one);
@@ -177,13 +173,11 @@ static struct ct_value *pack_both(struct packer *p, struct ct_op *one, enum cpu_
     return finish_packed(both->out[other], both, bytes);
 }
 
-/* The weights w packed for a use, or NULL if they should stay unpacked. What packs them is already
-   there if the op was cloned (recomputation), the weight is tied, or for the other use. */
-static struct ct_value *packed_for(struct packer *p, enum cpu_use use, struct ct_value *const *w,
-                                   int count)
+struct ct_value *cpu_packed_part(struct cpu_packer *p, enum cpu_use use, int64_t shards,
+                                 struct ct_value *const *w, int count)
 {
     struct source source[CPU_MAX_WEIGHTS];
-    struct cpu_pack_attrs attrs = {.use = use};
+    struct cpu_pack_attrs attrs = {.use = use, .shards = shards};
     struct ct_op *op;
     size_t bytes;
 
@@ -199,13 +193,29 @@ static struct ct_value *packed_for(struct packer *p, enum cpu_use use, struct ct
         return op->out[use];
     if (op && ((const struct cpu_pack_attrs *)op->attrs)->use == use)
         return op->out[0];
-    if (try_packing(p, use, source, count, &bytes) < 0)
+    if (try_packing(p, &attrs, source, count, &bytes) < 0)
         return NULL;
     return op ? pack_both(p, op, use, bytes) : emit_pack(p, &attrs, source, count, bytes);
 }
 
+static struct ct_value *packed_for(struct cpu_packer *p, enum cpu_use use,
+                                   struct ct_value *const *w, int count)
+{
+    return cpu_packed_part(p, use, 1, w, count);
+}
+
+/* The weights packed for op, and in how many shards. */
+static struct ct_value *weights_of(struct cpu_packer *p, const struct ct_op *op, enum cpu_use use,
+                                   struct ct_value *const *w, int count, int64_t *shards)
+{
+    struct ct_value *packed = packed_for(p, use, w, count);
+
+    *shards = 1;
+    return packed ? packed : cpu_gather_packed(p, op, use, w, count, shards);
+}
+
 /* Turn the op into its counterpart in place: its outputs keep their names and users. */
-static void become(struct packer *p, struct ct_op *op, const struct ct_op_type *type,
+static void become(struct cpu_packer *p, struct ct_op *op, const struct ct_op_type *type,
                    struct ct_value *const *in, int ins, const void *attrs)
 {
     ct_op_become(p->graph, op, type, in, ins, attrs);
@@ -213,7 +223,7 @@ static void become(struct packer *p, struct ct_op *op, const struct ct_op_type *
 }
 
 /* The largest power of two that divides the rows of this rank's part of a weight. */
-static int64_t whole_rows(const struct packer *p, const struct ct_value *w)
+static int64_t whole_rows(const struct cpu_packer *p, const struct ct_value *w)
 {
     int64_t local[CT_MAX_DIMS];
 
@@ -222,7 +232,8 @@ static int64_t whole_rows(const struct packer *p, const struct ct_value *w)
 }
 
 /* The order in which weights lie side by side: only the last may end within a panel. */
-static void order_weights(const struct packer *p, struct ct_value *const *w, int count, int *order)
+static void order_weights(const struct cpu_packer *p, struct ct_value *const *w, int count,
+                          int *order)
 {
     for (int i = 0; i < count; i++) {
         int at = i;
@@ -233,7 +244,7 @@ static void order_weights(const struct packer *p, struct ct_value *const *w, int
     }
 }
 
-static void pack_linear(struct packer *p, struct ct_op *op)
+static void pack_linear(struct cpu_packer *p, struct ct_op *op)
 {
     struct cpu_linear_attrs attrs = {.widths = {.ndim = op->outs}};
     struct ct_value *w[CPU_MAX_WEIGHTS] = {NULL}, *out[CPU_MAX_WEIGHTS], *packed;
@@ -247,7 +258,7 @@ static void pack_linear(struct packer *p, struct ct_op *op)
         out[i] = op->out[order[i]];
         attrs.widths.size[i] = out[i]->shape[out[i]->ndim - 1];
     }
-    packed = packed_for(p, CPU_FORWARD, w, count);
+    packed = weights_of(p, op, CPU_FORWARD, w, count, &attrs.shards);
     if (!packed)
         return;
     become(p, op, &cpu_op_linear, (struct ct_value *[]){op->in[0], packed}, 2, &attrs);
@@ -255,10 +266,11 @@ static void pack_linear(struct packer *p, struct ct_op *op)
         ct_op_set_output(op, i, out[i]);
 }
 
-static void pack_linear_dx(struct packer *p, struct ct_op *op)
+static void pack_linear_dx(struct cpu_packer *p, struct ct_op *op)
 {
     int count = op->ins / 2, order[CPU_MAX_WEIGHTS];
     struct ct_value *w[CPU_MAX_WEIGHTS] = {NULL}, *in[CPU_MAX_WEIGHTS + 1];
+    struct cpu_shards_attrs attrs;
 
     if (count > CPU_MAX_WEIGHTS)
         return;
@@ -267,12 +279,12 @@ static void pack_linear_dx(struct packer *p, struct ct_op *op)
         in[i] = op->in[order[i]];
         w[i] = op->in[count + order[i]];
     }
-    in[count] = packed_for(p, CPU_BACKWARD, w, count);
+    in[count] = weights_of(p, op, CPU_BACKWARD, w, count, &attrs.shards);
     if (in[count])
-        become(p, op, &cpu_op_linear_dx, in, count + 1, NULL);
+        become(p, op, &cpu_op_linear_dx, in, count + 1, &attrs);
 }
 
-static void pack_loss(struct packer *p, struct ct_op *op)
+static void pack_loss(struct cpu_packer *p, struct ct_op *op)
 {
     struct ct_value *packed = packed_for(p, CPU_FORWARD, op->in + 1, 1);
 
@@ -280,7 +292,7 @@ static void pack_loss(struct packer *p, struct ct_op *op)
         become(p, op, &cpu_op_loss, (struct ct_value *[]){op->in[0], packed, op->in[2]}, 3, NULL);
 }
 
-static void pack_loss_grad(struct packer *p, struct ct_op *op)
+static void pack_loss_grad(struct cpu_packer *p, struct ct_op *op)
 {
     bool dw = op->type == &ct_op_linear_cross_entropy_grad;
     struct ct_value *forward = packed_for(p, CPU_FORWARD, op->in + 2, 1);
@@ -306,7 +318,7 @@ static bool is_of_parameters(const struct ct_op *pack)
     return true;
 }
 
-static bool is_in_lines(const struct packer *p, const struct ct_op *pack, enum cpu_use use)
+static bool is_in_lines(const struct cpu_packer *p, const struct ct_op *pack, enum cpu_use use)
 {
     int64_t local[CT_MAX_DIMS], n = 0;
     struct cpu_lines lines;
@@ -315,11 +327,12 @@ static bool is_in_lines(const struct packer *p, const struct ct_op *pack, enum c
         cpu_local_shape(p->graph, p->run, pack->in[i], local);
         n += local[0];
     }
-    return cpu_packed_lines(use, n, local[1], cpu_pack_dtype(pack), &lines) > 0;
+    return cpu_packed_lines(use, n, local[1], ct_op_int(pack, "shards"), cpu_pack_dtype(pack),
+                            &lines) > 0;
 }
 
 /* A step changes no parameter of the packed matrix. */
-static bool is_frozen(const struct packer *p, const struct ct_op *pack)
+static bool is_frozen(const struct cpu_packer *p, const struct ct_op *pack)
 {
     for (int i = 0; i < pack->ins; i++)
         if (ct_updater(pack->in[i]))
@@ -342,7 +355,7 @@ static struct ct_value *new_state(struct ct_graph *graph, const struct ct_op *pa
 }
 
 /* Let the op that updates the parameters, if one does, write the state, too. */
-static bool renew(struct packer *p, const struct ct_op *pack, enum cpu_use use,
+static bool renew(struct cpu_packer *p, const struct ct_op *pack, enum cpu_use use,
                   struct ct_value *state)
 {
     struct ct_op *updater = is_in_lines(p, pack, use) ? ct_updater(pack->in[0]) : NULL;
@@ -353,7 +366,7 @@ static bool renew(struct packer *p, const struct ct_op *pack, enum cpu_use use,
 }
 
 /* Make an output of pack a state, if it need not be packed in each step. */
-static void keep(struct packer *p, struct ct_builder *init, struct ct_op *pack, int output)
+static void keep(struct cpu_packer *p, struct ct_builder *init, struct ct_op *pack, int output)
 {
     struct cpu_pack_attrs attrs = *(const struct cpu_pack_attrs *)pack->attrs;
     struct ct_value *packed = pack->out[output], *in[CPU_MAX_WEIGHTS + 1];
@@ -369,7 +382,7 @@ static void keep(struct packer *p, struct ct_builder *init, struct ct_op *pack, 
     ct_value_replace(p->graph, packed, in[0]);
 }
 
-static int keep_states(struct packer *p)
+static int keep_states(struct cpu_packer *p)
 {
     struct ct_builder init = ct_init_builder(p->graph);
 
@@ -385,16 +398,16 @@ static int pack_weights(struct ct_graph *graph, struct ct_run *run)
 {
     static const struct {
         const struct ct_op_type *type;
-        void (*pack)(struct packer *, struct ct_op *);
+        void (*pack)(struct cpu_packer *, struct ct_op *);
     } twins[] = {{&ct_op_linear, pack_linear},
                  {&ct_op_linear_dx, pack_linear_dx},
                  {&ct_op_linear_cross_entropy, pack_loss},
                  {&ct_op_linear_cross_entropy_grad, pack_loss_grad},
                  {&ct_op_linear_cross_entropy_dx, pack_loss_grad}};
-    struct packer p = {.graph = graph,
-                       .run = run,
-                       .before_microbatches = ct_builder_at_end(graph, CT_PART_PRE, ""),
-                       .trains = ct_graph_fetched(graph, "grad_norm") != NULL};
+    struct cpu_packer p = {.graph = graph,
+                           .run = run,
+                           .before_microbatches = ct_builder_at_end(graph, CT_PART_PRE, ""),
+                           .trains = ct_graph_fetched(graph, "grad_norm") != NULL};
     int rc;
 
     if (!cpu_config.pack_weights || run->device_ops->open != cpu_device_ops.open)

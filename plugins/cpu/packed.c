@@ -13,6 +13,18 @@
 #include "pack.h"
 #include "products/choice.h"
 
+struct cpu_shards cpu_shards_of(const struct ct_op *op, const struct ct_tensor *t, int count)
+{
+    struct cpu_shards shards = {.count = ct_op_int(op, "shards")};
+
+    if (shards.count <= 1)
+        return shards;
+    shards.widths.ndim = count;
+    for (int i = 0; i < count; i++)
+        shards.widths.size[i] = t[i].shape[t[i].ndim - 1];
+    return shards;
+}
+
 /* ---- packing ---- */
 
 /* cpu.pack and cpu.pack_both write outputs, cpu.pack_into its first input. */
@@ -45,7 +57,8 @@ static int prepare_packing(struct ct_prepare *p)
                                     .stride = stride,
                                     .k = p->in[first].shape[1],
                                     .from = p->in[first].dtype,
-                                    .dtype = cpu_pack_dtype(p->op)};
+                                    .dtype = cpu_pack_dtype(p->op),
+                                    .shards = ct_op_int(p->op, "shards")};
 
     for (int i = 0; i < spec.count; i++) {
         n[i] = p->in[first + i].shape[0];
@@ -167,10 +180,11 @@ static void move_columns(void *context, int thread, int threads)
 }
 
 /* Do own kernels read the rows of x, and may the plan pad them? */
-static bool pads(const struct ct_tensor *x, const struct ct_tensor *packed, enum cpu_use use)
+static bool pads(const struct ct_tensor *x, const struct ct_tensor *packed, enum cpu_use use,
+                 int64_t shards)
 {
     return cpu_config.pad_rows && x->dtype == packed->dtype &&
-           cpu_choose_panels(use, packed->shape[0], packed->shape[1], x->dtype);
+           cpu_choose_panels(use, packed->shape[0], packed->shape[1], shards, x->dtype);
 }
 
 /* ---- cpu.linear ---- */
@@ -182,7 +196,7 @@ static bool accepts_linear(const struct ct_prepare *p)
 
 static bool pads_linear(const struct ct_prepare *p)
 {
-    return accepts_linear(p) && pads(p->in, p->in + 1, CPU_FORWARD);
+    return accepts_linear(p) && pads(p->in, p->in + 1, CPU_FORWARD, ct_op_int(p->op, "shards"));
 }
 
 static int prepare_linear(struct ct_prepare *p)
@@ -203,7 +217,8 @@ static int prepare_linear(struct ct_prepare *p)
                                .a_col = 1,
                                .c_row = state->gathered ? state->width : cpu_rows_of(p->out).stride,
                                .b_use = CPU_FORWARD,
-                               .b_for = p->in[0].dtype},
+                               .b_for = p->in[0].dtype,
+                               .b_shards = cpu_shards_of(p->op, p->out, p->outs)},
         p->out);
 }
 
@@ -234,7 +249,8 @@ static bool accepts_linear_dx(const struct ct_prepare *p)
 
 static bool pads_linear_dx(const struct ct_prepare *p)
 {
-    return accepts_linear_dx(p) && pads(p->in, p->in + p->ins - 1, CPU_BACKWARD);
+    return accepts_linear_dx(p) &&
+           pads(p->in, p->in + p->ins - 1, CPU_BACKWARD, ct_op_int(p->op, "shards"));
 }
 
 static int prepare_linear_dx(struct ct_prepare *p)
@@ -255,7 +271,8 @@ static int prepare_linear_dx(struct ct_prepare *p)
                                .a_col = 1,
                                .c_row = dx.stride,
                                .b_use = CPU_BACKWARD,
-                               .b_for = p->in[0].dtype},
+                               .b_for = p->in[0].dtype,
+                               .b_shards = cpu_shards_of(p->op, p->in, p->ins - 1)},
         p->in);
 }
 
@@ -312,7 +329,7 @@ static bool accepts_loss(const struct ct_prepare *p)
 
 static bool pads_loss(const struct ct_prepare *p)
 {
-    return accepts_loss(p) && pads(p->in, p->in + 1, CPU_FORWARD);
+    return accepts_loss(p) && pads(p->in, p->in + 1, CPU_FORWARD, 1);
 }
 
 static int prepare_loss(struct ct_prepare *p)
@@ -340,7 +357,7 @@ static bool accepts_grad(const struct ct_prepare *p)
 
 static bool pads_grad(const struct ct_prepare *p)
 {
-    return accepts_grad(p) && pads(p->in + 1, p->in + 2, CPU_FORWARD);
+    return accepts_grad(p) && pads(p->in + 1, p->in + 2, CPU_FORWARD, 1);
 }
 
 static int prepare_grad(struct ct_prepare *p)

@@ -201,7 +201,7 @@ static struct ct_op *add_squares(struct ct_graph *graph, struct ct_op *maker,
                                  const struct ct_value *norm)
 {
     struct ct_op *op =
-        cpu_emit_for(graph, maker, maker, with_squares(maker), maker->in, maker->ins, why);
+        cpu_emit_for(graph, maker, maker, with_squares(maker), maker->in, maker->ins, NULL, why);
     struct ct_value *squares;
 
     if (!op)
@@ -239,14 +239,14 @@ static int add_up(struct ct_graph *graph, struct ct_op *norm, struct ct_value **
     struct ct_op *op = NULL;
 
     if (rests) {
-        op = cpu_emit_for(graph, norm, norm, &ct_op_squared_norm, rest, rests, why);
+        op = cpu_emit_for(graph, norm, norm, &ct_op_squared_norm, rest, rests, NULL, why);
         if (!op)
             return CT_EINVAL;
         op->out[0]->sharding = norm->out[0]->sharding;
         parts[count++] = op->out[0];
     }
     if (count > 1 || parts[0]->use_count)
-        op = cpu_emit_for(graph, norm, norm, &cpu_op_add_squares, parts, count, why);
+        op = cpu_emit_for(graph, norm, norm, &cpu_op_add_squares, parts, count, NULL, why);
     else
         op = parts[0]->producer; /* the product makes the norm's value itself */
     if (!op)

@@ -58,6 +58,8 @@ const struct ct_op_type cpu_op_swiglu_linear = {
     .name = "cpu.swiglu.linear",
     .summary = "linear of a gate and an up product on packed weights, and swiglu of both",
     .signature = "x T, packed F -> gate T, up T, h T",
+    .attrs = (const struct ct_option[]){CPU_SHARDS(struct cpu_shards_attrs), {0}},
+    .attrs_size = sizeof(struct cpu_shards_attrs),
     .infer = linear_infer,
     .flops = linear_flops,
     .join = linear_join,
@@ -90,6 +92,8 @@ const struct ct_op_type cpu_op_swiglu_linear_dx = {
     .name = "cpu.swiglu_grad.linear_dx",
     .summary = "gradient of swiglu for what linear_dx makes on packed weights",
     .signature = "dy T, packed F, gate T, up T -> dgate T, dup T",
+    .attrs = (const struct ct_option[]){CPU_SHARDS(struct cpu_shards_attrs), {0}},
+    .attrs_size = sizeof(struct cpu_shards_attrs),
     .inplace = linear_dx_inplace,
     .infer = linear_dx_infer,
     .flops = linear_dx_flops,
@@ -113,14 +117,16 @@ static bool are_matrices(const struct ct_prepare *p)
 /* By the sizes of activations: the packed weights' shape may be that of all ranks. */
 static bool accepts_linear(const struct ct_prepare *p)
 {
-    return are_matrices(p) && cpu_choose_panels(CPU_FORWARD, 2 * cpu_rows_of(&p->out[0]).columns,
-                                                cpu_rows_of(&p->in[0]).columns, CT_BF16);
+    return are_matrices(p) &&
+           cpu_choose_panels(CPU_FORWARD, 2 * cpu_rows_of(&p->out[0]).columns,
+                             cpu_rows_of(&p->in[0]).columns, ct_op_int(p->op, "shards"), CT_BF16);
 }
 
 static bool accepts_linear_dx(const struct ct_prepare *p)
 {
-    return are_matrices(p) && cpu_choose_panels(CPU_BACKWARD, cpu_rows_of(&p->in[0]).columns,
-                                                cpu_rows_of(&p->out[0]).columns, CT_BF16);
+    return are_matrices(p) &&
+           cpu_choose_panels(CPU_BACKWARD, cpu_rows_of(&p->in[0]).columns,
+                             cpu_rows_of(&p->out[0]).columns, ct_op_int(p->op, "shards"), CT_BF16);
 }
 
 static bool pads_linear(const struct ct_prepare *p)
@@ -156,15 +162,19 @@ static int prepare_linear(struct ct_prepare *p)
 {
     struct ct_matrix gate = cpu_rows_of(&p->out[0]);
 
-    return prepare(
-        p, 2 * gate.columns,
-        (struct cpu_gemm_spec){.b_use = CPU_FORWARD, .c_row = gate.stride, .halves = true});
+    return prepare(p, 2 * gate.columns,
+                   (struct cpu_gemm_spec){.b_use = CPU_FORWARD,
+                                          .b_shards = cpu_shards_of(p->op, p->out, 2),
+                                          .c_row = gate.stride,
+                                          .halves = true});
 }
 
 static int prepare_linear_dx(struct ct_prepare *p)
 {
     return prepare(p, cpu_rows_of(&p->out[0]).columns,
-                   (struct cpu_gemm_spec){.b_use = CPU_BACKWARD, .passed = true});
+                   (struct cpu_gemm_spec){.b_use = CPU_BACKWARD,
+                                          .b_shards = cpu_shards_of(p->op, p->in, 1),
+                                          .passed = true});
 }
 
 /* Matrices in bfloat16 that an epilogue reads and writes. */
@@ -257,17 +267,18 @@ static int64_t local_columns(const struct ct_graph *graph, const struct ct_run *
     return local[v->ndim - 1];
 }
 
-/* Whether own kernels multiply x, packed [n, k]. */
-static bool own(const struct ct_value *x, const struct ct_value *packed, enum cpu_use use,
-                int64_t n, int64_t k)
+/* Whether own kernels run product, of packed [n, k]. */
+static bool own(const struct ct_op *product, enum cpu_use use, int64_t n, int64_t k)
 {
-    return x->dtype == CT_BF16 && packed->dtype == CT_BF16 && cpu_choose_panels(use, n, k, CT_BF16);
+    return product->in[0]->dtype == CT_BF16 && product->in[1]->dtype == CT_BF16 &&
+           cpu_choose_panels(use, n, k, ct_op_int(product, "shards"), CT_BF16);
 }
 
 /* h = swiglu(gate, up) right behind the product that makes gate and up. */
 static int fuse_forward(struct ct_graph *graph, const struct ct_run *run, struct ct_op *swiglu)
 {
     struct ct_op *linear = swiglu->in[0]->producer, *op;
+    struct cpu_shards_attrs attrs;
     int64_t width;
 
     if (!linear || linear->type != &cpu_op_linear || linear->outs != 2 ||
@@ -275,10 +286,12 @@ static int fuse_forward(struct ct_graph *graph, const struct ct_run *run, struct
         swiglu->in[1] != linear->out[1])
         return 0;
     width = local_columns(graph, run, swiglu->out[0]);
-    if (width % CPU_PANEL || !own(linear->in[0], linear->in[1], CPU_FORWARD, 2 * width,
-                                  local_columns(graph, run, linear->in[0])))
+    if (width % CPU_PANEL ||
+        !own(linear, CPU_FORWARD, 2 * width, local_columns(graph, run, linear->in[0])))
         return 0;
-    op = cpu_emit_for(graph, linear, linear, &cpu_op_swiglu_linear, linear->in, linear->ins, why);
+    attrs.shards = ct_op_int(linear, "shards");
+    op = cpu_emit_for(graph, linear, linear, &cpu_op_swiglu_linear, linear->in, linear->ins, &attrs,
+                      why);
     if (!op)
         return CT_EINVAL;
     cpu_hand_over(graph, linear, op, 0);
@@ -293,12 +306,12 @@ static int fuse_backward(struct ct_graph *graph, const struct ct_run *run, struc
 
     if (!dx || dx->type != &cpu_op_linear_dx || dx->ins != 2 || dx->section != grad->section ||
         ct_value_only_user(dx->out[0]) != grad ||
-        !own(dx->in[0], dx->in[1], CPU_BACKWARD, local_columns(graph, run, dx->in[0]),
+        !own(dx, CPU_BACKWARD, local_columns(graph, run, dx->in[0]),
              local_columns(graph, run, dx->out[0])))
         return 0;
-    op =
-        cpu_emit_for(graph, dx, grad, &cpu_op_swiglu_linear_dx,
-                     (struct ct_value *[]){dx->in[0], dx->in[1], grad->in[1], grad->in[2]}, 4, why);
+    op = cpu_emit_for(graph, dx, grad, &cpu_op_swiglu_linear_dx,
+                      (struct ct_value *[]){dx->in[0], dx->in[1], grad->in[1], grad->in[2]}, 4,
+                      dx->attrs, why);
     if (!op)
         return CT_EINVAL;
     cpu_hand_over(graph, grad, op, 0);

@@ -455,6 +455,11 @@ static void see_block(void *context, const struct cpu_made *made)
     }
 }
 
+static void see_nothing(void *context, const struct cpu_made *made)
+{
+    (void)context, (void)made;
+}
+
 /* The same product without an epilogue has the same bits. */
 static void check_seen(const struct seen *seen, const char *c, int64_t c_row)
 {
@@ -524,13 +529,101 @@ static void epilogues_get_each_result_once(void **state)
     }
 }
 
+/* Rows of the weights of a shard, from those of all weights that lie one below the other. */
+static void *pack_shards(enum cpu_use use, const struct cpu_shards *shards, const char *w,
+                         int64_t rows, int64_t columns, enum ct_dtype type)
+{
+    size_t row = (size_t)columns * ct_dtype_size(type),
+           bytes = cpu_product_packed_bytes(use, rows / shards->count, columns, type);
+    char *packed = aligned_alloc(64, bytes * (size_t)shards->count);
+
+    assert_non_null(packed);
+    for (int64_t i = 0; i < shards->count; i++) {
+        struct cpu_packed_from part[CT_MAX_DIMS];
+        const char *weight = w;
+
+        for (int k = 0; k < shards->widths.ndim; k++) {
+            int64_t each = shards->widths.size[k] / shards->count;
+
+            part[k] = (struct cpu_packed_from){type, weight + (size_t)(i * each) * row, columns,
+                                               each, columns};
+            weight += (size_t)shards->widths.size[k] * row;
+        }
+        cpu_pack_stack(
+            &(struct cpu_packed_to){use,
+                                    cpu_product_lines(use, rows / shards->count, columns, type),
+                                    packed + (size_t)i * bytes},
+            1, part, shards->widths.ndim);
+    }
+    return packed;
+}
+
+static void check_shards(const struct cpu_unit *unit, const struct cpu_shards *shards,
+                         enum cpu_use use, int64_t columns, bool halves)
+{
+    int64_t rows = 0;
+    struct cpu_gemm_spec spec;
+    struct size s = {.m = 75, .pad = 1};
+    struct operands o;
+    char *other[2];
+    void *packed[2];
+
+    for (int i = 0; i < shards->widths.ndim; i++)
+        rows += shards->widths.size[i];
+    s.n = use == CPU_FORWARD ? rows : columns;
+    s.k = use == CPU_FORWARD ? columns : rows;
+    spec = rows_spec(unit, &s, CT_BF16);
+    spec.b_use = use;
+    o = make(&s, s.m * (s.k + s.pad), s.n * s.k, &spec);
+    packed[0] = pack(use, o.w, rows, columns, unit->dtype, false);
+    packed[1] = pack_shards(use, shards, o.w, rows, columns, unit->dtype);
+    for (int i = 0; i < 2; i++) {
+        struct cpu_epilogue none = {see_nothing, NULL, other[i] = calloc(1, o.c_bytes), spec.c_row};
+
+        assert_non_null(other[i]);
+        spec.halves = halves;
+        spec.b_shards = i ? *shards : (struct cpu_shards){0};
+        run_then(unit, &spec, o.a, packed[i], i ? o.c : o.before, halves ? &none : NULL);
+    }
+    assert_memory_equal(o.before, o.c, o.c_bytes);
+    assert_memory_equal(other[0], other[1], o.c_bytes);
+    for (int i = 0; i < 2; i++) {
+        free(other[i]);
+        free(packed[i]);
+    }
+    drop(&o);
+}
+
+/* Weights that are packed by shards give the bits of those packed as a whole. */
+static void shards_do_not_change_a_bit(void **state)
+{
+    static const struct cpu_shards shards[] = {{2, {3, {128, 64, 64}}},    {2, {1, {192}}},
+                                               {3, {2, {96, 192}}},        {2, {2, {640, 640}}},
+                                               {4, {3, {128, 1280, 128}}}, {3, {2, {192, 192}}}};
+
+    (void)state;
+    for (int u = 0; u < UNITS; u++)
+        for (size_t i = 0; units(u) && i < CT_COUNT(shards); i++)
+            for (int flags = 0; flags < 4; flags++) {
+                int64_t columns = flags & 2 ? 96 : 1120;
+
+                threads = 1 + (int)(i + (size_t)flags) % 3;
+                check_shards(units(u), &shards[i], flags & 1 ? CPU_BACKWARD : CPU_FORWARD, columns,
+                             false);
+                if (!(flags & 1) && shards[i].widths.ndim == 2)
+                    check_shards(units(u), &shards[i], CPU_FORWARD, columns,
+                                 shards[i].widths.size[0] == shards[i].widths.size[1]);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(products_equal_float64),
                                        cmocka_unit_test(threads_do_not_change_a_bit),
                                        cmocka_unit_test(gradients_of_one_x_are_each_alone),
                                        cmocka_unit_test(emulated_tiles_are_the_hardware),
-                                       cmocka_unit_test(epilogues_get_each_result_once)};
+                                       cmocka_unit_test(epilogues_get_each_result_once),
+                                       cmocka_unit_test(shards_do_not_change_a_bit)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -387,6 +387,11 @@ static void assert_same(const struct metrics *is, const struct metrics *should)
         }
 }
 
+/* Weights of which each rank packs a shard. */
+#define SHARDS                                                                                     \
+    "-n 2 --with local --with fsdp --set cpu.products=own --set llama.ffn_dim=640 "                \
+    "--set training.local_batch_size=1"
+
 /* The packed weights that adamw writes are those that a step would pack: in stacks and blocks that
    are not full, after the host has written the weights, and beside other optimizers. */
 static void packed_weights_follow_adamw(void **state)
@@ -404,6 +409,9 @@ static void packed_weights_follow_adamw(void **state)
         "--set cpu.products=own",
         "--set cpu.isa=avx2 --set cpu.products=own",
         "--set training.mixed_precision_param=bfloat16 --set cpu.isa=avx2 --set cpu.products=own",
+        SHARDS " --set cpu.isa=avx2",
+        SHARDS " --set training.mixed_precision_param=bfloat16",
+        SHARDS " --with muon --with sac --set sac.mode=layer",
         "--set llama.tie_embeddings=true --with muon --with ema --set ema.validate=true",
         "--set llama.tie_embeddings=true --set training.mixed_precision_param=bfloat16"};
     char *text;
@@ -415,6 +423,12 @@ static void packed_weights_follow_adamw(void **state)
     must_end_with(0, ct_arena_printf(&arena, "explain r.ini %s --dump-after pack_weights", odd));
     text = read_file("out");
     assert_non_null(strstr(text, "cpu.pack_into(")); /* there is something to compare */
+    free(text);
+    must_end_with(
+        0, ct_arena_printf(&arena, "explain r.ini %s %s --dump-after pack_weights", odd, SHARDS));
+    text = read_file("out");
+    assert_non_null(strstr(text, ".packed.backward.all_gather) {shards=2}"));
+    assert_non_null(strstr(text, ".packed.forward.all_gather) {widths="));
     free(text);
     for (size_t i = 0; i < CT_COUNT(ways); i++) {
         const char *way = ct_arena_printf(&arena, "%s %s", odd, ways[i]);

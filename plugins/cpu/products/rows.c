@@ -97,6 +97,7 @@ static void run_block(const struct call *call, int64_t row, int64_t end, int64_t
         struct strip s = {.b =
                               call->b + column / CPU_PANEL * panel + panel_bytes(p->unit->dtype, k),
                           .panel = panel,
+                          .k = k,
                           .column = column,
                           .columns = columns,
                           .depth = least(p->depth, spec->k - k),

@@ -72,8 +72,8 @@ struct call {
    rows of C. */
 static inline int64_t sums_bytes(const struct cpu_product *p, int64_t m)
 {
-    bool wait = p->spec.k > p->depth || CPU_PANEL % p->unit->rows || m % p->unit->rows ||
-                p->spec.n / pieces(&p->spec) % CPU_PANEL;
+    bool wait = p->spec.k > p->depth || p->spec.b_shards.count > 1 || CPU_PANEL % p->unit->rows ||
+                m % p->unit->rows || p->spec.n / pieces(&p->spec) % CPU_PANEL;
 
     return wait ? p->rows * p->columns * pieces(&p->spec) * (int64_t)sizeof(float) : 0;
 }
@@ -99,6 +99,7 @@ struct strip {
     struct cpu_panel a;
     const char *b;
     int64_t panel;                             /* bytes from one panel of B to the next */
+    int64_t k;                                 /* where it begins in packed B */
     int64_t row, rows, column, columns, depth; /* columns of each piece */
     float *sums;                               /* a block for each panel of B */
     bool begun, last;

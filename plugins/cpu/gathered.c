@@ -1,0 +1,119 @@
+/*
+ * Weights that a microbatch gathers from shards (fsdp): each rank packs its shard, and packed
+ * shards are gathered in the place of plain ones. That sends as many bytes, and packs nothing in a
+ * microbatch. A shard is packed for the product of all; products read shards one behind the other,
+ * and have the bits of those of whole weights.
+ *
+ * Shards must be whole panels and steps, all equal, and for one op: with recomputation, and in the
+ * last region, one gather may be for two uses. The weights of an op must be gathered by one op, as
+ * with [fsdp] bucket = unit.
+ */
+#include <ctitan/core_ops.h>
+
+#include "pack.h"
+#include "products/choice.h"
+#include "products/unit.h"
+
+/* The output of gather that w is, or -1. */
+static int output_of(const struct ct_op *gather, const struct ct_value *w)
+{
+    int i = gather->outs - 1;
+
+    while (i >= 0 && gather->out[i] != w)
+        i--;
+    return i;
+}
+
+static bool is_in_panels(const struct cpu_packer *p, const struct ct_value *shard,
+                         const struct ct_value *w, int64_t shards)
+{
+    int64_t part[CT_MAX_DIMS], whole[CT_MAX_DIMS];
+
+    cpu_local_shape(p->graph, p->run, shard, part);
+    cpu_local_shape(p->graph, p->run, w, whole);
+    return part[0] * shards == whole[0] && part[0] % CPU_PANEL == 0 && whole[1] % CPU_PANEL == 0;
+}
+
+/* How many shards op's weights are gathered from, or 0 if these are not to be packed. output: which
+   of the gather's a weight is. */
+static int64_t find_shards(const struct cpu_packer *p, const struct ct_op *op, enum cpu_use use,
+                           struct ct_value *const *w, int count, int *output)
+{
+    const struct ct_op *gather = w[0]->producer;
+    int64_t shards, rows = 0, local[CT_MAX_DIMS];
+
+    if (!gather || gather->type != &ct_op_all_gather || count > CT_MAX_DIMS ||
+        !ct_part_is_microbatch(gather->section->part) ||
+        ((const struct ct_collective_attrs *)gather->attrs)->dim != 0)
+        return 0;
+    shards =
+        ct_mesh_degree(&p->graph->mesh, ((const struct ct_collective_attrs *)gather->attrs)->axes);
+    for (int i = 0; i < count; i++) {
+        output[i] = output_of(gather, w[i]);
+        if (output[i] < 0 || w[i]->ndim != 2 || ct_value_only_user(w[i]) != op ||
+            w[i]->dtype != cpu_packed_type(w[i]->dtype) ||
+            !is_in_panels(p, gather->in[output[i]], w[i], shards))
+            return 0;
+        cpu_local_shape(p->graph, p->run, w[i], local);
+        rows += local[0];
+    }
+    if (cpu_gemm_start() < 0 || !cpu_choose_panels(use, rows, local[1], shards, w[0]->dtype))
+        return 0;
+    return shards;
+}
+
+/* Put a gather of a packed shard, for all these outputs, in the place of one of plain shards. */
+static struct ct_value *replace(struct cpu_packer *p, struct ct_op *gather, const int *output,
+                                int count, struct ct_value *shard, int64_t shards)
+{
+    struct ct_graph *graph = p->graph;
+    const struct ct_value *w = gather->out[output[0]];
+    struct ct_value **in = ct_arena_array(graph->arena, struct ct_value *, gather->ins);
+    struct ct_value **out = ct_arena_array(graph->arena, struct ct_value *, gather->outs);
+    struct ct_value *packed;
+    struct ct_op *op;
+    int others = 0;
+
+    for (int i = 0; i < gather->ins; i++) {
+        bool replaced = false;
+
+        for (int k = 0; k < count; k++)
+            replaced |= output[k] == i;
+        if (!replaced) {
+            in[others] = gather->in[i];
+            out[others++] = gather->out[i];
+        }
+    }
+    in[others] = shard;
+    op = cpu_emit_for(graph, gather, gather, &ct_op_all_gather, in, others + 1, gather->attrs,
+                      "shards of weights are packed once per step, and gathered so");
+    if (!op)
+        return NULL;
+    for (int i = 0; i < others; i++)
+        ct_op_set_output(op, i, out[i]);
+    packed = op->out[others];
+    ct_value_rename(graph, packed, ct_arena_printf(graph->arena, "%s.all_gather", shard->name));
+    packed->sharding = w->sharding;
+    packed->opaque_bytes = shard->opaque_bytes * (size_t)shards;
+    ct_graph_remove(graph, gather);
+    return packed;
+}
+
+struct ct_value *cpu_gather_packed(struct cpu_packer *p, const struct ct_op *op, enum cpu_use use,
+                                   struct ct_value *const *w, int count, int64_t *shards)
+{
+    struct ct_op *gather = w[0]->producer;
+    struct ct_value *plain[CPU_MAX_WEIGHTS], *shard;
+    int output[CPU_MAX_WEIGHTS];
+    int64_t all = find_shards(p, op, use, w, count, output);
+
+    if (!all)
+        return NULL;
+    for (int i = 0; i < count; i++)
+        plain[i] = gather->in[output[i]];
+    shard = cpu_packed_part(p, use, all, plain, count);
+    if (!shard)
+        return NULL;
+    *shards = all;
+    return replace(p, gather, output, count, shard, all);
+}
