@@ -21,7 +21,7 @@
 struct state {
     struct attention shape;
     const struct cpu_unit *unit;
-    int64_t parts; /* tasks of each kind per key/value head; 0: one that makes everything */
+    struct dealt dealt;
     int threads;
     size_t sight, buffers, buffer_bytes;
 };
@@ -378,7 +378,7 @@ int CPU_ISA(cpu_attention_grad_bf16_prepare)(struct ct_prepare *prepare)
     s->shape = attention_of(prepare->op, prepare->in + 1, CPU_PANEL);
     s->unit = cpu_attention_unit();
     s->threads = cpu_threads();
-    s->parts = parts_for(&s->shape, s->threads, (s->shape.query_tiles + QUERIES - 1) / QUERIES);
+    s->dealt = deal_out(&s->shape, s->threads, (s->shape.query_tiles + QUERIES - 1) / QUERIES);
     s->sight = cpu_carve(&prepare->workspace, sight_bytes(&s->shape));
     s->buffers = prepare->workspace;
     s->buffer_bytes = lay_out(&s->shape, 0, &w);
@@ -395,7 +395,7 @@ int CPU_ISA(cpu_attention_grad_bf16_run)(const struct ct_launch *launch)
     struct backward f = {s,           s->shape,      .grad = in,   .q = in + 1,
                          .k = in + 2, .v = in + 3,   .o = in + 4,  .lse = in + 5,
                          .dq = out,   .dk = out + 1, .dv = out + 2};
-    int64_t tasks = count_tasks(&s->shape, s->parts);
+    int64_t tasks = count_tasks(&s->shape, &s->dealt);
     int together = tasks_together(&s->shape, f.q, 1, tasks, s->threads);
 
     f.sight = sight_of(launch, 1, 6, &f.a, (char *)launch->workspace + s->sight);
@@ -407,7 +407,7 @@ int CPU_ISA(cpu_attention_grad_bf16_run)(const struct ct_launch *launch)
         s->unit->begin();
 #pragma omp for schedule(dynamic, together)
         for (int64_t i = 0; i < tasks; i++) {
-            struct task t = task_at(&s->shape, s->parts, i);
+            struct task t = task_at(&s->shape, &s->dealt, i);
             run_task(&f, &w, &t);
         }
         s->unit->end();

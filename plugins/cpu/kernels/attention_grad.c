@@ -6,9 +6,8 @@
  *
  * (Dao et al. 2022). One task owns a key/value head of one sequence: it walks the query tiles of
  * its query heads, holds dQ of a tile and dK, dV of all keys, and writes each once, so nothing is
- * shared and the order of sums is fixed. Where there are fewer heads than threads, tasks are halves
- * of that: some make dQ of their query tiles, others dK and dV of their key tiles, and both compute
- * P.
+ * shared and the order of sums is fixed. Of heads that do not fill the threads, tasks are halves of
+ * that: some make dQ of their query tiles, others dK and dV of their key tiles, and both compute P.
  */
 #include <omp.h>
 
@@ -20,7 +19,7 @@
 
 struct state {
     struct attention shape;
-    int64_t parts; /* tasks of each kind per key/value head; 0: one that makes everything */
+    struct dealt dealt;
     int threads;
     size_t sight, buffers, buffer_bytes;
 };
@@ -274,7 +273,7 @@ int CPU_ISA(cpu_attention_grad_prepare)(struct ct_prepare *prepare)
 
     s->shape = attention_of(prepare->op, prepare->in + 1, CPU_LANES);
     s->threads = cpu_threads();
-    s->parts = parts_for(&s->shape, s->threads, s->shape.query_tiles);
+    s->dealt = deal_out(&s->shape, s->threads, s->shape.query_tiles);
     s->sight = cpu_carve(&prepare->workspace, sight_bytes(&s->shape));
     s->buffers = prepare->workspace;
     s->buffer_bytes = lay_out(&s->shape, 0, &w);
@@ -291,7 +290,7 @@ int CPU_ISA(cpu_attention_grad_run)(const struct ct_launch *launch)
     struct backward f = {s,           s->shape,      .grad = in,   .q = in + 1,
                          .k = in + 2, .v = in + 3,   .o = in + 4,  .lse = in + 5,
                          .dq = out,   .dk = out + 1, .dv = out + 2};
-    int64_t tasks = count_tasks(&s->shape, s->parts);
+    int64_t tasks = count_tasks(&s->shape, &s->dealt);
     int together = tasks_together(&s->shape, f.q, 1, tasks, s->threads);
 
     f.sight = sight_of(launch, 1, 6, &f.a, (char *)launch->workspace + s->sight);
@@ -302,7 +301,7 @@ int CPU_ISA(cpu_attention_grad_run)(const struct ct_launch *launch)
         lay_out(&f.a, memory + s->buffers + s->buffer_bytes * (size_t)omp_get_thread_num(), &w);
 #pragma omp for schedule(dynamic, together)
         for (int64_t i = 0; i < tasks; i++) {
-            struct task t = task_at(&s->shape, s->parts, i);
+            struct task t = task_at(&s->shape, &s->dealt, i);
             run_task(&f, &w, &t);
         }
     }
