@@ -95,6 +95,8 @@ static struct ct_value *replace(struct cpu_packer *p, struct ct_op *gather, cons
     ct_value_rename(graph, packed, ct_arena_printf(graph->arena, "%s.all_gather", shard->name));
     packed->sharding = w->sharding;
     packed->opaque_bytes = shard->opaque_bytes * (size_t)shards;
+    if (p->before_microbatches.before == gather)
+        p->before_microbatches.before = op;
     ct_graph_remove(graph, gather);
     return packed;
 }
