@@ -61,8 +61,8 @@ static inline void end_running(const struct attention *a, const struct running *
 
 /*
  * A key/value head of one sequence is one task. Heads that are left when each thread has had as
- * many as the others may instead be `parts` tasks that make dk and dv of some key tiles, and as many
- * that make dq of some queries: seven products instead of five, on all threads.
+ * many as the others may instead be `parts` tasks that make dk and dv of some key tiles, and as
+ * many that make dq of some queries: seven products instead of five, on all threads.
  */
 struct dealt {
     int64_t whole, parts; /* heads that are one task; tasks of each kind of another head */
