@@ -3,6 +3,7 @@
 
 #include <ctitan/plugin.h>
 
+#include "agreement.h"
 #include "cpu.h"
 #include "kernels/kernels.h"
 
@@ -84,4 +85,5 @@ CT_PLUGIN(.name = "cpu", .version = "1.0",
               {CT_TRANSFORM, "pack_weights", &cpu_pack_weights},
               {CT_TRANSFORM, "keep_hidden", &cpu_keep_hidden},
               {CT_TRANSFORM, "squares_in_products", &cpu_squares_in_products},
-              {CT_TRANSFORM, "swiglu_in_products", &cpu_swiglu_in_products}));
+              {CT_TRANSFORM, "swiglu_in_products", &cpu_swiglu_in_products},
+              {CT_HOOK, "cpu.agreement", &cpu_agreement}));

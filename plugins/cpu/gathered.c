@@ -6,10 +6,13 @@
  *
  * Shards must be whole panels and steps, all equal, and for one op: with recomputation, and in the
  * last region, one gather may be for two uses. The weights of an op must be gathered by one op, as
- * with [fsdp] bucket = unit.
+ * with [fsdp] bucket = unit. All ranks of a gather must pack alike (agreement.c).
  */
+#include <stdio.h>
+
 #include <ctitan/core_ops.h>
 
+#include "agreement.h"
 #include "pack.h"
 #include "products/choice.h"
 #include "products/unit.h"
@@ -34,32 +37,49 @@ static bool is_in_panels(const struct cpu_packer *p, const struct ct_value *shar
     return part[0] * shards == whole[0] && part[0] % CPU_PANEL == 0 && whole[1] % CPU_PANEL == 0;
 }
 
-/* How many shards op's weights are gathered from, or 0 if these are not to be packed. output: which
-   of the gather's a weight is. */
-static int64_t find_shards(const struct cpu_packer *p, const struct ct_op *op, enum cpu_use use,
+/* How many shards op's weights are gathered from, or 0 if that is not by one gather for op alone, in
+   whole panels. output: which of the gather's a weight is. */
+static int64_t find_shards(const struct cpu_packer *p, const struct ct_op *op,
                            struct ct_value *const *w, int count, int *output)
 {
     const struct ct_op *gather = w[0]->producer;
-    int64_t shards, rows = 0, local[CT_MAX_DIMS];
+    const struct ct_collective_attrs *how;
+    int64_t shards;
 
     if (!gather || gather->type != &ct_op_all_gather || count > CT_MAX_DIMS ||
-        !ct_part_is_microbatch(gather->section->part) ||
-        ((const struct ct_collective_attrs *)gather->attrs)->dim != 0)
+        !ct_part_is_microbatch(gather->section->part))
         return 0;
-    shards =
-        ct_mesh_degree(&p->graph->mesh, ((const struct ct_collective_attrs *)gather->attrs)->axes);
-    for (int i = 0; i < count; i++) {
+    how = gather->attrs;
+    shards = how->dim == 0 ? ct_mesh_degree(&p->graph->mesh, how->axes) : 0;
+    for (int i = 0; shards && i < count; i++) {
         output[i] = output_of(gather, w[i]);
-        if (output[i] < 0 || w[i]->ndim != 2 || ct_value_only_user(w[i]) != op ||
-            w[i]->dtype != cpu_packed_type(w[i]->dtype) ||
-            !is_in_panels(p, gather->in[output[i]], w[i], shards))
+        if (output[i] < 0 || w[i]->ndim != 2 || !cpu_is_compute_dtype(w[i]->dtype) ||
+            ct_value_only_user(w[i]) != op || !is_in_panels(p, gather->in[output[i]], w[i], shards))
             return 0;
+    }
+    return shards;
+}
+
+/* Whether own kernels multiply them. All ranks of the gather must choose alike. */
+static bool choose(const struct cpu_packer *p, enum cpu_use use, struct ct_value *const *w,
+                   int count, int64_t shards)
+{
+    enum ct_dtype dtype = w[0]->dtype;
+    int64_t rows = 0, local[CT_MAX_DIMS];
+    char name[48];
+    bool chosen;
+
+    for (int i = 0; i < count; i++) {
         cpu_local_shape(p->graph, p->run, w[i], local);
         rows += local[0];
     }
-    if (cpu_gemm_start() < 0 || !cpu_choose_panels(use, rows, local[1], shards, w[0]->dtype))
-        return 0;
-    return shards;
+    chosen = dtype == cpu_packed_type(dtype) && cpu_gemm_start() >= 0 &&
+             (cpu_config.products != CPU_PRODUCTS_AUTO || cpu_on_one_machine(p->run)) &&
+             cpu_choose_panels(use, rows, local[1], shards, dtype);
+    snprintf(name, sizeof(name), "%s weights of %lldx%lld, %s",
+             use == CPU_FORWARD ? "gathered" : "backward gathered", (long long)rows,
+             (long long)local[1], ct_dtype_name(dtype));
+    return cpu_note_choice(p->run, name, chosen) >= 0 && chosen;
 }
 
 /* Put a gather of a packed shard, for all these outputs, in the place of one of plain shards. */
@@ -107,9 +127,9 @@ struct ct_value *cpu_gather_packed(struct cpu_packer *p, const struct ct_op *op,
     struct ct_op *gather = w[0]->producer;
     struct ct_value *plain[CPU_MAX_WEIGHTS], *shard;
     int output[CPU_MAX_WEIGHTS];
-    int64_t all = find_shards(p, op, use, w, count, output);
+    int64_t all = find_shards(p, op, w, count, output);
 
-    if (!all)
+    if (!all || !choose(p, use, w, count, all))
         return NULL;
     for (int i = 0; i < count; i++)
         plain[i] = gather->in[output[i]];

@@ -133,12 +133,14 @@ static bool faster(const struct cpu_gemm_spec *shape, const char *what)
 {
     struct cpu_gemm_spec s = *shape;
     enum ct_dtype dtype = cpu_gemm_dtype(shape);
-    char name[128];
+    char name[128], threads[16] = "";
 
     if (cpu_config.products != CPU_PRODUCTS_AUTO)
         return cpu_config.products != CPU_PRODUCTS_ONEDNN;
-    snprintf(name, sizeof(name), "%s%s.%s.%d", cpu_unit(dtype)->name,
-             s.a_type == dtype ? "" : ".widened", what, cpu_threads());
+    if (s.b_shards.count <= 1) /* else ranks must choose alike, whatever their threads */
+        snprintf(threads, sizeof(threads), ".%d", cpu_threads());
+    snprintf(name, sizeof(name), "%s%s.%s%s", cpu_unit(dtype)->name,
+             s.a_type == dtype ? "" : ".widened", what, threads);
     return cpu_tuned(name, measure, &s) > margin(&s);
 }
 
