@@ -37,8 +37,8 @@ static bool is_in_panels(const struct cpu_packer *p, const struct ct_value *shar
     return part[0] * shards == whole[0] && part[0] % CPU_PANEL == 0 && whole[1] % CPU_PANEL == 0;
 }
 
-/* How many shards op's weights are gathered from, or 0 if that is not by one gather for op alone, in
-   whole panels. output: which of the gather's a weight is. */
+/* How many shards op's weights are gathered from, in whole panels, by one op and for op alone; else
+   0. output: which of the gather's a weight is. */
 static int64_t find_shards(const struct cpu_packer *p, const struct ct_op *op,
                            struct ct_value *const *w, int count, int *output)
 {
