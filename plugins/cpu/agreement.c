@@ -18,7 +18,7 @@
 #include "agreement.h"
 
 struct choice {
-    char name[56];
+    char name[64];
     int64_t chosen;
 };
 

@@ -60,26 +60,45 @@ static int64_t find_shards(const struct cpu_packer *p, const struct ct_op *op,
     return shards;
 }
 
-/* Whether own kernels multiply them. All ranks of the gather must choose alike. */
-static bool choose(const struct cpu_packer *p, enum cpu_use use, struct ct_value *const *w,
-                   int count, int64_t shards)
+/* Of the weights, one below the other. */
+struct size {
+    int64_t n, k;
+};
+
+static struct size size_of(const struct cpu_packer *p, struct ct_value *const *w, int count)
 {
-    enum ct_dtype dtype = w[0]->dtype;
-    int64_t rows = 0, local[CT_MAX_DIMS];
-    char name[48];
-    bool chosen;
+    int64_t local[CT_MAX_DIMS];
+    struct size size = {0};
 
     for (int i = 0; i < count; i++) {
         cpu_local_shape(p->graph, p->run, w[i], local);
-        rows += local[0];
+        size.n += local[0];
+        size.k = local[1];
     }
-    chosen = dtype == cpu_packed_type(dtype) && cpu_gemm_start() >= 0 &&
-             (cpu_config.products != CPU_PRODUCTS_AUTO || cpu_on_one_machine(p->run)) &&
-             cpu_choose_panels(use, rows, local[1], shards, dtype);
+    return size;
+}
+
+/* Whether own kernels multiply them. */
+static bool choose(const struct cpu_packer *p, enum cpu_use use, const struct size *size,
+                   enum ct_dtype dtype, int64_t shards)
+{
+    if (dtype != cpu_packed_type(dtype) || cpu_gemm_start() < 0)
+        return false;
+    if (cpu_config.products == CPU_PRODUCTS_AUTO && !cpu_on_one_machine(p->run))
+        return false;
+    return cpu_choose_panels(use, size->n, size->k, shards, dtype);
+}
+
+/* All ranks of the gather must do the same. */
+static int note(const struct cpu_packer *p, enum cpu_use use, const struct size *size,
+                enum ct_dtype dtype, bool packed)
+{
+    char name[64];
+
     snprintf(name, sizeof(name), "%s weights of %lldx%lld, %s",
-             use == CPU_FORWARD ? "gathered" : "backward gathered", (long long)rows,
-             (long long)local[1], ct_dtype_name(dtype));
-    return cpu_note_choice(p->run, name, chosen) >= 0 && chosen;
+             use == CPU_FORWARD ? "gathered" : "backward gathered", (long long)size->n,
+             (long long)size->k, ct_dtype_name(dtype));
+    return cpu_note_choice(p->run, name, packed);
 }
 
 /* Put a gather of a packed shard, for all these outputs, in the place of one of plain shards. */
@@ -125,16 +144,20 @@ struct ct_value *cpu_gather_packed(struct cpu_packer *p, const struct ct_op *op,
                                    struct ct_value *const *w, int count, int64_t *shards)
 {
     struct ct_op *gather = w[0]->producer;
-    struct ct_value *plain[CPU_MAX_WEIGHTS], *shard;
+    enum ct_dtype dtype = w[0]->dtype;
+    struct ct_value *plain[CPU_MAX_WEIGHTS], *shard = NULL;
     int output[CPU_MAX_WEIGHTS];
     int64_t all = find_shards(p, op, w, count, output);
+    struct size size;
 
-    if (!all || !choose(p, use, w, count, all))
+    if (!all)
         return NULL;
     for (int i = 0; i < count; i++)
         plain[i] = gather->in[output[i]];
-    shard = cpu_packed_part(p, use, all, plain, count);
-    if (!shard)
+    size = size_of(p, w, count);
+    if (choose(p, use, &size, dtype, all))
+        shard = cpu_packed_part(p, use, all, plain, count);
+    if (note(p, use, &size, dtype, shard) < 0 || !shard)
         return NULL;
     *shards = all;
     return replace(p, gather, output, count, shard, all);
