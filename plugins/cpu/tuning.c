@@ -136,17 +136,20 @@ static void read_facts(int file)
         fclose(in);
 }
 
-/* Measure, and write to the file, -1: none. */
+/* Measure, and write to the file, -1: none. The value is as it is written: others read that. */
 static double measure_once(int file, const char *name, double (*measure)(void *), void *context)
 {
     static bool warned;
     double value = file >= 0 ? measure(context) : -1;
+    char text[32];
 
+    snprintf(text, sizeof(text), "%.4g", value);
+    value = strtod(text, NULL);
     if (file >= 0 && value < 0)
         ct_warn("cpu: the speed %s cannot be measured (out of memory?); this process takes the "
                 "default",
                 name);
-    if (file >= 0 && (value < 0 || dprintf(file, "%s %.4g\n", name, value) >= 0))
+    if (file >= 0 && (value < 0 || dprintf(file, "%s %s\n", name, text) >= 0))
         return value;
     if (!warned)
         ct_warn("cpu: no speed is measured, and slower defaults are taken, as no file can be "

@@ -1,0 +1,73 @@
+/* Measured facts: every process has the value that the first one measured, to the last bit. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tuning.h"
+
+static double measured(void *context)
+{
+    return *(double *)context;
+}
+
+static double not_again(void *context)
+{
+    (void)context;
+    return 1000;
+}
+
+/* What another process gets, which measures. */
+static double tuned_elsewhere(const char *name, double value)
+{
+    double got = 0;
+    int ends[2], status;
+    pid_t child;
+
+    assert_int_equal(pipe(ends), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        got = cpu_tuned(name, measured, &value);
+        _exit(write(ends[1], &got, sizeof(got)) != sizeof(got));
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &got, sizeof(got)), sizeof(got));
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    return got;
+}
+
+static void all_processes_have_one_value(void **state)
+{
+    static const double values[] = {1.020049, 1.01996, 0.123456789, 12345.678, 3};
+
+    (void)state;
+    for (int i = 0; i < (int)(sizeof(values) / sizeof(*values)); i++) {
+        char name[16];
+        double there;
+
+        snprintf(name, sizeof(name), "speed.%d", i);
+        there = tuned_elsewhere(name, values[i]);
+        assert_true(there > 0.999 * values[i] && there < 1.001 * values[i]);
+        assert_memory_equal(&there, &(double){cpu_tuned(name, not_again, NULL)}, sizeof(there));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_processes_have_one_value)};
+    char folder[] = "/tmp/ctitan-tuning-XXXXXX", command[64];
+    int failed;
+
+    if (!mkdtemp(folder) || setenv("XDG_CACHE_HOME", folder, 1) < 0)
+        return 1;
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    snprintf(command, sizeof(command), "rm -r %s", folder);
+    return system(command) || failed;
+}
