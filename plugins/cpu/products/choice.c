@@ -10,6 +10,7 @@
 
 #include <ctitan/clock.h>
 
+#include "../onednn.h"
 #include "../tuning.h"
 #include "choice.h"
 #include "product.h"
@@ -44,6 +45,19 @@ static size_t elements(int64_t rows, int64_t columns)
     return (size_t)(rows * columns);
 }
 
+/* What B takes, however it is packed: oneDNN fills more columns than own kernels do. */
+static size_t bytes_of_b(const struct cpu_gemm_spec *s)
+{
+    size_t own = cpu_product_packed_bytes(CPU_FORWARD, s->n, s->k, s->b_type), other = 0;
+    bool forward = s->b_use == CPU_FORWARD;
+    dnnl_memory_desc_t md;
+
+    if (!s->b_row && cpu_onednn_packed(&md, s->b_use, forward ? s->n : s->k, forward ? s->k : s->n,
+                                       s->b_type) >= 0)
+        other = dnnl_memory_desc_get_size(&md);
+    return own > other ? own : other;
+}
+
 /* Out of all caches. */
 static void evict(const void *memory, size_t bytes)
 {
@@ -61,9 +75,8 @@ static void evict(const void *memory, size_t bytes)
    known. */
 static double compare(const struct cpu_gemm_spec *s, struct cpu_gemm *const ways[2])
 {
-    size_t packed = cpu_product_packed_bytes(CPU_FORWARD, s->n, s->k, s->b_type),
-           other = cpu_gemm_workspace(ways[0]), own = cpu_gemm_workspace(ways[1]);
-    size_t b_bytes = packed + packed / 8, c_bytes = elements(s->m, s->n) * 4;
+    size_t other = cpu_gemm_workspace(ways[0]), own = cpu_gemm_workspace(ways[1]);
+    size_t b_bytes = bytes_of_b(s), c_bytes = elements(s->m, s->n) * 4;
     void *a = filled(elements(s->m, s->k + PAD) * ct_dtype_size(s->a_type)), *b = filled(b_bytes),
          *c = filled(c_bytes), *memory = filled(other > own ? other : own);
     double ratio[PAIRS];
