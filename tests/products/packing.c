@@ -7,11 +7,14 @@
 #include <setjmp.h>
 #include <cmocka.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <ctitan/error.h>
 
 #include "onednn.h"
+#include "products/choice.h"
 #include "products/product.h"
 #include "team.h"
 
@@ -309,12 +312,79 @@ static void weights_that_fill_no_panel_do_not_stack(void **state)
     assert_int_equal(cpu_packing_prepare(&spec, &packing), CT_EINVAL);
 }
 
+/* ---- what is measured ---- */
+
+#define PAGE ((size_t)4096)
+
+static bool guarded;
+static char *guard[8];
+static size_t
+    guard_bytes[8]; /* mapped, behind memory that ends where a page that nobody has begins */
+
+void *__real_aligned_alloc(size_t alignment, size_t bytes);
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
+void __real_free(void *memory);
+void __wrap_free(void *memory);
+
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
+{
+    size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
+    char *pages;
+    int i = 0;
+
+    if (!guarded)
+        return __real_aligned_alloc(alignment, bytes);
+    while (guard[i])
+        assert_true(++i < (int)CT_COUNT(guard));
+    pages = mmap(NULL, whole + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(pages != MAP_FAILED);
+    assert_int_equal(mprotect(pages + whole, PAGE, PROT_NONE), 0);
+    guard[i] = pages + whole - bytes;
+    guard_bytes[i] = whole + PAGE;
+    return guard[i];
+}
+
+void __wrap_free(void *memory)
+{
+    for (int i = 0; memory && i < (int)CT_COUNT(guard); i++)
+        if (guard[i] == memory) {
+            munmap((char *)((uintptr_t)memory / PAGE * PAGE), guard_bytes[i]);
+            guard[i] = NULL;
+            return;
+        }
+    __real_free(memory);
+}
+
+/* Both ways read and write within what they are given, for shapes that fill no panel of theirs. */
+static void measured_products_stay_within_their_memory(void **state)
+{
+    static const int64_t sizes[][2] = {{8, 32}, {8, 256}, {160, 64}, {32, 8}, {64, 16}, {33, 70}};
+    char folder[] = "/tmp/ctitan-packing-XXXXXX", command[64];
+
+    (void)state;
+    assert_true(mkdtemp(folder) && setenv("XDG_CACHE_HOME", folder, 1) == 0);
+    threads = 1;
+    cpu_config.products = CPU_PRODUCTS_AUTO;
+    cpu_config.bf16_matmul = CPU_BF16_AUTO;
+    guarded = true;
+    for (size_t i = 0; i < CT_COUNT(sizes); i++)
+        for (int flags = 0; flags < 8; flags++)
+            cpu_choose_panels(flags & 1 ? CPU_BACKWARD : CPU_FORWARD, sizes[i][0], sizes[i][1],
+                              flags & 4 ? 2 : 1, flags & 2 ? CT_BF16 : CT_F32);
+    guarded = false;
+    snprintf(command, sizeof(command), "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_are_those_of_onednn), cmocka_unit_test(other_blocks_are_no_lines),
-        cmocka_unit_test(panels_are_as_defined), cmocka_unit_test(both_uses_are_packed_at_once),
-        cmocka_unit_test(weights_that_fill_no_panel_do_not_stack)};
+        cmocka_unit_test(lines_are_those_of_onednn),
+        cmocka_unit_test(other_blocks_are_no_lines),
+        cmocka_unit_test(panels_are_as_defined),
+        cmocka_unit_test(both_uses_are_packed_at_once),
+        cmocka_unit_test(weights_that_fill_no_panel_do_not_stack),
+        cmocka_unit_test(measured_products_stay_within_their_memory)};
 
     cpu_flush_denormals();
     return cpu_gemm_start() < 0 || cmocka_run_group_tests(tests, NULL, NULL);
