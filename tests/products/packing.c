@@ -316,10 +316,10 @@ static void weights_that_fill_no_panel_do_not_stack(void **state)
 
 #define PAGE ((size_t)4096)
 
+/* Memory that ends where a page that nobody has begins. */
 static bool guarded;
 static char *guard[8];
-static size_t
-    guard_bytes[8]; /* mapped, behind memory that ends where a page that nobody has begins */
+static size_t guard_bytes[8]; /* mapped */
 
 void *__real_aligned_alloc(size_t alignment, size_t bytes);
 void *__wrap_aligned_alloc(size_t alignment, size_t bytes);

@@ -610,9 +610,8 @@ static void shards_do_not_change_a_bit(void **state)
                 threads = 1 + (int)(i + (size_t)flags) % 3;
                 check_shards(units(u), &shards[i], flags & 1 ? CPU_BACKWARD : CPU_FORWARD, columns,
                              false);
-                if (!(flags & 1) && shards[i].widths.ndim == 2)
-                    check_shards(units(u), &shards[i], CPU_FORWARD, columns,
-                                 shards[i].widths.size[0] == shards[i].widths.size[1]);
+                if (!(flags & 1) && shards[i].widths.size[0] == shards[i].widths.size[1])
+                    check_shards(units(u), &shards[i], CPU_FORWARD, columns, true);
             }
 }
 
