@@ -61,34 +61,41 @@ static double operand_bytes(const struct call *c)
     return bytes;
 }
 
-/* m, n, k of the product behind an op of the linear family: y[m, n] = x[m, k] w[n, k]^T. */
-static void product_shape(const struct call *c, int64_t *m, int64_t *n, int64_t *k)
+/* The products that an op of the linear family makes, as bits, and the tensor
+   that has x's shape. */
+static unsigned products_of(const struct call *c, const struct ct_tensor **x)
 {
-    const struct ct_tensor *x = strstr(c->op->type->name, "linear_dx") ? &c->out[0]
-                                : strstr(c->op->type->name, "_grad")   ? &c->in[1]
-                                                                       : &c->in[0];
-    double flops = c->op->type->flops(c->op, c->in, c->out);
+    static const struct {
+        const char *end;
+        unsigned products;
+    } ways[] = {{"cross_entropy_grad", 1 << MACHINE_FORWARD | 1 << MACHINE_DX | 1 << MACHINE_DW},
+                {"cross_entropy_dx", 1 << MACHINE_FORWARD | 1 << MACHINE_DX},
+                {"linear_dx", 1 << MACHINE_DX},
+                {"linear_dw", 1 << MACHINE_DW}};
 
-    *k = x->shape[x->ndim - 1];
-    *m = ct_tensor_count(x) / *k;
-    *n = (int64_t)(flops / (strstr(c->op->type->name, "_grad") ? 3 : 1) / 2 / (double)(*m * *k) +
-                   0.5);
+    for (size_t i = 0; i < CT_COUNT(ways); i++) {
+        if (!strstr(c->op->type->name, ways[i].end))
+            continue;
+        *x = i < 2 ? &c->in[1] : i == 2 ? &c->out[0] : &c->in[0];
+        return ways[i].products;
+    }
+    *x = &c->in[0];
+    return 1 << MACHINE_FORWARD;
 }
 
+/* Of y[m, n] = x[m, k] w[n, k]^T and its gradients, as far as the op makes them. */
 static double best_seconds(const struct call *c, enum ct_dtype dtype)
 {
-    const char *type = c->op->type->name;
-    int64_t m, n, k;
+    const struct ct_tensor *x;
+    unsigned products = products_of(c, &x);
+    double flops = c->op->type->flops(c->op, c->in, c->out), seconds = 0;
+    int64_t k = x->shape[x->ndim - 1], m = ct_tensor_count(x) / k,
+            n = (int64_t)(flops / __builtin_popcount(products) / 2 / (double)(m * k) + 0.5);
 
-    product_shape(c, &m, &n, &k);
-    if (strstr(type, "_grad"))
-        return machine_product(MACHINE_FORWARD, m, n, k, dtype) +
-               machine_product(MACHINE_DX, m, n, k, dtype) +
-               machine_product(MACHINE_DW, m, n, k, dtype);
-    if (strstr(type, "linear_dx"))
-        return machine_product(MACHINE_DX, m, n, k, dtype);
-    return machine_product(strstr(type, "linear_dw") ? MACHINE_DW : MACHINE_FORWARD, m, n, k,
-                           dtype);
+    for (int i = MACHINE_FORWARD; i <= MACHINE_DW; i++)
+        if (products >> i & 1)
+            seconds += machine_product((enum machine_product)i, m, n, k, dtype);
+    return seconds;
 }
 
 static void print_line(const struct call *c, const struct bed *bed, double seconds)
