@@ -2,14 +2,15 @@
  * How long threads wait for each other at the end of a loop before they give their cores away.
  *
  * libgomp lets them wait for milliseconds. On cores of its own a rank is fastest so: a thread that
- * sleeps takes long to come back. Where other programs or ranks want the cores as well, the thread
- * that all wait for then gets none, and a step can take several times as long. So the time that the
- * threads were ready to run and did not (schedstat of proc(5)) is looked at some times a second;
- * where it is large, they sleep almost at once.
+ * sleeps takes long to come back. Where other programs want the cores as well, the thread that all
+ * wait for then gets none, and a step can take several times as long. So the time that the threads
+ * were ready to run and did not (schedstat of proc(5)) is looked at some times a second; where it
+ * is large, they sleep almost at once.
  *
  * libgomp has no call for this. It waits briefly while it has more threads than cores
  * (GOMP_SPINCOUNT in its manual), so a thread with a team of its own is started that does nothing,
- * and ends when the cores are free again. What $OMP_WAIT_POLICY or $GOMP_SPINCOUNT says stays.
+ * and ends when the cores are free again. What $OMP_WAIT_POLICY or $GOMP_SPINCOUNT says stays;
+ * `ctitan train` sets the latter where ranks share a machine.
  */
 #include <fcntl.h>
 #include <inttypes.h>
