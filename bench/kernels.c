@@ -61,33 +61,35 @@ static double operand_bytes(const struct call *c)
     return bytes;
 }
 
-/* The products that an op of the linear family makes, as bits, and the tensor
-   that has x's shape. */
-static unsigned products_of(const struct call *c, const struct ct_tensor **x)
+enum { OUTPUT = -1 };
+
+/* The products that an op of the linear family makes, as bits, and the operand that has x's
+   columns: an input, or the output. */
+static unsigned products_of(const struct ct_op_type *type, int *x)
 {
     static const struct {
-        const char *end;
+        const char *name;
         unsigned products;
-    } ways[] = {{"cross_entropy_grad", 1 << MACHINE_FORWARD | 1 << MACHINE_DX | 1 << MACHINE_DW},
-                {"cross_entropy_dx", 1 << MACHINE_FORWARD | 1 << MACHINE_DX},
-                {"linear_dx", 1 << MACHINE_DX},
-                {"linear_dw", 1 << MACHINE_DW}};
+        int x;
+    } ways[] = {{"cross_entropy_grad", 1 << MACHINE_FORWARD | 1 << MACHINE_DX | 1 << MACHINE_DW, 1},
+                {"cross_entropy_dx", 1 << MACHINE_FORWARD | 1 << MACHINE_DX, 1},
+                {"linear_dx", 1 << MACHINE_DX, OUTPUT},
+                {"linear_dw", 1 << MACHINE_DW, 0},
+                {"linear", 1 << MACHINE_FORWARD, 0}};
+    size_t i = 0;
 
-    for (size_t i = 0; i < CT_COUNT(ways); i++) {
-        if (!strstr(c->op->type->name, ways[i].end))
-            continue;
-        *x = i < 2 ? &c->in[1] : i == 2 ? &c->out[0] : &c->in[0];
-        return ways[i].products;
-    }
-    *x = &c->in[0];
-    return 1 << MACHINE_FORWARD;
+    while (!strstr(type->name, ways[i].name))
+        i++;
+    *x = ways[i].x;
+    return ways[i].products;
 }
 
 /* Of y[m, n] = x[m, k] w[n, k]^T and its gradients, as far as the op makes them. */
 static double best_seconds(const struct call *c, enum ct_dtype dtype)
 {
-    const struct ct_tensor *x;
-    unsigned products = products_of(c, &x);
+    int operand;
+    unsigned products = products_of(c->op->type, &operand);
+    const struct ct_tensor *x = operand == OUTPUT ? &c->out[0] : &c->in[operand];
     double flops = c->op->type->flops(c->op, c->in, c->out), seconds = 0;
     int64_t k = x->shape[x->ndim - 1], m = ct_tensor_count(x) / k,
             n = (int64_t)(flops / __builtin_popcount(products) / 2 / (double)(m * k) + 0.5);
