@@ -61,59 +61,23 @@ static double operand_bytes(const struct call *c)
     return bytes;
 }
 
-enum { OUTPUT = -1 };
-
-/* The products that an op of the linear family makes, as bits, and the operand that has x's
-   columns: an input, or the output. */
-static unsigned products_of(const struct ct_op_type *type, int *x)
-{
-    static const struct {
-        const char *name;
-        unsigned products;
-        int x;
-    } ways[] = {{"cross_entropy_grad", 1 << MACHINE_FORWARD | 1 << MACHINE_DX | 1 << MACHINE_DW, 1},
-                {"cross_entropy_dx", 1 << MACHINE_FORWARD | 1 << MACHINE_DX, 1},
-                {"linear_dx", 1 << MACHINE_DX, OUTPUT},
-                {"linear_dw", 1 << MACHINE_DW, 0},
-                {"linear", 1 << MACHINE_FORWARD, 0}};
-    size_t i = 0;
-
-    while (!strstr(type->name, ways[i].name))
-        i++;
-    *x = ways[i].x;
-    return ways[i].products;
-}
-
-/* Of y[m, n] = x[m, k] w[n, k]^T and its gradients, as far as the op makes them. */
-static double best_seconds(const struct call *c, enum ct_dtype dtype)
-{
-    int operand;
-    unsigned products = products_of(c->op->type, &operand);
-    const struct ct_tensor *x = operand == OUTPUT ? &c->out[0] : &c->in[operand];
-    double flops = c->op->type->flops(c->op, c->in, c->out), seconds = 0;
-    int64_t k = x->shape[x->ndim - 1], m = ct_tensor_count(x) / k,
-            n = (int64_t)(flops / __builtin_popcount(products) / 2 / (double)(m * k) + 0.5);
-
-    for (int i = MACHINE_FORWARD; i <= MACHINE_DW; i++)
-        if (products >> i & 1)
-            seconds += machine_product((enum machine_product)i, m, n, k, dtype);
-    return seconds;
-}
-
 static void print_line(const struct call *c, const struct bed *bed, double seconds)
 {
     const struct ct_op_type *type = c->op->type;
     double flops = type->flops ? type->flops(c->op, c->in, c->out) : 0;
     double bytes = operand_bytes(c), best;
+    struct machine_op op;
 
     printf("%-22s %-30s %-10s %-8s %9.3f ms ", bed->test->name, type->name, c->kernel->name,
            ct_dtype_name(bed->dtype), seconds * 1e3);
-    if (strstr(type->name, "linear") && flops > 0)
-        best = best_seconds(c, bed->dtype);
-    else if (flops > 0)
+    if (strstr(type->name, "linear") && flops > 0) {
+        op = machine_op(c->op, c->in, c->out);
+        best = machine_op_seconds(&op, bed->dtype);
+    } else if (flops > 0) {
         best = machine_product(MACHINE_FORWARD, 1024, 1024, 1024, CT_F32) * flops / 0x1p31;
-    else
+    } else {
         best = bytes / machine_bandwidth(bytes);
+    }
     if (flops > 0)
         printf("%8.1f GF/s", flops / seconds * 1e-9);
     else

@@ -136,6 +136,52 @@ double machine_product(enum machine_product which, int64_t m, int64_t n, int64_t
     return best;
 }
 
+enum { OUTPUT = -1 };
+
+/* As bits, and the operand that has x's columns: an input, or the output. */
+static unsigned products_of(const char *type, int *x)
+{
+    static const struct {
+        const char *name;
+        unsigned products;
+        int x;
+    } ways[] = {{"cross_entropy_grad", 1 << MACHINE_FORWARD | 1 << MACHINE_DX | 1 << MACHINE_DW, 1},
+                {"cross_entropy_dx", 1 << MACHINE_FORWARD | 1 << MACHINE_DX, 1},
+                {"linear_dx", 1 << MACHINE_DX, OUTPUT},
+                {"linear_dw", 1 << MACHINE_DW, 0},
+                {"linear", 1 << MACHINE_FORWARD, 0}};
+    size_t i = 0;
+
+    while (!strstr(type, ways[i].name))
+        i++;
+    *x = ways[i].x;
+    return ways[i].products;
+}
+
+struct machine_op machine_op(const struct ct_op *op, const struct ct_tensor *in,
+                             const struct ct_tensor *out)
+{
+    int operand;
+    struct machine_op m = {.products = products_of(op->type->name, &operand),
+                           .flops = op->type->flops(op, in, out)};
+    const struct ct_tensor *x = operand == OUTPUT ? &out[0] : &in[operand];
+
+    m.k = x->shape[x->ndim - 1];
+    m.m = ct_tensor_count(x) / m.k;
+    m.n = (int64_t)(m.flops / __builtin_popcount(m.products) / 2 / (double)(m.m * m.k) + 0.5);
+    return m;
+}
+
+double machine_op_seconds(const struct machine_op *op, enum ct_dtype dtype)
+{
+    double seconds = 0;
+
+    for (int i = MACHINE_FORWARD; i <= MACHINE_DW; i++)
+        if (op->products >> i & 1)
+            seconds += machine_product((enum machine_product)i, op->m, op->n, op->k, dtype);
+    return seconds;
+}
+
 double machine_bandwidth(double bytes)
 {
     int64_t n = (int64_t)(bytes / 12) + 1024;

@@ -150,26 +150,9 @@ static const struct ct_hook clock_hook = {.size = sizeof(struct ct_hook),
 
 /* ---- products ---- */
 
-/* y[m, n] = x[m, k] w[n, k]^T, its gradient of x or w, or all three (parts = 3). */
-struct product {
-    int64_t m, n, k;
-    double flops, parts;
-};
-
-static struct product product_of(const struct ct_instruction *i)
+static struct machine_op product_of(const struct ct_instruction *i)
 {
-    const char *type = i->op->type->name;
-    const struct ct_tensor *x;
-    struct product p = {.parts = strstr(type, "entropy_grad") ? 3 : 1};
-
-    x = strstr(type, "linear_dx") ? &i->launch.out[0]
-        : p.parts > 1             ? &i->launch.in[1]
-                                  : &i->launch.in[0];
-    p.flops = i->op->type->flops(i->op, i->launch.in, i->launch.out);
-    p.k = x->shape[x->ndim - 1];
-    p.m = ct_tensor_count(x) / p.k;
-    p.n = (int64_t)(p.flops / p.parts / 2 / (double)(p.m * p.k) + 0.5);
-    return p;
+    return machine_op(i->op, i->launch.in, i->launch.out);
 }
 
 /* Those that a mixture needs: three forward, and two gradients of each. */
@@ -193,31 +176,23 @@ static double products_of_experts(const struct ct_instruction *i, enum ct_dtype 
          machine_product(MACHINE_DX, rows, n, f, dtype);
     dw = 2 * machine_product(MACHINE_DW, rows, f, n, dtype) +
          machine_product(MACHINE_DW, rows, n, f, dtype);
-    return (double)experts * (!strcmp(type, "experts")      ? forward
-                              : !strcmp(type, "experts_dx") ? dx
-                              : !strcmp(type, "experts_dw") ? dw
-                                                            : dx + dw);
+    return (double)experts * (strstr(type, "_dx")     ? dx
+                              : strstr(type, "_dw")   ? dw
+                              : strstr(type, "_grad") ? dx + dw
+                                                      : forward);
 }
 
 /* Seconds of oneDNN alone for what an instruction multiplies; 0 for others. */
 static double products(const struct ct_instruction *i, enum ct_dtype dtype)
 {
-    const char *type = i->op->type->name;
-    struct product p;
+    struct machine_op op;
 
     if (is_mixture(i))
         return products_of_experts(i, dtype);
     if (!is_product(i))
         return 0;
-    p = product_of(i);
-    if (p.parts > 1)
-        return machine_product(MACHINE_FORWARD, p.m, p.n, p.k, dtype) +
-               machine_product(MACHINE_DX, p.m, p.n, p.k, dtype) +
-               machine_product(MACHINE_DW, p.m, p.n, p.k, dtype);
-    return machine_product(strstr(type, "_dx")   ? MACHINE_DX
-                           : strstr(type, "_dw") ? MACHINE_DW
-                                                 : MACHINE_FORWARD,
-                           p.m, p.n, p.k, dtype);
+    op = product_of(i);
+    return machine_op_seconds(&op, dtype);
 }
 
 static double products_of_step(const struct ct_program *p, enum ct_dtype dtype)
@@ -271,7 +246,7 @@ static size_t peak_bytes(void)
 /* All samples of products of one type and shape. */
 struct row {
     const struct ct_instruction *instruction;
-    struct product product;
+    struct machine_op product;
     double *seconds; /* the quiet ones, rising */
     int quiet, all;
     double usual; /* their median */
@@ -280,7 +255,7 @@ struct row {
 
 static bool same_product(const struct ct_instruction *a, const struct ct_instruction *b)
 {
-    struct product p = product_of(a), q = product_of(b);
+    struct machine_op p = product_of(a), q = product_of(b);
 
     return a->op->type == b->op->type && p.m == q.m && p.n == q.n && p.k == q.k;
 }
@@ -338,7 +313,7 @@ static void print_products(enum ct_dtype dtype, int steps)
     printf("%-30s %7s %7s %7s %6s %9s %9s %8s %8s %10s\n", "op", "m", "n", "k", "a step",
            "median ms", "GF/s", "of peak", "oneDNN's", "quiet");
     for (struct row *r = rows; r < rows + count; free(r->seconds), r++) {
-        const struct product *p = &r->product;
+        const struct machine_op *p = &r->product;
 
         printf("%-30s %7lld %7lld %7lld %6d ", r->instruction->op->type->name, (long long)p->m,
                (long long)p->n, (long long)p->k, r->all / steps);
