@@ -25,11 +25,23 @@ static void print_plugins(const struct ct_recipe *recipe, FILE *out)
     }
 }
 
+/* Whether a line that begins with this value reads as a setting or a section. It has the first word
+   alone if the second does not fit. */
+static bool begins_setting(const char *value, bool in_list)
+{
+    size_t first = strcspn(value, " "), both = first;
+
+    if (value[first])
+        both += 1 + strcspn(value + first + 1, " ");
+    return ct_recipe_begins_setting(value, both > CT_RECIPE_LINE ? first : strlen(value), in_list);
+}
+
 /* Whether a value may go on in the next line after `at` characters: lines are joined by a blank. */
 static bool can_break(const char *value, size_t at)
 {
     return value[at] == ' ' && at && !ct_recipe_is_space(value[at - 1]) &&
-           !ct_recipe_is_space(value[at + 1]) && !strchr(";#", value[at + 1]);
+           !ct_recipe_is_space(value[at + 1]) && !strchr(";#", value[at + 1]) &&
+           !begins_setting(value + at + 1, value[at - 1] == ',');
 }
 
 /* How much of a value fits in a line with this room; 0: nothing. */
@@ -54,8 +66,10 @@ static void print_source(const struct ct_setting *setting, int used, FILE *out)
 static void print_text(const char *name, const char *value, const struct ct_setting *setting,
                        FILE *out)
 {
-    /* After a blank, ; and # would begin a comment. */
-    const char *equals = *value == ';' || *value == '#' ? "=" : " = ";
+    /* After a blank, ; and # would begin a comment. Without blanks, a value that cannot be moved to
+       the next line has room in the first one. */
+    const char *equals =
+        *value == ';' || *value == '#' || begins_setting(value, false) ? "=" : " = ";
     int used = fprintf(out, "%s%s", name, equals);
     size_t length = take_line(value, CT_RECIPE_LINE - (size_t)used);
 

@@ -6,6 +6,7 @@
  * comments, and records line numbers and sections. As a value may have any length, the reader keeps
  * it: inih gets the key alone, and the handler takes the value from the reader.
  */
+#include <ctype.h>
 #include <ini.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -33,6 +34,28 @@ struct reader {
 bool ct_recipe_is_space(char c)
 {
     return c == ' ' || c == '\t' || c == '\r' || c == '\f' || c == '\v';
+}
+
+static bool is_name(char c)
+{
+    return isalnum((unsigned char)c) || c == '_' || c == '-' || c == '.';
+}
+
+bool ct_recipe_begins_setting(const char *text, size_t length, bool in_list)
+{
+    size_t name = *text == '[', end;
+
+    for (end = name; end < length && is_name(text[end]);)
+        end++;
+    if (end == name || isdigit((unsigned char)text[name]) || strchr("-.", text[name]))
+        return false;
+    if (name)
+        return end + 1 == length && text[end] == ']';
+    for (name = end; end < length && ct_recipe_is_space(text[end]);)
+        end++;
+    if (end == length || text[end] != ':')
+        return end < length && text[end] == '=';
+    return !in_list && (end > name || end + 1 == length || ct_recipe_is_space(text[end + 1]));
 }
 
 static int CT_PRINTF(3, 4) fail_at(struct reader *r, int line, const char *fmt, ...)
@@ -108,6 +131,24 @@ static void append(struct reader *r, struct line *line, const struct physical *p
     line->text[line->length] = '\0';
 }
 
+static int refuse_indentation(struct reader *r, const struct physical *p, int begun)
+{
+    int length = p->length < 60 ? (int)p->length : 60, at = r->physical - 1;
+
+    if (ct_recipe_begins_setting(p->text, p->length, false) && begun)
+        return fail_at(r, at,
+                       "'%.*s' is indented, so it would continue the value of line %d: remove the "
+                       "indentation; text that belongs to the value goes to the end of the line "
+                       "before",
+                       length, p->text, begun);
+    if (ct_recipe_begins_setting(p->text, p->length, false))
+        return fail_at(r, at, "'%.*s' is indented: remove the indentation", length, p->text);
+    return fail_at(
+        r, at,
+        "a line that begins with white space continues a value; there is none before it: "
+        "remove the indentation");
+}
+
 /* The next logical line, NULL at the end. Comments and empty lines do not end a continuation. */
 static char *logical_line(struct reader *r)
 {
@@ -121,8 +162,7 @@ static char *logical_line(struct reader *r)
         return NULL;
     r->line = r->physical - 1;
     if (p.indented) {
-        fail_at(r, r->line,
-                "a line that begins with white space continues a value; there is none before it");
+        refuse_indentation(r, &p, 0);
         return NULL;
     }
     append(r, &line, &p);
@@ -132,6 +172,10 @@ static char *logical_line(struct reader *r)
             break;
         if (take(r, &p) < 0)
             return NULL;
+        if (ct_recipe_begins_setting(p.text, p.length, line.text[line.length - 1] == ',')) {
+            refuse_indentation(r, &p, r->line);
+            return NULL;
+        }
         if (p.length)
             append(r, &line, &p);
     }

@@ -12,6 +12,12 @@ bool ct_recipe_is_space(char c);
 /* Length of text without its comment and the white space before that. */
 size_t ct_recipe_without_comment(const char *text, size_t length);
 
+/*
+ * Whether a line of this length reads as "key =", "key:" or "[section]". Such a line is refused as
+ * the continuation of a value. In a list, after a comma, an item may have a colon: lm_head: 0.5.
+ */
+bool ct_recipe_begins_setting(const char *text, size_t length, bool in_list);
+
 /* The strings are kept, not copied. */
 void ct_recipe_add_section(struct ct_recipe *recipe, const char *name, const char *source);
 void ct_recipe_add(struct ct_recipe *recipe, const char *section, const char *key,

@@ -58,6 +58,26 @@ static void values_are_read_with_their_lines(void **state)
     ct_arena_finish(&arena);
 }
 
+/* Values with colons, brackets and equals signs go on in other lines, but for lines that read as
+   settings. */
+static void lines_that_are_no_settings_continue_values(void **state)
+{
+    static const char text[] = "[adamw]\nlr_factors = *embed*:0.1,\n  lm_head:0.5,\n  norm : 2\n"
+                               "no_decay = a,\n  [ab]*.bias\n"
+                               "[job]\nname = x\n  of https://example.org/a=b 2 = two\n"
+                               "  http://y\n  -std=c11\n  1 = one";
+    struct ct_arena arena = {0};
+    struct ct_recipe *r = read_text(&arena, text);
+
+    (void)state;
+    assert_string_equal(ct_recipe_get(r, "adamw", "lr_factors"),
+                        "*embed*:0.1, lm_head:0.5, norm : 2");
+    assert_string_equal(ct_recipe_get(r, "adamw", "no_decay"), "a, [ab]*.bias");
+    assert_string_equal(ct_recipe_get(r, "job", "name"),
+                        "x of https://example.org/a=b 2 = two http://y -std=c11 1 = one");
+    ct_arena_finish(&arena);
+}
+
 static void long_values_are_whole(void **state)
 {
     struct ct_arena arena = {0};
@@ -96,8 +116,22 @@ static void bad_text_is_refused_with_its_line(void **state)
         {"[training]\n= 3\n", "r.ini:2: '= 3' is not a key: expected 1 to 48 characters"},
         {"[training]\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa = 3\n",
          "is not a key: expected 1 to 48 characters"},
-        {"  steps = 3\n", "r.ini:1: a line that begins with white space continues a value"},
-        {"[job]\n  name = x\n", "r.ini:2: a line that begins with white space continues a value"},
+        {"  steps = 3\n", "r.ini:1: 'steps = 3' is indented: remove the indentation"},
+        {"[job]\n  name = x\n  dump_folder = y\n",
+         "r.ini:2: 'name = x' is indented: remove the indentation"},
+        {"  x\n", "r.ini:1: a line that begins with white space continues a value"},
+        {"[job]\nname = e\n  dump_folder = swallowed\n",
+         "r.ini:3: 'dump_folder = swallowed' is indented, so it would continue the value of line "
+         "2: "
+         "remove the indentation"},
+        {"[job]\nname = e\n\n; c\n\tdump_folder=\n",
+         "r.ini:5: 'dump_folder=' is indented, so it would continue the value of line 2: remove"},
+        {"[job]\nname = e\n local-name : x\n", "r.ini:3: 'local-name : x' is indented, so"},
+        {"[job]\nname = e\n name: x\n", "r.ini:3: 'name: x' is indented, so"},
+        {"[plugins]\nload = a,\n  b,\n  steps = 3\n", "r.ini:4: 'steps = 3' is indented, so"},
+        {"[job]\nname = e\n  [training] ; next\nsteps = 3\n",
+         "r.ini:3: '[training]' is indented, so it would continue the value of line 2: remove"},
+        {"[job]\n  [training]\n", "r.ini:2: '[training]' is indented: remove the indentation"},
         {"[plugins]\nload = a,,b\n", "r.ini:2: load: expected a plugin's name"},
         {"[plugins]\nload = a,\n", "r.ini:2: load: expected a plugin's name after a comma"},
         {"[plugins]\nload = a b\n", "r.ini:2: load: expected a comma in 'a b'"},
@@ -116,6 +150,33 @@ static void bad_text_is_refused_with_its_line(void **state)
 
         assert_fails(ct_recipe_parse(&arena, "r.ini", bad[i].text, &recipe), CT_ECONFIG,
                      bad[i].expected);
+        ct_arena_finish(&arena);
+    }
+}
+
+/* No line of a recipe is lost by its indentation, whichever it is. */
+static void each_indented_line_is_refused(void **state)
+{
+    static const char *const lines[] = {"[plugins]",  "load = cpu, llama,",
+                                        "[training]", "steps = 3",
+                                        "seed=4",     "dtype : float32",
+                                        "[job]",      "name=",
+                                        "[a.b-c_d]",  "x_1 =y",
+                                        "y-z =",      "z:"};
+    char expected[64];
+
+    (void)state;
+    for (size_t bad = 0; bad < CT_COUNT(lines); bad++) {
+        struct ct_arena arena = {0};
+        struct ct_recipe *recipe;
+        const char *text = "";
+
+        for (size_t i = 0; i < CT_COUNT(lines); i++)
+            text =
+                ct_arena_printf(&arena, "%s%s%s\n", text, i == bad ? " \t" + i % 2 : "", lines[i]);
+        snprintf(expected, sizeof(expected), "r.ini:%zu: '%s' is indented", bad + 1, lines[bad]);
+        assert_fails(ct_recipe_parse(&arena, "r.ini", text, &recipe), CT_ECONFIG, expected);
+        assert_message("remove the indentation");
         ct_arena_finish(&arena);
     }
 }
@@ -343,18 +404,21 @@ static void drop_comments(char *text)
 static void values_read_back_as_they_were(void **state)
 {
     static char longest[3996], line[4001], out[65536];
-    const char *texts[6];
+    const char *texts[9];
     struct ct_arena arena = {0};
 
     (void)state;
     memset(longest, 'v', sizeof(longest) - 1);
     memset(line, 'w', sizeof(line) - 1);
     texts[0] = ct_arena_printf(&arena, "path=%s", longest);
-    texts[1] = ct_arena_printf(&arena, "path=%s\n %s\n  x=1\n\t%s", longest, line, line);
-    texts[2] = ct_arena_printf(&arena, "path =\n %s\n [x]\n %s", line, line);
+    texts[1] = ct_arena_printf(&arena, "path=%s\n %s\n  1 x=1\n\t%s", longest, line, line);
+    texts[2] = ct_arena_printf(&arena, "path =\n %s\n [x] y\n %s", line, line);
     texts[3] = "path=;x";
     texts[4] = "path = x\t y   z\fa;";
     texts[5] = ct_arena_printf(&arena, "path = x  y\n %.3990s %s z\n  u", line, "b");
+    texts[6] = ct_arena_printf(&arena, "path = a x =1 %.3980s\n %s", line, line);
+    texts[7] = ct_arena_printf(&arena, "path=x=1 %.3991s\n %s", line, line);
+    texts[8] = ct_arena_printf(&arena, "path=%.3991s [x]\n %s", line, line);
     for (size_t i = 0; i < CT_COUNT(texts); i++) {
         const char *text = ct_arena_printf(
             &arena, "[plugins]\nload = good, words\n[model]\nname = llama\n[good]\n%s\n", texts[i]);
@@ -473,8 +537,10 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_read_with_their_lines),
+        cmocka_unit_test(lines_that_are_no_settings_continue_values),
         cmocka_unit_test(long_values_are_whole),
         cmocka_unit_test(bad_text_is_refused_with_its_line),
+        cmocka_unit_test(each_indented_line_is_refused),
         cmocka_unit_test(lines_have_a_limit),
         cmocka_unit_test(files_are_read),
         cmocka_unit_test(the_command_line_wins),

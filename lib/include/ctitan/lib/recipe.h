@@ -9,9 +9,10 @@
  *
  * Parsing is strict: an unknown or repeated section or key, a bad value, or a line over 4,000
  * characters is an error. The message names the file, the line, what was expected and the nearest
- * valid name. A line that begins with white space continues the previous value. ';' and '#' begin
- * comments, at the beginning of a line or after white space. Keys are looked up in the option
- * tables of the core and of the loaded plugins. Every value records its source: built-in default,
+ * valid name. A line that begins with white space continues the previous value, and is refused if
+ * it reads as a setting or a section ("key =", "key:", "[section]"). ';' and '#' begin comments, at
+ * the beginning of a line or after white space. Keys are looked up in the option tables of the core
+ * and of the loaded plugins. Every value records its source: built-in default,
  * file:line, or the command line. The resolved recipe that each run saves shows the sources.
  */
 #ifndef CT_LIB_RECIPE_H
