@@ -157,17 +157,16 @@ static int take_options(int *argc, char **argv, struct options *o)
 
 /* ---- the model ---- */
 
-/* Use the weights that the recipe trained, if there are any, unless the command line names others.
-   A plugin that keeps checkpoints replaces them with the newest of these, by the same rule. */
-static void choose_weights(struct args *args, const struct ct_recipe *recipe)
+/* The weights that the recipe trained, if there are any, unless the command line names others. A
+   plugin that keeps checkpoints replaces them with the newest of these, by the same rule. */
+static const char *choose_weights(struct args *args, const struct ct_recipe *recipe)
 {
-    struct ct_model_config *model = &ct_config.model;
+    const struct ct_model_config *model = &ct_config.model;
     const char *trained = ct_arena_printf(&args->arena, "%s/config.json", model->save_to);
 
     if (*model->init_from && ct_recipe_overrides(recipe, "model", "init_from"))
-        return;
-    if (*model->save_to && !access(trained, R_OK))
-        model->init_from = model->save_to;
+        return NULL;
+    return *model->save_to && !access(trained, R_OK) ? model->save_to : NULL;
 }
 
 /* Say which weights were loaded. */
@@ -348,7 +347,7 @@ static int generate(struct args *args, struct options *o)
 
     if (rc < 0)
         return rc;
-    choose_weights(args, recipe);
+    request.weights = choose_weights(args, recipe);
     rc = ct_generator_open(recipe, &request, &w.generator);
     if (rc < 0)
         return rc;

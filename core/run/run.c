@@ -376,9 +376,11 @@ static int open_programs(struct ct_run *run, bool logits, int microbatches)
 
 static int load_weights(struct ct_run *run, const struct ct_run_options *options)
 {
-    const char *folder = ct_config.model.init_from;
+    const char *folder = options->weights ? options->weights : ct_config.model.init_from;
     int rc = *folder ? options->load(run, folder) : 0;
 
+    if (rc < 0 && options->weights)
+        return ct_context(rc, "%s", folder);
     return rc < 0 ? ct_context(rc, "[model] init_from = %s", folder) : 0;
 }
 

@@ -1,9 +1,10 @@
 #!/bin/sh
-# test_generate.sh CTITAN: a model that learned a simple text goes on with it, past its window; the same
-# seed writes the same; and what is missing is said.
+# test_generate.sh CTITAN BPE: a model that learned a simple text goes on with it, past its window; the same
+# seed writes the same; a fine-tuned model uses the tokenizer of the folder it began with; and what is missing is said.
 set -eu
 
 ctitan=$1
+bpe=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -93,3 +94,44 @@ status=0
 "$ctitan" generate "$work/recipe.ini" > /dev/null 2> "$work/said" || status=$?
 [ $status = 2 ] || fail "exit $status without a prompt"
 grep -q 'prompt is missing' "$work/said" || fail "$(cat "$work/said")"
+
+# A fine-tuning saves its model in a folder without a tokenizer: that of init_from is used, with either kind of weights.
+cat > "$work/tune.ini" <<END
+[job]
+dump_folder = $work/tune
+[plugins]
+load = cpu, llama, text, bpe, adamw, ckpt
+[model]
+name = llama
+init_from = $work/base
+save_to = $work/tuned
+[llama]
+dim = 32
+n_layers = 1
+n_heads = 2
+vocab_size = 679
+[training]
+seq_len = 16
+local_batch_size = 1
+steps = 1
+[text]
+path = $work/text
+END
+"$ctitan" train "$work/tune.ini" --set model.init_from= --set model.save_to="$work/base" --set bpe.path="$bpe" \
+    --set job.dump_folder="$work/first" > "$work/log" 2>&1 || fail "$(cat "$work/log")"
+cp "$bpe"/tokenizer*.json "$work/base"
+"$ctitan" train "$work/tune.ini" > "$work/log" 2>&1 || fail "$(cat "$work/log")"
+rm -f "$work"/tuned/tokenizer*
+tune() {
+    "$ctitan" generate "$work/tune.ini" --prompt fox --greedy --tokens 3 "$@" > "$work/wrote" 2> "$work/said" || fail "$(cat "$work/said")"
+}
+tune
+grep -q "the weights in $work/tune/checkpoint/step-1" "$work/said" || fail "$(cat "$work/said")"
+tune --without ckpt
+grep -q "the weights in $work/tuned" "$work/said" || fail "$(cat "$work/said")"
+
+# A file that is missing is not blamed on the cache.
+status=0
+"$ctitan" generate "$work/tune.ini" --set bpe.path="$work/none" > /dev/null 2> "$work/said" || status=$?
+[ $status = 2 ] || fail "exit $status without a tokenizer"
+! grep cache "$work/said" || fail "$(cat "$work/said")"

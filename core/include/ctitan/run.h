@@ -115,8 +115,8 @@ struct ct_run_options {
     int64_t rank, world;         /* world 0: one rank */
     int local_rank, local_ranks; /* on this host; local_ranks 0: one */
     const char *job;             /* unique on this host; needed for more than one rank */
-    /* load reads [model] init_from before RUN_READY. save writes save_to after the last step.
-       All ranks call them. NULL: CT_ECONFIG if the recipe asks for it.
+    /* load reads [model] init_from, or `weights`, before RUN_READY. save writes save_to after the
+       last step. All ranks call them. NULL: CT_ECONFIG if the recipe asks for it.
        lib/hf.h has both. */
     int (*load)(struct ct_run *run, const char *folder);
     int (*save)(struct ct_run *run, const char *folder);
@@ -130,6 +130,9 @@ struct ct_run_options {
     int64_t sequences, tokens;
     bool peers;                    /* ct_run_open_peer will be called */
     struct ct_pass_options passes; /* for dumps; ct_run_open sets `training` */
+    /* Folder that load reads in the place of [model] init_from, which still names the model's sizes
+       and its tokenizer. NULL: init_from. */
+    const char *weights;
 };
 
 /* recipe must have been applied. On failure everything is undone. */

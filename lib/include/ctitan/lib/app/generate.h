@@ -19,13 +19,14 @@
 CT_BEGIN_DECLS
 
 struct ct_generate_request {
-    int64_t sequences; /* at least 1 */
-    bool cache;        /* false: every step computes the whole context */
+    int64_t sequences;   /* at least 1 */
+    bool cache;          /* false: every step computes the whole context */
+    const char *weights; /* folder to read them from; NULL: [model] init_from */
 };
 
 struct ct_generator;
 
-/* Open the recipe's model, with the weights of [model] init_from. CT_ECONFIG: it has an op that
+/* Open the recipe's model, with the weights of a folder. CT_ECONFIG: it has an op that
    cannot work on a part of a sequence, so it cannot have a cache. */
 CT_API int ct_generator_open(struct ct_recipe *recipe, const struct ct_generate_request *request,
                              struct ct_generator **generator);
