@@ -359,10 +359,7 @@ static struct ct_tensor shard_of(const struct ct_tensor *t, const struct ct_valu
 /* What a rank updates whole is the rank's own, and so the same on both. */
 static bool is_own(const struct ct_op *op, int i)
 {
-    static const struct ct_sharding whole;
-
-    return op->in[i] && ct_op_mutates(op, i) &&
-           !memcmp(&op->in[i]->sharding, &whole, sizeof(whole));
+    return op->in[i] && ct_op_mutates(op, i) && ct_sharding_is_replicated(&op->in[i]->sharding);
 }
 
 static void raise_to(const struct ct_tensor *t, const struct ct_tensor *part)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# arrows.sh SOURCE: who may know whom, read from the sources.
+# arrows.sh SOURCE BUILD: who may know whom, read from the sources; and tests/places, which names tests for places.
 #
 #   1  A folder of core/ includes headers of itself and of the folders below it, never of lib/.
 #   2  A public header of the core includes headers of its own folder and below; see `folder_of`.
@@ -7,8 +7,10 @@
 #   4  Headers of programs (app/) are included by programs, core and lib, never by plugins and models.
 #   5  The core's code names no technique and no model.
 #   6  The core's code names no op but its own, and recognises none by its name.
+#   7  tests/places has a row for each folder of core, lib, plugins and models, and names tests that are there.
 set -uo pipefail
 cd "$1" || exit
+build=$2
 
 order=(base ir shard lower plugin run)
 techniques='ddp|hsdp|offloaded|pipeline|pipelines|stage|stages|zero_bubble|unshard|reshard|experts|ring|ulysses'
@@ -126,7 +128,21 @@ check_words() {
         sed 's/$/ compares the name of an op/'
 }
 
+check_places() {
+    local folder
+    for folder in core/*/ lib/*/ plugins/*/ models/*/; do
+        awk -v path="$folder" '!/^#/ && $1 ~ "/" && index(path, $1) == 1 { found = 1 } END { exit !found }' tests/places ||
+            [[ $folder == core/* ]] || echo "tests/places has no row for $folder"
+    done
+    comm -13 <(meson introspect --tests "$build" |
+        grep -oE '"(name|suite)": ("[^"]*"|\[[^]]*\])' |
+        sed -E -e 's/^"name": "(.*)"$/\1/;t' -e 's/^"suite": \[//' -e 's/"ctitan:([^"]*)",?/@\1\n/g' -e 's/[]" ]*$//' |
+        sed 's/^ *//' | sort -u) <(sed -e '/^#/d' -e 's/^[^ ]* *//' tests/places | tr ';' '\n' | sed 's/^ *//;s/ *$//' | sort -u) |
+        grep -vE 'cuda|nccl|mpi' | # a build may lack these
+        sed 's/^/tests\/places names a test that is not there: /'
+}
+
 scratch=$(mktemp)
 trap 'rm -f "$scratch"' EXIT
-faults=$({ check_core; check_others; check_words; } | sort -u)
+faults=$({ check_core; check_others; check_words; check_places; } | sort -u)
 [[ ! $faults ]] || { printf '%s\n' "$faults"; exit 1; }

@@ -21,6 +21,7 @@ refused() {
     shift 2
     (ulimit -v 3000000 && exec timeout 10 "$ctitan" "$@") >out 2>err </dev/null
     rc=$?
+    # shellcheck disable=SC2053 # a pattern
     if [[ $rc != ${allowed:-[12]} ]] || ! grep -q '^ctitan: ' err || ! grep -q -- "$words" out err; then
         echo "$name: exit status $rc, expected \"$words\":"
         tail -n 3 out err
