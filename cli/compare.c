@@ -250,6 +250,7 @@ static int train(struct comparison *c, struct side *s, double *seconds)
     /* metrics logs what is compared. */
     argv_add(&c->arena, &argv, "--with", "metrics", "--set",
              ct_arena_printf(&c->arena, "job.dump_folder=%s", folder), "--set",
+             "model.save_to=", "--set",
              ct_arena_printf(&c->arena, "training.steps=%lld", (long long)c->steps), "--set",
              "metrics.log_freq=1");
     scratch_remove(folder);

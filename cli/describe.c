@@ -83,7 +83,7 @@ static int measure(struct args *args, const char *folder, const char *file, cons
     args_changes(args, &argv);
     argv_add(arena, &argv, "--with", "describe", "--set",
              ct_arena_printf(arena, "describe.file=%s", file), "--set",
-             ct_arena_printf(arena, "job.dump_folder=%s/run", folder));
+             ct_arena_printf(arena, "job.dump_folder=%s/run", folder), "--set", "model.save_to=");
     if (shares)
         argv_add(arena, &argv, "--set", "cpu.streams=in_order");
     for (; *set; set++)

@@ -174,9 +174,8 @@ static int take_folder(const struct ct_identity *id)
 static int try_save_to(const struct ct_identity *id)
 {
     const char *folder = ct_config.model.save_to;
-    int rc = *folder && id->rank == 0 ? ct_file_try_folder(folder) : 0;
 
-    return rc < 0 ? ct_context(CT_ECONFIG, "[model] save_to = %s", folder) : 0;
+    return *folder && id->rank == 0 ? ct_hf_try_target("[model] save_to", folder) : 0;
 }
 
 static int check_model(const struct ct_run *run)

@@ -172,6 +172,23 @@ int ct_file_rename(const char *from, const char *to)
     return failed ? ct_fail(CT_EIO, "%s: %s", to, strerror(failed)) : 0;
 }
 
+int ct_file_keep_former(const char *path, const char *extension, char kept[CT_PATH_ROOM])
+{
+    int stem = (int)(strlen(path) - strlen(extension)), used;
+    char number[16] = "";
+
+    for (int n = 2;; n++) {
+        used = snprintf(kept, CT_PATH_ROOM, "%.*s-before%s%s", stem, path, number, extension);
+        if (used >= CT_PATH_ROOM)
+            return ct_fail(CT_EINVAL, "a path of %d characters is too long", used);
+        if (access(kept, F_OK))
+            break;
+        snprintf(number, sizeof(number), "-%d", n);
+    }
+    return rename(path, kept) < 0 ? ct_fail(CT_EIO, "cannot rename %s: %s", path, strerror(errno))
+                                  : 0;
+}
+
 /* A file of /proc is what a process has open: /dev/stdout leads there. */
 static bool is_open_file(const char *path)
 {

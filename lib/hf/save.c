@@ -293,7 +293,7 @@ static int save(struct save *s, const char *folder)
     int rc = make_list(s);
 
     if (rc == 0 && s->run->rank == 0)
-        rc = ct_file_make_folder(folder);
+        rc = ct_hf_take_target(s->run, folder);
     rc = ct_group_agree(s->world, rc);
     if (rc < 0)
         return rc;
@@ -301,6 +301,8 @@ static int save(struct save *s, const char *folder)
                                      (size_t)(ct_config.model.max_shard_size * 1e9), produce, s);
     if (rc == 0 && s->run->rank == 0)
         rc = save_config(s->run, folder);
+    if (rc == 0 && s->run->rank == 0)
+        rc = ct_hf_note_target(s->run, folder);
     return ct_group_agree(s->world, rc);
 }
 

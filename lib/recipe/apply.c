@@ -32,9 +32,9 @@ static int load_plugin(const char *name, const char *source)
     return rc < 0 ? ct_context(rc == CT_EINVAL ? CT_ECONFIG : rc, "%s", source) : 0;
 }
 
-static const char *default_of(const struct ct_plugin *plugin, const char *key)
+static const char *default_of(const struct ct_option *options, const char *key)
 {
-    for (const struct ct_option *o = plugin->options; o && o->name; o++)
+    for (const struct ct_option *o = options; o && o->name; o++)
         if (!strcmp(o->name, key))
             return o->fallback ? o->fallback : "";
     return "";
@@ -55,7 +55,7 @@ static bool has_offer(const char *name, enum ct_kind kind)
 static int load_brought(const struct ct_recipe *recipe, const struct ct_plugin *by)
 {
     const struct ct_setting *s = ct_recipe_find(recipe, by->name, by->brings);
-    const char *name = s ? s->value : default_of(by, by->brings);
+    const char *name = s ? s->value : default_of(by->options, by->brings);
     const char *source =
         s ? s->source : ct_arena_printf(recipe->arena, "[%s] %s", by->name, by->brings);
     int rc = 0;
@@ -214,10 +214,57 @@ static int check_schedule(const struct ct_recipe *recipe)
                    s->source, (long long)total, (long long)steps);
 }
 
+/* ---- folders in the dump folder ---- */
+
+/* The rest of a path behind a folder that it is in, or is; NULL: it is elsewhere. By their names
+   alone. */
+static const char *rest_of(const char *path, const char *folder)
+{
+    size_t size;
+
+    for (;; path += size, folder += size) {
+        while (!strncmp(path, "./", 2) || *path == '/')
+            path += *path == '/' ? 1 : 2;
+        while (!strncmp(folder, "./", 2) || *folder == '/')
+            folder += *folder == '/' ? 1 : 2;
+        if (!*folder || !strcmp(folder, "."))
+            return path;
+        size = strcspn(folder, "/");
+        if (strcspn(path, "/") != size || memcmp(path, folder, size) != 0)
+            return NULL;
+    }
+}
+
+/* A save_to of the file that lies in the file's dump folder goes with it when the command line
+   gives another one. Otherwise the run would write to the folder of another. */
+static void follow_dump_folder(struct ct_recipe *recipe)
+{
+    const struct ct_setting *dump = ct_recipe_find(recipe, "job", "dump_folder");
+    const char *former;
+
+    if (!dump || !ct_recipe_overrides(recipe, "job", "dump_folder"))
+        return;
+    former = dump->former ? dump->former
+                          : default_of(ct_recipe_section_find("job")->options, "dump_folder");
+    for (size_t i = 0; i < recipe->count; i++) {
+        struct ct_setting *s = &recipe->settings[i];
+        bool same_root = (*s->value == '/') == (*former == '/');
+        const char *rest = same_root ? rest_of(s->value, former) : NULL;
+
+        if (strcmp(s->key, "save_to") != 0 || !*s->value || !rest ||
+            ct_recipe_overrides(recipe, s->section, s->key))
+            continue;
+        s->value = ct_arena_printf(recipe->arena, "%s/%s", dump->value, rest);
+        s->source = ct_arena_printf(recipe->arena, "%s, in --set job.dump_folder", s->source);
+    }
+}
+
 int ct_recipe_apply(struct ct_recipe *recipe)
 {
     struct target target;
     int rc = load_plugins(recipe);
+
+    follow_dump_folder(recipe);
 
     for (size_t i = 0; rc == 0 && target_at(i, &target); i++)
         if (target.options)

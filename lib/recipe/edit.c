@@ -108,6 +108,8 @@ int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
     value = ct_arena_printf(arena, "%.*s", (int)length, value);
     old = ct_recipe_find(recipe, copy, name);
     if (old) {
+        if (strcmp(old->source, ON_COMMAND_LINE) != 0)
+            old->former = old->value;
         old->value = value;
         old->source = ON_COMMAND_LINE;
     } else {

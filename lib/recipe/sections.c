@@ -44,16 +44,18 @@ static const struct ct_option training_options[] = {
     {0}};
 
 static const struct ct_option model_options[] = {
-    CT_OPT_STRING(struct ct_model_config, name, "name", NULL, "The model, as its plugin is called"),
-    CT_OPT_STRING(struct ct_model_config, flavor, "flavor", "debug", "Its size, by name"),
-    CT_OPT_STRING(struct ct_model_config, init_from, "init_from", "",
+    CT_OPT_STRING(struct ct_config, model.name, "name", NULL, "The model, as its plugin is called"),
+    CT_OPT_STRING(struct ct_config, model.flavor, "flavor", "debug", "Its size, by name"),
+    CT_OPT_STRING(struct ct_config, model.init_from, "init_from", "",
                   "Hugging Face folder to take shape and weights from; overrides flavor"),
     CT_OPT_STRING(
-        struct ct_model_config, save_to, "save_to", "",
+        struct ct_config, model.save_to, "save_to", "",
         "Folder to write the trained weights to, as init_from reads them; also if the run is "
-        "stopped"),
-    CT_OPT_FLOAT(struct ct_model_config, max_shard_size, "max_shard_size", "5", 1e-6, 1e9,
+        "stopped. One inside the recipe's dump_folder follows --set job.dump_folder"),
+    CT_OPT_FLOAT(struct ct_config, model.max_shard_size, "max_shard_size", "5", 1e-6, 1e9,
                  "Largest file of save_to, in GB; more weights get several files and an index"),
+    CT_OPT_BOOL(struct ct_config, model_overwrite, "overwrite", "false",
+                "Replace a model that this run did not write, where a save_to leads to its folder"),
     {0}};
 
 static const struct ct_option lr_options[] = {
@@ -87,7 +89,7 @@ static const struct ct_option validation_options[] = {
 static const struct ct_recipe_section sections[] = {
     {"job", "The run as a whole", job_options, &ct_config.job},
     {"training", "Batch, length, precision", training_options, &ct_config.training},
-    {"model", "What is trained", model_options, &ct_config.model},
+    {"model", "What is trained", model_options, &ct_config},
     {"lr_scheduler", "Learning rate over the steps: warm-up, stable, decay", lr_options,
      &ct_config},
     {"validation", "Loss on held-out data", validation_options, &ct_config.validation},

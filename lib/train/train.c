@@ -385,6 +385,7 @@ int ct_run_train(struct ct_run *run)
     struct ct_step_result result = {0};
     int rc = check_policy(run);
 
+    run->began = run->progress.step;
     if (rc == 0)
         rc = train_and_save(run, &result);
     return rc >= 0 ? 0 : ct_hook_fire_failure(run, &result, rc);

@@ -331,13 +331,13 @@ static const struct ct_verb_ops export_verb = {
     .size = sizeof(struct ct_verb_ops),
     .summary = "write a checkpoint's weights as a Hugging Face folder",
     .usage = "CHECKPOINT HF_FOLDER [--dtype float32|bfloat16|float16] [--max-shard-size GB] "
-             "[--state PREFIX]",
+             "[--state PREFIX] [--force]",
     .run = ckpt_export};
 
 static const struct ct_verb_ops import_verb = {
     .size = sizeof(struct ct_verb_ops),
     .summary = "write a Hugging Face folder's weights as a checkpoint to start from",
-    .usage = "HF_FOLDER CHECKPOINTS",
+    .usage = "HF_FOLDER CHECKPOINTS [--force]",
     .run = ckpt_import};
 
 CT_PLUGIN(.name = "ckpt", .version = "1.0",

@@ -14,6 +14,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
 #include <ctitan/lib/plugin.h>
@@ -314,6 +315,7 @@ struct request {
     const char *checkpoint, *folder, *prefix;
     int dtype;
     size_t most; /* bytes of a file */
+    bool force;  /* replace a model in the folder */
 };
 
 /* A folder without what is absent would be of another model. */
@@ -335,6 +337,8 @@ static int export_to(const struct ckpt *c, const struct request *r)
 
     if (rc == 0)
         rc = check_absent(&x);
+    if (rc == 0)
+        rc = ct_hf_check_free(r->folder, r->force);
     if (rc == 0)
         rc = ct_file_make_folder(r->folder);
     if (rc == 0) {
@@ -381,7 +385,8 @@ static int read_option(struct request *r, const char *name, const char *value)
     }
     if (strcmp(name, "--max-shard-size") != 0)
         return ct_fail(CT_ECONFIG,
-                       "export: no option %s; options: --dtype, --max-shard-size, --state", name);
+                       "export: no option %s; options: --dtype, --force, --max-shard-size, --state",
+                       name);
     size = strtod(value, &end) * 1e9;
     if (end == value || *end || !(size >= 1e3 && size <= 1e18))
         return ct_fail(CT_ECONFIG, "--max-shard-size %s: expected a number of GB", value);
@@ -397,7 +402,9 @@ int ckpt_export(int argc, char **argv)
     int rc = 0;
 
     for (int i = 1; rc == 0 && i < argc; i++) {
-        if (!strncmp(argv[i], "--", 2) && i + 1 < argc) {
+        if (!strcmp(argv[i], "--force")) {
+            r.force = true;
+        } else if (!strncmp(argv[i], "--", 2) && i + 1 < argc) {
             rc = read_option(&r, argv[i], argv[i + 1]);
             i++;
         } else if (!r.folder) {
@@ -408,7 +415,7 @@ int ckpt_export(int argc, char **argv)
     }
     if (rc == 0 && (!r.checkpoint || !r.folder))
         rc = ct_fail(CT_ECONFIG, "export: expected CHECKPOINT HF_FOLDER [--dtype DTYPE] "
-                                 "[--max-shard-size GB] [--state PREFIX]");
+                                 "[--max-shard-size GB] [--state PREFIX] [--force]");
     if (rc == 0)
         rc = ckpt_locate(&scratch, r.checkpoint, &c);
     if (rc == 0)

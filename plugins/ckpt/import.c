@@ -265,6 +265,21 @@ static int import(struct ckpt *c, const struct ct_weights *weights, const char *
     return rc < 0 ? rc : write_all(c, path);
 }
 
+static int read_words(int argc, char **argv, const char *words[2], bool *force)
+{
+    int count = 0;
+
+    *force = false;
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--force"))
+            *force = true;
+        else if (!strncmp(argv[i], "--", 2))
+            return ct_fail(CT_ECONFIG, "import: no option %s; options: --force", argv[i]);
+        else if (count++ < 2)
+            words[count - 1] = argv[i];
+    return count == 2 ? 0 : ct_fail(CT_ECONFIG, "import: expected HF_FOLDER CHECKPOINTS [--force]");
+}
+
 int ckpt_import(int argc, char **argv)
 {
     struct ct_arena scratch = {0};
@@ -276,19 +291,26 @@ int ckpt_import(int argc, char **argv)
                      .recipe = "",
                      .chunk = CHUNK};
     struct ct_weights *weights = NULL;
-    const char *path;
-    int rc;
+    const char *path, *words[2] = {NULL};
+    bool force;
+    int rc = read_words(argc, argv, words, &force);
 
-    if (argc != 3)
-        return ct_fail(CT_ECONFIG, "import: expected HF_FOLDER CHECKPOINTS");
-    path = ckpt_step_path(&scratch, argv[2], 0);
-    rc = ct_weights_open(argv[1], &weights);
+    if (rc < 0)
+        return rc;
+    path = ckpt_step_path(&scratch, words[1], 0);
+    if (!access(path, F_OK) && !force)
+        rc = ct_fail(CT_ECONFIG,
+                     "there is %s already: give another folder, or --force to replace "
+                     "it",
+                     path);
     if (rc == 0)
-        rc = import(&c, weights, argv[1], path);
+        rc = ct_weights_open(words[0], &weights);
     if (rc == 0)
-        printf("%s: %zu parameters of %s\n", path, c.tensor_count, argv[1]);
+        rc = import(&c, weights, words[0], path);
+    if (rc == 0)
+        printf("%s: %zu parameters of %s\n", path, c.tensor_count, words[0]);
     else
-        ct_context(rc, "importing %s", argv[1]);
+        ct_context(rc, "importing %s", words[0]);
     ct_weights_close(weights);
     ct_arena_finish(&scratch);
     return rc;

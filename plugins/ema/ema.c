@@ -190,10 +190,10 @@ static bool is_same_folder(const char *a, const char *b)
 
 static int check_folder(void)
 {
-    int rc = ct_file_try_folder(config.save_to);
+    int rc = ct_hf_try_target("[ema] save_to", config.save_to);
 
     if (rc < 0)
-        return ct_context(CT_ECONFIG, "[ema] save_to = %s", config.save_to);
+        return rc;
     if (is_same_folder(config.save_to, ct_config.model.save_to))
         return ct_fail(CT_ECONFIG,
                        "[ema] save_to = %s is the folder of [model] save_to, too: the average "

@@ -14,7 +14,7 @@
  * with a = sqrt(5)); B is zero.
  */
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/plugin.h>
 
 #include "lora.h"
@@ -83,9 +83,11 @@ static int check_folder(const struct ct_run *run)
 {
     int rc = *lora_config.save_to ? lora_check_save(run) : 0;
 
-    if (rc == 0 && *lora_config.save_to && run->rank == 0)
-        rc = ct_file_try_folder(lora_config.save_to);
-    return rc < 0 ? ct_context(CT_ECONFIG, "[lora] save_to = %s", lora_config.save_to) : 0;
+    if (rc < 0)
+        return ct_context(CT_ECONFIG, "[lora] save_to = %s", lora_config.save_to);
+    return *lora_config.save_to && run->rank == 0
+               ? ct_hf_try_target("[lora] save_to", lora_config.save_to)
+               : 0;
 }
 
 static int on_event(const struct ct_event_data *data, void *context)

@@ -8,6 +8,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/comm.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
 #include <ctitan/recipe.h>
@@ -123,13 +124,15 @@ static int write(const struct saving *s, const char *folder)
 {
     const char *format = "%s/adapter_%s";
     struct ct_arena scratch = {0};
-    int rc = ct_file_make_folder(folder);
+    int rc = ct_hf_take_target(s->run, folder);
 
     if (rc == 0)
         rc = ct_safetensors_write(ct_arena_printf(&scratch, format, folder, "model.safetensors"),
                                   s->weights, 2 * s->count);
     if (rc == 0)
         rc = write_config(s, ct_arena_printf(&scratch, format, folder, "config.json"));
+    if (rc == 0)
+        rc = ct_hf_note_target(s->run, folder);
     ct_arena_finish(&scratch);
     return rc;
 }

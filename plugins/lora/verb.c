@@ -13,11 +13,11 @@
 #include "lora.h"
 
 #define USAGE                                                                                      \
-    "merge|adapter RECIPE.ini FOLDER [--set SECTION.KEY=VALUE]... [--with PLUGIN]... "             \
-    "[--without PLUGIN]..."
+    "merge|adapter RECIPE.ini FOLDER [--force] [--set SECTION.KEY=VALUE]... "                      \
+    "[--with PLUGIN]... [--without PLUGIN]..."
 
 struct request {
-    bool merge;
+    bool merge, force; /* force: replace a model in the folder */
     const char *recipe, *folder;
 };
 
@@ -35,23 +35,32 @@ static int apply_change(struct ct_recipe *recipe, const char *name, const char *
         if (!strcmp(name, changes[i].name))
             return value ? changes[i].apply(recipe, value)
                          : ct_fail(CT_ECONFIG, "lora: %s needs a value", name);
-    return ct_fail(CT_ECONFIG, "lora: no option %s; options: --set, --with, --without", name);
+    return ct_fail(CT_ECONFIG, "lora: no option %s; options: --force, --set, --with, --without",
+                   name);
+}
+
+/* --force has no value. */
+static bool has_value(const char *option)
+{
+    return strcmp(option, "--force") != 0;
 }
 
 static int parse(int argc, char **argv, struct request *r)
 {
     const char *word[3] = {NULL};
+    bool force = false;
     int words = 0;
 
     for (int i = 1; i < argc; i++) {
-        if (!strncmp(argv[i], "--", 2))
-            i++;
-        else if (words++ < 3)
+        if (!strncmp(argv[i], "--", 2)) {
+            force |= !has_value(argv[i]);
+            i += has_value(argv[i]);
+        } else if (words++ < 3)
             word[words - 1] = argv[i];
     }
     if (words != 3 || (strcmp(word[0], "merge") != 0 && strcmp(word[0], "adapter") != 0))
         return ct_fail(CT_ECONFIG, "lora: expected " USAGE);
-    *r = (struct request){!strcmp(word[0], "merge"), word[1], word[2]};
+    *r = (struct request){!strcmp(word[0], "merge"), force, word[1], word[2]};
     return 0;
 }
 
@@ -61,7 +70,7 @@ static int read_recipe(struct ct_arena *arena, int argc, char **argv, const stru
     int rc = ct_recipe_read(arena, r->recipe, recipe);
 
     for (int i = 1; rc == 0 && i < argc; i++)
-        if (!strncmp(argv[i], "--", 2)) {
+        if (!strncmp(argv[i], "--", 2) && has_value(argv[i])) {
             rc = apply_change(*recipe, argv[i], argv[i + 1]);
             i++;
         }
@@ -121,6 +130,8 @@ static int run(int argc, char **argv)
         rc = read_recipe(&arena, argc, argv, &r, &recipe);
     if (rc == 0)
         rc = check_loaded(recipe);
+    if (rc == 0)
+        rc = ct_hf_check_free(r.folder, r.force);
     if (rc == 0)
         rc = open_and_write(recipe, &r);
     ct_arena_finish(&arena);

@@ -58,20 +58,17 @@ static struct {
 /* ---- once ---- */
 
 /* A run that begins anew in the folder of others keeps the metrics of each. */
-static int keep_former(const struct ct_run *run, const char *path)
+static int keep_former(const char *path)
 {
     char kept[CT_PATH_ROOM];
     struct stat former;
-    int rc = ct_run_path(run, kept, "metrics-before.jsonl");
+    int rc;
 
-    if (rc < 0 || stat(path, &former) < 0 || former.st_size == 0)
-        return rc;
-    for (int n = 2; rc == 0 && !access(kept, F_OK); n++)
-        rc = ct_run_path(run, kept, "metrics-before-%d.jsonl", n);
+    if (stat(path, &former) < 0 || former.st_size == 0)
+        return 0;
+    rc = ct_file_keep_former(path, ".jsonl", kept);
     if (rc < 0)
         return rc;
-    if (rename(path, kept) < 0)
-        return ct_fail(CT_EIO, "cannot rename %s: %s", path, strerror(errno));
     ct_info("the metrics of an earlier run in this folder are in %s now", kept);
     return 0;
 }
@@ -102,7 +99,7 @@ static int open_file(const struct ct_run *run, int64_t step)
     int rc = ct_run_path(run, path, "metrics.jsonl");
 
     if (rc == 0)
-        rc = step == 1 ? keep_former(run, path) : drop_part_of_line(path);
+        rc = step == 1 ? keep_former(path) : drop_part_of_line(path);
     if (rc < 0)
         return rc;
     now.out = fopen(path, step == 1 ? "w" : "a");

@@ -548,6 +548,104 @@ static void former_metrics_are_kept(void **state)
     assert_has(slurp("twice/metrics-before-2.jsonl"), "{\"step\": 1, ");
 }
 
+#define SAVES                                                                                      \
+    "train %R --set training.steps=1 --set model.save_to=owner/model --set job.dump_folder="
+
+static void shell(const char *command)
+{
+    if (system(ct_arena_printf(&arena, "cd %s && %s", folder, command)))
+        fail_msg("%s", command);
+}
+
+/* A run that begins anew keeps the model of the run before; nobody else may replace one. */
+static void models_of_other_runs_are_not_replaced(void **state)
+{
+    static const char *const same[] = {
+        SAVES "owner --set model.init_from=owner/model/",
+        SAVES "owner --set model.init_from=owner/../owner/model",
+        SAVES "owner --set model.init_from=link",
+    };
+    struct result r = run(SAVES "owner");
+
+    (void)state;
+    assert_int_equal(r.status, 0);
+    shell("cp owner/model/model.safetensors first");
+    assert_int_equal(run(SAVES "owner --set training.seed=5").status, 0);
+    shell("cmp first owner/model-before/model.safetensors && ! cmp -s first "
+          "owner/model/model.safetensors");
+    r = run(SAVES "other");
+    assert_int_equal(r.status, 2);
+    assert_has(r.err,
+               "[model] save_to = owner/model: the folder has a model that this run did not write");
+    shell("ln -s owner/model link && ! cmp -s first owner/model/model.safetensors");
+    for (size_t i = 0; i < CT_COUNT(same); i++) {
+        r = run(same[i]);
+        assert_int_equal(r.status, 2);
+        assert_has(r.err, "it is the folder of [model] init_from");
+    }
+    assert_int_equal(run(SAVES "other --set model.overwrite=true").status, 0);
+    shell("cmp first owner/model/model.safetensors && rm link");
+}
+
+static void a_run_that_goes_on_replaces_its_own_model(void **state)
+{
+    (void)state;
+    for (int steps = 1; steps < 3; steps++) {
+        assert_int_equal(run(ct_arena_printf(&arena,
+                                             "train %%R --with ckpt --set training.steps=%d --set "
+                                             "job.dump_folder=goes_on --set model.save_to=outside",
+                                             steps))
+                             .status,
+                         0);
+        shell(ct_arena_printf(&arena, "cp outside/model.safetensors after-%d", steps));
+    }
+    shell("! cmp -s after-1 after-2 && [ ! -e outside-before ]");
+    assert_int_equal(
+        run("train %R --with ckpt --set training.steps=3 --set job.dump_folder=elsewhere "
+            "--set model.save_to=outside")
+            .status,
+        2);
+    shell("cmp after-2 outside/model.safetensors");
+}
+
+static void the_models_folder_follows_the_dump_folder(void **state)
+{
+    (void)state;
+    shell("sed -e 's/^\\[model\\]/&\\nsave_to = home\\/at\\/model/' -e 's/^dump_folder.*//' "
+          "-e 's/^\\[job\\]/&\\ndump_folder = .\\/home\\/\\/at\\//' r.ini > follows.ini");
+    assert_int_equal(
+        run("train follows.ini --set training.steps=1 --set job.dump_folder=moved").status, 0);
+    shell("[ -e moved/model/config.json ] && [ ! -e home ]");
+    assert_int_equal(run("train follows.ini --set training.steps=1 --set job.dump_folder=again "
+                         "--set model.save_to=home/at/model")
+                         .status,
+                     0);
+    shell("[ -e home/at/model/config.json ] && [ ! -e again/model ]");
+}
+
+static void exported_and_imported_folders_are_replaced_if_forced(void **state)
+{
+    static const struct {
+        const char *command, *expected;
+    } cases[] = {
+        {"export goes_on exported",
+         "exported has a model already: give another folder, or --force"},
+        {"import exported imported",
+         "there is imported/step-0 already: give another folder, or --force"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        struct result r = run(cases[i].command);
+
+        assert_int_equal(r.status, 0);
+        r = run(cases[i].command);
+        assert_int_equal(r.status, 2);
+        assert_has(r.err, cases[i].expected);
+        assert_int_equal(run(ct_arena_printf(&arena, "%s --force", cases[i].command)).status, 0);
+    }
+}
+
 static void a_limit_of_file_sizes_is_a_failure_to_write(void **state)
 {
     struct result r;
@@ -989,6 +1087,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_batch_without_labels_is_a_case_of_non_finite),
         cmocka_unit_test(rewinding_needs_checkpoints),
         cmocka_unit_test(former_metrics_are_kept),
+        cmocka_unit_test(models_of_other_runs_are_not_replaced),
+        cmocka_unit_test(a_run_that_goes_on_replaces_its_own_model),
+        cmocka_unit_test(the_models_folder_follows_the_dump_folder),
+        cmocka_unit_test(exported_and_imported_folders_are_replaced_if_forced),
         cmocka_unit_test(a_limit_of_file_sizes_is_a_failure_to_write),
         cmocka_unit_test(data_that_ends_ends_the_run_well),
         cmocka_unit_test(a_run_that_fails_has_status_1),

@@ -52,7 +52,7 @@ run whole
 ! "$same" "$work/whole/weights" "$work/whole/average" > /dev/null
 "$ctitan" export "$work/whole" "$work/exported" --state ema. > /dev/null
 "$same" "$work/whole/average" "$work/exported"
-"$ctitan" export "$work/whole" "$work/exported" --state none. 2>&1 | grep -q 'has no none\.'
+"$ctitan" export "$work/whole" "$work/none" --state none. 2>&1 | grep -q 'has no none\.'
 
 run plain ema.validate=false
 [ "$(validated plain)" = "$(validated last)" ]

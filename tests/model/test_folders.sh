@@ -41,7 +41,7 @@ interval = 1
 END
     # These biases move whatever the learning rate is.
     [ "$model" != deepseek_v3 ] || printf '[deepseek_v3]\nload_balance_coeff = 0\n' >> "$work/recipe.ini"
-    rm -rf "$work/saved" "$work/out" "$work/imported" "$work/exported"*
+    rm -rf "$work/saved"* "$work/out" "$work/imported" "$work/exported"*
     "$ctitan" train "$work/recipe.ini" -n 4 > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
     ! grep 'is ignored' "$work/log"
     "$same" "$data/hf" "$work/saved"
@@ -49,10 +49,10 @@ END
     [ ! -e "$work/saved/model.safetensors" ] && [ -e "$work/saved/model.safetensors.index.json" ]
     "$ctitan" export "$work/out" "$work/exported" > /dev/null
     "$same" "$data/hf" "$work/exported"
-    "$ctitan" export "$work/out" "$work/exported" --max-shard-size 0.0001 > /dev/null
+    "$ctitan" export "$work/out" "$work/exported" --force --max-shard-size 0.0001 > /dev/null
     [ ! -e "$work/exported/model.safetensors" ]
     "$same" "$data/hf" "$work/exported"
-    "$ctitan" export "$work/out" "$work/exported" > /dev/null
+    "$ctitan" export "$work/out" "$work/exported" --force > /dev/null
     [ "$(ls "$work/exported" | wc -l)" = 2 ]
     "$ctitan" import "$work/saved" "$work/imported" > /dev/null
     "$ctitan" ckpt verify "$work/imported" > /dev/null
@@ -93,7 +93,7 @@ refused() {
 
 # llama ANOTHER: the first case's model with another line of config.json.
 llama() {
-    rm -rf "$work/bad" "$work/out"
+    rm -rf "$work/bad" "$work/out" "$work/saved"
     cp -r "$first/hf" "$work/bad"
     chmod -R u+w "$work/bad"
     sed -i "$1" "$work/bad/config.json"

@@ -102,6 +102,7 @@ struct ct_run {
     struct ct_program *validation_program;
     struct ct_executor *validation_executor;
     struct ct_data *validation_data;
+    int64_t began; /* the step that this process's training began with; 0: there is none */
 };
 
 enum ct_run_depth {

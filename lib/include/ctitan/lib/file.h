@@ -54,6 +54,10 @@ CT_API int ct_file_try(const char *path);
    or an empty folder, of that name. */
 CT_API int ct_file_rename(const char *from, const char *to);
 
+/* Rename a file or folder that a new one replaces: "metrics.jsonl", whose extension is ".jsonl", to
+   "metrics-before.jsonl", or "metrics-before-2.jsonl" and so on if there is one already. */
+CT_API int ct_file_keep_former(const char *path, const char *extension, char kept[CT_PATH_ROOM]);
+
 /* Create a folder and its parents; 0 if it exists already. */
 CT_API int ct_file_make_folder(const char *path);
 /* The same, and check that files can be written there. CT_EIO: they cannot. */

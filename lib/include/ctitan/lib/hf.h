@@ -20,6 +20,22 @@ CT_API int ct_hf_save(struct ct_run *run, const char *folder);
    parameter's name, such as averages of them. */
 CT_API int ct_hf_save_states(struct ct_run *run, const char *prefix, const char *folder);
 
+/*
+ * Who may write to a folder. A model that is there already, or adapters, is not replaced unless the
+ * user asks for it. A run records in its dump folder what it wrote. When it goes on from a
+ * checkpoint, it replaces that. A new run in the same dump folder renames it to FOLDER-before, and
+ * so it does with any model in its dump folder.
+ */
+/* For a run: create the folder, and check that the run may write there. option, "[model] save_to",
+   is for the message. CT_ECONFIG: it may not, as it is [model] init_from, has the model of another,
+   or cannot be written. */
+CT_API int ct_hf_try_target(const char *option, const char *folder);
+/* Before the run writes, and once it has written. For rank 0. */
+CT_API int ct_hf_take_target(const struct ct_run *run, const char *folder);
+CT_API int ct_hf_note_target(const struct ct_run *run, const char *folder);
+/* For a verb: check that the folder has no model, or that force says to replace it. CT_ECONFIG. */
+CT_API int ct_hf_check_free(const char *folder, bool force);
+
 /* Where this process's weights come from: the folder or checkpoint that was loaded last; "": none
    was. Who loads weights notes it; ct_hf_load does. */
 CT_API void ct_weights_note(const char *path);

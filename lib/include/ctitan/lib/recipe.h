@@ -29,6 +29,7 @@ CT_BEGIN_DECLS
 struct ct_setting {
     const char *section, *key, *value;
     const char *source; /* "recipe.ini:12", "--set" */
+    const char *former; /* the file's value, where the command line has replaced it; or NULL */
 };
 
 struct ct_recipe {

@@ -1,0 +1,177 @@
+/*
+ * Folders that a model may be written to. The file `saved_models` in the dump folder has a line for
+ * each folder that a run has written: time of change and size of its config.json, and its path.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/lib/hf.h>
+#include <ctitan/log.h>
+#include <ctitan/recipe.h>
+
+#define RECORD "saved_models"
+#define LIMIT ((size_t)1 << 20) /* bytes of it */
+
+static bool is_of_model(const char *name)
+{
+    static const char *const ends[] = {".safetensors", ".bin", ".pth", ".gguf"};
+    size_t size = strlen(name);
+
+    if (!strcmp(name, "config.json") || !strcmp(name, "adapter_config.json"))
+        return true;
+    for (size_t i = 0; i < CT_COUNT(ends); i++)
+        if (size >= strlen(ends[i]) && !strcmp(name + size - strlen(ends[i]), ends[i]))
+            return true;
+    return false;
+}
+
+static bool holds_model(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    const struct dirent *entry;
+    bool found = false;
+
+    while (dir && !found && (entry = readdir(dir)))
+        found = is_of_model(entry->d_name);
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+static bool is_same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    return *a && *b && stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
+}
+
+static bool in_dump_folder(const char *folder)
+{
+    char inner[PATH_MAX], outer[PATH_MAX];
+    size_t size;
+
+    if (!realpath(folder, inner) || !realpath(ct_config.job.dump_folder, outer))
+        return false;
+    size = strlen(outer);
+    return !strncmp(inner, outer, size) && inner[size] == '/';
+}
+
+/* The line of a folder's record. false: it has no config, or its path cannot be recorded. */
+static bool describe(const char *folder, char *line, size_t size)
+{
+    char path[PATH_MAX], config[PATH_MAX + 32];
+    struct stat st;
+
+    if (!realpath(folder, path) || strchr(path, '\n'))
+        return false;
+    snprintf(config, sizeof(config), "%s/config.json", path);
+    if (stat(config, &st) < 0)
+        snprintf(config, sizeof(config), "%s/adapter_config.json", path);
+    return stat(config, &st) == 0 &&
+           snprintf(line, size, "%" PRId64 ".%09ld %" PRId64 " %s\n", (int64_t)st.st_mtim.tv_sec,
+                    st.st_mtim.tv_nsec, (int64_t)st.st_size, path) < (int)size;
+}
+
+/* The record's text; "": there is none. */
+static int read_record(struct ct_arena *arena, char **text)
+{
+    const char *path = ct_arena_printf(arena, "%s/" RECORD, ct_config.job.dump_folder);
+    size_t size;
+    int rc = ct_file_read(arena, path, LIMIT, text, &size);
+
+    if (rc == CT_ENOENT)
+        *text = ct_arena_strdup(arena, "");
+    return rc == CT_ENOENT ? 0 : rc;
+}
+
+/* Whether a run in this dump folder wrote the model that is in a folder. */
+static bool is_recorded(const char *folder)
+{
+    struct ct_arena arena = {0};
+    char line[PATH_MAX + 64], *text, *found;
+    bool recorded = describe(folder, line, sizeof(line)) && read_record(&arena, &text) == 0 &&
+                    (found = strstr(text, line)) && (found == text || found[-1] == '\n');
+
+    ct_arena_finish(&arena);
+    return recorded;
+}
+
+/* ---- a run ---- */
+
+static int check_target(const char *folder)
+{
+    if (ct_config.model_overwrite)
+        return 0;
+    if (is_same_folder(folder, ct_config.model.init_from))
+        return ct_fail(CT_ECONFIG, "it is the folder of [model] init_from, whose weights would be "
+                                   "replaced: give another one, or set [model] overwrite = true");
+    if (!holds_model(folder) || in_dump_folder(folder) || is_recorded(folder))
+        return 0;
+    return ct_fail(CT_ECONFIG, "the folder has a model that this run did not write: give another "
+                               "one, or set [model] overwrite = true to replace it");
+}
+
+int ct_hf_try_target(const char *option, const char *folder)
+{
+    int rc = ct_file_try_folder(folder);
+
+    if (rc == 0)
+        rc = check_target(folder);
+    return rc < 0 ? ct_context(CT_ECONFIG, "%s = %s", option, folder) : 0;
+}
+
+int ct_hf_take_target(const struct ct_run *run, const char *folder)
+{
+    bool goes_on = run->began > 1 && is_recorded(folder);
+    char path[PATH_MAX], kept[CT_PATH_ROOM];
+    int rc;
+
+    if (!run->began || goes_on || ct_config.model_overwrite || !holds_model(folder))
+        return ct_file_make_folder(folder);
+    if (!realpath(folder, path))
+        return ct_fail(CT_EIO, "%s: %s", folder, strerror(errno));
+    rc = ct_file_keep_former(path, "", kept);
+    if (rc < 0)
+        return rc;
+    ct_info("the model of an earlier run in %s is in %s now", folder, kept);
+    return ct_file_make_folder(path);
+}
+
+int ct_hf_note_target(const struct ct_run *run, const char *folder)
+{
+    char path[CT_PATH_ROOM], line[PATH_MAX + 64], *text;
+    struct ct_arena arena = {0};
+    int rc = 0;
+
+    if (!run->began || is_recorded(folder) || !describe(folder, line, sizeof(line)))
+        return 0;
+    rc = ct_run_path(run, path, RECORD);
+    if (rc == 0)
+        rc = read_record(&arena, &text);
+    if (rc == 0) {
+        text = ct_arena_printf(&arena, "%s%s", text, line);
+        rc = ct_file_write(path, text, strlen(text));
+    }
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+/* ---- a verb ---- */
+
+int ct_hf_check_free(const char *folder, bool force)
+{
+    return force || !holds_model(folder)
+               ? 0
+               : ct_fail(CT_ECONFIG,
+                         "%s has a model already: give another folder, or --force to replace it",
+                         folder);
+}
