@@ -309,6 +309,8 @@ int check_tokenizer(struct check *c, const struct ct_offer *offer)
         rc = check_special(ops, "bos", ops->bos());
     if (rc == 0)
         rc = check_special(ops, "eos", ops->eos());
+    if (rc == 0 && ops->end)
+        rc = check_special(ops, "end", ops->end());
     for (size_t i = 0; rc == 0 && i < CT_COUNT(texts); i++)
         rc = round_trip(ops, texts[i]);
     check_result(c, rc, "tokenizer %s: %zu texts are encoded and decoded without change",

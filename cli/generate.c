@@ -2,7 +2,7 @@
  * generate: the recipe's model continues prompts.
  *
  * One prompt is continued on the terminal, token by token. Several are continued together, and
- * printed at the end, in their order. What is asked in ids is answered in ids.
+ * printed at the end, in their order. A prompt in ids is answered in ids.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,6 +18,7 @@
 #include <ctitan/lib/rng.h>
 
 #include "cli.h"
+#include "generate.h"
 
 #define PROMPTS 1024
 #define TEMPERATURE 0.8
@@ -28,14 +29,17 @@ struct prompt {
     int32_t *tokens;
     int64_t count; /* with what was generated */
     int64_t given; /* of the prompt */
+    int64_t shown; /* of ids: those before this one have been printed; 0: none */
     bool done;
+    struct answer answer; /* of a text */
 };
 
 struct options {
     struct prompt prompts[PROMPTS];
     int64_t count, tokens, seed;
     struct ct_sampling sampling; /* temperature negative: not given */
-    bool greedy, no_cache;
+    bool greedy, no_cache, ignore_eos;
+    struct stops stops;
     const char *logits;
 };
 
@@ -55,6 +59,20 @@ static int add_prompt(struct options *o, const char *text, bool ids)
     if (o->count == PROMPTS)
         return ct_fail(CT_ECONFIG, "more than %d prompts", PROMPTS);
     o->prompts[o->count++] = (struct prompt){.text = text, .ids = ids};
+    return 1;
+}
+
+static int add_stop(struct options *o, const char *text)
+{
+    struct stops *s = &o->stops;
+    size_t size = strlen(text);
+
+    if (!size)
+        return ct_fail(CT_ECONFIG, "--stop: the text is empty");
+    if (s->count == STOPS)
+        return ct_fail(CT_ECONFIG, "more than %d --stop", STOPS);
+    s->texts[s->count++] = text;
+    s->longest = size > s->longest ? size : s->longest;
     return 1;
 }
 
@@ -98,6 +116,8 @@ static int take_option(struct options *o, const char *name, const char *text)
 {
     if (!strcmp(name, "--prompt") || !strcmp(name, "--prompt-ids"))
         return add_prompt(o, text, name[8] != '\0');
+    if (!strcmp(name, "--stop"))
+        return add_stop(o, text);
     if (!strcmp(name, "--logits")) {
         o->logits = text;
         return 1;
@@ -111,15 +131,21 @@ static bool take_flag(struct options *o, const char *name)
         o->greedy = true;
     else if (!strcmp(name, "--no-cache"))
         o->no_cache = true;
+    else if (!strcmp(name, "--ignore-eos"))
+        o->ignore_eos = true;
     else
         return false;
     return true;
 }
 
-static int choose_temperature(struct options *o)
+static int check_options(struct options *o)
 {
     double *temperature = &o->sampling.temperature;
 
+    for (int64_t i = 0; o->stops.count && i < o->count; i++)
+        if (o->prompts[i].ids)
+            return ct_fail(CT_ECONFIG, "--stop and --prompt-ids: what is written in ids has no "
+                                       "text; use --prompt");
     if (o->greedy && *temperature >= 0)
         return ct_fail(CT_ECONFIG, "--greedy and --temperature: give one of them");
     if (*temperature < 0)
@@ -152,7 +178,7 @@ static int take_options(int *argc, char **argv, struct options *o)
     *argc = kept;
     if (!o->count)
         add_prompt(o, "", false);
-    return choose_temperature(o);
+    return check_options(o);
 }
 
 /* ---- the model ---- */
@@ -185,6 +211,41 @@ static int check_weights(const struct args *args)
     return 0;
 }
 
+/* ---- where texts end ---- */
+
+/* The ids of the folder that the weights are from, else those of init_from; and the tokenizer's. */
+static int choose_stops(struct writer *w, const char *weights)
+{
+    const char *folders[] = {weights ? weights : "", ct_config.model.init_from};
+    const struct ct_tokenizer_ops *t = w->tokenizer;
+    struct stops *stops = &w->o->stops;
+    int32_t *ids = NULL, end = -1;
+    size_t count = 0;
+    int rc = 0;
+
+    if (w->o->ignore_eos)
+        return 0;
+    for (size_t i = 0; rc == 0 && !count && i < CT_COUNT(folders); i++)
+        if (*folders[i])
+            rc = ct_hf_read_ends(w->arena, folders[i], &ids, &count);
+    if (rc < 0)
+        return rc;
+    stops->ids = ids;
+    stops->ids_count = count;
+    if (t)
+        end = t->end ? t->end() : t->eos();
+    if (end >= 0) {
+        int32_t *more = ct_arena_array(w->arena, int32_t, count + 1);
+
+        if (count)
+            memcpy(more, ids, count * sizeof(*ids));
+        more[count] = end;
+        stops->ids = more;
+        stops->ids_count++;
+    }
+    return 0;
+}
+
 /* ---- prompts ---- */
 
 static int read_ids(struct writer *w, struct prompt *p)
@@ -206,17 +267,21 @@ static int read_ids(struct writer *w, struct prompt *p)
 
 static int read_text(struct writer *w, struct prompt *p)
 {
+    const struct ct_tokenizer_ops *t = w->tokenizer;
+    int64_t (*encode)(const char *, size_t, int32_t *, size_t);
+    size_t size = strlen(p->text);
     int64_t count;
 
-    if (!w->tokenizer)
+    if (!t)
         return ct_fail(CT_ECONFIG, "generate needs a tokenizer: add --with bytes");
-    count = w->tokenizer->encode(p->text, strlen(p->text), NULL, 0);
+    encode = t->prompt ? t->prompt : t->encode;
+    count = encode(p->text, size, NULL, 0);
     if (count < 0)
         return ct_context((int)count, "--prompt");
     p->tokens = ct_arena_array(w->arena, int32_t, count + 1 + w->o->tokens);
-    if (w->tokenizer->bos() >= 0)
-        p->tokens[p->count++] = w->tokenizer->bos();
-    count = w->tokenizer->encode(p->text, strlen(p->text), p->tokens + p->count, (size_t)count);
+    if (!t->prompt && t->bos() >= 0)
+        p->tokens[p->count++] = t->bos();
+    count = encode(p->text, size, p->tokens + p->count, (size_t)count);
     if (count < 0)
         return ct_context((int)count, "--prompt");
     p->count += count;
@@ -242,18 +307,15 @@ static int read_prompts(struct writer *w)
 
 /* ---- output ---- */
 
-static int print_token(const struct writer *w, const struct prompt *p, int64_t at)
+/* Print what is new of a prompt's answer. */
+static int show(const struct writer *w, struct prompt *p, bool ended)
 {
-    char text[512];
-    int size = 0;
+    int64_t *shown = &p->shown;
 
-    if (p->ids)
-        printf("%s%d", at == p->given ? "" : ",", (int)p->tokens[at]);
-    else
-        size = w->tokenizer->decode(p->tokens[at], text, sizeof(text));
-    if (size < 0)
-        return size;
-    fwrite(text, 1, (size_t)size, stdout);
+    if (!p->ids)
+        return answer_show(&p->answer, &w->o->stops, ended);
+    for (*shown = *shown ? *shown : p->given; *shown < p->count; ++*shown)
+        printf("%s%d", *shown == p->given ? "" : ",", (int)p->tokens[*shown]);
     return fflush(stdout) ? ct_fail(CT_EIO, "stdout: %s", strerror(errno)) : 0;
 }
 
@@ -262,12 +324,11 @@ static int print_prompts(const struct writer *w)
     int rc = 0;
 
     for (int64_t i = 0; rc == 0 && i < w->o->count; i++) {
-        const struct prompt *p = &w->o->prompts[i];
+        struct prompt *p = &w->o->prompts[i];
 
         if (!p->ids)
             fputs(p->text, stdout);
-        for (int64_t t = p->given; rc == 0 && t < p->count; t++)
-            rc = print_token(w, p, t);
+        rc = show(w, p, true);
         putchar('\n');
     }
     return rc;
@@ -292,7 +353,7 @@ static int write_logits(const struct writer *w)
 
 /* ---- tokens ---- */
 
-/* Choose the next token of a prompt; its end is not printed. */
+/* Choose the next token of a prompt. A token that ends it is not a part of the answer. */
 static int choose_token(struct writer *w, int64_t i)
 {
     struct prompt *p = &w->o->prompts[i];
@@ -301,11 +362,19 @@ static int choose_token(struct writer *w, int64_t i)
     int32_t token = ct_sample(ct_generator_logits(w->generator, i), w->vocabulary, &w->o->sampling,
                               (double)ct_uniform(random.v[0]), w->candidates);
 
-    if (w->tokenizer && token == w->tokenizer->eos()) {
+    if (stops_have(&w->o->stops, token)) {
         p->done = true;
         return 0;
     }
     p->tokens[p->count++] = token;
+    if (!p->ids) {
+        char text[512];
+        int size = w->tokenizer->decode(token, text, sizeof(text));
+
+        if (size < 0)
+            return size;
+        p->done = answer_add(w->arena, &p->answer, &w->o->stops, text, (size_t)size);
+    }
     return ct_generator_append(w->generator, i, &token, 1);
 }
 
@@ -327,10 +396,12 @@ static int write_prompts(struct writer *w)
                 continue;
             rc = choose_token(w, i);
             left -= p->done;
-            if (rc == 0 && alone && !p->done)
-                rc = print_token(w, p, p->count - 1);
+            if (rc == 0 && alone)
+                rc = show(w, p, p->done);
         }
     }
+    if (rc == 0 && alone)
+        rc = show(w, &o->prompts[0], true);
     if (rc == 0 && alone)
         putchar('\n');
     else if (rc == 0)
@@ -357,6 +428,8 @@ static int generate(struct args *args, struct options *o)
         w.vocabulary = w.tokenizer->vocabulary();
     w.candidates = ct_arena_array(&args->arena, struct ct_candidate, w.vocabulary);
     rc = check_weights(args);
+    if (rc == 0)
+        rc = choose_stops(&w, request.weights);
     if (rc == 0)
         rc = read_prompts(&w);
     if (rc == 0)

@@ -20,12 +20,14 @@ static const struct ct_option options[] = {
                   "tokenizer.json, tiktoken's tokenizer.model, or a folder with one of them; "
                   "empty: [model] init_from"),
     CT_OPT_BOOL(struct config, add_bos, "add_bos", "true",
-                "Begin each document with bos_token, unless it is eos_token as well"),
-    CT_OPT_BOOL(struct config, add_eos, "add_eos", "true", "End each document with eos_token"),
+                "Begin each document of the data with bos_token, unless it is eos_token as well"),
+    CT_OPT_BOOL(struct config, add_eos, "add_eos", "true",
+                "End each document of the data with eos_token"),
     CT_OPT_STRING(struct config, bos_token, "bos_token", "",
                   "The token that begins documents; empty: that of tokenizer_config.json"),
     CT_OPT_STRING(struct config, eos_token, "eos_token", "",
-                  "The token that ends documents; empty: that of tokenizer_config.json"),
+                  "The token that ends documents, and what `generate` writes; empty: that of "
+                  "tokenizer_config.json"),
     {0},
 };
 
@@ -72,12 +74,27 @@ static int32_t bos(void)
     return config.add_bos && tokenizer.bos != eos() ? tokenizer.bos : -1;
 }
 
-static int64_t encode(const char *text, size_t size, int32_t *tokens, size_t room)
+static int32_t end(void)
+{
+    return tokenizer.eos;
+}
+
+static int64_t encode_any(const char *text, size_t size, bool special, int32_t *tokens, size_t room)
 {
     struct ids ids = {tokens, 0, tokens ? room : 0};
-    int rc = tokenizer_encode(&tokenizer, text, size, false, &ids);
+    int rc = tokenizer_encode(&tokenizer, text, size, special, &ids);
 
     return rc < 0 ? rc : (int64_t)ids.count;
+}
+
+static int64_t encode(const char *text, size_t size, int32_t *tokens, size_t room)
+{
+    return encode_any(text, size, false, tokens, room);
+}
+
+static int64_t encode_prompt(const char *text, size_t size, int32_t *tokens, size_t room)
+{
+    return encode_any(text, size, true, tokens, room);
 }
 
 static int decode(int32_t token, char *text, size_t room)
@@ -107,7 +124,9 @@ static const struct ct_tokenizer_ops ops = {.size = sizeof(struct ct_tokenizer_o
                                             .encode = encode,
                                             .decode = decode,
                                             .open = open_tokenizer,
-                                            .identity = identity};
+                                            .identity = identity,
+                                            .end = end,
+                                            .prompt = encode_prompt};
 
 CT_PLUGIN(.name = "bpe", .version = "1.0",
           .summary = "Byte-level BPE from tokenizer.json or tiktoken's list, and ctitan tokenize",

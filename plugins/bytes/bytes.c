@@ -35,6 +35,11 @@ static int32_t eos(void)
     return config.add_eos ? EOS : -1;
 }
 
+static int32_t end(void)
+{
+    return EOS;
+}
+
 static int64_t encode(const char *text, size_t size, int32_t *tokens, size_t room)
 {
     for (size_t i = 0; tokens && i < size && i < room; i++)
@@ -65,7 +70,8 @@ static const struct ct_tokenizer_ops ops = {.size = sizeof(struct ct_tokenizer_o
                                             .eos = eos,
                                             .encode = encode,
                                             .decode = decode,
-                                            .identity = identity};
+                                            .identity = identity,
+                                            .end = end};
 
 CT_PLUGIN(.name = "bytes", .version = "1.0", .summary = "Bytes as tokens: a vocabulary of 258",
           .options = options, .config = &config, .config_size = sizeof(config),

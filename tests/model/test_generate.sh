@@ -79,7 +79,7 @@ printf '%s\n' "$(write --prompt 'the quick' --tokens 10 --greedy)" "$(write --pr
     fail "with its parameters in host memory"
 
 for bad in '--tokens x' '--top-p 0' '--top-p 1.5' '--prompt-ids 1,x' '--temperature -1' '--top-k' '--prompt' '--colour red' \
-    '--greedy --temperature 0.5' '--temperature 0.5 --greedy'; do
+    '--greedy --temperature 0.5' '--temperature 0.5 --greedy' '--prompt-ids 1 --stop x'; do
     status=0
     # shellcheck disable=SC2086
     "$ctitan" generate "$work/recipe.ini" $bad > /dev/null 2>&1 || status=$?
@@ -94,6 +94,30 @@ status=0
 "$ctitan" generate "$work/recipe.ini" > /dev/null 2> "$work/said" || status=$?
 [ $status = 2 ] || fail "exit $status without a prompt"
 grep -q 'prompt is missing' "$work/said" || fail "$(cat "$work/said")"
+
+# Texts end before a stop, wherever it begins in the tokens, and at the ids that the model's folder names.
+ends() {
+    want=$1
+    shift
+    got=$(write --prompt 'the quick' --tokens 30 --greedy "$@")
+    [ "$got" = "$want" ] || fail "$*: '$got'"
+}
+ends 'the quick brown' --stop ' fox'
+ends 'the quick br' --stop foxes --stop own --stop fox
+ends 'the quick brown fox the quick brown fo' --stop foxes --tokens 29
+echo '{"eos_token_id": null}' > "$work/model/generation_config.json"
+sed -i 's/^{/{"eos_token_id": 119,/' "$work/model/config.json"
+ends 'the quick bro'
+echo '{"eos_token_id": [7, 120]}' > "$work/model/generation_config.json"
+ends 'the quick brown fo'
+ends 'the quick brown' --stop ' fo'
+ends 'the quick brown fox the quick brown fox' --ignore-eos
+[ "$(write --prompt-ids 113,117,105 --tokens 30 --greedy)" = 99,107,32,98,114,111,119,110,32,102,111 ] || fail "ids do not end"
+echo '{"eos_token_id": "x"}' > "$work/model/generation_config.json"
+status=0
+"$ctitan" generate "$work/recipe.ini" --prompt the > /dev/null 2> "$work/said" || status=$?
+[ $status = 2 ] || fail "exit $status for an end that is no id"
+grep -q 'generation_config.json: eos_token_id: expected an id' "$work/said" || fail "$(cat "$work/said")"
 
 # A fine-tuning saves its model in a folder without a tokenizer: that of init_from is used, with either kind of weights.
 cat > "$work/tune.ini" <<END
@@ -112,10 +136,17 @@ n_heads = 2
 vocab_size = 679
 [training]
 seq_len = 16
-local_batch_size = 1
-steps = 1
+local_batch_size = 4
+steps = 60
+mixed_precision_param = float32
 [text]
 path = $work/text
+[adamw]
+lr = 1e-2
+[lr_scheduler]
+warmup_steps = 5
+[ckpt]
+interval = 100
 END
 "$ctitan" train "$work/tune.ini" --set model.init_from= --set model.save_to="$work/base" --set bpe.path="$bpe" \
     --set job.dump_folder="$work/first" > "$work/log" 2>&1 || fail "$(cat "$work/log")"
@@ -126,7 +157,7 @@ tune() {
     "$ctitan" generate "$work/tune.ini" --prompt fox --greedy --tokens 3 "$@" > "$work/wrote" 2> "$work/said" || fail "$(cat "$work/said")"
 }
 tune
-grep -q "the weights in $work/tune/checkpoint/step-1" "$work/said" || fail "$(cat "$work/said")"
+grep -q "the weights in $work/tune/checkpoint/step-60" "$work/said" || fail "$(cat "$work/said")"
 tune --without ckpt
 grep -q "the weights in $work/tuned" "$work/said" || fail "$(cat "$work/said")"
 
@@ -135,3 +166,24 @@ status=0
 "$ctitan" generate "$work/tune.ini" --set bpe.path="$work/none" > /dev/null 2> "$work/said" || status=$?
 [ $status = 2 ] || fail "exit $status without a tokenizer"
 ! grep cache "$work/said" || fail "$(cat "$work/said")"
+
+# What belongs around a prompt is that of the tokenizer's post-processor, as transformers has it.
+logits() {
+    "$ctitan" generate "$work/tune.ini" --tokens 0 --greedy --logits "$work/logits" "$@" > /dev/null 2> "$work/said" || fail "$(cat "$work/said")"
+    cat "$work/logits"
+}
+fox=$(printf fox | "$ctitan" tokenize --tokenizer "$work/base" | paste -sd,)
+[ "$(logits --prompt fox)" = "$(logits --prompt-ids "$fox")" ] || fail "a prompt is more than its text"
+mkdir "$work/begun"
+sed 's/"post_processor":null/"post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"b","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"special_tokens":{"b":{"id":"b","ids":[676],"tokens":["b"]}}}/' \
+    "$bpe/tokenizer.json" > "$work/begun/tokenizer.json"
+[ "$(logits --prompt fox --set bpe.path="$work/begun")" = "$(logits --prompt-ids "676,$fox")" ] || fail "a prompt is not begun"
+
+# The tokenizer's end ends an answer, also where documents of the data do not get it.
+ends_at() { # without the model's own end
+    "$ctitan" generate "$work/tune.ini" --prompt 'the quick brown' --tokens 9 --greedy --set bpe.add_eos=false "$@" 2> "$work/said" || fail "$(cat "$work/said")"
+}
+got=$(ends_at --set bpe.eos_token=x)
+[ "$got" = 'the quick brown fo' ] || fail "an end of the tokenizer: '$got'"
+got=$(ends_at --set bpe.eos_token=x --ignore-eos)
+case $got in 'the quick brown fox the'*) ;; *) fail "an ignored end of the tokenizer: '$got'" ;; esac

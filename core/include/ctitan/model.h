@@ -144,7 +144,8 @@ struct ct_data_ops {
 struct ct_tokenizer_ops {
     size_t size; /* of this struct */
     int64_t (*vocabulary)(void);
-    int32_t (*bos)(void); /* -1: none */
+    /* Tokens that begin and end each document of the training data; -1: none. */
+    int32_t (*bos)(void);
     int32_t (*eos)(void);
     /* Encode size bytes of UTF-8. The first `room` tokens are written to tokens (NULL: none).
        Returns the number of all, or a failure. */
@@ -156,6 +157,11 @@ struct ct_tokenizer_ops {
     /* A hash of what determines the tokens of a text: files, options, and the code, which counts
        its versions. Equal hashes let tokens of an earlier run be used. NULL: none. */
     uint64_t (*identity)(void);
+    /* Token that ends what the model writes, also where documents of the training data do not get
+       it; -1: none. NULL: eos. */
+    int32_t (*end)(void);
+    /* As encode, with the tokens that belong around a prompt. NULL: bos before it. */
+    int64_t (*prompt)(const char *text, size_t size, int32_t *tokens, size_t room);
 };
 
 /* ---- mesh axes ---- */

@@ -36,6 +36,11 @@ CT_API int ct_hf_note_target(const struct ct_run *run, const char *folder);
 /* For a verb: check that the folder has no model, or that force says to replace it. CT_ECONFIG. */
 CT_API int ct_hf_check_free(const char *folder, bool force);
 
+/* The tokens at which the model of a folder ends its text: eos_token_id of generation_config.json,
+   else that of config.json. In the arena; count 0: the folder names none. CT_ECONFIG. */
+CT_API int ct_hf_read_ends(struct ct_arena *arena, const char *folder, int32_t **ids,
+                           size_t *count);
+
 /* Where this process's weights come from: the folder or checkpoint that was loaded last; "": none
    was. Who loads weights notes it; ct_hf_load does. */
 CT_API void ct_weights_note(const char *path);
