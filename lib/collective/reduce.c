@@ -13,8 +13,10 @@
 
 /* The loader chooses among clones before a sanitizer is ready. */
 #ifdef __has_feature
-#define SANITIZED (__has_feature(address_sanitizer) || __has_feature(coverage_sanitizer))
-#elif defined(__SANITIZE_ADDRESS__)
+#define SANITIZED                                                                                  \
+    (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                        \
+     __has_feature(coverage_sanitizer))
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
 #else
 #define SANITIZED 0

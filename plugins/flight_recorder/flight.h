@@ -72,7 +72,7 @@ struct flight_mark {
     int64_t sequence;
     int32_t program, index;
     int64_t step;
-    double time;
+    _Atomic double time;
 };
 
 struct flight_group {
@@ -119,7 +119,7 @@ enum flight_phase {
 struct flight_position {
     int32_t phase, program, index; /* phase CALL: index into the groups */
     int64_t step;
-    double since;
+    _Atomic double since;
 };
 
 /* TOLD: a signal asked it to end. */
@@ -140,13 +140,13 @@ struct flight_header {
     uint64_t group_count, ring_count;
     struct flight_program program[FLIGHT_PROGRAMS];
 
-    /* ---- live ---- */
+    /* ---- live: the times are read by the watching thread while others write ---- */
     _Alignas(64) _Atomic uint64_t written; /* records so far */
-    double beat;                           /* of the watching thread, ten times a second */
-    double broken;                         /* the first call failed; nothing is recorded after it */
+    _Atomic double beat;                   /* of the watching thread, ten times a second */
+    _Atomic double broken;                 /* the first call failed; nothing is recorded after it */
     struct flight_position position;
     int32_t state, code; /* enum flight_state; CT_E* of the failure */
-    double ended;
+    _Atomic double ended;
     char message[1024];
     char slow[256], diverged[512]; /* what was found last; empty: nothing */
     /* What others saw of the process: a letter of proc(5), or 'X' if it is gone. */
@@ -189,7 +189,7 @@ struct flight_config {
 extern struct flight_config flight_config;
 
 /* This rank's file; NULL: not open. */
-extern struct flight_header *flight_own;
+extern struct flight_header *_Atomic flight_own;
 #define FLIGHT_AT(header, offset) ((void *)((char *)(header) + (offset)))
 
 /* ---- straggler.c, with [flight_recorder] straggler_freq: on the main thread ---- */

@@ -24,7 +24,7 @@
 #include "flight.h"
 
 struct flight_config flight_config;
-struct flight_header *flight_own;
+struct flight_header *_Atomic flight_own;
 
 /* The record of an instruction in the current step. */
 struct claimed {

@@ -213,9 +213,10 @@ static pthread_t copier;
 static void *copy_late(void *context)
 {
     struct ct_run *run = context;
+    size_t count = run->state_count; /* the run may close when the last one is released */
 
     usleep(50000);
-    for (size_t i = 0; i < run->state_count; i++) {
+    for (size_t i = 0; i < count; i++) {
         const struct ct_state *s = &run->states[i];
         size_t bytes = ct_run_shard_bytes(run, s), half = bytes / 8 * 4;
         int rc = ct_run_copy_out(run, s, 0, half, staged.data[i]);
