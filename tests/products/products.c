@@ -339,6 +339,40 @@ static void threads_do_not_change_a_bit(void **state)
     free(c[1]);
 }
 
+/* A row has the same bits, however many rows stand beside it. */
+static void rows_do_not_change_each_other(void **state)
+{
+    static const int64_t counts[] = {1, 2, 7, 8, 31, 32, 33, 64, 100, 169};
+    static const struct size all = {.m = 170, .n = 200, .k = 1100};
+    size_t row = (size_t)all.n * 4, bytes = (size_t)all.m * row;
+    char *c = malloc(bytes), *some = malloc(bytes);
+
+    (void)state;
+    assert_true(c && some);
+    for (int u = 0; units(u) && u < UNITS; u++) {
+        enum ct_dtype type = units(u)->dtype;
+        struct cpu_gemm_spec spec = rows_spec(units(u), &all, CT_F32);
+        char *a = numbers(all.m * all.k, type);
+        void *w = numbers(all.n * all.k, type),
+             *packed = pack(CPU_FORWARD, w, all.n, all.k, type, false);
+        int64_t stride = all.k * (int64_t)ct_dtype_size(type);
+
+        run(units(u), &spec, a, packed, c);
+        for (size_t i = 0; i < CT_COUNT(counts); i++) {
+            int64_t first = all.m - counts[i];
+
+            spec.m = counts[i];
+            run(units(u), &spec, a + first * stride, packed, some);
+            assert_memory_equal(c + (size_t)first * row, some, (size_t)spec.m * row);
+        }
+        free(packed);
+        free(a);
+        free(w);
+    }
+    free(c);
+    free(some);
+}
+
 /* Gradients of one x have the bits that each has alone. */
 static void check_together(const struct cpu_unit *unit)
 {
@@ -619,6 +653,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(products_equal_float64),
                                        cmocka_unit_test(threads_do_not_change_a_bit),
+                                       cmocka_unit_test(rows_do_not_change_each_other),
                                        cmocka_unit_test(gradients_of_one_x_are_each_alone),
                                        cmocka_unit_test(emulated_tiles_are_the_hardware),
                                        cmocka_unit_test(epilogues_get_each_result_once),
