@@ -43,6 +43,12 @@ void check_untried(struct check *c, const char *what, const char *why)
     fflush(stdout);
 }
 
+void check_note(const char *what, const char *why)
+{
+    printf("note    %s: %s\n", what, why);
+    fflush(stdout);
+}
+
 bool check_offers(const struct ct_plugin *plugin, enum ct_kind kind)
 {
     for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
@@ -62,16 +68,22 @@ static int check_op(struct check *c, const struct ct_offer *offer)
     if (!type)
         return CT_EINVAL;
     if (type->flags & CT_OP_COLLECTIVE || type->collective) {
-        check_untried(c, offer->name, "a collective needs several ranks; training runs check it");
+        if (check_has_runs(c->plugin))
+            check_note(offer->name, "a collective needs several ranks: runs try it");
+        else
+            check_untried(c, offer->name,
+                          "a collective needs several ranks, and nothing of this plugin is tried "
+                          "in runs: offer the transform that emits it, too");
         return 0;
     }
     if (!type->reference && type->flags & CT_OP_VIEW) {
-        check_untried(c, offer->name, "a view of its input runs nothing");
+        check_note(offer->name, "a view of its input runs nothing");
         return 0;
     }
     if (!type->reference && check_offers(c->plugin, CT_DEVICE)) {
         check_untried(c, offer->name,
-                      "the op exists on this device only and has no reference kernel");
+                      "the op exists on this device only and has no reference kernel: give it "
+                      "one, or compare it in a test of your own");
         return 0;
     }
     if (!type->reference)
@@ -137,7 +149,9 @@ static void check_kernel(struct check *c, struct ct_device *device, const struct
 
     if (!type->reference || ct_samples_of(type, &c->arena, &samples) < 0) {
         check_untried(c, what,
-                      type->reference ? ct_error_message() : "the op has no reference kernel");
+                      type->reference ? ct_error_message()
+                                      : "the op has no reference kernel: give it one, or compare "
+                                        "it in a test of your own");
         return;
     }
     for (const struct ct_sample *s = samples; rc >= 0 && s->type; s++) {
@@ -152,7 +166,9 @@ static void check_kernel(struct check *c, struct ct_device *device, const struct
         tried += rc > 0 ? rc : 0;
     }
     if (rc >= 0 && !tried)
-        check_untried(c, what, "it accepts none of the samples");
+        check_untried(c, what,
+                      "it accepts none of the samples: add one that it takes to .samples of the "
+                      "op");
     else
         check_result(c, rc, "%s on %s: %d calls", what, device->name, tried);
 }
@@ -210,12 +226,13 @@ static int check_optimizer(struct check *c, const struct ct_offer *offer)
     if (rc < 0)
         return rc;
     if (rc == 0) {
-        check_untried(c, ct_arena_printf(&c->arena, "optimizer %s", offer->name),
-                      "it takes no parameter of the trial; runs try it");
+        check_note(ct_arena_printf(&c->arena, "optimizer %s", offer->name),
+                   "it takes no parameter of the trial: runs try it");
         return 0;
     }
     check_result(c, 0,
-                 "optimizer %s: %d parameters are updated; a step that is skipped leaves no trace",
+                 "optimizer %s: a step moves all elements of %d parameters; one that is skipped "
+                 "leaves no trace",
                  offer->name, rc);
     return 0;
 }
@@ -275,6 +292,10 @@ static int parse(struct check *c, int argc, char **argv, const char **plugin)
         }
         if (!strcmp(argv[i], "--quick")) {
             c->quick = true;
+            continue;
+        }
+        if (!strcmp(argv[i], "--allow-untried")) {
+            c->allow_untried = true;
             continue;
         }
         if (i + 1 == argc)
@@ -476,9 +497,16 @@ static int check_all(struct check *c)
         return rc;
     printf("%s: %d checks passed, %d failed, %d could not run here\n", c->plugin->name, c->passed,
            c->failed, c->untried);
-    return c->failed ? ct_fail(CT_EINVAL, "%s: %d of %d checks failed", c->plugin->name, c->failed,
-                               c->passed + c->failed)
-                     : 0;
+    if (c->failed)
+        return ct_fail(CT_EINVAL, "%s: %d of %d checks failed", c->plugin->name, c->failed,
+                       c->passed + c->failed);
+    return c->untried && !c->allow_untried
+               ? ct_fail(CT_EINVAL,
+                         "%s: %d checks could not be made, for the reasons in the lines "
+                         "\"untried\": give what is missing, or accept that with "
+                         "--allow-untried",
+                         c->plugin->name, c->untried)
+               : 0;
 }
 
 int verb_check(int argc, char **argv)

@@ -19,6 +19,7 @@ struct check {
     double tolerance;      /* of losses and norms against a run without the plugin, relative */
     double mesh_tolerance; /* of those on meshes against one rank */
     bool quick;            /* without runs */
+    bool allow_untried;    /* what cannot be tried is no failure */
     char *folder;          /* of runs; NULL: not made yet */
     int passed, failed, untried;
 };
@@ -26,13 +27,18 @@ struct check {
 /* Say and count a result. rc 0: what was shown; negative: why it failed, from the error. */
 void check_result(struct check *c, int rc, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Something that cannot be tried here, and why. */
+/* Something that cannot be tried here, why, and how it can be: the check fails unless that is
+   allowed. */
 void check_untried(struct check *c, const char *what, const char *why);
+/* Something that needs no trial, or that another check tries. */
+void check_note(const char *what, const char *why);
 
 /* Remember what is called next: a crash of it is reported as its failure. */
 void check_calling(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Catch crashes of plugins' code from now on: a failed check, with exit status 1. */
 void check_catch_crashes(void);
+/* Leave them to the system again: in a child, whose parent looks at how it ends. */
+void check_leave_crashes(void);
 
 bool check_offers(const struct ct_plugin *plugin, enum ct_kind kind);
 /* A device that can be opened, of the plugin or of any other in the folders; NULL: there is none,
@@ -55,6 +61,7 @@ int check_hook(struct check *c, const struct ct_offer *offer);
 
 /* Train with the plugin on several meshes, and compare with one rank. */
 int check_runs(struct check *c);
+bool check_has_runs(const struct ct_plugin *plugin);
 /* Whether they have the plugin called name, be it as another one's usual company. */
 bool check_runs_load(struct check *c, const char *name);
 void check_runs_finish(struct check *c);

@@ -50,6 +50,15 @@ static void crashed(int number)
     _exit(1);
 }
 
+void check_leave_crashes(void)
+{
+    struct sigaction now;
+
+    for (size_t i = 0; i < CT_COUNT(signals); i++)
+        if (sigaction(signals[i].number, NULL, &now) == 0 && now.sa_handler == crashed)
+            signal(signals[i].number, SIG_DFL);
+}
+
 void check_catch_crashes(void)
 {
     struct sigaction action = {.sa_handler = crashed, .sa_flags = SA_ONSTACK}, before;

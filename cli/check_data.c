@@ -464,6 +464,7 @@ static _Noreturn void run_verb(const struct ct_verb_ops *ops, char **argv)
 
     for (int fd = 0; fd < 3; fd++)
         dup2(nowhere, fd);
+    check_leave_crashes();
     alarm(VERB_SECONDS);
     _exit(ops->run(2, argv) < 0);
 }

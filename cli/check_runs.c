@@ -30,10 +30,12 @@ struct mesh {
     bool plan; /* only for models with a plan for tensor parallelism */
 };
 
+#define CP 2
+
 static const struct mesh meshes[] = {
     {"fsdp on 2 ranks", 2, {"fsdp"}, {NULL}, false},
     {"tp on 2 ranks", 2, {"tp"}, {"tp.degree=2"}, true},
-    {"cp on 2 ranks", 2, {"cp"}, {"cp.degree=2"}, false},
+    [CP] = {"cp on 2 ranks", 2, {"cp"}, {"cp.degree=2"}, false},
     {"pp on 2 ranks", 2, {"pp"}, {"pp.degree=2", "pp.microbatch_size=1"}, false},
     {"fsdp x tp on 4 ranks", 4, {"fsdp", "tp"}, {"tp.degree=2"}, true},
     {"fsdp x pp on 4 ranks", 4, {"fsdp", "pp"}, {"pp.degree=2", "pp.microbatch_size=1"}, false},
@@ -150,6 +152,35 @@ static int write_recipe(struct check *c, bool with, const char *path)
     return ct_file_print(path, print_recipe, &(struct wanted){c, list_plugins(c, with)});
 }
 
+/* A Megatron file: its documents of 3 to 13 tokens begin within the sequences. */
+static int write_documents(struct check *c, const uint32_t *tokens, size_t count)
+{
+    static const uint64_t version = 1, none;
+    static const uint8_t int32 = 4;
+    const char *base = ct_arena_printf(&c->arena, "%s/documents", c->folder);
+    int32_t *length = ct_arena_array(&c->arena, int32_t, count);
+    uint64_t *pointer = ct_arena_array(&c->arena, uint64_t, count), documents = 0;
+    int rc = ct_file_write(ct_arena_printf(&c->arena, "%s.bin", base), tokens, 4 * count);
+    FILE *out = rc == 0 ? fopen(ct_arena_printf(&c->arena, "%s.idx", base), "w") : NULL;
+
+    for (size_t at = 0; at < count; at += (size_t)length[documents++]) {
+        size_t next = 3 + documents * 5 % 11;
+
+        length[documents] = (int32_t)(next < count - at ? next : count - at);
+        pointer[documents] = 4 * at;
+    }
+    if (rc < 0 || !out)
+        return rc < 0 ? rc : ct_fail(CT_EIO, "%s.idx cannot be written", base);
+    fwrite("MMIDIDX\0", 1, 9, out);
+    fwrite(&version, 8, 1, out);
+    fwrite(&int32, 1, 1, out);
+    fwrite(&documents, 8, 1, out);
+    fwrite(&none, 8, 1, out);
+    fwrite(length, 4, documents, out);
+    fwrite(pointer, 8, documents, out);
+    return fclose(out) == 0 ? 0 : ct_fail(CT_EIO, "%s.idx cannot be written", base);
+}
+
 static int make_folder(struct check *c)
 {
     static uint32_t tokens[8192];
@@ -161,7 +192,9 @@ static int make_folder(struct check *c)
     for (size_t i = 0; i < CT_COUNT(tokens); i++)
         tokens[i] = ct_philox(1, 2, i).v[0] % CHECK_VOCABULARY;
     rc = ct_file_write(ct_arena_printf(&c->arena, "%s/tokens", c->folder), tokens, sizeof(tokens));
-    for (size_t i = CHECK_TOKENS; i < CT_COUNT(tokens); i++)
+    if (rc == 0)
+        rc = write_documents(c, tokens, CT_COUNT(tokens));
+    for (size_t i = CHECK_TOKENS; rc == 0 && i < CT_COUNT(tokens); i++)
         tokens[i] = tokens[i - CHECK_TOKENS];
     return rc == 0 ? ct_file_write(ct_arena_printf(&c->arena, "%s/same", c->folder), tokens,
                                    sizeof(tokens))
@@ -334,7 +367,7 @@ static bool is_own_measure(const struct ct_plugin *p)
            check_offers(p, CT_LR_SCHEDULE);
 }
 
-static bool has_runs(const struct ct_plugin *p)
+bool check_has_runs(const struct ct_plugin *p)
 {
     static const enum ct_kind kinds[] = {CT_TRANSFORM, CT_AXIS,         CT_HOOK,     CT_DEVICE,
                                          CT_ORDER,     CT_COMMUNICATOR, CT_TRANSPORT};
@@ -438,7 +471,7 @@ static int check_meshes(struct check *c, const struct outcome *one)
 
         if (mesh->plan && !has_plan()) {
             if (tried)
-                check_untried(c, "tp", "the model has no shard_plan");
+                check_note("tp", "the model has no shard_plan");
             tried = false;
             continue;
         }
@@ -449,12 +482,40 @@ static int check_meshes(struct check *c, const struct outcome *one)
     return rc;
 }
 
+/* Documents that begin within sequences: on one rank, and with sequences that are split. */
+static int check_documents(struct check *c)
+{
+    static const struct mesh *const split = &meshes[CP];
+    const char *const masked[] = {
+        "--set", ct_arena_printf(&c->arena, "tokens.path=%s/documents.bin", c->folder), "--set",
+        "tokens.document_mask=true", NULL};
+    struct outcome one, got;
+    bool own = is_own_measure(c->plugin);
+    int rc;
+
+    if (!is_list(list_plugins(c, true), "tokens"))
+        return 0;
+    rc = run(c, own, NULL, masked, "documents", &one);
+    if (rc == 0 && !own) {
+        rc = run(c, true, NULL, masked, "documents_with", &got);
+        if (rc == 0)
+            judge(c, "one rank, with documents", &got, &one, "a run without it", c->tolerance);
+        one = got;
+    }
+    if (rc == 0)
+        rc = run(c, true, split, masked, "documents_split", &got);
+    if (rc == 0)
+        judge(c, ct_arena_printf(&c->arena, "%s, with documents", split->name), &got, &one,
+              "one rank", c->mesh_tolerance);
+    return rc;
+}
+
 int check_runs(struct check *c)
 {
     struct outcome without, one;
     int rc, failed = c->failed;
 
-    if (!has_runs(c->plugin))
+    if (!check_has_runs(c->plugin))
         return 0;
     rc = make_folder(c);
     if (rc == 0)
@@ -481,7 +542,7 @@ int check_runs(struct check *c)
         judge(c, "one rank", &one, &without, "a run without it", c->tolerance);
     }
     if (c->failed > failed) {
-        check_untried(c, "meshes and checkpoints", "the run on one rank is wrong already");
+        check_note("meshes and checkpoints", "not tried, as the run on one rank is wrong already");
         return 0;
     }
     check_lr(c, &one);
@@ -489,5 +550,7 @@ int check_runs(struct check *c)
         rc = check_optimizer(c);
     if (rc == 0)
         rc = check_resume(c, true, &one);
+    if (rc == 0)
+        rc = check_documents(c);
     return rc == 0 ? check_meshes(c, &one) : rc;
 }

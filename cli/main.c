@@ -59,7 +59,7 @@ const struct verb verbs[] = {
      "draw, time and verify a pipeline schedule", verb_schedule},
     {"check",
      "PLUGIN [--set SECTION.KEY=VALUE]... [--with PLUGIN]... [--tolerance T] [--mesh-tolerance T] "
-     "[--quick]",
+     "[--quick] [--allow-untried]",
      "test everything that a plugin offers, and explain failures", verb_check},
     {"new",
      "model|op|transform|optimizer|lr_schedule|data|tokenizer|schedule|axis|hook|device|"

@@ -476,4 +476,5 @@ const struct ct_op_check ct_op_checks[] = {{"strides and accumulation", check_st
                                            {"shards of each factor", check_factors},
                                            {"sequences in another order", check_order},
                                            {"gradients by differences", check_gradients},
+                                           {"FLOPs", check_flops},
                                            {0}};

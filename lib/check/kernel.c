@@ -15,17 +15,21 @@
 #include <ctitan/error.h>
 
 #include "machine.h"
+#include "ranges.h"
 
 struct layout {
     const char *name;
-    bool gaps, accumulate;
+    bool gaps, accumulate, ranges;
 };
 
-static const struct layout layouts[] = {{"dense", false, false},
-                                        {"dense, accumulating", false, true},
-                                        {"with gaps between rows", true, false},
-                                        {"with gaps, accumulating", true, true}};
-static const struct layout in_another_order = {"with sequences in another order", false, false};
+static const struct layout layouts[] = {
+    {"dense", .gaps = false},
+    {"dense, accumulating", .accumulate = true},
+    {"with gaps between rows", .gaps = true},
+    {"with gaps, accumulating", .gaps = true, .accumulate = true},
+    {"with two ranges of ct_parallel at the same time", .ranges = true},
+};
+static const struct layout in_another_order = {"with sequences in another order", .gaps = false};
 
 #define BEFORE 0.5 /* what is accumulated into */
 #define GAP 3      /* elements between two rows */
@@ -34,18 +38,7 @@ static const struct layout in_another_order = {"with sequences in another order"
 
 #define GUARD 1024     /* bytes in front of memory, and behind it */
 #define GUARD_BYTE 254 /* in floating dtypes a large number: reading it shows, too */
-
-struct guarded {
-    char *data, *before; /* before: a copy as it was, from the guard in front on */
-    size_t bytes;
-    const struct ct_tensor *tensor; /* NULL: of the workspace */
-};
-
-/* The memory that a kernel is given. */
-struct memory {
-    struct guarded block[2 * CHECK_OPERANDS + 1];
-    int count;
-};
+#define NAN_BYTE 255   /* fills the workspace, which nobody clears: in every floating dtype NaN */
 
 static char *guard(struct call *c, struct memory *m, size_t bytes, const struct ct_tensor *tensor)
 {
@@ -54,6 +47,8 @@ static char *guard(struct call *c, struct memory *m, size_t bytes, const struct 
 
     begin += 64 - (uintptr_t)begin % 64;
     memset(begin, GUARD_BYTE, all);
+    if (!tensor)
+        memset(begin + GUARD, NAN_BYTE, bytes);
     m->block[m->count++] = (struct guarded){
         begin + GUARD, (char *)ct_arena_alloc(&c->m.arena, all) + GUARD, bytes, tensor};
     return begin + GUARD;
@@ -243,6 +238,14 @@ static int compare_all(const struct call *c, const struct ct_kernel *kernel, con
     return rc;
 }
 
+static int run(struct ct_device *device, const struct ct_kernel *kernel,
+               const struct ct_launch *launch)
+{
+    int rc = device->ops->enqueue(device, CT_STREAM_COMPUTE, kernel, launch);
+
+    return rc == 0 ? device->ops->synchronize(device) : rc;
+}
+
 /* 1: it was tried; 0: the kernel does not accept the call. exact: the same call in float64. What
    follows from rounded results may be near the reference on rounded results instead. */
 static int try_layout(struct ct_device *device, const struct ct_kernel *kernel, struct call *c,
@@ -276,9 +279,10 @@ static int try_layout(struct ct_device *device, const struct ct_kernel *kernel, 
     if (rc <= 0)
         return rc;
     remember(&memory);
-    rc = device->ops->enqueue(device, CT_STREAM_COMPUTE, kernel, &l);
-    if (rc == 0)
-        rc = device->ops->synchronize(device);
+    rc = how->ranges ? run_in_ranges(device, kernel, &l, &memory) : run(device, kernel, &l);
+    if (rc < 0 && how->ranges)
+        return ct_context(rc, "kernel %s of %s(%s), %s", kernel->name, c->sample->type,
+                          c->sample->inputs, how->name);
     if (rc == 0)
         rc = check_memory(c, kernel, how->name, &memory, &l);
     if (rc == 0 && compare_all(c, kernel, how->name, &l, c) < 0)

@@ -82,6 +82,13 @@ static double document(uint64_t stream, int64_t i)
     return (double)(i / 4);
 }
 
+/* Boundaries fall inside of sequences of any length above 3. */
+static double packed(uint64_t stream, int64_t i)
+{
+    (void)stream;
+    return (double)(i / 3);
+}
+
 static double position(uint64_t stream, int64_t i)
 {
     (void)stream;
@@ -100,6 +107,7 @@ static const struct fill fills[] = {
     {"small", false, false, CT_I32, zero_or_one},
     {"label", false, false, CT_I32, label},
     {"document", false, false, CT_I32, document},
+    {"packed", false, false, CT_I32, packed},
     {"position", false, false, CT_I32, position},
 };
 

@@ -46,5 +46,6 @@ int expect(const struct call *c, const char *what, const char *kind, int operand
 /* ---- the checks in ct_op_checks ---- */
 
 int check_gradients(const struct ct_sample *s);
+int check_flops(const struct ct_sample *s);
 
 #endif

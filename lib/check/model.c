@@ -1,6 +1,7 @@
 /*
  * The gradient of a model's loss against central differences, in float64, op by op through the
- * reference kernels. Each parameter is moved in a random direction of its own.
+ * reference kernels. Each parameter is moved in a random direction of its own. Beside it, the
+ * model's FLOPs are compared with those of its ops, and documents are kept apart.
  */
 #include <fnmatch.h>
 #include <math.h>
@@ -20,8 +21,10 @@
 #define MOST_PARAMETERS 400000
 #define STEP 1e-5
 #define TOLERANCE 2e-6
+#define LEAST_FLOPS 0.5 /* of a model, over those of its ops */
+#define MOST_FLOPS 2
 
-static int fill_input(struct ct_trial *m, const struct ct_value *v, int64_t vocabulary)
+static void fill_input(struct ct_trial *m, const struct ct_value *v, int64_t vocabulary)
 {
     struct ct_tensor *t = ct_trial_tensor(m, v);
 
@@ -37,7 +40,24 @@ static int fill_input(struct ct_trial *m, const struct ct_value *v, int64_t voca
             value = BATCH * TOKENS;
         ct_tensor_store(t, i, value);
     }
-    return 0;
+}
+
+/* Inputs by `fill`. Parameters are near their initial values; norms' weights differ from 1. */
+static void fill_values(struct ct_trial *m, int64_t vocabulary,
+                        void (*fill)(struct ct_trial *m, const struct ct_value *v,
+                                     int64_t vocabulary))
+{
+    for (size_t i = 0; i < m->graph->value_count; i++) {
+        const struct ct_value *v = m->graph->values[i];
+
+        if (v->role == CT_ROLE_INPUT || v->role == CT_ROLE_SCALAR)
+            fill(m, v, vocabulary);
+        else if (v->role == CT_ROLE_PARAM)
+            for (int64_t k = 0; k < ct_tensor_count(ct_trial_tensor(m, v)); k++)
+                ct_tensor_store(ct_trial_tensor(m, v), k,
+                                (v->ndim == 1) + 0.1 * (double)ct_normal(5, ct_rng_stream(v->name),
+                                                                         (uint64_t)k));
+    }
 }
 
 /* A second parameter of one name is renamed NAME.2, and no file of weights has that. */
@@ -83,10 +103,12 @@ static int check_plan(const struct ct_graph *graph, const struct ct_shard_rule *
     return 0;
 }
 
-/* Everything in float64. Parameters are near their initial values; norms' weights differ from 1. */
-static int build(struct ct_trial *m, const struct ct_model_ops *ops, struct ct_model *model)
+/* Everything in float64. */
+static int build(struct ct_trial *m, const struct ct_model_ops *ops, struct ct_model *model,
+                 bool documents)
 {
-    const struct ct_model_request request = {.batch = BATCH, .seq_len = TOKENS};
+    const struct ct_model_request request = {
+        .batch = BATCH, .seq_len = TOKENS, .documents = documents};
     int64_t elements = 0;
     int rc;
 
@@ -141,28 +163,38 @@ static double loss(struct ct_trial *m)
     return ct_tensor_load(ct_trial_tensor(m, v), 0);
 }
 
-/* Add step times the direction of v to it; returns the product of direction and gradient. */
-static double move(struct ct_trial *m, const struct ct_value *v, double step)
+static double direction(const struct ct_value *v, int64_t element)
 {
-    struct ct_tensor *t = ct_trial_tensor(m, v);
-    const struct ct_tensor *grad = v->grad ? ct_trial_tensor(m, v->grad) : NULL;
-    uint64_t stream = ct_rng_stream(v->name);
-    double product = 0;
-
-    for (int64_t i = 0; i < ct_tensor_count(t); i++) {
-        double direction = (double)ct_normal(11, stream, (uint64_t)i);
-
-        ct_tensor_store(t, i, ct_tensor_load(t, i) + step * direction);
-        if (grad)
-            product += direction * ct_tensor_load(grad, i);
-    }
-    return product;
+    return (double)ct_normal(11, ct_rng_stream(v->name), (uint64_t)element);
 }
 
-static int check_parameter(struct ct_trial *m, const struct ct_value *v)
+/* The product of v's direction and its gradient. */
+static double slope(struct ct_trial *m, const struct ct_value *v)
 {
-    double scale = BATCH * TOKENS, got = move(m, v, STEP) * scale, above, below, want;
+    const struct ct_tensor *grad = v->grad ? ct_trial_tensor(m, v->grad) : NULL;
+    double sum = 0;
 
+    for (int64_t i = 0; grad && i < ct_tensor_count(grad); i++)
+        sum += direction(v, i) * ct_tensor_load(grad, i);
+    return sum;
+}
+
+/* Add step times the direction of v to it. */
+static void move(struct ct_trial *m, const struct ct_value *v, double step)
+{
+    struct ct_tensor *t = ct_trial_tensor(m, v);
+
+    for (int64_t i = 0; i < ct_tensor_count(t); i++)
+        ct_tensor_store(t, i, ct_tensor_load(t, i) + step * direction(v, i));
+}
+
+/* got: the gradient in the direction of v, at the values that nothing has moved yet. */
+static int check_parameter(struct ct_trial *m, const struct ct_value *v, double got)
+{
+    double scale = BATCH * TOKENS, above, below, want;
+
+    got *= scale;
+    move(m, v, STEP);
     above = loss(m);
     move(m, v, -2 * STEP);
     below = loss(m);
@@ -177,34 +209,119 @@ static int check_parameter(struct ct_trial *m, const struct ct_value *v)
 }
 
 /* What arrives as the gradient of a bias for a choice is no derivative of the loss. */
-static bool has_derivative(const struct ct_value *v)
+static bool is_checked(const struct ct_value *v)
 {
+    if (v->role != CT_ROLE_PARAM)
+        return false;
     return !v->grad || !v->grad->producer || v->grad->producer->type != &ct_op_expert_excess;
+}
+
+/* ---- FLOPs ---- */
+
+/* FLOPs that its ops count for each token, forward and backward. */
+static double counted_flops(const struct ct_graph *graph)
+{
+    double sum = 0;
+
+    ct_for_each_op (op, graph)
+        if (op->section->part != CT_PART_INIT && op->section->part != CT_PART_POST)
+            sum += ct_op_flops(graph, op, -1);
+    return sum / (BATCH * TOKENS);
+}
+
+static int check_model_flops(const struct ct_graph *graph, const struct ct_model_ops *ops,
+                             const struct ct_model *model)
+{
+    double whole = NAN, halved = NAN, counted = counted_flops(graph);
+
+    ops->flops_per_token(model, TOKENS, &whole, &halved);
+    if (!isfinite(whole) || !isfinite(halved) || halved <= 0 || halved > whole)
+        return ct_fail(CT_EINVAL,
+                       "`flops_per_token` gives %g, and %g with attention halved: expected "
+                       "positive numbers, the second no larger than the first",
+                       whole, halved);
+    if (whole > MOST_FLOPS * counted || whole < LEAST_FLOPS * counted)
+        return ct_fail(CT_EINVAL,
+                       "`flops_per_token` gives %g for sequences of %d tokens, and the ops of the "
+                       "model count %g: MFU would be wrong",
+                       whole, TOKENS, counted);
+    return 0;
+}
+
+/* ---- documents ---- */
+
+#define FIRST 3 /* tokens of the first document of each sequence */
+
+static void fill_documents(struct ct_trial *m, const struct ct_value *v, int64_t vocabulary)
+{
+    struct ct_tensor *t = ct_trial_tensor(m, v);
+
+    fill_input(m, v, vocabulary);
+    for (int64_t i = 0; i < ct_tensor_count(t); i++) {
+        bool first = i % TOKENS < FIRST;
+
+        if (!strcmp(v->name, "documents"))
+            ct_tensor_store(t, i, first ? 4 : 7);
+        else if (!strcmp(v->name, "positions"))
+            ct_tensor_store(t, i, (double)(i % TOKENS - (first ? 0 : FIRST)));
+        else if (!strcmp(v->name, "labels") && first)
+            ct_tensor_store(t, i, -100);
+    }
+}
+
+/* Whether tokens of one document change the loss of another's. */
+static int check_documents(const struct ct_model_ops *ops, struct ct_model *model)
+{
+    struct ct_trial m = {0};
+    int64_t vocabulary = ops->vocabulary(model);
+    const struct ct_value *tokens;
+    double before, after;
+    int rc = build(&m, ops, model, true);
+
+    if (rc == 0)
+        fill_values(&m, vocabulary, fill_documents);
+    tokens = rc == 0 ? ct_graph_find(m.graph, "tokens") : NULL;
+    if (tokens) {
+        struct ct_tensor *t = ct_trial_tensor(&m, tokens);
+
+        before = loss(&m);
+        for (int64_t i = 0; i < ct_tensor_count(t); i++)
+            if (i % TOKENS < FIRST)
+                ct_tensor_store(t, i, fmod(ct_tensor_load(t, i) + 1, (double)vocabulary));
+        after = loss(&m);
+        if (!(fabs(after - before) <= 1e-9 * fabs(before)))
+            rc = ct_fail(CT_EINVAL,
+                         "tokens of one document change the loss of the next one, from %.9g to "
+                         "%.9g: a model whose tokens see each other takes the input \"documents\" "
+                         "where it is requested",
+                         before, after);
+    }
+    ct_trial_finish(&m);
+    return rc < 0 ? ct_context(rc, "with documents") : 0;
 }
 
 int ct_check_model(const struct ct_model_ops *ops, struct ct_model *model)
 {
     struct ct_trial m = {0};
-    int rc = build(&m, ops, model), checked = 0;
+    double *got;
+    int rc = build(&m, ops, model, false), checked = 0;
 
-    for (size_t i = 0; rc == 0 && i < m.graph->value_count; i++) {
-        const struct ct_value *v = m.graph->values[i];
-
-        if (v->role == CT_ROLE_INPUT || v->role == CT_ROLE_SCALAR)
-            rc = fill_input(&m, v, ops->vocabulary(model));
-        else if (v->role == CT_ROLE_PARAM)
-            for (int64_t k = 0; k < ct_tensor_count(ct_trial_tensor(&m, v)); k++)
-                ct_tensor_store(ct_trial_tensor(&m, v), k,
-                                (v->ndim == 1) + 0.1 * (double)ct_normal(5, ct_rng_stream(v->name),
-                                                                         (uint64_t)k));
-    }
+    if (rc == 0)
+        rc = check_model_flops(m.graph, ops, model);
+    if (rc == 0)
+        fill_values(&m, ops->vocabulary(model), fill_input);
     if (rc == 0)
         rc = run(&m, true);
+    got = ct_arena_array(&m.arena, double, m.graph->value_count + 1);
     for (size_t i = 0; rc == 0 && i < m.graph->value_count; i++)
-        if (m.graph->values[i]->role == CT_ROLE_PARAM && has_derivative(m.graph->values[i])) {
-            rc = check_parameter(&m, m.graph->values[i]);
+        got[i] = is_checked(m.graph->values[i]) ? slope(&m, m.graph->values[i]) : 0;
+    for (size_t i = 0; rc == 0 && i < m.graph->value_count; i++)
+        if (is_checked(m.graph->values[i])) {
+            rc = check_parameter(&m, m.graph->values[i], got[i]);
             checked++;
         }
     ct_trial_finish(&m);
+    if (rc == 0)
+        rc = check_documents(ops, model);
     return rc < 0 ? rc : checked;
 }

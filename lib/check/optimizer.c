@@ -1,5 +1,6 @@
 /*
- * Optimizers, by reference kernels: each parameter has an op that updates it, and a step whose
+ * Optimizers, by reference kernels: each parameter has an op that updates it, a step moves every
+ * element of every parameter, and a step whose
  * `clip` is negative, as where gradients are not finite, leaves no trace: neither in parameters,
  * nor in states that the next step uses.
  */
@@ -13,6 +14,7 @@
 #include "machine.h"
 
 #define PARAMETERS 3
+#define LR 0.125
 
 struct trial {
     struct ct_trial m;
@@ -72,7 +74,7 @@ static int build(struct trial *t, const struct ct_optimizer_ops *ops)
     rc = ops->build(&b, t->param, t->count, t->lr, t->step, t->clip);
     if (rc == 0)
         rc = ct_check_updates(t->param, t->count);
-    ct_tensor_store(ct_trial_tensor(&t->m, t->lr), 0, 0.125);
+    ct_tensor_store(ct_trial_tensor(&t->m, t->lr), 0, LR);
     ct_tensor_store(ct_trial_tensor(&t->m, t->step), 0, 1);
     return rc == 0 ? run_part(t, CT_PART_INIT) : rc;
 }
@@ -114,6 +116,40 @@ static int compare(struct trial *got, struct trial *want, const char *what)
     return 0;
 }
 
+/* Every element with a gradient has moved from where the step found it. */
+static int expect_moved(struct trial *t, const struct ct_tensor *before)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        const struct ct_tensor *p = ct_trial_tensor(&t->m, t->param[i]);
+
+        for (int64_t k = 0; k < ct_tensor_count(p); k++)
+            if (ct_tensor_load(p, k) == ct_tensor_load(&before[i], k))
+                return ct_fail(CT_EINVAL,
+                               "a step with the learning rate %g leaves element %lld of %s as it "
+                               "is, %.9g, though its gradient is %.9g",
+                               LR, (long long)k, t->param[i]->name, ct_tensor_load(p, k),
+                               ct_tensor_load(ct_trial_tensor(&t->m, t->param[i]->grad), k));
+    }
+    return 0;
+}
+
+/* A step, which moves every parameter. */
+static int run_moving(struct trial *t)
+{
+    struct ct_tensor before[PARAMETERS];
+    int rc;
+
+    for (size_t i = 0; i < t->count; i++) {
+        const struct ct_tensor *p = ct_trial_tensor(&t->m, t->param[i]);
+
+        before[i] = *p;
+        before[i].data = ct_arena_array(&t->m.arena, float, ct_tensor_count(p));
+        memcpy(before[i].data, p->data, (size_t)ct_tensor_count(p) * sizeof(float));
+    }
+    rc = run_step(t);
+    return rc == 0 ? expect_moved(t, before) : rc;
+}
+
 int ct_check_optimizer(const struct ct_optimizer_ops *ops)
 {
     struct trial skips, plain;
@@ -131,7 +167,7 @@ int ct_check_optimizer(const struct ct_optimizer_ops *ops)
                      "a step with a negative `clip` (the gradient is not finite), "
                      "which must not be applied");
     if (rc == 0 && count)
-        rc = run_step(&plain);
+        rc = run_moving(&plain);
     if (rc == 0 && count)
         rc = run_step(&skips);
     if (rc == 0)

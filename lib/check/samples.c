@@ -39,7 +39,7 @@ static const char *fill_of(const char *name, size_t length, char dtype)
     case 'i':
         if (memmem(name, length, "position", 8))
             return "position";
-        return memmem(name, length, "document", 8) ? "document" : "small";
+        return memmem(name, length, "document", 8) ? "packed" : "small";
     default:
         return "real";
     }
@@ -160,7 +160,10 @@ static int take_words(const struct ct_op_type *type, char *text, struct ct_sampl
             sample->gradients = (unsigned)strtoul(at + 11, NULL, 10);
         else if (!strncmp(at, "@step=", 6))
             sample->step = strtod(at + 6, NULL);
-        else
+        else if (!strncmp(at, "@flops=", 7)) {
+            sample->counted = true;
+            sample->flops = strtod(at + 7, NULL);
+        } else
             return ct_fail(CT_EINVAL, "op %s: sample: unknown fill %.*s", type->name, (int)length,
                            at);
         memset(at, ' ', length);

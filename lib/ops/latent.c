@@ -329,7 +329,7 @@ const struct ct_op_type ct_op_expand_latent_grad = {
     .attrs_size = sizeof(struct ct_expand_latent_grad),
     .infer = expand_latent_grad_infer,
     .reference = expand_latent_grad_reference,
-    .samples = "keys=2 values=3 shared=4: real[2,4,2,6] real[2,4,2,3];"
+    .samples = "@flops=0 keys=2 values=3 shared=4: real[2,4,2,6] real[2,4,2,3];"
                "keys=2 values=3 shared=4: real[2,4,2,6] -;"
                "keys=2 values=3 shared=4: - real[2,4,2,3]",
 };

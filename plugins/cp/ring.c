@@ -71,8 +71,8 @@ const struct ct_op_type cp_ring_attention = {
     .summary = "attention on a sequence that is split",
     .signature = "q[bthD] T, k[btgD] T, v[btgV] T, ?documents[bt] i, ?positions[bt] i "
                  "-> o[bthV] T, lse[bht] W | h:g, @t",
-    .samples = "@replaced=t: real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] document[2,6] -;"
-               "@replaced=t: real[2,4,2,3] real[2,4,2,3] real[2,4,2,2] - position[2,4]",
+    .samples = "@replaced=t @flops=2304: real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] document[2,6] -;"
+               "@replaced=t @flops=320: real[2,4,2,3] real[2,4,2,3] real[2,4,2,2] - position[2,4]",
     .attrs = ct_attention_attrs,
     .attrs_size = sizeof(struct ct_attention),
     .vjp = attention_vjp,

@@ -101,6 +101,24 @@ static int experts_dw_reference(const struct ct_launch *l)
     return ct_op_experts_dw.reference(l);
 }
 
+static double experts_flops(const struct ct_op *op, const struct ct_tensor *in,
+                            const struct ct_tensor *out)
+{
+    return ct_op_experts.flops(op, in, out);
+}
+
+static double experts_dx_flops(const struct ct_op *op, const struct ct_tensor *in,
+                               const struct ct_tensor *out)
+{
+    return ct_op_experts_dx.flops(op, in, out);
+}
+
+static double experts_dw_flops(const struct ct_op *op, const struct ct_tensor *in,
+                               const struct ct_tensor *out)
+{
+    return ct_op_experts_dw.flops(op, in, out);
+}
+
 static int experts_infer(struct ct_op *op)
 {
     return ct_op_experts.infer(op);
@@ -130,7 +148,10 @@ static int experts_vjp(struct ct_vjp *v)
     "x[.N] T, weights[.K] W, ids[.K] i, gate[EFN] T, up[EFN] T, down[ENF] T, "                     \
     "*(?gate_bias[EF] T, ?up_bias[EF] T)"
 
-#define SAMPLES(dy) dy SAMPLE "; alpha=1.7 limit=1 offset=1: " dy SAMPLE " real[2,8] real[2,8]"
+/* 32 choices with 3 products of 8 by 6. */
+#define SAMPLES(flops, dy)                                                                         \
+    "@flops=" flops ": " dy SAMPLE "; @flops=" flops " alpha=1.7 limit=1 offset=1: " dy SAMPLE     \
+    " real[2,8] real[2,8]"
 #define SAMPLE "real[2,4,6] statistic[2,4,4] small[2,4,4] real[2,8,6] real[2,8,6] real[2,6,8]"
 
 const struct ct_op_type ep_experts = {
@@ -138,11 +159,12 @@ const struct ct_op_type ep_experts = {
     .name = "ep.experts",
     .summary = "experts whose ranks have different tokens",
     .signature = INPUTS " -> y[.N] T",
-    .samples = SAMPLES(""),
+    .samples = SAMPLES("9216", ""),
     .attrs = ct_experts_attrs,
     .attrs_size = sizeof(struct ct_experts),
     .infer = experts_infer,
     .vjp = experts_vjp,
+    .flops = experts_flops,
     .reference = experts_reference,
     .place = place,
 };
@@ -152,11 +174,12 @@ const struct ct_op_type ep_experts_dx = {
     .name = "ep.experts_dx",
     .summary = "gradient of ep.experts towards tokens and weights of choices",
     .signature = "dy[.N] T, " INPUTS " -> dx[.N] T, dweights[.K] W",
-    .samples = SAMPLES("real[2,4,6] "),
+    .samples = SAMPLES("15360", "real[2,4,6] "),
     .flags = CT_OP_ANY_DTYPE,
     .attrs = ct_experts_attrs,
     .attrs_size = sizeof(struct ct_experts),
     .infer = experts_grad_infer,
+    .flops = experts_dx_flops,
     .reference = experts_dx_reference,
     .place = place,
 };
@@ -167,11 +190,12 @@ const struct ct_op_type ep_experts_dw = {
     .summary = "gradient of ep.experts towards their weights",
     .signature = "dy[.N] T, " INPUTS " -> dgate[EFN] T, dup[EFN] T, ddown[ENF] T, "
                  "*(dgate_bias[EF] T, dup_bias[EF] T)",
-    .samples = SAMPLES("real[2,4,6] "),
+    .samples = SAMPLES("18432", "real[2,4,6] "),
     .flags = CT_OP_ANY_DTYPE,
     .attrs = ct_experts_attrs,
     .attrs_size = sizeof(struct ct_experts),
     .infer = experts_grad_infer,
+    .flops = experts_dw_flops,
     .reference = experts_dw_reference,
     .place = place,
 };

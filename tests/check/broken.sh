@@ -5,7 +5,7 @@ ctitan=$1 folder=$2 status=0
 many=$(for _ in {1..50}; do echo --set training.seed=7; done)
 while IFS='|' read -r name words; do
     case $name in
-    transform | model | optimizer | hook | order | late) how= ;; # only runs show it
+    transform | model | optimizer | hook | order | late | unmasked | writes | twice | unreduced) how= ;; # only runs show it
     communicator) how=$many ;; # all of which the runs get, and -n after them
     transport) how='--tolerance 1' ;; # which meshes do not have
     *) how=--quick ;;
@@ -59,6 +59,35 @@ needs|transform broken_needs: it needs "gradient", which no transform .* gives
 phase|transform broken_phase: its phase is 77
 events|hook broken_events: its `events` are 0
 late|one rank, against a run without it: it ended with status 2: .*the hook's disk is full
+tenfold|op broken_tenfold.*.flops. says 3840, and the products of its signature take 384
+uncounted|op broken_uncounted.*its signature multiplies matrices, about 384 FLOPs, and it has no .flops.
+not_flops|op broken_not_flops.*.flops. says nan
+negative|op broken_negative.*.flops. says -384
+one_document|kernel plain of broken_one_document.*, dense, float32: output 0, element 3
+uncleared|kernel plain of broken_uncleared.*: -?nan, and the reference computes
+shared|kernel plain of broken_shared.*two ranges of ct_parallel.*both write byte [0-9]+ of a variable of its file
+overlap|kernel plain of broken_overlap.*(output 0, element|both write byte 48 of an operand)
+lost|kernel plain of broken_lost.*two ranges of ct_parallel.*both write byte [0-9]+ of a variable of the function
+model_tenfold|model broken_model_tenfold: .flops_per_token. gives
+model_nan|model broken_model_nan: .flops_per_token. gives [0-9]+, and -?nan
+model_documents|model broken_model_documents: with documents: tokens of one document change the loss
+last_parameter|optimizer broken_last_parameter: .*leaves element 0 of layers.1.weight as it is
+last_element|optimizer broken_last_element: .*leaves element 23 of layers.0.weight as it is
+unmasked|one rank, with documents, against a run without it: the loss of step 1
+beyond|sample 4: label 15 is 20: expected a token
+special|tokenizer broken_special: .*bos is 256: expected -1, or 0 to 255
+last_factor|the factor of step 9 of 10 is -?nan
+unknown_event|hook broken_unknown_event: its .events. have bits that are no event
+writes|one rank, against a run without it: the (loss|norm of the gradient) .*step 3
+forgets|schedule broken_forgets: 1 ranks, 1 stages, 1 microbatches
+deadlock|schedule broken_deadlock: 2 ranks, 2 stages, 2 microbatches
+unreduced|fsdp on 2 ranks, against one rank: the norm of the gradient in step 1
+idle|compiler cpu
+dirty|device broken_dirty.*reserved memory is not zeroed: byte 65535
+unaligned|device broken_unaligned.*reserved memory begins at .* not a multiple of 4096
+restless|axis broken_restless: .*changes from call to call
+twice|one rank, against a run without it: it ended with status
+falls|verb broken_falls: .*it is ended by signal 11
 needed|plugin broken_needed: it needs "devic:cpu", and there is no kind of offer devic
 END
 refused() { # WORDS ARGUMENT..: status 2, and the words are said
@@ -74,6 +103,14 @@ refused 'no section trainig; did you mean training?' adamw --set trainig.steps=1
 refused 'the check does not load plugin tp; add --with tp' adamw --set tp.degree=2
 refused 'plugin 1f1b has no options' 1f1b --set 1f1b.x=1
 refused 'no option named isaa; did you mean isa?' adamw --set cpu.isaa=1
+
+# What nothing tries is no pass, unless that is allowed.
+refuse_untried() { "$ctitan" check "$folder/broken_declines.so" --quick "$@" >"$folder/declines.log" 2>&1; }
+if refuse_untried || ! refuse_untried --allow-untried || ! grep -q '^untried kernel plain of broken_declines' "$folder/declines.log"; then
+    echo "a kernel that accepts nothing passes, or cannot be allowed:"
+    cat "$folder/declines.log"
+    status=1
+fi
 
 # A failed check of one kind keeps no other from being made.
 grep -q '^ok *fsdp on 2 ranks' "$folder/model.log" || { cat "$folder/model.log"; status=1; }

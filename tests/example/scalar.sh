@@ -6,7 +6,7 @@ set -euo pipefail
 
 cp -r "$source/examples/plain" plain
 make -s -C plain CC="${CC:-cc} -Werror"
-"$ctitan" check --quick scalar/scalar.so >log
+if "$ctitan" check --quick scalar/scalar.so >log 2>&1; then cat log; exit 1; fi
 grep -q '^untried compiler plain: ' log || { cat log; exit 1; }
 export CTITAN_PLUGIN_PATH=$root/scalar:$root/plain
 "$ctitan" check --quick scalar/scalar.so >log || { cat log; exit 1; }

@@ -114,9 +114,9 @@ CT_API int64_t ct_launch_position(const struct ct_launch *launch, const struct c
 /*
  * Run a kernel's work in host memory on all threads of the launch's device. body is called with
  * disjoint ranges [begin, end) that cover [0, count) and run at the same time. Returns when all are
- * done. The device chooses the number of ranges: for bitwise equal results on any number of
- * threads, the result of an index must not depend on its range. Waking threads costs microseconds,
- * so small kernels should not use this.
+ * done. No two ranges write the same memory. The device chooses the number of ranges: for bitwise
+ * equal results on any number of threads, the result of an index must not depend on its range.
+ * Waking threads costs microseconds, so small kernels should not use this.
  */
 typedef void ct_range_body(void *context, int64_t begin, int64_t end);
 CT_API void ct_parallel(const struct ct_launch *launch, int64_t count, ct_range_body *body,

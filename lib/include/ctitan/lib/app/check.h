@@ -24,13 +24,16 @@ struct ct_sample {
     /* "real[2,3] index[2] -": inputs by what fills them. real: normal numbers; positive: 0.5
        to 1.5; statistic and square: likewise, in float32 at least and in float64; given: as
        statistic, without a derivative; factor: likewise, in float32; index: 0 to 5; small: 0 or 1;
-       label: as index, each third masked; document: runs of equal numbers; position; offloaded: as
-       positive, in another memory; "-": absent. */
+       label: as index, each third masked; document: runs of four equal numbers; packed: runs of
+       three; position; offloaded: as positive, in another memory; "-": absent. */
     const char *inputs;
     unsigned gradients; /* bit i: output i may be given a gradient; 0: output 0 only */
     double step;        /* of finite differences; 0: 1e-4 */
     bool joint;         /* a gradient only together with that of the op in front */
     char replaced;      /* where this factor is split, a transform replaces the op; 0: none */
+    bool counted;       /* the type's `flops` are exactly these; else they are about those of the
+                           products that the signature shows */
+    double flops;
 };
 
 /*
@@ -61,8 +64,9 @@ CT_API int ct_check_kernel(struct ct_device *device, const struct ct_kernel *ker
    and its shard plan. CT_EINVAL names the parameter that is wrong. */
 CT_API int ct_check_model(const struct ct_model_ops *ops, struct ct_model *model);
 
-/* By reference kernels: every parameter is updated, and a step with a negative `clip` changes
-   nothing. Returns the number of parameters, 0 if it takes none of those that are tried. */
+/* By reference kernels: a step moves every element of every parameter, and one with a negative
+   `clip` changes nothing. Returns the number of parameters, 0 if it takes none of those that are
+   tried. */
 CT_API int ct_check_optimizer(const struct ct_optimizer_ops *ops);
 
 /* ---- machines: a graph, and dense host memory for its values ---- */
