@@ -42,15 +42,6 @@ while read -r plugin; do
     [[ -e examples/$plugin ]] || "$ctitan" help "$plugin" >/dev/null || complain "the pages load $plugin"
 done < <(grep -ohE -e '--([ab]-)?with(out)? [a-z0-9_]+\b' "${pages[@]}" | cut -d' ' -f2 | sort -u)
 
-# The table of lines has its markers, rows for the folders that there always are, and the core's size.
-[[ $(sed -n '/^<!-- scripts\/loc -->$/,/^<!-- end -->$/p' README.md | grep -c '^|') -gt 10 ]] ||
-    complain "README.md has no table of lines: scripts/loc --update"
-table=$(scripts/loc)
-for folder in core cli tests all; do
-    grep -qE "^\| $folder \| [0-9]" <<<"$table" || complain "scripts/loc has no row for $folder"
-done
-grep -qF "$(grep '^| core |' <<<"$table")" README.md || complain "the core has grown: scripts/loc --update"
-
 # Every recipe can be planned, on a stand-in for its data and on the ranks that it names.
 tokens=$(mktemp)
 trap 'rm -f "$tokens"' EXIT
