@@ -5,7 +5,8 @@
  * are alike (op, axes, dtype, part, stream) become one op of several values, and so do reductions
  * of their gradients. In a microbatch, merged gathers take the place of the first one, because
  * parameters already exist there. All other merged ops take the place of the last one. Nothing
- * joins a bucket once one of its results is needed.
+ * joins a bucket once one of its results is needed, except by a reduction that waits in a bucket
+ * itself: a gradient of a weight that tp does not split is reduced over dp_shard, then over tp.
  */
 #include <string.h>
 
@@ -19,8 +20,10 @@
 
 struct bucket {
     struct ct_op *op[MOST]; /* in graph order */
-    int count;
-    size_t older; /* 1 + index of the previous bucket in the slot; 0: none */
+    int count;              /* 0: merged */
+    size_t older;           /* 1 + index of the previous bucket in the slot; 0: none */
+    size_t last; /* number of its last op in the graph; merged: of the op that it stands behind */
+    struct ct_op *merged;
 };
 
 struct buckets {
@@ -59,15 +62,15 @@ static bool alike(const struct ct_op *a, const struct ct_op *b)
 }
 
 /* Create one op with the values of all, at the position of the first or the last one. */
-static int merge(struct ct_graph *graph, const struct bucket *bucket, bool at_last)
+static int merge(struct ct_graph *graph, struct bucket *bucket, bool at_last)
 {
-    struct ct_op *first, *op;
+    struct ct_op *first = bucket->op[0], *op;
     struct ct_value *in[MOST];
     struct ct_builder b;
 
+    bucket->merged = first;
     if (bucket->count < 2)
         return 0;
-    first = bucket->op[0];
     b = ct_builder_before(graph, at_last ? bucket->op[bucket->count - 1] : first);
     for (int i = 0; i < bucket->count; i++)
         in[i] = bucket->op[i]->in[0];
@@ -83,6 +86,7 @@ static int merge(struct ct_graph *graph, const struct bucket *bucket, bool at_la
         ct_op_set_output(op, i, bucket->op[i]->out[0]);
         ct_graph_remove(graph, bucket->op[i]);
     }
+    bucket->merged = op;
     return 0;
 }
 
@@ -112,11 +116,10 @@ static struct bucket *bucket_for(struct buckets *all, const struct ct_op *op)
     return &all->item[all->count - 1];
 }
 
-static void add(struct buckets *all, struct ct_op *op)
+static void add(struct buckets *all, struct bucket *bucket, struct ct_op *op, size_t number)
 {
-    struct bucket *bucket = bucket_for(all, op);
-
     bucket->op[bucket->count++] = op;
+    bucket->last = number;
     all->bucket[op->out[0]->id] = (size_t)(bucket - all->item) + 1;
 }
 
@@ -133,7 +136,7 @@ static int merge_ahead(struct buckets *all)
 
     ct_for_each_op (op, all->graph)
         if (fsdp_is_gather(op) && ct_part_is_microbatch(op->section->part) && is_ready(op->in[0]))
-            add(all, op);
+            add(all, bucket_for(all, op), op, 0);
     for (size_t i = 0; i < all->count && rc == 0; i++)
         rc = merge(all->graph, &all->item[i], false);
     all->count = 0;
@@ -159,21 +162,60 @@ static void mark_reductions(struct buckets *all)
             all->reduces[v->id] = true;
 }
 
+/* The bucket of a value's producer, open or merged; NULL: it has none. */
+static struct bucket *bucket_of(const struct buckets *all, const struct ct_value *v)
+{
+    size_t n = v && v->id < all->ids ? all->bucket[v->id] : 0;
+
+    return n ? &all->item[n - 1] : NULL;
+}
+
+/* Merge a bucket, behind those that its ops need. */
+static int close_bucket(struct buckets *all, struct bucket *b)
+{
+    struct bucket *latest = NULL;
+    int rc = 0, count = b->count;
+
+    for (int i = 0; i < count && rc == 0; i++) {
+        struct bucket *needed = bucket_of(all, b->op[i]->in[0]);
+
+        rc = needed ? close_bucket(all, needed) : 0;
+        if (needed && needed->last > b->last && (!latest || needed->last > latest->last))
+            latest = needed;
+    }
+    if (rc == 0 && count)
+        rc = merge(all->graph, b, true);
+    b->count = 0;
+    if (rc == 0 && latest) {
+        ct_op_move(all->graph, b->merged, latest->merged->next);
+        b->last = latest->last;
+    }
+    return rc;
+}
+
 /* Close the buckets whose results op needs. */
 static int close_for(struct buckets *all, const struct ct_op *op)
 {
     int rc = 0;
 
     for (int i = 0; i < op->ins && rc == 0; i++) {
-        const struct ct_value *v = op->in[i];
-        size_t n = v && v->id < all->ids ? all->bucket[v->id] : 0;
+        struct bucket *b = bucket_of(all, op->in[i]);
 
-        if (n && all->item[n - 1].count) {
-            rc = merge(all->graph, &all->item[n - 1], true);
-            all->item[n - 1].count = 0;
-        }
+        rc = b ? close_bucket(all, b) : 0;
     }
     return rc;
+}
+
+/* Does an open bucket need the results of another one, itself or through others? */
+static bool needs(const struct buckets *all, const struct bucket *b, const struct bucket *other)
+{
+    for (int i = 0; i < b->count; i++) {
+        const struct bucket *in = bucket_of(all, b->op[i]->in[0]);
+
+        if (in && (in == other || needs(all, in, other)))
+            return true;
+    }
+    return false;
 }
 
 static bool may_wait(const struct buckets *all, const struct ct_op *op)
@@ -183,20 +225,33 @@ static bool may_wait(const struct buckets *all, const struct ct_op *op)
     return is_reduction(op) && op->out[0]->id < all->ids && all->reduces[op->out[0]->id];
 }
 
+/* No bucket may need itself: then what it needs is merged first, and it with that. */
+static int add_behind(struct buckets *all, struct ct_op *op, size_t number)
+{
+    struct bucket *mine = bucket_for(all, op), *in = bucket_of(all, op->in[0]);
+    int rc = 0;
+
+    if (in && (in == mine || needs(all, in, mine))) {
+        rc = close_bucket(all, in);
+        mine = bucket_for(all, op);
+    }
+    add(all, mine, op, number);
+    return rc;
+}
+
 static int merge_behind(struct buckets *all)
 {
+    size_t number = 0;
     int rc = 0;
 
     mark_reductions(all);
     ct_for_each_op_safe (op, all->graph) {
-        rc = close_for(all, op);
+        rc = may_wait(all, op) ? add_behind(all, op, ++number) : close_for(all, op);
         if (rc < 0)
             return rc;
-        if (may_wait(all, op))
-            add(all, op);
     }
     for (size_t i = 0; i < all->count && rc == 0; i++)
-        rc = merge(all->graph, &all->item[i], true);
+        rc = close_bucket(all, &all->item[i]);
     return rc;
 }
 

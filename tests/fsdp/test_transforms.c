@@ -67,6 +67,51 @@ static const char layers[] =
     "grad %b.w = %g.b.w\n"
     "grad %b.v = %g.b.v\n";
 
+/* A layer with weights that tp splits, w and v, and others, whose gradients are reduced over
+   dp_shard and then over tp; that of o the other way round. */
+#define SPLIT "float32[4,4] [dp_shard, -]"
+#define WHOLE "float32[4,4] +{dp_shard,tp}\n"
+#define SHARD " = reduce_scatter("
+static const char norms[] =
+    "graph \"norms\"\n"
+    "mesh dp_shard=2 tp=2\n"
+    "param %w : " SPLIT "\nparam %m : " SPLIT "\nparam %n : " SPLIT "\nparam %o : " SPLIT
+    "\nparam %v : " SPLIT "\n"
+    "input %x : float32[8,4] [dp_shard, -]\n"
+    "input %y : float32[8,4] [dp_shard.tp, -]\n"
+    "W a %d.w = linear_dw(%x, %x) : float32[4,4] +{dp_shard}\n"
+    "W a %d.w.split" SHARD "%d.w) {axes=\"dp_shard\"} : " SPLIT "\n"
+    "W a %d.m = linear_dw(%y, %y) : " WHOLE "W a %d.m.split" SHARD
+    "%d.m) {axes=\"dp_shard\"} : " SPLIT "+{tp}\n"
+    "W a %d.m.sum = all_reduce(%d.m.split) {axes=\"tp\"} : " SPLIT "\n"
+    "W a %d.n = linear_dw(%y, %y) : " WHOLE "W a %d.n.split" SHARD
+    "%d.n) {axes=\"dp_shard\"} : " SPLIT "+{tp}\n"
+    "W a %d.n.sum = all_reduce(%d.n.split) {axes=\"tp\"} : " SPLIT "\n"
+    "W a %d.o = linear_dw(%y, %y) : " WHOLE
+    "W a %d.o.sum = all_reduce(%d.o) {axes=\"tp\"} : float32[4,4] +{dp_shard}\n"
+    "W a %d.o.split" SHARD "%d.o.sum) {axes=\"dp_shard\"} : " SPLIT "\n"
+    "W a %d.v = linear_dw(%x, %x) : float32[4,4] +{dp_shard}\n"
+    "W a %d.v.split" SHARD "%d.v) {axes=\"dp_shard\"} : " SPLIT "\n"
+    "post - %s = squared_norm(%d.w.split, %d.m.sum, %d.n.sum, %d.o.split, %d.v.split) : float64[] "
+    "+{dp_shard}\n"
+    "fetch s = %s\n"
+    "grad %w = %d.w.split\ngrad %m = %d.m.sum\ngrad %n = %d.n.sum\ngrad %o = %d.o.split\n"
+    "grad %v = %d.v.split\n";
+
+static void reductions_wait_for_reductions(void **state)
+{
+    const struct ct_plugin *plugin = test_plugin("fsdp");
+    struct ct_arena arena = {0};
+    struct ct_graph *g = parse(&arena, norms);
+
+    (void)state;
+    assert_ok(ct_graph_verify(g, NULL));
+    TEST_OPTIONS(plugin, "bucket=unit");
+    assert_ok(test_transform(plugin, "fsdp.bucket")->apply(g, NULL));
+    check(&arena, g, "norms.txt");
+    ct_arena_finish(&arena);
+}
+
 static void check_layers(const char *setting, const char *golden)
 {
     const struct ct_plugin *plugin = test_plugin("fsdp");
@@ -225,6 +270,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(units_share_collectives),
+        cmocka_unit_test(reductions_wait_for_reductions),
         cmocka_unit_test(parameters_have_their_own_collectives),
         cmocka_unit_test(reshard_always_gathers_again),
         cmocka_unit_test(reshard_never_gathers_once),
