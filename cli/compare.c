@@ -14,6 +14,7 @@
 #include <jansson.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/run.h>
 
@@ -216,9 +217,11 @@ static int plan(struct comparison *c, struct side *s)
     if (rc < 0)
         return rc;
     status = child_finish(&c->arena, &child, &out, &last);
-    s->plan = status == 0 && out ? json_loadf(out, 0, NULL) : NULL;
+    rc = status == 0 && out ? ct_json_read_stream(out, "its plan", 0, &s->plan) : 0;
     if (out)
         fclose(out);
+    if (rc < 0)
+        return ct_context(rc, "%s", s->name);
     return s->plan ? 0 : ct_fail(status == 2 ? CT_ECONFIG : CT_EINVAL, "%s: %s", s->name, last);
 }
 

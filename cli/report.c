@@ -11,6 +11,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/machine.h>
 
 #include "child.h"
@@ -46,11 +47,10 @@ static void take_plan(struct report *r, struct report_run *run)
     const char *options[] = {"--json", NULL}; /* for its own device, whatever --device says */
     FILE *out = report_ask(r, run, "plan", options, &run->plan_failure);
 
-    run->plan = out ? json_loadf(out, 0, NULL) : NULL;
+    if (out && ct_json_read_stream(out, "its plan", 0, &run->plan) < 0)
+        run->plan_failure = ct_arena_strdup(&r->arena, ct_error_message());
     if (out)
         fclose(out);
-    if (out && !run->plan)
-        run->plan_failure = "its plan is no JSON";
 }
 
 /* The last part of a path: "outputs/one/" -> "one". */

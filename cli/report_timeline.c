@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/json.h>
 
 #include "child.h"
 #include "report.h"
@@ -246,10 +247,10 @@ static void draw(struct report *r, struct report_timeline *t, struct slices *s)
 
 static bool draw_trace(struct report *r, struct report_timeline *t, const char *path)
 {
-    json_t *trace = json_load_file(path, 0, NULL);
     struct slices slices = {.count = 0};
+    json_t *trace;
 
-    if (trace)
+    if (ct_json_read_file(path, 0, &trace) == 0)
         read_slices(r, trace, &slices);
     if (slices.count)
         draw(r, t, &slices);

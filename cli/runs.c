@@ -8,6 +8,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/json.h>
 
 #include "runs.h"
 
@@ -59,9 +60,17 @@ static void add_step(struct ct_arena *arena, struct run_log *log, const json_t *
                           .data_seconds = number(line, "data_time_s")};
 }
 
+/* NULL: it is incomplete, as the last line of a run that writes, or was killed, may be. */
+static json_t *read_object(const char *text)
+{
+    json_t *object;
+
+    return ct_json_read(text, strlen(text), NULL, 0, &object) < 0 ? NULL : object;
+}
+
 bool run_log_add(struct ct_arena *arena, struct run_log *log, const char *line)
 {
-    json_t *object = json_loads(line, 0, NULL), *step = json_object_get(object, "step");
+    json_t *object = read_object(line), *step = json_object_get(object, "step");
     bool is_step = json_is_integer(step) && json_object_get(object, "step_time_s");
 
     if (is_step)
@@ -121,7 +130,7 @@ static int64_t integer(const json_t *object, const char *key)
 
 struct run_status run_read_status(struct ct_arena *arena, const char *folder)
 {
-    json_t *o = json_loads(read_small(arena, folder, "status.json"), 0, NULL);
+    json_t *o = read_object(read_small(arena, folder, "status.json"));
     struct run_status s = {
         .state = word(arena, o, "state"),
         .host = word(arena, o, "host"),

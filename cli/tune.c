@@ -16,6 +16,7 @@
 #include <jansson.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/recipe.h>
 
 #include "child.h"
@@ -237,8 +238,10 @@ static void finish(struct search *s, struct candidate *c, struct child *child)
 {
     FILE *out;
     int status = child_finish(&s->args->arena, child, &out, &c->failure);
-    json_t *plan = status == 0 && out ? json_loadf(out, 0, NULL) : NULL;
+    json_t *plan = NULL;
 
+    if (status == 0 && out && ct_json_read_stream(out, "its plan", 0, &plan) < 0)
+        c->failure = ct_arena_strdup(&s->args->arena, ct_error_message());
     if (plan) {
         c->failure = NULL;
         take_plan(s, c, plan);

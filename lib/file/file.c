@@ -46,7 +46,7 @@ static int read_open(struct ct_arena *arena, int fd, const char *path, size_t li
     if (fstat(fd, &st) < 0)
         return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
-        return ct_fail(CT_EINVAL, "%s is not a file", path);
+        return ct_fail(CT_EINVAL, "%s is not a regular file", path);
     if ((size_t)st.st_size > limit)
         return ct_fail(CT_EINVAL, "%s has %lld bytes; at most %zu are allowed", path,
                        (long long)st.st_size, limit);
@@ -57,7 +57,7 @@ static int read_open(struct ct_arena *arena, int fd, const char *path, size_t li
 
 int ct_file_read(struct ct_arena *arena, const char *path, size_t limit, char **text, size_t *size)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC), rc;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc; /* a pipe has no end to wait for */
 
     if (fd < 0)
         return ct_fail(errno == ENOENT ? CT_ENOENT : CT_EIO, "%s: %s", path, strerror(errno));

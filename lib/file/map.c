@@ -27,7 +27,7 @@ static int map(int fd, const char *path, const void **base, size_t *size)
 
 int ct_file_map(const char *path, const void **base, size_t *size)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC), rc;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc; /* a pipe has no end to wait for */
 
     *base = NULL;
     *size = 0;

@@ -12,6 +12,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/hf_config.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/log.h>
 #include <ctitan/recipe.h>
@@ -41,8 +42,10 @@ static bool is_one_of(const json_t *value, const char *values)
 
     for (const char *at = values; !same && *at;) {
         size_t size = strcspn(at, "|");
-        json_t *expected = json_loadb(at, size, JSON_DECODE_ANY, NULL);
+        json_t *expected;
 
+        if (ct_json_read(at, size, NULL, 0, &expected) < 0)
+            return false;
         same = json_equal(value, expected) ||
                (json_is_number(value) && json_is_number(expected) &&
                 json_number_value(value) == json_number_value(expected));
@@ -451,15 +454,13 @@ int ct_hf_read_config(const struct ct_hf_config *config, const char *folder, voi
 {
     struct ct_arena arena = {0};
     const char *path = ct_arena_printf(&arena, "%s/config.json", folder);
-    json_error_t error;
     json_t *root = NULL;
     int rc;
 
     if (access(path, R_OK))
         rc = ct_fail(CT_ECONFIG, "[model] init_from: %s: %s", path, strerror(errno));
-    else if (!(root = json_load_file(path, JSON_REJECT_DUPLICATES, &error)))
-        rc = ct_fail(CT_ECONFIG, "%s:%d: %s", path, error.line, error.text);
-    else if ((rc = read_root(root, config, sizes)) < 0)
+    else if ((rc = ct_json_read_file(path, 0, &root)) == 0 &&
+             (rc = read_root(root, config, sizes)) < 0)
         rc = ct_context(rc, "%s", path);
     json_decref(root);
     ct_arena_finish(&arena);
@@ -579,8 +580,9 @@ static json_t *first_config(const struct ct_hf_config *config)
     json_t *root = NULL;
 
     if (*ct_config.model.init_from &&
-        snprintf(path, sizeof(path), "%s/config.json", ct_config.model.init_from) < CT_PATH_ROOM)
-        root = json_load_file(path, 0, NULL);
+        snprintf(path, sizeof(path), "%s/config.json", ct_config.model.init_from) < CT_PATH_ROOM &&
+        ct_json_read_file(path, CT_JSON_LITERALS, &root) < 0)
+        root = NULL;
     if (!json_is_object(root)) {
         json_decref(root);
         return json_object();
@@ -611,6 +613,14 @@ static int set_key(json_t *root, const char *names, json_t *value)
     return json_object_setn_new(root, names, size, value);
 }
 
+/* The first of the JSON values "a|b". */
+static json_t *first_value(const char *values)
+{
+    json_t *value;
+
+    return ct_json_read(values, strcspn(values, "|"), NULL, 0, &value) < 0 ? NULL : value;
+}
+
 int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FILE *out)
 {
     json_t *root = first_config(config);
@@ -620,8 +630,7 @@ int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FIL
 
     for (const struct ct_hf_fixed *f = config->fixed; f->key; f++)
         if (f->value)
-            failed |= json_object_set_new(
-                root, f->key, json_loadb(f->value, strcspn(f->value, "|"), JSON_DECODE_ANY, NULL));
+            failed |= json_object_set_new(root, f->key, first_value(f->value));
     for (const struct ct_hf_key *k = config->keys; k->key; k++) {
         const void *field = (const char *)sizes + k->offset;
 
@@ -629,8 +638,7 @@ int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FIL
         if (k->kind == CT_HF_ROPE)
             failed |= json_object_set_new(root, "rope_scaling", rope_scaling(field, config->rope));
     }
-    failed = failed || json_dumpf(root, out, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) ||
-             fputc('\n', out) == EOF;
+    failed = failed || ct_json_write(root, out) < 0;
     json_decref(root);
     return failed ? ct_fail(CT_EIO, "config.json cannot be written") : 0;
 }

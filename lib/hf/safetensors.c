@@ -11,6 +11,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/log.h>
 
@@ -198,7 +199,6 @@ static int parse_tensors(struct ct_weights *w, size_t file_index, json_t *header
 static int parse_header(struct ct_weights *w, size_t file_index)
 {
     struct file *file = &w->files[file_index];
-    json_error_t error;
     uint64_t length = 0;
     json_t *header;
     int rc;
@@ -209,11 +209,11 @@ static int parse_header(struct ct_weights *w, size_t file_index)
         return ct_fail(CT_ECONFIG, "%s: a header of %llu bytes does not fit in a file of %zu bytes",
                        file->path, (unsigned long long)length, file->size);
     file->data = CT_SAFETENSORS_PREFIX + (size_t)length;
-    header = json_loadb((const char *)file->base + CT_SAFETENSORS_PREFIX, (size_t)length,
-                        JSON_REJECT_DUPLICATES, &error);
-    if (!header)
-        return ct_fail(CT_ECONFIG, "%s: header, byte %d: %s", file->path, error.position,
-                       error.text);
+    rc =
+        ct_json_read((const char *)file->base + CT_SAFETENSORS_PREFIX, (size_t)length,
+                     ct_arena_printf(&w->arena, "%s, header", file->path), CT_JSON_UNIQUE, &header);
+    if (rc < 0)
+        return rc;
     rc = parse_tensors(w, file_index, header);
     json_decref(header);
     return rc;
@@ -287,12 +287,11 @@ static int add_shards(struct ct_weights *w, const char *folder, const char *path
 
 static int open_index(struct ct_weights *w, const char *folder, const char *path)
 {
-    json_error_t error;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    int rc;
+    json_t *root;
+    int rc = ct_json_read_file(path, CT_JSON_UNIQUE, &root);
 
-    if (!root)
-        return ct_fail(CT_ECONFIG, "%s:%d: %s", path, error.line, error.text);
+    if (rc < 0)
+        return rc;
     rc = add_shards(w, folder, path, json_object_get(root, "weight_map"));
     json_decref(root);
     return rc;

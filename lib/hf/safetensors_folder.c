@@ -10,6 +10,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/safetensors.h>
 
 #define INDEX "model.safetensors.index.json"
@@ -79,10 +80,12 @@ static int write_index(const char *path, const struct ct_weight *weights,
 /* Files of a former index that the new one does not name. */
 static void remove_listed(const char *folder, const char *path, size_t count)
 {
-    json_t *root = json_load_file(path, 0, NULL), *value;
+    json_t *root = NULL, *value;
     char name[CT_SAFETENSORS_NAME], old[CT_PATH_ROOM];
     const char *key;
 
+    if (ct_json_read_file(path, 0, &root) < 0)
+        return; /* there is none, or it lists nothing */
     json_object_foreach(json_object_get(root, "weight_map"), key, value)
     {
         const char *file = json_string_value(value);

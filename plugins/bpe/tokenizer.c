@@ -10,6 +10,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/json.h>
 
 #include "tokenizer.h"
 
@@ -174,16 +175,15 @@ static int read_config(struct tokenizer *t, const char *file)
     const char *slash = strrchr(file, '/');
     const char *path = ct_arena_printf(&t->arena, "%.*stokenizer_config.json",
                                        slash ? (int)(slash - file) + 1 : 0, file);
-    json_error_t error;
     struct stat s;
     json_t *config;
     int rc;
 
     if (stat(path, &s) < 0)
         return 0;
-    config = json_load_file(path, 0, &error);
-    if (!config)
-        return ct_fail(CT_ECONFIG, "%s:%d: %s", path, error.line, error.text);
+    rc = ct_json_read_file(path, 0, &config);
+    if (rc < 0)
+        return rc;
     rc = read_named(t, config, "bos_token", &t->bos);
     if (rc == 0)
         rc = read_named(t, config, "eos_token", &t->eos);

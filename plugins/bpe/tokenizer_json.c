@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/json.h>
 
 #include "tokenizer.h"
 
@@ -419,12 +420,11 @@ static int read_root(struct reader *r, const json_t *root)
 int tokenizer_read_json(struct tokenizer *t, const char *text, size_t size)
 {
     struct reader r = {.t = t};
-    json_error_t error;
-    json_t *root = json_loadb(text, size, 0, &error);
-    int rc;
+    json_t *root;
+    int rc = ct_json_read(text, size, NULL, 0, &root);
 
-    if (!root)
-        return ct_fail(CT_ECONFIG, "line %d: %s", error.line, error.text);
+    if (rc < 0)
+        return rc;
     fill_alphabet(r.byte_of);
     rc = read_root(&r, root);
     json_decref(root);

@@ -14,6 +14,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
@@ -59,15 +60,14 @@ static int rules_of(const char *model, const struct ct_stored_rule **rules)
 
 int ckpt_stored_rules(const char *config, const struct ct_stored_rule **rules)
 {
-    json_error_t error;
-    json_t *root = config ? json_loads(config, 0, &error) : NULL;
+    json_t *root = NULL;
+    int rc = config ? ct_json_read(config, strlen(config), "config.json", 0, &root) : 0;
     const char *model = json_string_value(json_object_get(root, "model_type"));
-    int rc = 0;
 
     *rules = NULL;
-    if (config && !root)
-        rc = ct_fail(CT_ECONFIG, "config.json:%d: %s", error.line, error.text);
-    else if (config && !model)
+    if (rc < 0)
+        return rc;
+    if (config && !model)
         rc = ct_fail(CT_ECONFIG, "config.json has no model_type");
     else if (json_is_object(json_object_get(root, "text_config")))
         rc = ct_fail(CT_ECONFIG, "config.json has a text_config: such a model is read by [model] "

@@ -12,6 +12,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
 
@@ -226,12 +227,19 @@ static int write_all(struct ckpt *c, const char *path)
 /* config.json for tensors that are no longer quantised. */
 static char *config_without_quantization(struct ct_arena *arena, const char *text)
 {
-    json_t *root = json_loads(text, 0, NULL);
-    char *plain, *copy;
+    char *plain = NULL, *copy;
+    size_t size;
+    json_t *root;
+    FILE *out = open_memstream(&plain, &size);
 
+    if (ct_json_read(text, strlen(text), "config.json", CT_JSON_LITERALS, &root) < 0)
+        root = NULL;
     json_object_del(root, "quantization_config");
-    plain = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    copy = ct_arena_strdup(arena, plain ? plain : text);
+    if (root && out)
+        ct_json_write(root, out);
+    if (out)
+        fclose(out);
+    copy = ct_arena_strdup(arena, root && plain ? plain : text);
     free(plain);
     json_decref(root);
     return copy;

@@ -10,6 +10,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/json.h>
 
 #include "ckpt.h"
 
@@ -381,7 +382,6 @@ static int check_hash(const char *text, size_t size)
 int ckpt_open(struct ct_arena *arena, const char *folder, struct ckpt *c)
 {
     const char *path = ct_arena_printf(arena, "%s/" INDEX, folder);
-    json_error_t error;
     json_t *root = NULL;
     char *text;
     size_t size;
@@ -392,10 +392,10 @@ int ckpt_open(struct ct_arena *arena, const char *folder, struct ckpt *c)
     if (rc < 0)
         return rc == CT_ENOENT ? rc : ct_context(CT_EIO, "the index");
     rc = check_hash(text, size);
-    if (rc == 0 && !(root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error)))
-        rc = ct_fail(CT_EIO, "line %d: %s", error.line, error.text);
+    rc =
+        rc < 0 ? ct_context(rc, "%s", path) : ct_json_read(text, size, path, CT_JSON_UNIQUE, &root);
     if (rc == 0)
-        rc = unpack(c, root);
+        rc = ct_context(unpack(c, root), "%s", path);
     json_decref(root);
-    return rc < 0 ? ct_context(rc, "%s", path) : 0;
+    return rc == CT_ECONFIG ? CT_EIO : rc;
 }

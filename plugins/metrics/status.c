@@ -9,6 +9,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/json.h>
 
 #include "status.h"
 
@@ -93,7 +94,8 @@ static bool take_over(const struct ct_job_end *job, bool *ended)
     json_t *o;
 
     snprintf(path, sizeof(path), "%s/status.json", ct_config.job.dump_folder);
-    o = json_load_file(path, 0, NULL);
+    if (ct_json_read_file(path, 0, &o) < 0)
+        o = NULL; /* the job has not begun to write it */
     json_unpack(o, "{s:s, s:I, s:I, s:F}", "state", &state, "launcher", &launcher, "step", &step,
                 "began", &now.began);
     *ended = !strcmp(state, "stopped") || !strcmp(state, "done");

@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/log.h>
 
 #include "chat.h"
@@ -31,12 +32,11 @@ static int add_value(struct corpus *c, const json_t *object, bool chat)
 
 static int add_line(struct corpus *c, const char *line, size_t size, bool chat)
 {
-    json_error_t error;
-    json_t *object = json_loadb(line, size, JSON_ALLOW_NUL, &error);
-    int rc;
+    json_t *object;
+    int rc = ct_json_read(line, size, NULL, CT_JSON_NUL, &object);
 
-    if (!object)
-        return ct_fail(CT_ECONFIG, "column %d: %s", error.column, error.text);
+    if (rc < 0)
+        return rc;
     rc = add_value(c, object, chat);
     json_decref(object);
     return rc;

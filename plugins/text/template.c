@@ -8,6 +8,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/log.h>
 
 #include "chat.h"
@@ -41,7 +42,8 @@ static char *folder_template(const char *folder, char *path)
         return text;
     }
     snprintf(path, CT_PATH_ROOM, "%s/tokenizer_config.json", folder);
-    config = json_load_file(path, 0, NULL);
+    if (ct_json_read_file(path, 0, &config) < 0)
+        return NULL;
     value = json_object_get(config, "chat_template");
     if (json_is_string(value))
         text = strdup(json_string_value(value));

@@ -7,7 +7,8 @@
 #   4  Headers of programs (app/) are included by programs, core and lib, never by plugins and models.
 #   5  The core's code names no technique and no model.
 #   6  The core's code names no op but its own, and recognises none by its name.
-#   7  tests/places has a row for each folder of core, lib, plugins and models, and names tests that are there.
+#   7  Only lib/json reads JSON with jansson's own functions.
+#   8  tests/places has a row for each folder of core, lib, plugins and models, and names tests that are there.
 set -uo pipefail
 cd "$1" || exit
 build=$2
@@ -142,7 +143,12 @@ check_places() {
         sed 's/^/tests\/places names a test that is not there: /'
 }
 
+check_json() {
+    grep -rnE '\bjson_load[a-z_]* *\(' core cli lib plugins models examples bench --include='*.[ch]' | grep -v '^lib/json/' |
+        sed -E 's/^([^:]*:[0-9]+):.*/\1 reads JSON without lib\/json/'
+}
+
 scratch=$(mktemp)
 trap 'rm -f "$scratch"' EXIT
-faults=$({ check_core; check_others; check_words; check_places; } | sort -u)
+faults=$({ check_core; check_others; check_words; check_json; check_places; } | sort -u)
 [[ ! $faults ]] || { printf '%s\n' "$faults"; exit 1; }

@@ -502,7 +502,17 @@ static void test_json_lines(void **state)
     assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
     assert_message("a.jsonl:2: the field \"text\" is not a string");
     USE("a.jsonl", "shuffle=false", "repeat=false", "malformed=skip");
-    DOCUMENTS("x", "y");
+    DOCUMENTS("x", "\xef\xbf\xbd", "y");
+    write_text("a.jsonl", "{\"id\": 123456789012345678901234567890, \"text\": \"a\"}\n"
+                          "{\"id\": 12345678901234567890, \"text\": \"b\"}\n"
+                          "{\"score\": [NaN, Infinity, -Infinity], \"text\": \"c\"}\n"
+                          "{\"score\": 1e400, \"text\": \"d \\ud83d\"}\n"
+                          "{\"text\": 1, \"text\": \"e\"}");
+    DOCUMENTS("a", "b", "c", "d \xef\xbf\xbd", "e");
+    write_text("a.jsonl", "{\"text\": NaN}");
+    USE("a.jsonl", "malformed=stop");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("a.jsonl:1: the field \"text\" is not a string");
 }
 
 /* A line nested a million deep is refused, not followed. */

@@ -449,6 +449,33 @@ static void rope_is_that_of_transformers(void **state)
     assert_message("rope_factor = 0.5 is below 1");
 }
 
+/* Numbers that C cannot hold are written as they were read; one that is used is refused. */
+static void test_config_numbers(void **state)
+{
+    static const char *const others[] = {"\"model_max_length\": 1000000000000000019884624838656",
+                                         "\"most\": Infinity", "\"id\": 12345678901234567891",
+                                         "\"tiny\": 1e-05"};
+    char *written;
+    size_t size;
+    FILE *out = open_memstream(&written, &size);
+
+    (void)state;
+    TEST_OPTIONS(test_plugin("llama"), "dim=0");
+    write_config_text("{" SIZES ",\"model_max_length\":1000000000000000019884624838656,"
+                      "\"most\":Infinity,\"id\":12345678901234567891,\"tiny\":1e-05}");
+    configure("", folder);
+    assert_int_equal(create(), 0);
+    assert_int_equal(llama()->write_config(model, out), 0);
+    fclose(out);
+    for (size_t i = 0; i < CT_COUNT(others); i++)
+        if (!strstr(written, others[i]))
+            fail_msg("%s is not in %s", others[i], written);
+    free(written);
+    write_config_text("{" SIZES ",\"rope_theta\":Infinity}");
+    assert_int_equal(create(), CT_ECONFIG);
+    assert_message("rope_theta is not a positive number");
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -458,6 +485,7 @@ int main(void)
                                        TEST(test_initialisation),
                                        TEST(test_overrides),
                                        TEST(test_config_round_trip),
+                                       TEST(test_config_numbers),
                                        TEST(models_of_two_sizes_live_side_by_side),
                                        TEST(test_config_variants),
                                        TEST(test_config_fallbacks),

@@ -88,12 +88,17 @@ static void a_folder_is_removed_but_not_what_its_links_lead_to(void **state)
 static void failures_leave_nothing_behind(void **state)
 {
     struct ct_arena arena = {0};
+    const void *mapped;
     char *text;
     size_t size;
 
     (void)state;
     assert_fails(ct_file_read(&arena, in(&arena, "none"), 9, &text, &size), CT_ENOENT, "none");
-    assert_fails(ct_file_read(&arena, folder, 9, &text, &size), CT_EINVAL, "is not a file");
+    assert_fails(ct_file_read(&arena, folder, 9, &text, &size), CT_EINVAL, "is not a regular file");
+    assert_int_equal(mkfifo(in(&arena, "pipe"), 0600), 0); /* which nobody writes to */
+    assert_fails(ct_file_read(&arena, in(&arena, "pipe"), 9, &text, &size), CT_EINVAL, "regular");
+    assert_fails(ct_file_map(in(&arena, "pipe"), &mapped, &size), CT_ECONFIG, "regular");
+    unlink(in(&arena, "pipe"));
     assert_int_equal(ct_file_write(in(&arena, "big"), "123456789", 9), 0);
     assert_fails(ct_file_read(&arena, in(&arena, "big"), 8, &text, &size), CT_EINVAL, "at most 8");
     assert_int_equal(ct_file_make_folder(in(&arena, "taken")), 0);

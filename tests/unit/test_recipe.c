@@ -213,7 +213,7 @@ static void files_are_read(void **state)
     assert_fails(ct_recipe_read(&arena, path, &recipe), CT_ECONFIG, "zero byte");
     unlink(path);
     assert_fails(ct_recipe_read(&arena, path, &recipe), CT_ENOENT, path);
-    assert_fails(ct_recipe_read(&arena, "/tmp", &recipe), CT_ECONFIG, "/tmp is not a file");
+    assert_fails(ct_recipe_read(&arena, "/tmp", &recipe), CT_ECONFIG, "/tmp is not a regular file");
     ct_arena_finish(&arena);
 }
 

@@ -1,0 +1,47 @@
+/*
+ * Reading JSON as Python writes and reads it. All JSON that ctitan reads goes through here.
+ *
+ * Beyond the JSON of RFC 8259, NaN, Infinity and -Infinity are read, numbers of any size, and \u
+ * escapes of half a surrogate pair, which become U+FFFD. Of equal keys in an object, the last one
+ * counts, unless CT_JSON_UNIQUE. The result is a value of jansson, to which the caller has a reference.
+ *
+ * An integer beyond int64 is a real, the nearest double. A number that no double holds (NaN,
+ * Infinity, 1e400) is an empty object: it is there, but it is not a number, so whoever needs its
+ * value refuses it as they refuse any other value of a wrong type.
+ */
+#ifndef CT_JSON_H
+#define CT_JSON_H
+
+#include <stdio.h>
+
+#include <ctitan/base.h>
+
+CT_BEGIN_DECLS
+
+struct json_t; /* of jansson */
+
+enum {
+    CT_JSON_NUL = 1, /* strings may hold "\u0000": their users read json_string_length */
+    /* For a value that is written again: each number that jansson would write differently is a
+       string that begins with U+FDD0, which ct_json_write writes as the text that was read. */
+    CT_JSON_LITERALS = 2,
+    CT_JSON_UNIQUE = 4, /* equal keys are an error: for files whose writers never repeat one */
+};
+
+/*
+ * Read one value from size bytes of text. CT_ECONFIG: it is malformed; the message begins with
+ * "name:line:column: ", or if name is NULL with "column N: ", after "line N, " beyond the first.
+ */
+CT_API int ct_json_read(const char *text, size_t size, const char *name, unsigned flags,
+                        struct json_t **value);
+/* The same for a regular file; NULL is no value. CT_ENOENT; CT_ECONFIG; CT_EIO. */
+CT_API int ct_json_read_file(const char *path, unsigned flags, struct json_t **value);
+/* The same for the rest of a stream. */
+CT_API int ct_json_read_stream(FILE *in, const char *name, unsigned flags, struct json_t **value);
+
+/* Write a value, indented by two spaces, and a newline. CT_EIO; CT_ENOMEM. */
+CT_API int ct_json_write(const struct json_t *value, FILE *out);
+
+CT_END_DECLS
+
+#endif
