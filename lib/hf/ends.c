@@ -8,6 +8,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/json.h>
 
 static int bad(const char *path)
 {
@@ -37,15 +38,14 @@ static int read_value(struct ct_arena *arena, const char *path, json_t *value, i
 
 static int read_file(struct ct_arena *arena, const char *path, int32_t **ids, size_t *count)
 {
-    json_error_t error;
     json_t *root, *value;
-    int rc = 0;
+    int rc;
 
     if (access(path, R_OK))
         return 0;
-    root = json_load_file(path, 0, &error);
-    if (!root)
-        return ct_fail(CT_ECONFIG, "%s:%d: %s", path, error.line, error.text);
+    rc = ct_json_read_file(path, 0, &root);
+    if (rc < 0)
+        return rc;
     value = json_object_get(root, "eos_token_id");
     if (value && !json_is_null(value))
         rc = read_value(arena, path, value, ids, count);
