@@ -3,7 +3,8 @@
  *
  * Beyond the JSON of RFC 8259, NaN, Infinity and -Infinity are read, numbers of any size, and \u
  * escapes of half a surrogate pair, which become U+FFFD. Of equal keys in an object, the last one
- * counts, unless CT_JSON_UNIQUE. The result is a value of jansson, to which the caller has a reference.
+ * counts, unless CT_JSON_UNIQUE. The result is a value of jansson, to which the caller has a
+ * reference.
  *
  * An integer beyond int64 is a real, the nearest double. A number that no double holds (NaN,
  * Infinity, 1e400) is an empty object: it is there, but it is not a number, so whoever needs its
