@@ -27,9 +27,10 @@ struct prompt {
     const char *text;
     bool ids; /* text is a list of ids */
     int32_t *tokens;
-    int64_t count; /* with what was generated */
-    int64_t given; /* of the prompt */
-    int64_t shown; /* of ids: those before this one have been printed; 0: none */
+    int64_t count;  /* with what was generated */
+    int64_t given;  /* of the prompt */
+    int64_t shown;  /* of ids: those before this one have been printed; 0: none */
+    int64_t before; /* tokens of earlier turns */
     bool done;
     struct answer answer; /* of a text */
 };
@@ -38,7 +39,7 @@ struct options {
     struct prompt prompts[PROMPTS];
     int64_t count, tokens, seed;
     struct ct_sampling sampling; /* temperature negative: not given */
-    bool greedy, no_cache, ignore_eos;
+    bool greedy, no_cache, ignore_eos, chat;
     struct stops stops;
     const char *logits;
 };
@@ -50,6 +51,7 @@ struct writer {
     const struct ct_tokenizer_ops *tokenizer; /* NULL: none */
     int64_t vocabulary;                       /* tokens that may be chosen */
     struct ct_candidate *candidates;
+    struct chat chat;
 };
 
 /* ---- the command line ---- */
@@ -131,6 +133,8 @@ static bool take_flag(struct options *o, const char *name)
         o->greedy = true;
     else if (!strcmp(name, "--no-cache"))
         o->no_cache = true;
+    else if (!strcmp(name, "--chat"))
+        o->chat = true;
     else if (!strcmp(name, "--ignore-eos"))
         o->ignore_eos = true;
     else
@@ -142,10 +146,10 @@ static int check_options(struct options *o)
 {
     double *temperature = &o->sampling.temperature;
 
-    for (int64_t i = 0; o->stops.count && i < o->count; i++)
+    for (int64_t i = 0; (o->stops.count || o->chat) && i < o->count; i++)
         if (o->prompts[i].ids)
-            return ct_fail(CT_ECONFIG, "--stop and --prompt-ids: what is written in ids has no "
-                                       "text; use --prompt");
+            return ct_fail(CT_ECONFIG, "%s and --prompt-ids: ids have no text; use --prompt",
+                           o->chat ? "--chat" : "--stop");
     if (o->greedy && *temperature >= 0)
         return ct_fail(CT_ECONFIG, "--greedy and --temperature: give one of them");
     if (*temperature < 0)
@@ -176,7 +180,7 @@ static int take_options(int *argc, char **argv, struct options *o)
     }
     argv[kept] = NULL;
     *argc = kept;
-    if (!o->count)
+    if (!o->count && !o->chat)
         add_prompt(o, "", false);
     return check_options(o);
 }
@@ -213,37 +217,42 @@ static int check_weights(const struct args *args)
 
 /* ---- where texts end ---- */
 
-/* The ids of the folder that the weights are from, else those of init_from; and the tokenizer's. */
-static int choose_stops(struct writer *w, const char *weights)
+static void add_end(struct writer *w, int32_t id)
 {
-    const char *folders[] = {weights ? weights : "", ct_config.model.init_from};
+    struct stops *s = &w->o->stops;
+    int32_t *ids = ct_arena_array(w->arena, int32_t, s->ids_count + 1);
+
+    if (s->ids_count)
+        memcpy(ids, s->ids, s->ids_count * sizeof(*ids));
+    ids[s->ids_count++] = id;
+    s->ids = ids;
+}
+
+/* The ids of the folder that the weights are from, else those of init_from; the tokenizer's; and
+   the end of a turn. */
+static int choose_stops(struct writer *w, const char *const folders[2])
+{
     const struct ct_tokenizer_ops *t = w->tokenizer;
     struct stops *stops = &w->o->stops;
-    int32_t *ids = NULL, end = -1;
-    size_t count = 0;
+    int32_t *ids, end = -1;
     int rc = 0;
 
-    if (w->o->ignore_eos)
-        return 0;
-    for (size_t i = 0; rc == 0 && !count && i < CT_COUNT(folders); i++)
-        if (*folders[i])
-            rc = ct_hf_read_ends(w->arena, folders[i], &ids, &count);
-    if (rc < 0)
+    if (w->o->chat)
+        rc = chat_open(folders, 2, t, &w->chat);
+    if (rc < 0 || w->o->ignore_eos)
         return rc;
-    stops->ids = ids;
-    stops->ids_count = count;
-    if (t)
+    for (size_t i = 0; rc == 0 && !stops->ids_count && i < 2; i++)
+        if (*folders[i]) {
+            rc = ct_hf_read_ends(w->arena, folders[i], &ids, &stops->ids_count);
+            stops->ids = ids;
+        }
+    if (rc == 0 && t)
         end = t->end ? t->end() : t->eos();
-    if (end >= 0) {
-        int32_t *more = ct_arena_array(w->arena, int32_t, count + 1);
-
-        if (count)
-            memcpy(more, ids, count * sizeof(*ids));
-        more[count] = end;
-        stops->ids = more;
-        stops->ids_count++;
-    }
-    return 0;
+    if (rc == 0 && end >= 0)
+        add_end(w, end);
+    if (rc == 0 && w->o->chat)
+        add_end(w, w->chat.end);
+    return rc;
 }
 
 /* ---- prompts ---- */
@@ -265,23 +274,26 @@ static int read_ids(struct writer *w, struct prompt *p)
     return *end ? ct_fail(CT_ECONFIG, "--prompt-ids %s: expected ids like 1,2,3", p->text) : 0;
 }
 
+/* Encode a prompt, or a turn of a conversation that has `before` tokens already. */
 static int read_text(struct writer *w, struct prompt *p)
 {
     const struct ct_tokenizer_ops *t = w->tokenizer;
+    bool chat = w->o->chat, whole = !chat && t && t->prompt; /* with what belongs around it */
+    const char *text = chat ? chat_turn(w->arena, &w->chat, p->text, !p->before) : p->text;
     int64_t (*encode)(const char *, size_t, int32_t *, size_t);
-    size_t size = strlen(p->text);
+    size_t size = strlen(text);
     int64_t count;
 
     if (!t)
         return ct_fail(CT_ECONFIG, "generate needs a tokenizer: add --with bytes");
-    encode = t->prompt ? t->prompt : t->encode;
-    count = encode(p->text, size, NULL, 0);
+    encode = whole ? t->prompt : t->encode;
+    count = encode(text, size, NULL, 0);
     if (count < 0)
         return ct_context((int)count, "--prompt");
     p->tokens = ct_arena_array(w->arena, int32_t, count + 1 + w->o->tokens);
-    if (!t->prompt && t->bos() >= 0)
+    if (!whole && !p->before && (!chat || w->chat.begins) && t->bos() >= 0)
         p->tokens[p->count++] = t->bos();
-    count = encode(p->text, size, p->tokens + p->count, (size_t)count);
+    count = encode(text, size, p->tokens + p->count, (size_t)count);
     if (count < 0)
         return ct_context((int)count, "--prompt");
     p->count += count;
@@ -326,7 +338,7 @@ static int print_prompts(const struct writer *w)
     for (int64_t i = 0; rc == 0 && i < w->o->count; i++) {
         struct prompt *p = &w->o->prompts[i];
 
-        if (!p->ids)
+        if (!p->ids && !w->o->chat)
             fputs(p->text, stdout);
         rc = show(w, p, true);
         putchar('\n');
@@ -358,7 +370,7 @@ static int choose_token(struct writer *w, int64_t i)
 {
     struct prompt *p = &w->o->prompts[i];
     struct ct_philox random = ct_philox((uint64_t)w->o->seed, ct_rng_stream("generate"),
-                                        (uint64_t)p->count + ((uint64_t)i << 32));
+                                        (uint64_t)(p->before + p->count) + ((uint64_t)i << 32));
     int32_t token = ct_sample(ct_generator_logits(w->generator, i), w->vocabulary, &w->o->sampling,
                               (double)ct_uniform(random.v[0]), w->candidates);
 
@@ -385,7 +397,7 @@ static int write_prompts(struct writer *w)
     int64_t left = o->count;
     int rc = 0;
 
-    if (alone && !o->prompts[0].ids)
+    if (alone && !o->prompts[0].ids && !o->chat)
         fputs(o->prompts[0].text, stdout);
     for (int64_t n = 0; rc == 0 && left && n < o->tokens; n++) {
         rc = ct_generator_step(w->generator);
@@ -409,10 +421,45 @@ static int write_prompts(struct writer *w)
     return rc == 0 && o->logits ? write_logits(w) : rc;
 }
 
+static int answer(struct writer *w)
+{
+    int rc = read_prompts(w);
+
+    return rc < 0 ? rc : write_prompts(w);
+}
+
+/* Answer the lines of stdin, turn by turn, until it ends. */
+static int talk(struct writer *w)
+{
+    struct options *o = w->o;
+    struct prompt *p = &o->prompts[0];
+    bool terminal = isatty(STDIN_FILENO);
+    char *line = NULL;
+    size_t room = 0;
+    int64_t before = 0;
+    int rc = 0;
+
+    o->count = 1;
+    while (rc == 0 && (fputs(terminal ? "> " : "", stdout), fflush(stdout),
+                       getline(&line, &room, stdin)) >= 0) {
+        line[strcspn(line, "\n")] = '\0';
+        if (!*line)
+            continue;
+        *p = (struct prompt){.text = line, .before = before};
+        rc = answer(w);
+        before += p->count;
+    }
+    free(line);
+    if (terminal)
+        putchar('\n');
+    return rc;
+}
+
 static int generate(struct args *args, struct options *o)
 {
     struct writer w = {.o = o, .arena = &args->arena};
-    struct ct_generate_request request = {.sequences = o->count, .cache = !o->no_cache};
+    struct ct_generate_request request = {.sequences = o->count ? o->count : 1,
+                                          .cache = !o->no_cache};
     struct ct_recipe *recipe;
     int rc = args_recipe(args, &recipe);
 
@@ -429,11 +476,10 @@ static int generate(struct args *args, struct options *o)
     w.candidates = ct_arena_array(&args->arena, struct ct_candidate, w.vocabulary);
     rc = check_weights(args);
     if (rc == 0)
-        rc = choose_stops(&w, request.weights);
+        rc = choose_stops(&w, (const char *[]){request.weights ? request.weights : "",
+                                               ct_config.model.init_from});
     if (rc == 0)
-        rc = read_prompts(&w);
-    if (rc == 0)
-        rc = write_prompts(&w);
+        rc = o->count ? answer(&w) : talk(&w);
     ct_generator_close(w.generator);
     return rc;
 }

@@ -1,10 +1,12 @@
 /*
- * Parts of the verb `generate`: answers, which are texts that grow, and where they stop.
+ * Parts of the verb `generate`: answers, which are texts that grow, where they stop, and
+ * conversations.
  */
 #ifndef CT_CLI_GENERATE_H
 #define CT_CLI_GENERATE_H
 
 #include <ctitan/arena.h>
+#include <ctitan/lib/chat.h>
 
 #define STOPS 64
 
@@ -29,5 +31,20 @@ bool answer_add(struct ct_arena *arena, struct answer *answer, const struct stop
 /* Print what is new. While the answer goes on, this leaves out what may become a stop, and the
    bytes of a character that is not whole. CT_EIO. */
 int answer_show(struct answer *answer, const struct stops *stops, bool ended);
+
+struct chat {
+    const struct ct_chat_format *format; /* NULL: no conversation */
+    bool begins;                         /* with the tokenizer's bos */
+    int32_t end;                         /* token that ends a turn */
+};
+
+/* The format of the recipe's data, else that of the first folder with a chat template. CT_ECONFIG:
+   there is none, or none that is known. */
+int chat_open(const char *const *folders, size_t count, const struct ct_tokenizer_ops *tokenizer,
+              struct chat *chat);
+/* A user's turn, and the beginning of the answer; behind the end of the former answer, unless it is
+   the first turn. */
+const char *chat_turn(struct ct_arena *arena, const struct chat *chat, const char *text,
+                      bool first);
 
 #endif

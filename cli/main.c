@@ -23,7 +23,7 @@ const struct verb verbs[] = {
     {"generate",
      RECIPE_ARGS
      " [--prompt TEXT | --prompt-ids I,J,..]... [--tokens N] [--greedy | --temperature T]"
-     " [--top-k K] [--top-p P] [--seed S] [--stop TEXT]... [--ignore-eos] [--no-cache]"
+     " [--top-k K] [--top-p P] [--seed S] [--stop TEXT]... [--ignore-eos] [--chat] [--no-cache]"
      " [--logits FILE]",
      "generate text with a trained model", verb_generate},
 #endif

@@ -32,7 +32,7 @@ struct corpus_request {
     enum corpus_format format;
     enum corpus_split split; /* of text */
     const char *field;       /* of JSON lines */
-    const struct chat_template *chat;
+    const struct ct_chat_format *chat;
     bool skip;         /* malformed lines, instead of failing */
     const char *spool; /* folder for what is unpacked */
 };

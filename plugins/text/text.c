@@ -189,8 +189,8 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
                              .field = *config.field                  ? config.field
                                       : config.format == CORPUS_CHAT ? "messages"
                                                                      : "text",
-                             .chat =
-                                 config.format == CORPUS_CHAT ? chat_find(config.template) : NULL,
+                             .chat = config.format == CORPUS_CHAT ? ct_chat_find(config.template)
+                                                                  : NULL,
                              .skip = !strcmp(config.malformed, "skip"),
                              .spool = config.spool},
                   .tokenizer = request->tokenizer,
@@ -211,9 +211,10 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
         return ct_fail(CT_ECONFIG, "[text] validation_path and validation_fraction: set one of "
                                    "them");
     if (sources.store.corpus.chat)
-        rc = chat_check(sources.store.corpus.chat, request->tokenizer);
+        rc = ct_context(ct_chat_check(sources.store.corpus.chat, request->tokenizer),
+                        "[text] template");
     if (rc == 0 && sources.store.corpus.chat && !config.any_template)
-        rc = chat_compare(sources.store.corpus.chat, ct_config.model.init_from);
+        rc = ct_chat_compare(sources.store.corpus.chat, ct_config.model.init_from);
     if (rc < 0)
         return rc;
     data = calloc(1, sizeof(*data));
@@ -231,6 +232,11 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
 static bool text_has_documents(void)
 {
     return config.document_mask;
+}
+
+static const char *text_chat(void)
+{
+    return config.format == CORPUS_CHAT ? config.template : NULL;
 }
 
 static int64_t text_vocabulary(struct ct_data *data)
@@ -260,7 +266,8 @@ static const struct ct_data_ops ops = {.size = sizeof(struct ct_data_ops),
                                        .read = text_read,
                                        .has_documents = text_has_documents,
                                        .vocabulary = text_vocabulary,
-                                       .identity = text_identity};
+                                       .identity = text_identity,
+                                       .chat = text_chat};
 
 CT_PLUGIN(.name = "text", .version = "1.0",
           .summary = "Data: text and JSON lines, tokenised, packed, shuffled and mixed",

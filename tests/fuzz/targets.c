@@ -198,7 +198,7 @@ static void lines(const uint8_t *data, size_t size)
     for (int chat = 0; chat < 2; chat++) {
         const struct corpus_request request = {.format = chat ? CORPUS_CHAT : CORPUS_JSONL,
                                                .field = chat ? "messages" : "text",
-                                               .chat = chat_find("llama3"),
+                                               .chat = ct_chat_find("llama3"),
                                                .skip = true};
         struct corpus corpus = {.request = &request, .take = ignore};
 

@@ -79,7 +79,7 @@ printf '%s\n' "$(write --prompt 'the quick' --tokens 10 --greedy)" "$(write --pr
     fail "with its parameters in host memory"
 
 for bad in '--tokens x' '--top-p 0' '--top-p 1.5' '--prompt-ids 1,x' '--temperature -1' '--top-k' '--prompt' '--colour red' \
-    '--greedy --temperature 0.5' '--temperature 0.5 --greedy' '--prompt-ids 1 --stop x'; do
+    '--greedy --temperature 0.5' '--temperature 0.5 --greedy' '--prompt-ids 1 --stop x' '--prompt-ids 1 --chat'; do
     status=0
     # shellcheck disable=SC2086
     "$ctitan" generate "$work/recipe.ini" $bad > /dev/null 2>&1 || status=$?
@@ -187,3 +187,35 @@ got=$(ends_at --set bpe.eos_token=x)
 [ "$got" = 'the quick brown fo' ] || fail "an end of the tokenizer: '$got'"
 got=$(ends_at --set bpe.eos_token=x --ignore-eos)
 case $got in 'the quick brown fox the'*) ;; *) fail "an ignored end of the tokenizer: '$got'" ;; esac
+
+# A chat: turns in the format of the data or of the folder's template; answers end with their turn.
+mkdir "$work/talks"
+sed 's/"content":"<|begin|>"/"content":"<|im_start|>"/; s/"content":"<|end|>"/"content":"<|im_end|>"/' "$bpe/tokenizer.json" > "$work/talks/tokenizer.json"
+for i in 1 2 3 4; do
+    echo '{"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "Hi you."}, {"role": "user", "content": "bye"}, {"role": "assistant", "content": "See you."}]}'
+done > "$work/talks.jsonl"
+talks() {
+    verb=$1
+    shift
+    "$ctitan" "$verb" "$work/tune.ini" --without ckpt --set training.seq_len=64 --set bpe.path="$work/talks" --set text.path="$work/talks.jsonl" \
+        --set text.document_mask=true --set job.dump_folder="$work/talk" --set model.save_to="$work/talked" "$@"
+}
+talks train --set text.format=chat > "$work/log" 2>&1 || fail "$(cat "$work/log")"
+got=$(printf 'hello\n\nbye\n' | talks generate --set text.format=chat --chat --greedy 2> "$work/said") || fail "$(cat "$work/said")"
+[ "$got" = 'Hi you.
+See you.' ] || fail "talking: '$got'"
+got=$(talks generate --set text.format=chat --chat --greedy --prompt hello --prompt hello 2> "$work/said") || fail "$(cat "$work/said")"
+[ "$got" = 'Hi you.
+Hi you.' ] || fail "two conversations: '$got'"
+no_chat() {
+    status=0
+    talks generate --chat --prompt hello > "$work/wrote" 2> "$work/said" || status=$?
+    [ $status = 2 ] || fail "exit $status without a format"
+    grep -q "$1" "$work/said" || fail "$(cat "$work/said")"
+}
+rm -f "$work"/talked/chat_template.jinja
+no_chat 'folder no chat template'
+echo '[INST] {{ text }} [/INST]' > "$work/base/chat_template.jinja"
+no_chat 'in none of the formats'
+echo "{{ '<|im_start|>' + role + content + '<|im_end|>' }}" > "$work/base/chat_template.jinja"
+[ "$(talks generate --chat --greedy --prompt hello 2> "$work/said")" = 'Hi you.' ] || fail "the folder's format: $(cat "$work/said")"

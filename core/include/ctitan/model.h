@@ -139,6 +139,9 @@ struct ct_data_ops {
        it has changed; the numbers are for that message, -1: unknown. Called while another thread
        reads. NULL: nothing is known. */
     uint64_t (*identity)(const struct ct_data *data, int64_t *documents, int64_t *tokens);
+    /* Name of the format in which conversations are written (lib/chat.h); NULL: the data has none.
+       Depends on the options only. NULL: it has none. */
+    const char *(*chat)(void);
 };
 
 struct ct_tokenizer_ops {
