@@ -1,7 +1,12 @@
+#include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/recipe.h>
@@ -21,6 +26,7 @@ enum {
     SET = 256,
     WITH,
     WITHOUT,
+    UNSET,
     DUMP_AFTER,
     DUMP_KERNELS,
     JSON,
@@ -42,6 +48,7 @@ enum {
 static const struct option long_options[] = {{"set", required_argument, NULL, SET},
                                              {"with", required_argument, NULL, WITH},
                                              {"without", required_argument, NULL, WITHOUT},
+                                             {"unset", required_argument, NULL, UNSET},
                                              {"dump-after", required_argument, NULL, DUMP_AFTER},
                                              {"dump-kernels", no_argument, NULL, DUMP_KERNELS},
                                              {"json", no_argument, NULL, JSON},
@@ -162,6 +169,9 @@ static int take(struct args *args, int option)
     case WITHOUT:
         add_change(args, ct_recipe_without, optarg);
         break;
+    case UNSET:
+        add_change(args, ct_recipe_unset, optarg);
+        break;
     case DUMP_AFTER:
         args->dump_after = optarg;
         break;
@@ -244,6 +254,39 @@ static int unknown_option(const char *verb, const char *option, unsigned accepts
                    option, near ? "did you mean --" : "", near ? near : "", near ? "? " : "", verb);
 }
 
+/* A recipe that can be read once only, "-" or a pipe: a copy in memory takes its place, which ranks
+   and other processes that this one starts can open again. */
+static int copy_stream(struct args *args, char **path)
+{
+    bool standard = !strcmp(*path, "-");
+    struct stat st;
+    char block[4096];
+    size_t total = 0;
+    ssize_t got;
+    int in, copy;
+
+    if (!standard && (stat(*path, &st) < 0 || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)))
+        return 0;
+    in = standard ? STDIN_FILENO : open(*path, O_RDONLY);
+    copy = memfd_create("recipe", 0);
+    if (in < 0 || copy < 0)
+        return ct_fail(CT_ECONFIG, "%s: %s", *path, strerror(errno));
+    while ((got = read(in, block, sizeof(block))) > 0) {
+        total += (size_t)got;
+        if (total > CT_RECIPE_FILE || write(copy, block, (size_t)got) != got)
+            break;
+    }
+    if (!standard)
+        close(in);
+    if (got != 0 || !total)
+        return ct_fail(CT_ECONFIG, "%s: %s", *path,
+                       got > 0   ? "a recipe has at most 256 KiB"
+                       : got < 0 ? strerror(errno)
+                                 : "the recipe is empty");
+    *path = ct_arena_printf(&args->arena, "/dev/fd/%d", copy);
+    return 0;
+}
+
 int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
 {
     int option, rc = 0;
@@ -266,6 +309,8 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
             ct_fail(CT_ECONFIG, "%s: expected one recipe%s%s; `ctitan help %s` shows the arguments",
                     argv[0], optind < argc ? ", but there is also " : "",
                     optind < argc ? argv[optind + 1] : "", argv[0]);
+    if (rc == 0 && optind < argc)
+        rc = copy_stream(args, &argv[optind]);
     if (rc == 0)
         args->path = argv[optind]; /* NULL after the last */
     else
@@ -279,9 +324,10 @@ void args_changes(struct args *args, struct argv *argv)
         const struct change *c = &args->changes[i];
 
         argv_add(&args->arena, argv,
-                 c->apply == ct_recipe_set    ? "--set"
-                 : c->apply == ct_recipe_with ? "--with"
-                                              : "--without",
+                 c->apply == ct_recipe_set     ? "--set"
+                 : c->apply == ct_recipe_with  ? "--with"
+                 : c->apply == ct_recipe_unset ? "--unset"
+                                               : "--without",
                  c->value);
     }
 }

@@ -62,10 +62,10 @@ static int take_number(const char *option, const char *text, int64_t *number)
     return 0;
 }
 
-/* --set, --with, --without: for both sides; --a-set and the like: for one. */
+/* --set, --unset, --with, --without: for both sides; --a-set and the like: for one. */
 static void take_change(struct comparison *c, const char *option, const char *value)
 {
-    static const char *const known[] = {"--set", "--with", "--without"};
+    static const char *const known[] = {"--set", "--unset", "--with", "--without"};
     int side = !strncmp(option, "--a-", 4) ? 0 : !strncmp(option, "--b-", 4) ? 1 : -1;
     const char *plain = side < 0 ? option + 2 : option + 4;
 
@@ -77,7 +77,7 @@ static void take_change(struct comparison *c, const char *option, const char *va
 
 static bool is_change(const char *option)
 {
-    static const char *const known[] = {"set", "with", "without"};
+    static const char *const known[] = {"set", "unset", "with", "without"};
 
     if (strncmp(option, "--", 2))
         return false;

@@ -12,7 +12,9 @@
 
 #include "cli.h"
 
-#define RECIPE_ARGS "RECIPE [--set section.key=value]... [--with PLUGIN]... [--without PLUGIN]..."
+#define RECIPE_ARGS                                                                                \
+    "RECIPE [--set section.key=value]... [--unset section.key]... [--with PLUGIN]... "             \
+    "[--without PLUGIN]..."
 
 const struct verb verbs[] = {
     {"train",
@@ -45,7 +47,8 @@ const struct verb verbs[] = {
      "search for the fastest settings that fit into memory", verb_tune},
     {"compare",
      "A B [-n RANKS] [--runs PAIRS] [--steps N] [--set|--a-set|--b-set SECTION.KEY=VALUE]... "
-     "[--with|--a-with|--b-with PLUGIN]... [--without|..]... [--json]",
+     "[--unset|--a-unset|--b-unset SECTION.KEY]... [--with|--a-with|--b-with PLUGIN]... "
+     "[--without|..]... [--json]",
      "run two recipes in pairs, or read two finished runs: what differs, and which is faster",
      verb_compare},
     {"report", "RUN... [--device NAME] [--out FILE]",

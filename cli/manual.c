@@ -209,22 +209,24 @@ static void print_completion(const struct tables *t)
         print_choices_of(t->verbs.entry[i].usage);
         printf("' ;;\n");
     }
-    printf("    esac\n"
-           "    case $before in\n"
-           "    --set | --a-set | --b-set | --vary)\n"
-           "        words=\"$settings $plugin_settings\"\n"
-           "        compopt -o nospace\n"
-           "        ;;\n"
-           "    --with | --without | --a-with | --b-with) words=$plugins ;;\n"
-           "    help) words=\"$verbs $sections $plugins\" ;;\n"
-           "    check) words=$plugins ;;\n"
-           "    *) ((COMP_CWORD != 2)) || words=$first ;;\n"
-           "    esac\n"
-           "    ((COMP_CWORD != 1)) || words=$verbs\n"
-           "    [[ $word != -* ]] || words=$options\n"
-           "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
-           "}\n"
-           "complete -o default -F _ctitan ctitan\n");
+    printf(
+        "    esac\n"
+        "    case $before in\n"
+        "    --unset | --a-unset | --b-unset) words=\"${settings//=/} ${plugin_settings//=/}\" ;;\n"
+        "    --set | --a-set | --b-set | --vary)\n"
+        "        words=\"$settings $plugin_settings\"\n"
+        "        compopt -o nospace\n"
+        "        ;;\n"
+        "    --with | --without | --a-with | --b-with) words=$plugins ;;\n"
+        "    help) words=\"$verbs $sections $plugins\" ;;\n"
+        "    check) words=$plugins ;;\n"
+        "    *) ((COMP_CWORD != 2)) || words=$first ;;\n"
+        "    esac\n"
+        "    ((COMP_CWORD != 1)) || words=$verbs\n"
+        "    [[ $word != -* ]] || words=$options\n"
+        "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
+        "}\n"
+        "complete -o default -F _ctitan ctitan\n");
 }
 
 bool help_page(const char *which)

@@ -48,6 +48,20 @@ static int refuse(const struct ct_option *o, const char *text, const char *where
                    range);
 }
 
+/* "1e3", "2.5e2": a whole number in scientific form. *end: behind it; text, if it is none. */
+static long long whole_number(const char *text, char **end)
+{
+    double value = strtod(text, end);
+    bool scientific =
+        memchr(text, 'e', (size_t)(*end - text)) || memchr(text, 'E', (size_t)(*end - text));
+
+    if (!scientific || value != floor(value) || fabs(value) > 0x1p53) {
+        *end = (char *)(uintptr_t)text;
+        return 0;
+    }
+    return (long long)value;
+}
+
 static int set_int(const struct ct_option *o, int64_t *field, const char *text, const char *where)
 {
     long long value;
@@ -55,6 +69,8 @@ static int set_int(const struct ct_option *o, int64_t *field, const char *text, 
 
     errno = 0;
     value = strtoll(text, &end, 10);
+    if (end != text && (*end == 'e' || *end == 'E' || *end == '.'))
+        value = whole_number(text, &end);
     if (end == text || *end || isspace((unsigned char)*text) || errno || (double)value < o->min ||
         (double)value > o->max)
         return refuse(o, text, where, (double)value > o->max ? "a smaller integer" : "an integer");

@@ -172,7 +172,7 @@ bool ct_recipe_loads(const struct ct_recipe *recipe, const char *plugin)
     return find_plugin(recipe, plugin) < recipe->plugin_count;
 }
 
-int ct_recipe_with(struct ct_recipe *recipe, const char *plugin)
+static int with_one(struct ct_recipe *recipe, const char *plugin)
 {
     if (!*plugin)
         return ct_fail(CT_ECONFIG, "--with: expected the name of a plugin");
@@ -181,6 +181,23 @@ int ct_recipe_with(struct ct_recipe *recipe, const char *plugin)
     if (!ct_recipe_loads(recipe, plugin))
         add_plugin(recipe, ct_arena_strdup(recipe->arena, plugin), "--with");
     return 0;
+}
+
+/* Call it with each name of a list like "a,b". */
+static int for_each_name(struct ct_recipe *recipe, const char *names,
+                         int (*call)(struct ct_recipe *recipe, const char *name))
+{
+    char *rest = ct_arena_strdup(recipe->arena, names);
+    int rc = 0;
+
+    while (rc == 0 && rest)
+        rc = call(recipe, strsep(&rest, ","));
+    return rc;
+}
+
+int ct_recipe_with(struct ct_recipe *recipe, const char *plugins)
+{
+    return for_each_name(recipe, plugins, with_one);
 }
 
 static void drop_section(struct ct_recipe *recipe, const char *section)
@@ -198,10 +215,15 @@ static void drop_section(struct ct_recipe *recipe, const char *section)
     recipe->section_count = kept;
 }
 
-int ct_recipe_without(struct ct_recipe *recipe, const char *plugin)
+static int without_one(struct ct_recipe *recipe, const char *plugin)
 {
     size_t at = find_plugin(recipe, plugin);
 
+    if (at == recipe->plugin_count && ct_recipe_section(recipe, plugin))
+        return ct_fail(CT_ECONFIG,
+                       "--without %s: that is a section and no plugin; --unset %s leaves its keys "
+                       "out",
+                       plugin, plugin);
     if (at == recipe->plugin_count)
         return ct_fail(CT_ECONFIG, "--without %s: the recipe does not load it%s", plugin,
                        ct_did_you_mean(plugin, recipe->plugins, recipe->plugin_count));
@@ -211,6 +233,28 @@ int ct_recipe_without(struct ct_recipe *recipe, const char *plugin)
         recipe->plugin_sources[i - 1] = recipe->plugin_sources[i];
     }
     recipe->plugin_count--;
+    return 0;
+}
+
+int ct_recipe_without(struct ct_recipe *recipe, const char *plugins)
+{
+    return for_each_name(recipe, plugins, without_one);
+}
+
+int ct_recipe_unset(struct ct_recipe *recipe, const char *name)
+{
+    size_t length = strcspn(name, ".");
+    const char *section = ct_arena_printf(recipe->arena, "%.*s", (int)length, name);
+    struct ct_setting *s = name[length] ? ct_recipe_find(recipe, section, name + length + 1) : NULL;
+
+    if (!strcmp(section, "plugins"))
+        return ct_fail(CT_ECONFIG, "--unset %s: --without PLUGIN leaves plugins out", name);
+    if (name[length] ? !s : !ct_recipe_section(recipe, section))
+        return ct_fail(CT_ECONFIG, "--unset %s: the recipe does not set it", name);
+    if (s)
+        *s = recipe->settings[--recipe->count];
+    else
+        drop_section(recipe, section);
     return 0;
 }
 

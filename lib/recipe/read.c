@@ -18,7 +18,6 @@
 #include "settings.h"
 
 #define NAME_MAX_LENGTH 48 /* inih's own buffers hold 49 characters */
-#define FILE_MAX_SIZE ((size_t)256 << 10)
 
 struct reader {
     struct ct_recipe *recipe;
@@ -297,7 +296,7 @@ int ct_recipe_read(struct ct_arena *arena, const char *path, struct ct_recipe **
 {
     char *text;
     size_t size;
-    int rc = ct_file_read(arena, path, FILE_MAX_SIZE, &text, &size);
+    int rc = ct_file_read(arena, path, CT_RECIPE_FILE, &text, &size);
 
     if (rc < 0)
         return rc == CT_ENOENT ? rc : CT_ECONFIG;

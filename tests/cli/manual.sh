@@ -43,7 +43,8 @@ completes 'ctitan tr' train
 completes './ctitan pl' plan plugins
 completes 'ctitan flig' flight
 completes 'ctitan train x.ini --max' --max-restarts
-completes 'ctitan compare a b --a-' --a-set --a-with
+completes 'ctitan compare a b --a-' --a-set --a-unset --a-with
+completes 'ctitan train x.ini --unset training.st' training.steps
 completes 'ctitan train x.ini --set adamw.bet' adamw.beta1= adamw.beta2=
 completes 'ctitan train x.ini --set training.st' training.steps=
 completes 'ctitan train x.ini --with fs' fsdp

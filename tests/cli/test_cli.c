@@ -375,6 +375,26 @@ static void without_metrics_only_the_last_line_is_said(void **state)
     assert_int_equal(access(ct_arena_printf(&arena, "%s/quiet/metrics.jsonl", folder), F_OK), -1);
 }
 
+/* Ranks and restarts read the recipe again, which a pipe gives only once. */
+static void a_recipe_comes_from_a_pipe(void **state)
+{
+    struct result r;
+
+    (void)state;
+    r = run("train - -n 2 --with local,fsdp --set training.steps=2e0 "
+            "--set job.dump_folder=piped < r.ini");
+    if (r.status)
+        fail_msg("train -: %s", r.err);
+    assert_has(r.err, "done: 2 steps");
+    assert_int_equal(mkfifo(ct_arena_printf(&arena, "%s/pipe", folder), 0600), 0);
+    assert_int_equal(system(ct_arena_printf(&arena, "cd %s && cat r.ini > pipe &", folder)), 0);
+    r = run("plan pipe");
+    assert_has(r.out, "tokens per step");
+    r = run("plan - < /dev/null");
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, "-: the recipe is empty");
+}
+
 static void validation_is_logged(void **state)
 {
     struct result r = run("train %R --set validation.freq=7 --set validation.steps=2 "
@@ -1082,6 +1102,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_resolved_recipe_trains_the_same),
         cmocka_unit_test(generating_says_whose_weights_it_takes),
         cmocka_unit_test(without_metrics_only_the_last_line_is_said),
+        cmocka_unit_test(a_recipe_comes_from_a_pipe),
         cmocka_unit_test(validation_is_logged),
         cmocka_unit_test(validation_that_ends_early_says_so_once),
         cmocka_unit_test(a_batch_without_labels_is_a_case_of_non_finite),

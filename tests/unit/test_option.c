@@ -41,13 +41,15 @@ static void good_values_are_taken(void **state)
     (void)state;
     assert_int_equal(ct_options_set(table, &c, "fused", "true", "x"), 0);
     assert_int_equal(ct_options_set(table, &c, "steps", "1000000000000000", "x"), 0);
+    assert_int_equal(c.steps, 1000000000000000);
+    assert_int_equal(ct_options_set(table, &c, "steps", "2.5e3", "x"), 0);
     assert_int_equal(ct_options_set(table, &c, "lr", "0.5", "x"), 0);
     assert_int_equal(ct_options_set(table, &c, "norm", "inf", "x"), 0);
     assert_true(isinf(c.norm));
     assert_int_equal(ct_options_set(table, &c, "path", "", "x"), 0);
     assert_int_equal(ct_options_set(table, &c, "policy", "skip", "x"), 0);
     assert_true(c.fused);
-    assert_int_equal(c.steps, 1000000000000000);
+    assert_int_equal(c.steps, 2500);
     assert_true(c.lr == 0.5);
     assert_string_equal(c.path, "");
     assert_string_equal(c.policy, "skip");
@@ -62,7 +64,10 @@ static void bad_values_say_what_was_expected(void **state)
         {"fused", "True", "expected one of true, false"},
         {"fused", "", "expected one of true, false"},
         {"steps", "abc", "expected an integer, at least 1"},
-        {"steps", "1e3", "expected an integer"},
+        {"steps", "1e-3", "expected an integer"},
+        {"steps", "1.5e0", "expected an integer"},
+        {"steps", "0x1e3", "expected an integer"},
+        {"steps", "1e300", "expected an integer"},
         {"steps", "10.0", "expected an integer"},
         {"steps", " 10", "expected an integer"},
         {"steps", "10 ", "expected an integer"},

@@ -248,6 +248,29 @@ static void the_command_line_wins(void **state)
     assert_int_equal(ct_recipe_without(r, "c"), 0);
     assert_int_equal(r->plugin_count, 2);
     assert_null(ct_recipe_get(r, "c", "x"));
+    assert_int_equal(ct_recipe_with(r, "g,h"), 0);
+    assert_string_equal(r->plugins[3], "h");
+    assert_int_equal(ct_recipe_without(r, "e,g"), 0);
+    assert_int_equal(r->plugin_count, 2);
+    ct_arena_finish(&arena);
+}
+
+static void keys_and_sections_are_left_out(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_recipe *r = read_text(&arena, "[plugins]\nload = a\n[training]\nsteps = 1\n"
+                                            "seed = 2\n[lr_scheduler]\nwarmup_steps = 3\n");
+
+    (void)state;
+    assert_int_equal(ct_recipe_unset(r, "training.steps"), 0);
+    assert_null(ct_recipe_get(r, "training", "steps"));
+    assert_string_equal(ct_recipe_get(r, "training", "seed"), "2");
+    assert_int_equal(ct_recipe_unset(r, "lr_scheduler"), 0);
+    assert_null(ct_recipe_get(r, "lr_scheduler", "warmup_steps"));
+    assert_fails(ct_recipe_unset(r, "training.steps"), CT_ECONFIG, "the recipe does not set it");
+    assert_fails(ct_recipe_unset(r, "lr_scheduler"), CT_ECONFIG, "the recipe does not set it");
+    assert_fails(ct_recipe_unset(r, "plugins.load"), CT_ECONFIG, "--without PLUGIN");
+    assert_fails(ct_recipe_without(r, "training"), CT_ECONFIG, "--unset training");
     ct_arena_finish(&arena);
 }
 
@@ -265,6 +288,7 @@ static void bad_arguments_are_refused(void **state)
     assert_fails(ct_recipe_without(r, "adam"), CT_ECONFIG, "did you mean adamw?");
     assert_fails(ct_recipe_without(r, "cpu"), CT_ECONFIG, "--without cpu: the recipe does not");
     assert_fails(ct_recipe_with(r, ""), CT_ECONFIG, "--with");
+    assert_fails(ct_recipe_with(r, "a,"), CT_ECONFIG, "--with");
     assert_fails(ct_recipe_with(r, "\xe9"), CT_ECONFIG, "UTF-8");
     assert_int_equal(r->count, 1);
     ct_arena_finish(&arena);
@@ -550,6 +574,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_resolved_recipe_is_complete_and_reads_back),
         cmocka_unit_test(the_resolved_recipe_of_a_plugins_schedule_reads_back),
         cmocka_unit_test(defaults_are_torchtitans),
+        cmocka_unit_test(keys_and_sections_are_left_out),
         cmocka_unit_test(random_text_is_refused_or_sound),
     };
 

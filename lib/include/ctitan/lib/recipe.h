@@ -44,6 +44,8 @@ struct ct_recipe {
     size_t plugin_count, plugin_room;
 };
 
+#define CT_RECIPE_FILE ((size_t)256 << 10) /* most bytes of a recipe */
+
 /* Read the file. CT_ECONFIG with "path:line: ..."; CT_ENOENT. */
 CT_API int ct_recipe_read(struct ct_arena *arena, const char *path, struct ct_recipe **recipe);
 /* The same from text; path appears in messages. */
@@ -52,12 +54,16 @@ CT_API int ct_recipe_parse(struct ct_arena *arena, const char *path, const char 
 
 /* Apply "section.key=value" from the command line; it overrides the file. */
 CT_API int ct_recipe_set(struct ct_recipe *recipe, const char *assignment);
-/* Add a plugin to [plugins] load unless it is listed. CT_ECONFIG: the name is empty. */
-CT_API int ct_recipe_with(struct ct_recipe *recipe, const char *plugin);
+/* Add plugins, "a" or "a,b", to [plugins] load unless they are listed. CT_ECONFIG: a name is
+   empty. */
+CT_API int ct_recipe_with(struct ct_recipe *recipe, const char *plugins);
 /* Whether the plugin is in the list, by its name or its file. */
 CT_API bool ct_recipe_loads(const struct ct_recipe *recipe, const char *plugin);
-/* Drop the plugin and its section. CT_ECONFIG: it is not in the list. */
-CT_API int ct_recipe_without(struct ct_recipe *recipe, const char *plugin);
+/* Drop plugins, "a" or "a,b", and their sections. CT_ECONFIG: one is not in the list. */
+CT_API int ct_recipe_without(struct ct_recipe *recipe, const char *plugins);
+/* Leave out a key, "section.key", or all keys of a section. CT_ECONFIG: the recipe does not set
+   it. */
+CT_API int ct_recipe_unset(struct ct_recipe *recipe, const char *name);
 
 /* The value of a key, or NULL. For the few keys that are needed before plugins are loaded. */
 CT_API const char *ct_recipe_get(const struct ct_recipe *recipe, const char *section,
