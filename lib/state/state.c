@@ -1,11 +1,34 @@
 /*
  * The host's access to parameters and states: boxes of shards, and copies while steps run.
  */
+#include <assert.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/state.h>
+
+#define PREFIXES 16
+
+static const char *prefixes[PREFIXES];
+
+void ct_state_follow(const char *prefix)
+{
+    int i = 0;
+
+    while (i < PREFIXES && prefixes[i] && strcmp(prefixes[i], prefix) != 0)
+        i++;
+    assert(i < PREFIXES);
+    prefixes[i] = prefix;
+}
+
+const char *ct_state_followed(const char *name)
+{
+    for (int i = 0; i < PREFIXES && prefixes[i]; i++)
+        if (!strncmp(name, prefixes[i], strlen(prefixes[i])))
+            return name + strlen(prefixes[i]);
+    return NULL;
+}
 
 /* ---- which rank holds what ---- */
 

@@ -150,9 +150,11 @@ struct check {
     struct ct_run *run;
     const struct ckpt *c;
     const struct ckpt_load *load;
-    const struct ct_state **state; /* by tensor of the checkpoint; NULL: the run has none */
+    const struct ct_state **state;    /* by tensor of the checkpoint; NULL: the run has none */
+    const struct ct_state **follower; /* the same: a state that begins as that parameter; or NULL */
     int count;
     bool weights; /* they do not fit either */
+    bool follows; /* some states do */
     char first[256];
 };
 
@@ -191,6 +193,21 @@ static const char *shape_text(int ndim, const int64_t *sizes, char text[128])
     return text;
 }
 
+/* Whether a state begins as a parameter of the checkpoint. */
+static bool follows(struct check *k, const struct ct_state *s)
+{
+    const char *param = ct_state_followed(s->name);
+    const struct ckpt_tensor *t = param ? ckpt_find(k->c, param) : NULL;
+
+    if (t && k->run->rank == 0 && !k->follows)
+        ct_info("the states %.*s* are not loaded, and begin as the weights of %s",
+                (int)(param - s->name), s->name, k->c->path);
+    if (t)
+        k->follower[t - k->c->tensors] = s;
+    k->follows |= t != NULL;
+    return t != NULL;
+}
+
 static void compare_state(struct check *k, const struct ct_state *s)
 {
     const struct ckpt_tensor *t = ckpt_find(k->c, s->name);
@@ -199,6 +216,8 @@ static void compare_state(struct check *k, const struct ct_state *s)
 
     if (!t && k->load->lacking &&
         ct_stored_absent(ct_stored_rule(k->run->model_ops->stored, s->name)))
+        return;
+    if (!t && follows(k, s))
         return;
     if (!t) {
         k->weights |= weight;
@@ -224,6 +243,8 @@ static int compare_all(struct check *k)
     for (size_t i = 0; i < k->run->state_count; i++)
         if (wanted(k->load, k->run->states[i].role))
             compare_state(k, &k->run->states[i]);
+        else
+            follows(k, &k->run->states[i]);
     for (size_t i = 0; i < k->c->tensor_count; i++)
         if (wanted(k->load, k->c->tensors[i].role) && !k->state[i]) {
             k->weights |= k->c->tensors[i].role == CT_ROLE_PARAM;
@@ -245,6 +266,8 @@ struct fill {
     struct ct_run *run;
     const struct ckpt *c;
     const struct ct_state **state; /* by tensor of the checkpoint; NULL: not wanted */
+    const struct ct_state *
+        *follower; /* filled with the same, or NULL; shards are the parameter's */
 };
 
 static const struct ct_state *state_of(const struct fill *f, const struct ckpt_box *box)
@@ -276,11 +299,9 @@ static bool want(void *context, const struct ckpt_box *box, size_t *from, size_t
     return true;
 }
 
-static int put(void *context, const struct ckpt_box *box, const int64_t *offset,
-               const int64_t *shape, const void *data)
+static int put_state(const struct fill *f, const struct ct_state *s, const struct ckpt_box *box,
+                     const int64_t *offset, const int64_t *shape, const void *data)
 {
-    const struct fill *f = context;
-    const struct ct_state *s = state_of(f, box);
     struct ct_weight weight = {box->name, box->dtype, box->ndim, {0}, data};
     int64_t count = 1, zero[CT_MAX_DIMS] = {0};
     void *converted;
@@ -298,6 +319,16 @@ static int put(void *context, const struct ckpt_box *box, const int64_t *offset,
         rc = ct_run_fill(f->run, s, offset, shape, converted);
     free(converted);
     return rc;
+}
+
+static int put(void *context, const struct ckpt_box *box, const int64_t *offset,
+               const int64_t *shape, const void *data)
+{
+    const struct fill *f = context;
+    const struct ct_state *follower = f->follower[box->tensor - f->c->tensors];
+    int rc = put_state(f, state_of(f, box), box, offset, shape, data);
+
+    return rc == 0 && follower ? put_state(f, follower, box, offset, shape, data) : rc;
 }
 
 static void restore_kept(struct ct_run *run, const struct ckpt *c)
@@ -355,8 +386,10 @@ int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *
     struct ct_arena scratch = {0};
     const struct ct_state **state =
         ct_arena_array(&scratch, const struct ct_state *, c->tensor_count + 1);
-    struct check check = {.run = run, .c = c, .load = load, .state = state};
-    struct fill fill = {run, c, state};
+    const struct ct_state **follower =
+        ct_arena_array(&scratch, const struct ct_state *, c->tensor_count + 1);
+    struct check check = {.run = run, .c = c, .load = load, .state = state, .follower = follower};
+    struct fill fill = {run, c, state, follower};
     struct ct_progress *p = &run->progress;
     int rc = compare_all(&check);
 

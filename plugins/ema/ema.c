@@ -1,7 +1,8 @@
 /*
  * Exponential moving average of the weights (Polyak and Juditsky 1992): a state "ema.NAME" beside
  * each parameter, moved towards it after each update. It is saved, sharded and offloaded like a
- * state of the optimizer. Validation and a saved folder use it where that is asked for.
+ * state of the optimizer, and begins as the weights where a checkpoint has none. Validation and a
+ * saved folder use it where that is asked for.
  */
 #include <string.h>
 #include <sys/stat.h>
@@ -10,6 +11,7 @@
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/lib/state.h>
 #include <ctitan/lib/stored.h>
 #include <ctitan/log.h>
 #include <ctitan/op_author.h>
@@ -132,6 +134,7 @@ static int add_averages(struct ct_graph *graph, struct ct_run *r)
     int rc = 0;
 
     (void)r;
+    ct_state_follow(PREFIX);
     init.why = b.why = "average of the weights";
     for (size_t i = 0; rc == 0 && i < count; i++)
         if (graph->values[i]->role == CT_ROLE_PARAM)
@@ -151,23 +154,45 @@ static const struct ct_transform averages = {
 
 /* ---- validation ---- */
 
+/* The average in the place of a parameter of another dtype is cast to it, once a step. */
+static int cast_average(struct ct_graph *graph, struct ct_value *v, enum ct_dtype average)
+{
+    struct ct_builder b = ct_pre_builder(graph);
+    enum ct_dtype dtype = v->dtype;
+    struct ct_value *cast;
+
+    v->dtype = average;
+    b.why = "ema: the model computes in another dtype than averages have";
+    cast = ct_cast(&b, ct_arena_printf(graph->arena, "%s.cast", v->name), v, dtype);
+    if (!cast)
+        return b.status;
+    cast->sharding = v->sharding;
+    ct_for_each_use_safe (use, v)
+        if (use->op != cast->producer && use->op->section->part != CT_PART_INIT)
+            ct_op_set_input(use->op, use->index, cast);
+    return 0;
+}
+
 /* Validation's graph borrows the memory of parameters by their names. */
 static int use_averages(struct ct_graph *graph, struct ct_run *r)
 {
-    for (size_t i = 0; config.validate && r->graph && r->graph != graph && i < graph->value_count;
+    size_t count = graph->value_count;
+    int rc = 0;
+
+    for (size_t i = 0; config.validate && r->graph && r->graph != graph && rc == 0 && i < count;
          i++) {
         struct ct_value *v = graph->values[i], *average;
 
         if (v->role != CT_ROLE_PARAM)
             continue;
         average = ct_graph_find(r->graph, name_of(graph, v));
-        if (average && average->dtype != v->dtype)
-            return ct_fail(CT_ECONFIG, "[ema] validate: %s is %s, and its average %s", v->name,
-                           ct_dtype_name(v->dtype), ct_dtype_name(average->dtype));
-        if (average)
-            ct_value_rename(graph, v, average->name);
+        if (!average)
+            continue;
+        ct_value_rename(graph, v, average->name);
+        if (average->dtype != v->dtype)
+            rc = cast_average(graph, v, average->dtype);
     }
-    return 0;
+    return rc;
 }
 
 static const struct ct_transform validated = {

@@ -35,13 +35,21 @@ decay = 0.5
 validate = true
 END
 
-# run NAME SETTING...: trains into $work/NAME.
+# run NAME SETTING...: trains into $work/NAME; with --without ema as settings, without it.
 run() {
     name=$1
     shift
-    for setting; do shift; set -- "$@" --set "$setting"; done
-    "$ctitan" train "$work/recipe.ini" -n 4 --set job.dump_folder="$work/$name" --set model.save_to="$work/$name/weights" \
-        --set ema.save_to="$work/$name/average" "$@" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+    average="--set ema.save_to=$work/$name/average"
+    for setting; do
+        shift
+        case $setting in
+        --without) average=--without ;;
+        ema) average="--without ema" ;;
+        *) set -- "$@" --set "$setting" ;;
+        esac
+    done
+    # shellcheck disable=SC2086
+    "$ctitan" train "$work/recipe.ini" -n 4 --set job.dump_folder="$work/$name" --set model.save_to="$work/$name/weights" $average "$@" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 }
 validated() { sed -n 's/.*"validation_loss": *\([^,}]*\).*/\1/p' "$work/$1/metrics.jsonl" | tail -1; }
 
@@ -62,4 +70,23 @@ rm -rf "$work/whole/checkpoint/step-4" "$work/whole/average"
 run whole
 grep -q 'step-2' "$work/log"
 "$same" "$work/whole/average" "$work/exported"
+# In bfloat16 the average, which is float32, is cast.
+run bfloat16 training.dtype=bfloat16 ema.decay=0
+run weights training.dtype=bfloat16 ema.validate=false
+[ "$(validated bfloat16)" = "$(validated weights)" ]
+run averages training.dtype=bfloat16
+[ "$(validated bfloat16)" != "$(validated averages)" ]
+
+# A run that had no average gets one that begins as its weights, and keeps its moments. With a learning rate of 0 the average of
+# the ninth step is half of these and half of the same.
+losses() { sed -n 's/.*"loss": *\([^,]*\),.*/\1/p' "$work/$1/metrics.jsonl" | tail -1; }
+run begun training.steps=8 validation.freq=0 --without ema
+cp -r "$work/begun" "$work/still"
+cp -r "$work/begun" "$work/more"
+run begun training.steps=10 validation.freq=0 --without ema
+run more training.steps=10 validation.freq=0
+grep -q 'states ema\.\* are not loaded, and begin as the weights of' "$work/log"
+[ "$(losses begun)" = "$(losses more)" ]
+run still training.steps=9 validation.freq=0 adamw.lr=0
+"$same" "$work/still/average" "$work/still/weights"
 echo "averages of $model"

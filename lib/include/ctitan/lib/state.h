@@ -10,6 +10,12 @@
 
 CT_BEGIN_DECLS
 
+/* From now on a state whose name is `prefix` and that of a parameter follows the parameter: where a
+   checkpoint has no such state, it begins with the weights. The prefix is not copied. */
+CT_API void ct_state_follow(const char *prefix);
+/* The name of the parameter that a state of this name follows, within it; NULL: none. */
+CT_API const char *ct_state_followed(const char *name);
+
 /* The state called name, or NULL. */
 CT_API const struct ct_state *ct_run_state(const struct ct_run *run, const char *name);
 /* The shard of a rank: its shape, and its offset in the whole (each may be NULL). False: the rank
