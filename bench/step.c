@@ -152,14 +152,14 @@ static const struct ct_hook clock_hook = {.size = sizeof(struct ct_hook),
 
 static struct machine_op product_of(const struct ct_instruction *i)
 {
-    return machine_op(i->op, i->launch.in, i->launch.out);
+    return machine_op(i->op, i->lowered->launch.in, i->lowered->launch.out);
 }
 
 /* Those that a mixture needs: three forward, and two gradients of each. */
 static double products_of_experts(const struct ct_instruction *i, enum ct_dtype dtype)
 {
     const char *type = strstr(i->op->type->name, "experts");
-    const struct ct_tensor *ids = i->launch.in, *gate;
+    const struct ct_tensor *ids = i->lowered->launch.in, *gate;
     int64_t experts, rows, f, n;
     double forward, dx, dw;
 

@@ -78,11 +78,11 @@ static size_t sum_traffic(const struct ct_run *run, struct traffic *list)
     for (size_t n = 0; n < run->program->step_count; n++) {
         const struct ct_instruction *i = &run->program->step[n];
 
-        if (i->sent > 0) {
+        if (i->lowered->sent > 0) {
             struct traffic *t = traffic_of(run, list, &count, i->op);
 
             t->calls++;
-            t->bytes += i->sent;
+            t->bytes += i->lowered->sent;
         }
     }
     return count;
@@ -122,7 +122,7 @@ static int64_t count_groups(const struct ct_program *p)
 
     for (size_t n = 0; n < p->step_count && count < (int)CT_COUNT(group); n++) {
         const struct ct_instruction *at = &p->step[n];
-        ct_axes axes = at->sent > 0 ? ct_op_axes(at->op, "axes") : 0;
+        ct_axes axes = at->lowered->sent > 0 ? ct_op_axes(at->op, "axes") : 0;
 
         for (i = 0; i < count && (group[i].axes != axes || group[i].stream != at->stream); i++)
             ;

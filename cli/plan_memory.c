@@ -109,7 +109,7 @@ static size_t collect(const struct ct_program *p, int64_t at, struct kind *list)
         const struct ct_buffer *b = &p->buffers[i];
         char name[128] = "workspace";
 
-        if (b->space != CT_SPACE_DEVICE || b->first == INT64_MIN || b->first > at || b->last < at)
+        if (b->space != CT_SPACE_DEVICE || b->first == INT32_MIN || b->first > at || b->last < at)
             continue;
         if (b->value)
             generalise(b->value->name, name, sizeof(name));

@@ -80,7 +80,7 @@ static void time_events(struct ct_run *run, struct result *r)
     r->op = time_pairs(&(struct ct_event_data){.run = run,
                                                .program = run->program,
                                                .instruction = i,
-                                               .launch = &i->launch,
+                                               .launch = &i->lowered->launch,
                                                .section = i->op->section->name,
                                                .microbatch = i->microbatch},
                        CT_EVENT_OP_BEGIN, CT_EVENT_OP_END);

@@ -83,7 +83,7 @@ static void add_step(const struct ct_program *p)
             hidden += computes(&p->step[k]) ? shared(all.of[n], all.of[k]) : 0;
         all.exchanged += took;
         all.exposed += took - hidden;
-        all.sent += p->step[n].sent;
+        all.sent += p->step[n].lowered->sent;
     }
     all.steps++;
 }

@@ -16,8 +16,7 @@ struct ordering {
     struct ct_segments segments;
     struct ct_arena *arena;
     int64_t seen[CT_STREAMS][CT_STREAMS]; /* [of][by]: newest instruction known to be done */
-    int64_t (*before)[CT_STREAMS]; /* by instruction: `seen` of its stream when it was queued */
-    size_t *workspace_end;         /* by instruction; 0: none */
+    int32_t (*before)[CT_STREAMS]; /* by instruction: `seen` of its stream when it was queued */
 };
 
 static void raise_to(int64_t *need, const int64_t *to)
@@ -54,24 +53,17 @@ static size_t extent(const struct ct_tensor *t)
     return (size_t)(last + 1) * ct_dtype_size(t->dtype);
 }
 
-static void touch_tensor(struct ordering *o, int64_t n, int s, const struct ct_value *v,
+static void touch_tensor(struct ordering *o, int64_t n, int operand, const struct ct_value *v,
                          const struct ct_tensor *t, bool write, int64_t *need)
 {
-    size_t begin = (size_t)(uintptr_t)t->data;
+    const struct ct_instruction *i = &o->p->step[n];
+    size_t begin;
 
     if (ct_program_borrows(o->p, v))
         return;
-    touch(o, n, s, begin, begin + (v->opaque_bytes ? v->opaque_bytes : extent(t)), write, need);
-}
-
-static void find_workspaces(struct ordering *o)
-{
-    const struct ct_program *p = o->p;
-
-    o->workspace_end = ct_arena_array(o->arena, size_t, p->step_count + 1);
-    for (size_t b = 0; b < p->buffer_count; b++)
-        if (p->buffers[b].category == CT_CATEGORY_WORKSPACE && p->buffers[b].first >= 0)
-            o->workspace_end[p->buffers[b].first] = p->buffers[b].offset + p->buffers[b].bytes;
+    begin = ct_instruction_offset(o->p, i, operand);
+    touch(o, n, i->stream, begin, begin + (v->opaque_bytes ? v->opaque_bytes : extent(t)), write,
+          need);
 }
 
 /* Does stream s know that instruction need[t] of stream t is done, or will it, after another wait
@@ -107,7 +99,8 @@ static void order_after(struct ordering *o, struct ct_instruction *i, const int6
         if (need[t] > seen[t])
             seen[t] = need[t];
     }
-    memcpy(o->before[i - o->p->step], seen, sizeof(*o->before));
+    for (int t = 0; t < CT_STREAMS; t++)
+        o->before[i - o->p->step][t] = (int32_t)seen[t];
     if (count == 0)
         return;
     waits[count++] = -1;
@@ -122,6 +115,21 @@ static bool one_stream(const struct ct_program *p)
     return true;
 }
 
+static void touch_all(struct ordering *o, int64_t n, int64_t *need)
+{
+    const struct ct_instruction *i = &o->p->step[n];
+    const struct ct_launch *l = &i->lowered->launch;
+    size_t workspace = ct_instruction_offset(o->p, i, l->ins + l->outs);
+
+    for (int k = 0; k < l->ins; k++)
+        if (l->in[k].ndim >= 0)
+            touch_tensor(o, n, k, i->op->in[k], &l->in[k], ct_op_mutates(i->op, k), need);
+    for (int k = 0; k < l->outs; k++)
+        touch_tensor(o, n, l->ins + k, i->op->out[k], &l->out[k], true, need);
+    if (workspace != SIZE_MAX)
+        touch(o, n, i->stream, workspace, workspace + i->lowered->workspace, true, need);
+}
+
 void ct_lower_events(struct ct_program *p, struct ct_arena *scratch)
 {
     struct ordering o = {.p = p, .arena = scratch};
@@ -130,21 +138,13 @@ void ct_lower_events(struct ct_program *p, struct ct_arena *scratch)
         return;
     memset(o.seen, -1, sizeof(o.seen));
     o.before = ct_arena_alloc(scratch, sizeof(*o.before) * p->step_count);
-    find_workspaces(&o);
     ct_segments_init(&o.segments, scratch);
     for (size_t n = 0; n < p->step_count; n++) {
         struct ct_instruction *i = &p->step[n];
         int64_t need[CT_STREAMS];
 
         memset(need, -1, sizeof(need));
-        for (int k = 0; k < i->launch.ins; k++)
-            if (i->launch.in[k].ndim >= 0)
-                touch_tensor(&o, (int64_t)n, i->stream, i->op->in[k], &i->launch.in[k],
-                             ct_op_mutates(i->op, k), need);
-        for (int k = 0; k < i->launch.outs; k++)
-            touch_tensor(&o, (int64_t)n, i->stream, i->op->out[k], &i->launch.out[k], true, need);
-        if (i->workspace != SIZE_MAX)
-            touch(&o, (int64_t)n, i->stream, i->workspace, o.workspace_end[n], true, need);
+        touch_all(&o, (int64_t)n, need);
         order_after(&o, i, need);
     }
 }

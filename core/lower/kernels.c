@@ -75,8 +75,7 @@ const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op
     return kernel ? kernel : host_kernel(l, op);
 }
 
-/* Where v lies in its buffer, as a number that is different for each buffer. */
-static void *location(const struct ct_lowering *l, const struct ct_value *v)
+void *ct_lower_location(const struct ct_lowering *l, const struct ct_value *v)
 {
     uint64_t buffer = (uint64_t)l->root[v->id] + 1;
 
@@ -88,14 +87,29 @@ static void locate(const struct ct_lowering *l, const struct ct_op *op, struct c
 {
     for (int i = 0; i < op->ins; i++)
         if (op->in[i])
-            ((struct ct_tensor *)p->in)[i].data = location(l, op->in[i]);
+            ((struct ct_tensor *)p->in)[i].data = ct_lower_location(l, op->in[i]);
     for (int i = 0; i < op->outs; i++)
-        ((struct ct_tensor *)p->out)[i].data = location(l, op->out[i]);
+        ((struct ct_tensor *)p->out)[i].data = ct_lower_location(l, op->out[i]);
 }
 
-int ct_lower_choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowered_op *lowered)
+/* The op's tensors, at their offsets in buffers. */
+static const struct ct_tensor *tensors(struct ct_lowering *l, struct ct_value *const *values,
+                                       int count)
 {
-    struct ct_prepare p = {.accumulate = lowered->accumulate};
+    struct ct_tensor *t = ct_arena_array(l->arena, struct ct_tensor, count);
+
+    for (int i = 0; i < count; i++)
+        if (values[i])
+            t[i] = l->program->tensors[values[i]->id];
+        else
+            t[i].ndim = -1;
+    return t;
+}
+
+int ct_lower_choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowered_op *of)
+{
+    struct ct_lowered *lowered = &of->lowered;
+    struct ct_prepare p = {.accumulate = of->accumulate};
     int rc;
 
     lowered->kernel = ct_lower_find_kernel(l, op, &p);
@@ -105,11 +119,19 @@ int ct_lower_choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lo
     rc = lowered->kernel->prepare ? lowered->kernel->prepare(&p) : 0;
     if (rc < 0)
         return ct_context(rc, "preparing kernel %s of %s", lowered->kernel->name, op->type->name);
-    lowered->state = p.state;
     lowered->workspace = p.workspace;
     lowered->group = p.group;
-    if (op->type->flops)
-        lowered->flops = op->type->flops(op, p.in, p.out);
     lowered->sent = ct_op_sent(op, p.mesh, p.in, p.out);
+    lowered->launch = (struct ct_launch){.op = op,
+                                         .in = tensors(l, op->in, op->ins),
+                                         .out = tensors(l, op->out, op->outs),
+                                         .ins = op->ins,
+                                         .outs = op->outs,
+                                         .state = p.state,
+                                         .rank = p.rank,
+                                         .mesh = p.mesh,
+                                         .graph = p.graph};
+    if (op->type->flops)
+        of->flops = op->type->flops(op, p.in, p.out);
     return 0;
 }

@@ -1,8 +1,8 @@
 /*
  * Interface between the sources of lowering. sums.c finds sums, place.c decides which values share
  * memory and with what strides, kernels.c finds the kernels of ops, order.c sorts ops by their
- * sections, lower.c expands the order into instructions, plan.c gives buffers their offsets, and
- * events.c orders the streams.
+ * sections, lower.c expands the order, emit.c makes an op's instructions, plan.c gives buffers their
+ * offsets, and events.c orders the streams.
  */
 #ifndef CT_LOWER_H
 #define CT_LOWER_H
@@ -12,16 +12,21 @@
 #define CT_NO_BUFFER (-1)
 #define CT_OFFSET_BITS 40 /* of a location; those above are the number of a buffer */
 
+/* How an op runs where it adds these outputs to sums. */
+struct ct_lowered_form {
+    struct ct_lowered lowered;
+    uint32_t add, apart; /* outputs that are added; those of them that other instructions add */
+    struct ct_lowered_form *next;
+};
+
 /* What lowering knows of an op, the same for every microbatch. */
 struct ct_lowered_op {
     bool in_place; /* nothing to run: the values share memory */
-    const struct ct_kernel *kernel;
-    void *state;
-    struct ct_group *group; /* of a collective */
-    size_t workspace;
-    uint32_t accumulate; /* outputs that are added to what is there, if something is */
+    struct ct_lowered lowered;
+    struct ct_lowered_form *forms; /* that occur */
+    struct ct_lowered **sums;      /* by output: what adds a term to it; NULL: none yet */
+    uint32_t accumulate;           /* outputs that are added to what is there, if something is */
     double flops;
-    double sent;   /* bytes sent by a collective */
     int32_t order; /* position in the graph */
 };
 
@@ -52,6 +57,17 @@ struct ct_lowering {
     bool *listed;                 /* by section id: is in the order */
 };
 
+/* The list of instructions that grows while the order is expanded. */
+struct ct_expansion {
+    struct ct_lowering *l;
+    struct ct_instruction *item;
+    size_t count, room, buffer_room, lowered_room;
+    bool init;
+    int32_t start;           /* number of the first instruction; negative in init */
+    size_t last[CT_STREAMS]; /* 1 + the stream's last instruction; 0: none. See keep_beside */
+    bool *begun;             /* by slot of a sum: some term of it is there */
+};
+
 /* Report faults in the order by name: a section that is missing, repeated, or not of the graph. */
 int ct_lower_check_order(struct ct_lowering *l);
 
@@ -68,6 +84,26 @@ const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op
                                              struct ct_prepare *p);
 /* Find the op's kernel and prepare it. CT_ENOENT: the device has none. */
 int ct_lower_choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowered_op *lowered);
+/* Where v lies in its buffer, as a number that is different for each buffer: for `prepare`. */
+void *ct_lower_location(const struct ct_lowering *l, const struct ct_value *v);
+
+/* Position of a value and a microbatch in program->buffer_of. */
+size_t ct_lower_slot(const struct ct_program *p, const struct ct_value *v, int microbatch);
+/* Does v exist once for each microbatch? */
+bool ct_lower_per_microbatch(const struct ct_lowering *l, const struct ct_value *v);
+/* The buffer of v for a microbatch; if absent, it is created, alive from instruction `at`. */
+int32_t ct_lower_buffer(struct ct_expansion *x, const struct ct_value *v, int microbatch,
+                        int32_t at);
+/* Whether a term of the sum that v belongs to is there. */
+bool *ct_lower_begun(struct ct_expansion *x, const struct ct_value *v, int microbatch);
+/* The buffers that an instruction reads are not reused until `last`. */
+void ct_lower_keep_inputs(struct ct_expansion *x, const struct ct_instruction *i, int32_t last);
+/* Append the instructions of the op at position n of the graph. */
+int ct_lower_emit(struct ct_expansion *x, size_t n, int item, int microbatch);
+/* At most as many instructions, and new buffers, are emitted for the op at position n. */
+size_t ct_lower_most_instructions(const struct ct_lowering *l, size_t n);
+size_t ct_lower_most_buffers(const struct ct_lowering *l, size_t n);
+
 /* Assign an offset to every buffer; fill the program's byte counts. */
 void ct_lower_plan(struct ct_program *program, struct ct_arena *scratch);
 /* Add signals and waits between streams. */

@@ -19,7 +19,7 @@ static size_t align(size_t bytes)
 
 static bool lives_always(const struct ct_buffer *b)
 {
-    return b->first == INT64_MIN && b->last == INT64_MAX;
+    return b->first == INT32_MIN && b->last == INT32_MAX;
 }
 
 /* Free gaps below `end`, no two adjacent. */
@@ -114,45 +114,52 @@ static size_t take(struct gaps *g, size_t bytes)
     return offset;
 }
 
-struct event {
-    int64_t at;
-    struct ct_buffer *buffer;
-    bool begins;
+/* Buffers by the instruction at which they begin, or after which they end: those of time n are
+   buffer[from[n - first]] up to buffer[from[n - first + 1]]. */
+struct times {
+    int32_t first, count; /* instructions, those of init included */
+    uint32_t *from, *buffer;
 };
 
-/* Sort by time. A buffer that dies at an instruction frees its memory for the next one. Ties:
-   larger buffers first, then by creation, so that the order is total. */
-static int compare_events(const void *a, const void *b)
+static bool is_of(const struct ct_buffer *b, enum ct_space space, bool begins, int32_t *at)
 {
-    const struct event *x = a, *y = b;
-
-    if (x->at != y->at)
-        return x->at < y->at ? -1 : 1;
-    if (x->begins != y->begins)
-        return x->begins ? 1 : -1;
-    if (x->buffer->bytes != y->buffer->bytes)
-        return x->buffer->bytes > y->buffer->bytes ? -1 : 1;
-    return x->buffer < y->buffer ? -1 : x->buffer > y->buffer;
+    *at = begins ? b->first : b->last;
+    return !lives_always(b) && b->space == space && (begins || b->last != INT32_MAX);
 }
 
-static struct event *sort_events(struct ct_program *p, enum ct_space space,
-                                 struct ct_arena *scratch, size_t *count)
+/* Larger buffers first, then by creation, so that the order is total. */
+static int compare_buffers(const void *a, const void *b, void *buffers)
 {
-    struct event *events = ct_arena_array(scratch, struct event, 2 * p->buffer_count + 1);
-    size_t n = 0;
+    uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
+    size_t x = ((const struct ct_buffer *)buffers)[i].bytes;
+    size_t y = ((const struct ct_buffer *)buffers)[k].bytes;
 
-    for (size_t i = 0; i < p->buffer_count; i++) {
-        struct ct_buffer *b = &p->buffers[i];
+    if (x != y)
+        return x > y ? -1 : 1;
+    return i < k ? -1 : i > k;
+}
 
-        if (lives_always(b) || b->space != space)
-            continue;
-        events[n++] = (struct event){b->first, b, true};
-        if (b->last != INT64_MAX)
-            events[n++] = (struct event){b->last + 1, b, false};
-    }
-    qsort(events, n, sizeof(*events), compare_events);
-    *count = n;
-    return events;
+static struct times sort_by_time(const struct ct_program *p, enum ct_space space, bool begins,
+                                 struct ct_arena *scratch)
+{
+    struct times t = {-(int32_t)p->init_count, (int32_t)(p->init_count + p->step_count),
+                      ct_arena_array(scratch, uint32_t, p->init_count + p->step_count + 2), NULL};
+    int32_t at;
+
+    for (size_t i = 0; i < p->buffer_count; i++)
+        if (is_of(&p->buffers[i], space, begins, &at))
+            t.from[at - t.first + 2]++;
+    for (int32_t n = 2; n <= t.count; n++)
+        t.from[n + 1] += t.from[n];
+    t.buffer = ct_arena_array(scratch, uint32_t, t.from[t.count + 1] + 1);
+    for (size_t i = 0; i < p->buffer_count; i++)
+        if (is_of(&p->buffers[i], space, begins, &at))
+            t.buffer[t.from[at - t.first + 1]++] = (uint32_t)i;
+    for (int32_t n = 0; n < t.count; n++)
+        if (t.from[n + 1] - t.from[n] > 1)
+            qsort_r(&t.buffer[t.from[n]], t.from[n + 1] - t.from[n], sizeof(*t.buffer),
+                    compare_buffers, p->buffers);
+    return t;
 }
 
 static void place_persistent(struct ct_program *p, enum ct_space space, struct ct_memory *m)
@@ -168,25 +175,21 @@ static void place_persistent(struct ct_program *p, enum ct_space space, struct c
     }
 }
 
-/* The peak of each category, and the size of each when the sum was largest. */
-static void count_peaks(struct ct_memory *m, const struct event *events, size_t count)
+/* Bytes of each category that are live, and their sum. */
+struct live {
+    size_t now[CT_CATEGORY_COUNT], sum, most;
+};
+
+/* A buffer begins: the peak of each category, and the size of each when the sum was largest. */
+static void count_peaks(struct ct_memory *m, struct live *live, const struct ct_buffer *b)
 {
-    size_t now[CT_CATEGORY_COUNT], sum = 0, most = 0;
-
-    memcpy(now, m->peak, sizeof(now));
-    memcpy(m->at_peak, now, sizeof(now));
-    for (size_t i = 0; i < count; i++) {
-        enum ct_category c = events[i].buffer->category;
-        size_t bytes = align(events[i].buffer->bytes);
-
-        now[c] += events[i].begins ? bytes : -bytes;
-        sum += events[i].begins ? bytes : -bytes;
-        if (now[c] > m->peak[c])
-            m->peak[c] = now[c];
-        if (sum > most) {
-            most = sum;
-            memcpy(m->at_peak, now, sizeof(now));
-        }
+    live->now[b->category] += align(b->bytes);
+    live->sum += align(b->bytes);
+    if (live->now[b->category] > m->peak[b->category])
+        m->peak[b->category] = live->now[b->category];
+    if (live->sum > live->most) {
+        live->most = live->sum;
+        memcpy(m->at_peak, live->now, sizeof(live->now));
     }
 }
 
@@ -194,48 +197,31 @@ static void plan(struct ct_program *p, enum ct_space space, struct ct_memory *m,
                  struct ct_arena *scratch)
 {
     struct gaps gaps = {ct_sorted_create(scratch), ct_sorted_create(scratch), .arena = scratch};
-    size_t count;
-    struct event *events = sort_events(p, space, scratch, &count);
+    struct times begin = sort_by_time(p, space, true, scratch);
+    struct times end = sort_by_time(p, space, false, scratch);
+    struct live live = {.sum = 0};
 
     place_persistent(p, space, m);
     gaps.end = m->persistent;
-    for (size_t i = 0; i < count; i++) {
-        struct ct_buffer *b = events[i].buffer;
+    memcpy(live.now, m->peak, sizeof(live.now));
+    memcpy(m->at_peak, m->peak, sizeof(live.now));
+    for (int32_t n = 0; n < begin.count; n++) {
+        /* a buffer that ends at an instruction frees its memory for the next one */
+        for (uint32_t i = n ? end.from[n - 1] : 0; n && i < end.from[n]; i++) {
+            const struct ct_buffer *b = &p->buffers[end.buffer[i]];
 
-        if (events[i].begins)
-            b->offset = take(&gaps, align(b->bytes));
-        else
             release(&gaps, b->offset, align(b->bytes));
+            live.now[b->category] -= align(b->bytes);
+            live.sum -= align(b->bytes);
+        }
+        for (uint32_t i = begin.from[n]; i < begin.from[n + 1]; i++) {
+            struct ct_buffer *b = &p->buffers[begin.buffer[i]];
+
+            b->offset = take(&gaps, align(b->bytes));
+            count_peaks(m, &live, b);
+        }
     }
     m->bytes = gaps.end; /* it never falls */
-    count_peaks(m, events, count);
-}
-
-static void *resolve(const struct ct_program *p, void *code)
-{
-    uint64_t bits = (uint64_t)(uintptr_t)code,
-             offset = bits & (((uint64_t)1 << CT_OFFSET_BITS) - 1);
-
-    return (void *)(uintptr_t)(p->buffers[(bits >> CT_OFFSET_BITS) - 1].offset + offset);
-}
-
-static void resolve_all(struct ct_program *p, struct ct_instruction *list, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        struct ct_launch *launch = &list[i].launch;
-        struct ct_tensor *in = (struct ct_tensor *)launch->in;
-        struct ct_tensor *out = (struct ct_tensor *)launch->out;
-
-        for (int k = 0; k < launch->ins; k++)
-            if (in[k].data)
-                in[k].data = resolve(p, in[k].data);
-            else
-                in[k].ndim = -1;
-        for (int k = 0; k < launch->outs; k++)
-            out[k].data = resolve(p, out[k].data);
-        list[i].workspace = launch->workspace ? (size_t)resolve(p, launch->workspace) : SIZE_MAX;
-        launch->workspace = NULL;
-    }
 }
 
 void ct_lower_plan(struct ct_program *p, struct ct_arena *scratch)
@@ -245,6 +231,18 @@ void ct_lower_plan(struct ct_program *p, struct ct_arena *scratch)
     for (size_t i = 0; i < p->buffer_count; i++)
         if (p->buffers[i].space == CT_SPACE_HOST)
             p->buffers[i].offset += CT_HOST_OFFSET;
-    resolve_all(p, p->init, p->init_count);
-    resolve_all(p, p->step, p->step_count);
+}
+
+size_t ct_instruction_offset(const struct ct_program *p, const struct ct_instruction *i,
+                             int operand)
+{
+    const struct ct_launch *l = &i->lowered->launch;
+    int32_t b = i->buffers[operand];
+
+    if (b == CT_NO_BUFFER)
+        return SIZE_MAX;
+    return p->buffers[b].offset + (operand < l->ins ? (size_t)(uintptr_t)l->in[operand].data
+                                   : operand < l->ins + l->outs
+                                       ? (size_t)(uintptr_t)l->out[operand - l->ins].data
+                                       : 0);
 }

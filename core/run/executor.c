@@ -46,59 +46,63 @@ struct ct_tensor ct_executor_tensor(struct ct_executor *e, const struct ct_value
     return t;
 }
 
-static struct ct_tensor *bind_tensors(struct ct_executor *e, const struct ct_tensor *t, int count,
-                                      struct ct_value *const *values)
+/* The tensors of some operands without addresses, and the offsets that their buffers' addresses are
+   added to. */
+static void bind_tensors(const struct ct_executor *e, struct ct_bound *bound, int from,
+                         const struct ct_tensor *t, int count, struct ct_value *const *values)
 {
-    struct ct_tensor *bound = ct_arena_copy(&e->arena, t, sizeof(*t) * (size_t)count);
-
     for (int i = 0; i < count; i++) {
-        if (bound[i].ndim < 0)
-            bound[i].ndim = 0;
+        struct ct_tensor *of = &bound->tensor[from + i];
+
+        *of = t[i];
+        if (of->ndim < 0)
+            of->ndim = 0;
         else if (ct_program_borrows(e->program, values[i]))
-            bound[i] = ct_executor_tensor(e, values[i], -1);
+            bound->offset[from + i] = (uintptr_t)lender(e, values[i]);
         else
-            bound[i].data = address(e, (uintptr_t)bound[i].data);
+            bound->offset[from + i] = (uintptr_t)of->data;
+        of->data = NULL;
     }
-    return bound;
 }
 
-static struct ct_instruction *bind(struct ct_executor *e, const struct ct_instruction *list,
-                                   size_t count)
+static void bind(struct ct_executor *e, const struct ct_lowered *lowered)
 {
-    struct ct_instruction *bound = ct_arena_copy(&e->arena, list, sizeof(*list) * count);
+    struct ct_bound *bound = &e->bound[lowered->id];
+    const struct ct_launch *l = &lowered->launch;
 
-    for (size_t i = 0; i < count; i++) {
-        struct ct_launch *l = &bound[i].launch;
-
-        l->in = bind_tensors(e, l->in, l->ins, bound[i].op->in);
-        l->out = bind_tensors(e, l->out, l->outs, bound[i].op->out);
-        l->workspace = bound[i].workspace == SIZE_MAX ? NULL : e->base + bound[i].workspace;
-        l->device = e->device;
-    }
-    return bound;
+    bound->tensor = ct_arena_array(&e->arena, struct ct_tensor, l->ins + l->outs);
+    bound->offset = ct_arena_array(&e->arena, uintptr_t, l->ins + l->outs);
+    bind_tensors(e, bound, 0, l->in, l->ins, l->op->in);
+    bind_tensors(e, bound, l->ins, l->out, l->outs, l->op->out);
+    bound->launch = *l;
+    bound->launch.in = bound->tensor;
+    bound->launch.out = bound->tensor + l->ins;
+    bound->launch.device = e->device;
 }
 
-/* Event data of collectives, except for the step and the number of the call. */
-static struct ct_event_data *describe(struct ct_executor *e, const struct ct_instruction *list,
-                                      struct ct_instruction *bound, size_t count, int64_t first)
+struct ct_launch *ct_executor_launch(struct ct_executor *e, const struct ct_instruction *i)
 {
-    struct ct_event_data *events = ct_arena_array(&e->arena, struct ct_event_data, count + 1);
+    struct ct_bound *bound = &e->bound[i->lowered->id];
+    int count = bound->launch.ins + bound->launch.outs;
 
-    for (size_t i = 0; i < count; i++) {
-        if (!(list[i].op->type->flags & CT_OP_COLLECTIVE))
-            continue;
-        events[i] = (struct ct_event_data){.run = e->program->run,
-                                           .program = e->program,
-                                           .index = first + (int64_t)i,
-                                           .instruction = &list[i],
-                                           .launch = &bound[i].launch,
-                                           .section = list[i].op->section->name,
-                                           .microbatch = list[i].microbatch,
-                                           .group = list[i].group};
-        if (!e->device->enqueues)
-            bound[i].launch.event = &events[i];
+    for (int k = 0; k < count; k++)
+        bound->tensor[k].data = (void *)(e->address[i->buffers[k]] + bound->offset[k]);
+    bound->launch.workspace = (void *)e->address[i->buffers[count]];
+    return &bound->launch;
+}
+
+static void find_addresses(struct ct_executor *e)
+{
+    const struct ct_program *p = e->program;
+
+    e->address = ct_arena_array(&e->arena, uintptr_t, p->buffer_count + 1);
+    e->address++;
+    for (size_t b = 0; b < p->buffer_count; b++) {
+        const struct ct_value *v = p->buffers[b].value;
+
+        if (!v || !ct_program_borrows(p, v))
+            e->address[b] = (uintptr_t)address(e, p->buffers[b].offset);
     }
-    return events;
 }
 
 /* The value that a view shows, or the value itself. */
@@ -123,10 +127,12 @@ static void bind_all(struct ct_executor *e)
 {
     const struct ct_program *p = e->program;
 
-    e->init = bind(e, p->init, p->init_count);
-    e->step = bind(e, p->step, p->step_count);
-    e->init_events = describe(e, p->init, e->init, p->init_count, -(int64_t)p->init_count);
-    e->step_events = describe(e, p->step, e->step, p->step_count, 0);
+    find_addresses(e);
+    e->bound = ct_arena_array(&e->arena, struct ct_bound, p->lowered_count + 1);
+    for (size_t i = 0; i < p->lowered_count; i++)
+        bind(e, p->lowered[i]);
+    for (size_t i = 0; i < p->step_count; i++)
+        e->collectives += (p->step[i].op->type->flags & CT_OP_COLLECTIVE) != 0;
     e->first_write = ct_arena_array(&e->arena, int64_t, p->graph->value_count + 1);
     e->held = ct_arena_array(&e->arena, bool, p->graph->value_count + 1);
     e->hold_before = INT64_MAX;
@@ -376,14 +382,4 @@ int ct_executor_copy_out(struct ct_executor *e, const struct ct_value *v, size_t
         return ops->copy_aside(e->device, host, (const char *)t.data + from, bytes);
     memcpy(host, (const char *)t.data + from, bytes);
     return 0;
-}
-
-void ct_parallel(const struct ct_launch *launch, int64_t count, ct_range_body *body, void *context)
-{
-    struct ct_device *device = launch->device;
-
-    if (device && device->ops->parallel && count > 1)
-        device->ops->parallel(device, count, body, context);
-    else if (count > 0)
-        body(context, 0, count);
 }

@@ -12,8 +12,8 @@
 
 /* An enqueued collective whose events have not all been reported. */
 struct ct_watched {
-    const struct ct_event_data *event;
-    int begin, end; /* device events */
+    struct ct_event_data event; /* program NULL: all of them have */
+    int begin, end;             /* device events */
     bool started;
 };
 
@@ -25,6 +25,13 @@ struct ct_watch {
     double asked; /* time of the last query */
 };
 
+/* An op's launch, in which each instruction puts its addresses before it is enqueued. */
+struct ct_bound {
+    struct ct_launch launch;
+    struct ct_tensor *tensor; /* inputs, then outputs */
+    uintptr_t *offset;        /* of each in its buffer; an address where that is the owner's */
+};
+
 struct ct_executor {
     const struct ct_program *program;
     struct ct_device *device;
@@ -33,8 +40,9 @@ struct ct_executor {
     size_t bytes, host_bytes; /* reserved; 0: borrowed from owner */
     bool lent;                /* the memory belongs to somebody else */
     struct ct_executor *owner;
-    struct ct_instruction *init, *step;              /* with addresses */
-    struct ct_event_data *init_events, *step_events; /* by instruction; for collectives only */
+    struct ct_bound *bound; /* by id of a ct_lowered */
+    uintptr_t *address;     /* by buffer, from -1 on: 0 if it is absent, or the owner's */
+    size_t collectives;     /* in a step */
     struct ct_watch watch;
 
     int64_t *first_write; /* by value id: the first instruction of the step that writes it */
@@ -47,6 +55,8 @@ struct ct_executor {
     pthread_cond_t released;
 };
 
+/* The call of an instruction, valid until the next one of the same op. */
+struct ct_launch *ct_executor_launch(struct ct_executor *e, const struct ct_instruction *i);
 /* Before instruction hold_before: wait for the values that it writes. */
 void ct_executor_await_next(struct ct_executor *e);
 

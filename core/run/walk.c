@@ -11,8 +11,7 @@
 /* A run through a part of a program. */
 struct walk {
     struct ct_executor *e;
-    const struct ct_instruction *list, *lowered;
-    struct ct_event_data *events;
+    const struct ct_instruction *list;
     size_t count;
     int64_t first; /* index of its first instruction */
     int64_t step;
@@ -20,27 +19,39 @@ struct walk {
     bool renewing;   /* only what follows a parameter */
 };
 
-static int fire(const struct walk *w, enum ct_event event, size_t n)
+static struct ct_event_data describe(const struct walk *w, size_t n, const struct ct_launch *launch)
 {
-    return ct_hook_fire(&(struct ct_event_data){.event = event,
-                                                .run = w->e->program->run,
-                                                .step = w->step,
-                                                .program = w->e->program,
-                                                .index = w->first + (int64_t)n,
-                                                .instruction = &w->lowered[n],
-                                                .launch = &w->list[n].launch,
-                                                .section = w->lowered[n].op->section->name,
-                                                .microbatch = w->lowered[n].microbatch});
+    const struct ct_instruction *i = &w->list[n];
+
+    return (struct ct_event_data){.run = w->e->program->run,
+                                  .step = w->step,
+                                  .program = w->e->program,
+                                  .index = w->first + (int64_t)n,
+                                  .instruction = i,
+                                  .launch = launch,
+                                  .section = i->op->section->name,
+                                  .microbatch = i->microbatch};
+}
+
+static int fire(const struct walk *w, enum ct_event event, size_t n, const struct ct_launch *launch)
+{
+    struct ct_event_data data = describe(w, n, launch);
+
+    data.event = event;
+    return ct_hook_fire(&data);
 }
 
 /* Number the call, before any hook sees it. */
-static int announce(const struct walk *w, size_t n)
+static int announce(const struct walk *w, size_t n, struct ct_launch *launch,
+                    struct ct_event_data *event)
 {
-    struct ct_group *group = w->lowered[n].group;
-    struct ct_event_data *event = &w->events[n], data;
+    struct ct_group *group = w->list[n].lowered->group;
+    struct ct_event_data data;
 
-    event->step = w->step;
+    *event = describe(w, n, launch);
+    event->group = group;
     event->sequence = group ? ++group->calls : 0;
+    launch->event = w->e->device->enqueues ? NULL : event;
     if (!ct_hook_wanted(CT_EVENT_COLLECTIVE_ENQUEUED))
         return 0;
     data = *event;
@@ -49,7 +60,7 @@ static int announce(const struct walk *w, size_t n)
 }
 
 static int enqueue(struct ct_executor *e, const struct ct_instruction *i,
-                   const struct ct_event_data *event)
+                   const struct ct_launch *launch, const struct ct_event_data *event)
 {
     const struct ct_device_ops *ops = e->device->ops;
     int watched = ct_watch_next(e, event), rc = 0;
@@ -57,7 +68,7 @@ static int enqueue(struct ct_executor *e, const struct ct_instruction *i,
     if (watched >= 0)
         rc = ops->record(e->device, i->stream, watched);
     if (rc == 0)
-        rc = ops->enqueue(e->device, i->stream, i->kernel, &i->launch);
+        rc = ops->enqueue(e->device, i->stream, i->lowered->kernel, launch);
     if (rc < 0 || watched < 0)
         return rc;
     rc = ops->record(e->device, i->stream, watched + 1);
@@ -65,7 +76,9 @@ static int enqueue(struct ct_executor *e, const struct ct_instruction *i,
     return rc < 0 ? rc : ct_watch_look(e);
 }
 
-static int launch(const struct walk *w, size_t n)
+/* event: of a collective, else NULL. */
+static int launch(const struct walk *w, size_t n, const struct ct_launch *l,
+                  const struct ct_event_data *event)
 {
     const struct ct_instruction *i = &w->list[n];
     const struct ct_device_ops *ops = w->e->device->ops;
@@ -74,7 +87,7 @@ static int launch(const struct walk *w, size_t n)
     for (const int32_t *wait = i->waits; rc == 0 && wait && *wait >= 0; wait++)
         rc = ops->wait(w->e->device, i->stream, *wait);
     if (rc == 0)
-        rc = enqueue(w->e, i, &w->events[n]);
+        rc = enqueue(w->e, i, l, event);
     if (rc == 0 && i->signal >= 0)
         rc = ops->record(w->e->device, i->stream, i->signal);
     return rc;
@@ -83,25 +96,28 @@ static int launch(const struct walk *w, size_t n)
 static int perform(const struct walk *w, size_t n)
 {
     const struct ct_instruction *i = &w->list[n];
-    int rc = w->ops ? fire(w, CT_EVENT_OP_BEGIN, n) : 0;
+    struct ct_launch *l = ct_executor_launch(w->e, i);
+    bool collective = i->op->type->flags & CT_OP_COLLECTIVE;
+    struct ct_event_data event;
+    int rc = w->ops ? fire(w, CT_EVENT_OP_BEGIN, n, l) : 0;
 
-    if (rc == 0 && i->op->type->flags & CT_OP_COLLECTIVE)
-        rc = announce(w, n);
+    if (rc == 0 && collective)
+        rc = announce(w, n, l, &event);
     if (rc == 0)
-        rc = launch(w, n);
+        rc = launch(w, n, l, collective ? &event : NULL);
     if (rc < 0)
         return ct_context(rc, "%s of %%%s", i->op->type->name,
                           i->op->outs ? i->op->out[0]->name : i->op->in[0]->name);
-    return w->ops ? fire(w, CT_EVENT_OP_END, n) : 0;
+    return w->ops ? fire(w, CT_EVENT_OP_END, n, l) : 0;
 }
 
 /* Before n, one item of the order ends and another begins: fire both events. */
 static int change_item(const struct walk *w, size_t n, int *item)
 {
-    int rc = *item >= 0 ? fire(w, CT_EVENT_SECTION_END, n - 1) : 0;
+    int rc = *item >= 0 ? fire(w, CT_EVENT_SECTION_END, n - 1, NULL) : 0;
 
     *item = n < w->count ? w->list[n].item : -1;
-    return rc == 0 && *item >= 0 ? fire(w, CT_EVENT_SECTION_BEGIN, n) : rc;
+    return rc == 0 && *item >= 0 ? fire(w, CT_EVENT_SECTION_BEGIN, n, NULL) : rc;
 }
 
 /* Does op only update states, from a parameter? */
@@ -150,9 +166,7 @@ static int finish(struct ct_executor *e, int rc)
 static int init(struct ct_executor *e, bool renewing)
 {
     struct walk w = {.e = e,
-                     .list = e->init,
-                     .lowered = e->program->init,
-                     .events = e->init_events,
+                     .list = e->program->init,
                      .count = e->program->init_count,
                      .first = -(int64_t)e->program->init_count,
                      .renewing = renewing};
@@ -168,9 +182,7 @@ int ct_executor_init(struct ct_executor *e)
 int ct_executor_step(struct ct_executor *e)
 {
     struct walk w = {.e = e,
-                     .list = e->step,
-                     .lowered = e->program->step,
-                     .events = e->step_events,
+                     .list = e->program->step,
                      .count = e->program->step_count,
                      .step = e->program->run ? e->program->run->progress.step : 0};
     int rc = e->written ? init(e, true) : 0;

@@ -20,23 +20,20 @@ static bool wanted(const struct ct_executor *e)
 int ct_watch_begin(struct ct_executor *e)
 {
     struct ct_watch *w = &e->watch;
-    size_t collectives = 0;
 
     w->active = wanted(e);
     w->count = 0;
     w->blind = false;
     if (!w->active)
         return 0;
-    for (size_t i = 0; i < e->program->step_count; i++)
-        collectives += e->step_events[i].program != NULL;
     if (!w->item)
-        w->item = ct_arena_array(&e->arena, struct ct_watched, collectives + 1);
-    return (int)(2 * collectives);
+        w->item = ct_arena_array(&e->arena, struct ct_watched, e->collectives + 1);
+    return (int)(2 * e->collectives);
 }
 
 int ct_watch_next(const struct ct_executor *e, const struct ct_event_data *event)
 {
-    return e->watch.active && event->program && event->index >= 0
+    return e->watch.active && event && event->index >= 0
                ? e->program->events + 2 * (int)e->watch.count
                : -1;
 }
@@ -45,7 +42,7 @@ void ct_watch_add(struct ct_executor *e, const struct ct_event_data *event)
 {
     int begin = ct_watch_next(e, event);
 
-    e->watch.item[e->watch.count++] = (struct ct_watched){event, begin, begin + 1, false};
+    e->watch.item[e->watch.count++] = (struct ct_watched){*event, begin, begin + 1, false};
 }
 
 static int tell(const struct ct_event_data *event, enum ct_event what)
@@ -73,11 +70,11 @@ static int look_at(struct ct_executor *e, struct ct_watched *w)
     if (!w->started && !happened(e, w->begin))
         return 0;
     if (!w->started)
-        rc = tell(w->event, CT_EVENT_COLLECTIVE_STARTED);
+        rc = tell(&w->event, CT_EVENT_COLLECTIVE_STARTED);
     w->started = true;
     if (rc < 0 || !happened(e, w->end))
         return rc;
-    rc = tell(w->event, CT_EVENT_COLLECTIVE_FINISHED);
+    rc = tell(&w->event, CT_EVENT_COLLECTIVE_FINISHED);
     return rc < 0 ? rc : 1;
 }
 
@@ -87,12 +84,12 @@ static int look(struct ct_executor *e)
     size_t left = 0;
 
     for (size_t i = 0; i < w->count; i++) {
-        int rc = w->item[i].event ? look_at(e, &w->item[i]) : 1;
+        int rc = w->item[i].event.program ? look_at(e, &w->item[i]) : 1;
 
         if (rc < 0)
             return rc;
         if (rc == 1)
-            w->item[i].event = NULL;
+            w->item[i].event.program = NULL;
         left += rc == 0;
     }
     w->asked = ct_now();
@@ -121,10 +118,10 @@ int ct_watch_end(struct ct_executor *e)
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < w->count; i++) {
-        if (w->item[i].event && !w->item[i].started)
-            rc = tell(w->item[i].event, CT_EVENT_COLLECTIVE_STARTED);
-        if (rc == 0 && w->item[i].event)
-            rc = tell(w->item[i].event, CT_EVENT_COLLECTIVE_FINISHED);
+        if (w->item[i].event.program && !w->item[i].started)
+            rc = tell(&w->item[i].event, CT_EVENT_COLLECTIVE_STARTED);
+        if (rc == 0 && w->item[i].event.program)
+            rc = tell(&w->item[i].event, CT_EVENT_COLLECTIVE_FINISHED);
     }
     w->count = 0;
     return rc;

@@ -72,7 +72,7 @@ static void put_time(const char *name, double time)
 static void put(const struct call *c, double finished)
 {
     const struct ct_event_data *e = &c->enqueued;
-    const struct ct_launch *l = e->launch;
+    const struct ct_launch *l = &e->instruction->lowered->launch;
     int64_t in = bytes_of(l->in, l->ins), all = bytes_of(l->out, l->outs);
 
     fprintf(out, "{\"rank\": %lld, ", (long long)l->rank);

@@ -116,7 +116,7 @@ static const struct ct_machine_rate *rate_of(const struct ct_machine *m, const s
 double ct_machine_ideal(const struct ct_machine *machine, const struct ct_instruction *instruction)
 {
     const struct ct_machine_rate *rate = rate_of(machine, instruction->op);
-    const struct ct_launch *l = &instruction->launch;
+    const struct ct_launch *l = &instruction->lowered->launch;
     double products = flops_of(l) / ct_machine_peak(machine, product_dtype(l));
     double moves = bytes_moved(l, rate && rate->lookup) / machine->peak.bandwidth;
 
@@ -247,10 +247,10 @@ static double transfer(const struct ct_machine *m, const struct ct_program *p, i
         ct_machine_between_hosts(m, p, rank, i) ? &m->network : &m->host;
     double bytes = 0;
 
-    for (int n = 0; n < i->launch.ins; n++)
-        bytes += bytes_of(&i->launch.in[n]);
-    for (int n = 0; n < i->launch.outs; n++)
-        bytes += bytes_of(&i->launch.out[n]);
+    for (int n = 0; n < i->lowered->launch.ins; n++)
+        bytes += bytes_of(&i->lowered->launch.in[n]);
+    for (int n = 0; n < i->lowered->launch.outs; n++)
+        bytes += bytes_of(&i->lowered->launch.out[n]);
     return link->latency + link_seconds(link, bytes);
 }
 
@@ -278,12 +278,12 @@ double ct_machine_seconds(const struct ct_machine *machine, const struct ct_prog
 
     if (type->flags & CT_OP_RENDEZVOUS)
         return machine->launch + transfer(machine, program, rank, instruction);
-    if (instruction->sent > 0) {
+    if (instruction->lowered->sent > 0) {
         struct span s =
             span_of(machine, &program->graph->mesh, rank, ct_op_axes(instruction->op, "axes"));
 
-        return machine->launch + collective(machine, &s, instruction->sent);
+        return machine->launch + collective(machine, &s, instruction->lowered->sent);
     }
-    seconds = measured(machine, &instruction->launch);
+    seconds = measured(machine, &instruction->lowered->launch);
     return machine->launch + (seconds > 0 ? seconds : computing(machine, instruction));
 }

@@ -25,7 +25,7 @@ static int resource_of(const struct ct_simulate_request *r, int index,
 {
     if (!(i->op->type->flags & (CT_OP_COLLECTIVE | CT_OP_RENDEZVOUS)))
         return i->stream == CT_STREAM_COMPUTE ? COMPUTING : RESOURCES;
-    if (!(i->op->type->flags & CT_OP_RENDEZVOUS) && !(i->sent > 0))
+    if (!(i->op->type->flags & CT_OP_RENDEZVOUS) && !(i->lowered->sent > 0))
         return RESOURCES;
     return ct_machine_between_hosts(r->machine, r->program[index], r->rank[index], i) ? NETWORK_LINK
                                                                                       : HOST_LINK;

@@ -46,7 +46,8 @@ static json_t *slice(const struct ct_instruction *i, int index, double start, do
     return json_pack("{ss si si ss ss sf sf s{ss si ss sf}}", "ph", "X", "pid", index, "tid",
                      (int)i->stream, "name", name, "cat", section_of(i), "ts", start * 1e6, "dur",
                      (end - start) * 1e6, "args", "section", section_of(i), "microbatch",
-                     (int)i->microbatch, "layer", op->region ? op->region : "", "sent", i->sent);
+                     (int)i->microbatch, "layer", op->region ? op->region : "", "sent",
+                     i->lowered->sent);
 }
 
 int ct_simulated_trace(const struct ct_simulate_request *r, const struct ct_simulated *result,

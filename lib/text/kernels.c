@@ -153,8 +153,8 @@ static struct fallback *find(struct fallbacks *f, const struct ct_op_type *type)
 
 static bool is_slow(const struct ct_instruction *i)
 {
-    return i->kernel->run == i->op->type->reference && !strcmp(i->kernel->name, "reference") &&
-           !(i->op->type->flags & CT_OP_MOVES);
+    return i->lowered->kernel->run == i->op->type->reference &&
+           !strcmp(i->lowered->kernel->name, "reference") && !(i->op->type->flags & CT_OP_MOVES);
 }
 
 /* An op is seen in its first microbatch only. */
@@ -214,7 +214,7 @@ static bool is_first(const struct ct_launch *l)
 static struct ct_prepare request_of(const struct ct_instruction *i, const struct ct_device *device,
                                     struct ct_arena *scratch)
 {
-    const struct ct_launch *l = &i->launch;
+    const struct ct_launch *l = &i->lowered->launch;
     bool *present = ct_arena_array(scratch, bool, l->ins + 1);
 
     for (int k = 0; k < l->ins; k++)
@@ -246,7 +246,7 @@ static void report(struct fallbacks *f, const struct ct_device *device)
         const struct fallback *one = &f->item[i];
         struct ct_prepare request = request_of(one->first, device, &f->scratch);
 
-        if (!is_first(&one->first->launch) || !is_news(device, one->type))
+        if (!is_first(&one->first->lowered->launch) || !is_news(device, one->type))
             continue;
         print_refusals(&request, why, sizeof(why));
         ct_warn("%s: %d of %d calls of %s run its slow reference: %s%s", device->name, one->calls,

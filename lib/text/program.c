@@ -16,13 +16,14 @@ const char *ct_category_name(enum ct_category category)
     return categories[category];
 }
 
-static void print_tensor(const struct ct_tensor *t, const struct ct_value *v, FILE *out)
+static void print_tensor(const struct ct_tensor *t, const struct ct_value *v, size_t offset,
+                         FILE *out)
 {
     if (t->ndim < 0) {
         fputs(" _", out);
         return;
     }
-    fprintf(out, " %%%s@%zu", v->name, (size_t)(uintptr_t)t->data);
+    fprintf(out, " %%%s@%zu", v->name, offset);
     if (!ct_tensor_is_dense(t) && !v->opaque_bytes) {
         fputc('(', out);
         for (int d = 0; d < t->ndim; d++)
@@ -34,19 +35,20 @@ static void print_tensor(const struct ct_tensor *t, const struct ct_value *v, FI
 static void print_instruction(const struct ct_program *p, const struct ct_instruction *i, size_t n,
                               FILE *out)
 {
+    const struct ct_launch *l = &i->lowered->launch;
     const char *item = i->item < 0 ? "-" : p->order.item[i->item].name;
 
     fprintf(out, "%5zu %-6s stream %d %-12s %s (%s)", n, item, i->stream,
-            *i->op->region ? i->op->region : "-", i->op->type->name, i->kernel->name);
-    for (int k = 0; k < i->launch.outs; k++)
-        print_tensor(&i->launch.out[k], i->op->out[k], out);
+            *i->op->region ? i->op->region : "-", i->op->type->name, i->lowered->kernel->name);
+    for (int k = 0; k < l->outs; k++)
+        print_tensor(&l->out[k], i->op->out[k], ct_instruction_offset(p, i, l->ins + k), out);
     fputs(" <-", out);
-    for (int k = 0; k < i->launch.ins; k++)
-        print_tensor(&i->launch.in[k], i->op->in[k], out);
-    if (i->launch.accumulate)
-        fprintf(out, " accumulate %#x", i->launch.accumulate);
-    if (i->workspace != SIZE_MAX)
-        fprintf(out, " workspace@%zu", i->workspace);
+    for (int k = 0; k < l->ins; k++)
+        print_tensor(&l->in[k], i->op->in[k], ct_instruction_offset(p, i, k), out);
+    if (l->accumulate)
+        fprintf(out, " accumulate %#x", l->accumulate);
+    if (i->lowered->workspace)
+        fprintf(out, " workspace@%zu", ct_instruction_offset(p, i, l->ins + l->outs));
     for (const int32_t *w = i->waits; w && *w >= 0; w++)
         fprintf(out, " wait %d", *w);
     if (i->signal >= 0)

@@ -12,22 +12,15 @@
 
 #include "faults.h"
 
-/* The time at which a buffer's life begins or ends. */
-struct change {
-    int64_t at;
-    const struct ct_buffer *buffer;
-    bool begins;
-};
-
 struct check {
     const struct ct_program *p;
     struct ct_faults faults;
     struct ct_arena arena;
-    int64_t (
+    int32_t (
         *after)[CT_STREAMS]; /* by instruction: newest of each stream that surely came before */
-    struct change *changes;  /* sorted by time */
-    size_t change_count, changed;
-    struct ct_sorted live; /* live buffers at the current instruction, by offset */
+    uint32_t *begins, *ends; /* buffers, sorted by the first and the last instruction */
+    size_t count;
+    struct ct_sorted live; /* buffers, by offset */
     struct ct_segments segments;
 };
 
@@ -43,33 +36,35 @@ static size_t limit(const struct ct_program *p, const struct ct_buffer *b)
 
 /* ---- lives ---- */
 
-/* Sort by time. A buffer's lifetime includes its last instruction. */
-static int compare_changes(const void *a, const void *b)
+static int by_first(const void *a, const void *b, void *buffers)
 {
-    const struct change *x = a, *y = b;
+    uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
+    int32_t x = ((const struct ct_buffer *)buffers)[i].first;
+    int32_t y = ((const struct ct_buffer *)buffers)[k].first;
 
-    if (x->at != y->at)
-        return x->at < y->at ? -1 : 1;
-    if (x->begins != y->begins)
-        return x->begins ? 1 : -1;
-    return x->buffer < y->buffer ? -1 : x->buffer > y->buffer;
+    return x != y ? (x < y ? -1 : 1) : i < k ? -1 : i > k;
 }
 
-static void sort_changes(struct check *c)
+static int by_last(const void *a, const void *b, void *buffers)
+{
+    uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
+    int32_t x = ((const struct ct_buffer *)buffers)[i].last;
+    int32_t y = ((const struct ct_buffer *)buffers)[k].last;
+
+    return x != y ? (x < y ? -1 : 1) : i < k ? -1 : i > k;
+}
+
+static void sort_buffers(struct check *c)
 {
     const struct ct_program *p = c->p;
 
-    c->changes = ct_arena_array(&c->arena, struct change, 2 * p->buffer_count + 1);
-    for (size_t i = 0; i < p->buffer_count; i++) {
-        const struct ct_buffer *b = &p->buffers[i];
-
-        if (!b->bytes || b->last < b->first)
-            continue;
-        c->changes[c->change_count++] = (struct change){b->first, b, true};
-        if (b->last < INT64_MAX)
-            c->changes[c->change_count++] = (struct change){b->last + 1, b, false};
-    }
-    qsort(c->changes, c->change_count, sizeof(*c->changes), compare_changes);
+    c->begins = ct_arena_array(&c->arena, uint32_t, p->buffer_count + 1);
+    for (size_t i = 0; i < p->buffer_count; i++)
+        if (p->buffers[i].bytes && p->buffers[i].last >= p->buffers[i].first)
+            c->begins[c->count++] = (uint32_t)i;
+    c->ends = ct_arena_copy(&c->arena, c->begins, sizeof(*c->ends) * (c->count + 1));
+    qsort_r(c->begins, c->count, sizeof(*c->begins), by_first, p->buffers);
+    qsort_r(c->ends, c->count, sizeof(*c->ends), by_last, p->buffers);
 }
 
 static const struct ct_buffer *buffer_of(const struct ct_sorted_node *node)
@@ -102,26 +97,33 @@ static void end_life(struct check *c, const struct ct_buffer *b)
     ct_sorted_remove(&c->live, n);
 }
 
-/* Set `live` to the buffers that are live at instruction n. */
-static void advance(struct check *c, int64_t n)
+/* No two buffers that are live at the same time overlap. A lifetime includes its last instruction. */
+static void check_lives(struct check *c)
 {
-    for (; c->changed < c->change_count && c->changes[c->changed].at <= n; c->changed++) {
-        const struct ct_buffer *b = c->changes[c->changed].buffer;
+    const struct ct_buffer *buffers = c->p->buffers;
 
-        if (!c->changes[c->changed].begins) {
-            end_life(c, b);
-            continue;
-        }
+    sort_buffers(c);
+    c->live = ct_sorted_create(&c->arena);
+    for (size_t i = 0, ended = 0; i < c->count; i++) {
+        const struct ct_buffer *b = &buffers[c->begins[i]];
+
+        for (; buffers[c->ends[ended]].last < b->first; ended++)
+            end_life(c, &buffers[c->ends[ended]]);
         check_overlaps(c, b);
         ct_sorted_insert(&c->live, b->offset, 0, (void *)b);
     }
 }
 
-static const struct ct_buffer *live_buffer(const struct check *c, size_t begin, size_t end)
+/* The buffer of an operand of instruction n; NULL: it is not live, or too small. */
+static const struct ct_buffer *live_buffer(const struct check *c, int64_t n, int operand,
+                                           size_t begin, size_t end)
 {
-    const struct ct_buffer *b = buffer_of(ct_sorted_below(&c->live, begin, 1));
+    int32_t at = c->p->step[n].buffers[operand];
+    const struct ct_buffer *b = at < 0 ? NULL : &c->p->buffers[at];
 
-    return b && end <= b->offset + b->bytes ? b : NULL;
+    return b && b->first <= n && n <= b->last && begin >= b->offset && end <= b->offset + b->bytes
+               ? b
+               : NULL;
 }
 
 /* ---- order ---- */
@@ -136,7 +138,7 @@ static void wait(struct check *c, size_t n, int32_t event, int64_t signaller)
     }
     for (int t = 0; t < CT_STREAMS; t++) {
         bool same = t == c->p->step[signaller].stream;
-        int64_t before = same ? signaller : c->after[signaller][t];
+        int32_t before = same ? (int32_t)signaller : c->after[signaller][t];
 
         if (before > c->after[n][t])
             c->after[n][t] = before;
@@ -146,14 +148,14 @@ static void wait(struct check *c, size_t n, int32_t event, int64_t signaller)
 static void order(struct check *c)
 {
     const struct ct_program *p = c->p;
-    int64_t last[CT_STREAMS], *signaller = ct_arena_array(&c->arena, int64_t, p->events + 1);
+    int32_t last[CT_STREAMS], *signaller = ct_arena_array(&c->arena, int32_t, p->events + 1);
 
     memset(last, -1, sizeof(last));
     memset(signaller, -1, sizeof(*signaller) * (size_t)(p->events + 1));
     c->after = ct_arena_alloc(&c->arena, sizeof(*c->after) * (p->step_count + 1));
     for (size_t n = 0; n < p->step_count; n++) {
         const struct ct_instruction *i = &p->step[n];
-        int64_t previous = last[i->stream];
+        int32_t previous = last[i->stream];
 
         for (int t = 0; t < CT_STREAMS; t++)
             c->after[n][t] = previous >= 0 ? c->after[previous][t] : -1;
@@ -161,8 +163,8 @@ static void order(struct check *c)
         for (const int32_t *w = i->waits; w && *w >= 0; w++)
             wait(c, n, *w, *w < p->events ? signaller[*w] : -1);
         if (i->signal >= 0)
-            signaller[i->signal] = (int64_t)n;
-        last[i->stream] = (int64_t)n;
+            signaller[i->signal] = (int32_t)n;
+        last[i->stream] = (int32_t)n;
     }
 }
 
@@ -174,16 +176,15 @@ struct access {
     bool write;
 };
 
-static size_t end_of(const struct ct_tensor *t, const struct ct_value *v)
+static size_t extent(const struct ct_tensor *t, const struct ct_value *v)
 {
-    size_t begin = (size_t)(uintptr_t)t->data;
     int64_t last = 0;
 
     if (v->opaque_bytes)
-        return begin + v->opaque_bytes;
+        return v->opaque_bytes;
     for (int d = 0; d < t->ndim; d++)
         last += (t->shape[d] - 1) * t->stride[d];
-    return begin + (size_t)(last + 1) * ct_dtype_size(t->dtype);
+    return (size_t)(last + 1) * ct_dtype_size(t->dtype);
 }
 
 /* Was it written since the buffer's life began? Older contents do not count. */
@@ -234,11 +235,12 @@ static void check_order(struct check *c, const struct access *now, const char *n
                  (long long)now->instruction, name, (long long)newest, c->p->step[newest].stream);
 }
 
-/* Check an access of instruction n. adds: it reads and writes. */
-static void check_tensor(struct check *c, int64_t n, const struct ct_tensor *t,
+/* Check an access of instruction n to an operand. adds: it reads and writes. */
+static void check_tensor(struct check *c, int64_t n, int operand, const struct ct_tensor *t,
                          const struct ct_value *v, bool write, bool adds)
 {
-    struct access now = {(size_t)(uintptr_t)t->data, end_of(t, v), n, write};
+    size_t begin = ct_instruction_offset(c->p, &c->p->step[n], operand);
+    struct access now = {begin, begin + extent(t, v), n, write};
     const struct ct_buffer *b;
     bool source, empty = ct_tensor_count(t) == 0 && !v->opaque_bytes; /* a late rank's shard */
 
@@ -247,7 +249,7 @@ static void check_tensor(struct check *c, int64_t n, const struct ct_tensor *t,
     while (v->producer && v->producer->type->flags & CT_OP_VIEW)
         v = v->producer->in[0];
     source = !v->producer;
-    b = live_buffer(c, now.begin, now.end);
+    b = live_buffer(c, n, operand, now.begin, now.end);
     if (!b)
         ct_fault(&c->faults, "instruction %lld uses %%%s outside its buffer's lifetime",
                  (long long)n, v->name);
@@ -259,11 +261,13 @@ static void check_tensor(struct check *c, int64_t n, const struct ct_tensor *t,
 
 static void check_workspace(struct check *c, int64_t n, const struct ct_instruction *i)
 {
+    const struct ct_launch *l = &i->lowered->launch;
+    size_t begin = ct_instruction_offset(c->p, i, l->ins + l->outs);
     const struct ct_buffer *b;
 
-    if (i->workspace == SIZE_MAX)
+    if (!i->lowered->workspace)
         return;
-    b = live_buffer(c, i->workspace, i->workspace + 1);
+    b = live_buffer(c, n, l->ins + l->outs, begin, begin + i->lowered->workspace);
     if (b && b->category == CT_CATEGORY_WORKSPACE)
         check_order(c, &(struct access){b->offset, b->offset + b->bytes, n, true}, "workspace");
     else
@@ -275,23 +279,20 @@ static void check_accesses(struct check *c)
 {
     const struct ct_program *p = c->p;
 
-    sort_changes(c);
-    c->live = ct_sorted_create(&c->arena);
     ct_segments_init(&c->segments, &c->arena);
     for (size_t n = 0; n < p->step_count; n++) {
         const struct ct_instruction *i = &p->step[n];
+        const struct ct_launch *l = &i->lowered->launch;
 
-        advance(c, (int64_t)n);
-        for (int k = 0; k < i->launch.ins; k++)
-            if (i->launch.in[k].ndim >= 0)
-                check_tensor(c, (int64_t)n, &i->launch.in[k], i->op->in[k], ct_op_mutates(i->op, k),
+        for (int k = 0; k < l->ins; k++)
+            if (l->in[k].ndim >= 0)
+                check_tensor(c, (int64_t)n, k, &l->in[k], i->op->in[k], ct_op_mutates(i->op, k),
                              false);
-        for (int k = 0; k < i->launch.outs; k++)
-            check_tensor(c, (int64_t)n, &i->launch.out[k], i->op->out[k], true,
-                         k < 32 && i->launch.accumulate >> k & 1);
+        for (int k = 0; k < l->outs; k++)
+            check_tensor(c, (int64_t)n, l->ins + k, &l->out[k], i->op->out[k], true,
+                         k < 32 && l->accumulate >> k & 1);
         check_workspace(c, (int64_t)n, i);
     }
-    advance(c, INT64_MAX);
 }
 
 int ct_program_verify(const struct ct_program *program, FILE *report)
@@ -299,6 +300,7 @@ int ct_program_verify(const struct ct_program *program, FILE *report)
     struct check c = {.p = program, .faults = {.report = report}};
 
     order(&c);
+    check_lives(&c);
     check_accesses(&c);
     ct_arena_finish(&c.arena);
     return ct_faults_end(&c.faults);

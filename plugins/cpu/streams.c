@@ -37,7 +37,7 @@ struct task {
     enum task_kind kind;
     int event;
     const struct ct_kernel *kernel;
-    const struct ct_launch *launch;
+    const struct ct_launch *launch; /* on streams other than 0: a copy of the task's own */
 };
 
 struct stream {
@@ -152,6 +152,7 @@ static void *work(void *argument)
         sleep_while(&stream->written, next);
         kind = task->kind;
         perform(stream->all, task);
+        free((void *)task->launch);
         publish(&stream->done, next + 1);
     } while (kind != TASK_STOP);
     return NULL;
@@ -191,6 +192,8 @@ static int submit(struct cpu_streams *s, int number, struct task task)
     rc = start(&s->stream[number]);
     if (rc < 0)
         return rc;
+    if (task.kind == TASK_RUN && !(task.launch = ct_launch_dup(task.launch)))
+        return ct_fail(CT_ENOMEM, "no memory for a call on stream %d", number);
     push(&s->stream[number], &task);
     return 0;
 }

@@ -129,15 +129,15 @@ size_t describe_collect(const struct ct_run *run, struct describe_call **list)
         struct describe_sample *s = &describe.sample[n];
         char shapes[512];
 
-        if (!s->count || (describe_communicates(i) && !(i->sent > 0)))
+        if (!s->count || (describe_communicates(i) && !(i->lowered->sent > 0)))
             continue;
-        if (ct_machine_shapes(&i->launch, shapes, sizeof(shapes)) >= (int)sizeof(shapes))
+        if (ct_machine_shapes(&i->lowered->launch, shapes, sizeof(shapes)) >= (int)sizeof(shapes))
             *shapes = '\0'; /* a point of the curve only */
         (*list)[count++] =
             (struct describe_call){.op = i->op->type->name,
                                    .shapes = ct_arena_strdup(&describe.arena, shapes),
                                    .ideal = ct_machine_ideal(&describe.machine, i),
-                                   .sent = describe_communicates(i) ? i->sent : 0,
+                                   .sent = describe_communicates(i) ? i->lowered->sent : 0,
                                    .seconds = ct_median(s->seconds, (size_t)s->count)};
     }
     count = merge(*list, count);

@@ -129,13 +129,13 @@ static uint32_t sizes_of(struct flight_plan *p, const struct ct_launch *l)
 static enum flight_class class_of(const struct ct_instruction *i)
 {
     const struct ct_op_type *type = i->op->type;
+    const struct ct_launch *l = &i->lowered->launch;
 
     if (type->flags & CT_OP_COLLECTIVE)
         return FLIGHT_CALLS;
     if (type->flags & CT_OP_SPACES)
         return FLIGHT_TRANSFERS;
-    return type->flops && type->flops(i->op, i->launch.in, i->launch.out) > 0 ? FLIGHT_PRODUCTS
-                                                                              : FLIGHT_MEMORY;
+    return type->flops && type->flops(i->op, l->in, l->out) > 0 ? FLIGHT_PRODUCTS : FLIGHT_MEMORY;
 }
 
 static enum flight_form form_of(const struct ct_op_type *type)
@@ -161,7 +161,7 @@ static void add(struct flight_plan *p, const struct ct_program *program,
                 const struct ct_instruction *i, const int32_t *made_by)
 {
     const struct ct_op *op = i->op;
-    const struct ct_launch *l = &i->launch;
+    const struct ct_launch *l = &i->lowered->launch;
     int64_t in = bytes_of(l->in, l->ins), out = bytes_of(l->out, l->outs);
     const struct ct_value *value = op->outs ? op->out[0] : op->ins ? op->in[0] : NULL;
     struct flight_instruction f = {
@@ -178,7 +178,7 @@ static void add(struct flight_plan *p, const struct ct_program *program,
         .stream = i->stream,
         .class = (int32_t)class_of(i),
         .form = (int32_t)form_of(op->type),
-        .group = flight_plan_group(p, i->group),
+        .group = flight_plan_group(p, i->lowered->group),
         .waits = (uint32_t)(p->waits.used / sizeof(int32_t)),
         .bytes = in > out ? in : out};
 

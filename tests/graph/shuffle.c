@@ -15,7 +15,7 @@ struct item {
     enum what what;
     int event;
     const struct ct_kernel *kernel;
-    const struct ct_launch *launch;
+    struct ct_launch *launch;
 };
 
 static struct {
@@ -65,6 +65,13 @@ static int run_one(int stream)
     return next->what == RUN ? next->kernel->run(next->launch) : 0;
 }
 
+static void drop_launches(void)
+{
+    for (int s = 0; s < CT_STREAMS; s++)
+        for (size_t i = 0; i < shuffle.count[s]; i++)
+            free(shuffle.item[s][i].launch);
+}
+
 static int synchronize(struct ct_device *device)
 {
     int rc = 0, stream;
@@ -76,6 +83,7 @@ static int synchronize(struct ct_device *device)
         if (shuffle.done[s] < shuffle.count[s])
             rc = ct_fail(CT_EINVAL, "stream %d waits for event %d for ever", s,
                          shuffle.item[s][shuffle.done[s]].event);
+    drop_launches();
     memset(shuffle.count, 0, sizeof(shuffle.count));
     memset(shuffle.done, 0, sizeof(shuffle.done));
     return rc;
@@ -85,7 +93,8 @@ static int enqueue(struct ct_device *device, int stream, const struct ct_kernel 
                    const struct ct_launch *launch)
 {
     (void)device;
-    return put(stream, (struct item){.what = RUN, .kernel = kernel, .launch = launch});
+    return put(stream,
+               (struct item){.what = RUN, .kernel = kernel, .launch = ct_launch_dup(launch)});
 }
 
 static int events(struct ct_device *device, int count)

@@ -344,14 +344,12 @@ static void touched(const struct ct_program *p, const struct ct_buffer *b, int64
     *last = -1;
     for (size_t n = 0; n < p->step_count; n++) {
         const struct ct_instruction *i = &p->step[n];
-        bool here = i->workspace >= b->offset && i->workspace < b->offset + b->bytes;
+        bool here = false;
 
-        for (int k = 0; k < i->launch.ins + i->launch.outs; k++) {
-            const struct ct_tensor *t =
-                k < i->launch.ins ? &i->launch.in[k] : &i->launch.out[k - i->launch.ins];
-            size_t at = (size_t)(uintptr_t)t->data;
+        for (int k = 0; k <= i->op->ins + i->op->outs; k++) {
+            size_t at = ct_instruction_offset(p, i, k);
 
-            here |= t->ndim >= 0 && at >= b->offset && at < b->offset + b->bytes;
+            here |= at != SIZE_MAX && at >= b->offset && at < b->offset + b->bytes;
         }
         if (!here || (int64_t)n < b->first || (int64_t)n > b->last)
             continue;
@@ -378,13 +376,13 @@ static void check_exact(const struct ct_program *p)
         assert_int_equal(b->offset % 256, 0);
         if (b->offset + aligned(b->bytes) > highest)
             highest = b->offset + aligned(b->bytes);
-        if (b->first < 0 && b->last == INT64_MAX) {
+        if (b->first < 0 && b->last == INT32_MAX) {
             persistent += aligned(b->bytes);
             continue;
         }
         touched(p, b, &first, &last);
         assert_int_equal(b->first, first);
-        if (b->last != INT64_MAX)
+        if (b->last != INT32_MAX)
             assert_int_equal(b->last, last);
     }
     for (int c = 0; c < CT_CATEGORY_COUNT; c++) {

@@ -99,7 +99,7 @@ static int on_event(const struct ct_event_data *data, void *context)
 {
     (void)context;
     if (data->event == CT_EVENT_COLLECTIVE_FINISHED)
-        count(&data->instruction->launch);
+        count(&data->instruction->lowered->launch);
     for (int i = 0; data->event == CT_EVENT_STEP_BEGIN && i < COUNTS; i++)
         counts[i] = 0;
     if (data->event == CT_EVENT_STEP_END && data->step == 2) {

@@ -114,9 +114,11 @@ struct ct_event_data {
     /* Index of the instruction in program->step; below 0: in program->init, from its end. */
     int64_t index;
     const struct ct_instruction *instruction; /* as lowered: &program->step[index] */
-    const struct ct_launch *launch;           /* the same call, with addresses */
-    const char *section;                      /* of its op: "F", "2SEND_F" */
-    int microbatch;                           /* -1: once per step */
+    /* The same call, until the hook returns. Its tensors have addresses in OP events, in
+       COLLECTIVE_ENQUEUED, and where collectives run on the host's threads. SECTION: NULL. */
+    const struct ct_launch *launch;
+    const char *section; /* of its op: "F", "2SEND_F" */
+    int microbatch;      /* -1: once per step */
 
     /* COLLECTIVE events. */
     const struct ct_group *group; /* also of CALL events. NULL: this rank alone, or the op has no

@@ -41,11 +41,11 @@ enum ct_category {
 
 struct ct_buffer {
     const struct ct_value *value; /* it names the buffer; NULL: workspace */
-    int microbatch;               /* -1: one per step */
-    enum ct_category category;
-    enum ct_space space;
     size_t bytes, offset;
-    int64_t first, last; /* lifetime; INT64_MIN .. INT64_MAX: always */
+    int32_t first, last; /* lifetime; INT32_MIN .. INT32_MAX: always */
+    int32_t microbatch;  /* -1: one per step */
+    uint8_t category;    /* enum ct_category */
+    uint8_t space;       /* enum ct_space */
 };
 
 /* What a program needs in one of the device's memories. */
@@ -89,18 +89,27 @@ CT_API void ct_order_default(struct ct_graph *graph, int microbatches, struct ct
 
 struct ct_run;
 
+/* An op as lowered: what its instructions of all microbatches have in common. */
+struct ct_lowered {
+    int32_t id; /* index into program->lowered */
+    const struct ct_kernel *kernel;
+    struct ct_group *group; /* of a collective; NULL: none, or this rank alone */
+    double sent;            /* bytes to other ranks, by the algorithm that sends least */
+    size_t workspace;       /* bytes; 0: none */
+    /* Without addresses: `data` of tensors is the offset in their buffer; ndim -1: absent. */
+    struct ct_launch launch;
+};
+
+/* One call of a kernel in a step. Its operands are the inputs, then the outputs, then the
+   workspace. */
 struct ct_instruction {
     const struct ct_op *op;
-    const struct ct_kernel *kernel;
-    int16_t stream;
+    const struct ct_lowered *lowered;
+    const int32_t *buffers;   /* by operand: index into program->buffers; -1: absent, none */
+    const int32_t *waits;     /* events to wait for, -1 ends; NULL: none */
     int32_t item, microbatch; /* index into program->order, -1: before or after it */
     int32_t signal;           /* event to record afterwards; -1: none */
-    const int32_t *waits;     /* events to wait for, -1 ends; NULL: none */
-    size_t workspace;         /* offset; SIZE_MAX: none */
-    struct ct_group *group;   /* of a collective; NULL: none, or this rank alone */
-    double sent;              /* bytes to other ranks, by the algorithm that sends least */
-    struct ct_launch launch;  /* until the program is bound, `data` of tensors is an offset; ndim
-                                 -1: absent */
+    int16_t stream;
 };
 
 struct ct_program {
@@ -109,6 +118,8 @@ struct ct_program {
     const struct ct_graph *graph;
     struct ct_instruction *init, *step;
     size_t init_count, step_count;
+    struct ct_lowered **lowered;
+    size_t lowered_count;
     struct ct_order order;
     struct ct_buffer *buffers;
     size_t buffer_count;
@@ -136,6 +147,11 @@ struct ct_lower_request {
 /* CT_ENOENT: the device has no kernel for an op, which the message names. CT_ECONFIG: the step has
    more buffers, or a larger one, than a program can hold. */
 CT_API int ct_lower(const struct ct_lower_request *request, struct ct_program **program);
+
+/* Offset of an operand in the arena, or above CT_HOST_OFFSET in host memory. SIZE_MAX: it is absent,
+   or there is no workspace. */
+CT_API size_t ct_instruction_offset(const struct ct_program *program,
+                                    const struct ct_instruction *instruction, int operand);
 
 /* Whether value is, or views, a parameter or state of another executor's program. */
 CT_API bool ct_program_borrows(const struct ct_program *program, const struct ct_value *value);
