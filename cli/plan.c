@@ -160,6 +160,63 @@ static void print_beside(const struct ct_run *run)
     putchar('\n');
 }
 
+/* ---- objects of the host ---- */
+
+/* Bytes of the host's memory for the rank's own objects. */
+struct objects {
+    size_t graph, program, kernels, executor, lowering;
+};
+
+static void add_program(struct objects *o, const struct ct_program *p)
+{
+    if (!p)
+        return;
+    o->program += p->size.program;
+    o->kernels += p->size.kernels;
+    o->executor += ct_executor_bytes(p);
+    if (p->size.lowering > o->lowering)
+        o->lowering = p->size.lowering;
+}
+
+static struct objects count_objects(const struct ct_run *run)
+{
+    struct objects o = {.graph = run->program->size.before};
+
+    add_program(&o, run->program);
+    add_program(&o, run->validation_program);
+    return o;
+}
+
+static void print_objects(const struct ct_run *run)
+{
+    struct objects o = count_objects(run);
+    const struct {
+        const char *name;
+        size_t bytes;
+    } row[] = {{"recipe and graphs", o.graph},
+               {"programs", o.program},
+               {"prepared kernels", o.kernels},
+               {"executors", o.executor}};
+    size_t sum = o.graph + o.program + o.kernels + o.executor;
+    char human[32], exact[32];
+
+    printf("\nhost objects per rank: %s (%s bytes)", human_bytes((double)sum, human),
+           ct_grouped((int64_t)sum, exact));
+    printf(", and %s more while lowering\n", human_bytes((double)o.lowering, human));
+    for (size_t i = 0; i < CT_COUNT(row); i++)
+        printf("  %-18s %12s %18s\n", row[i].name, human_bytes((double)row[i].bytes, human),
+               ct_grouped((int64_t)row[i].bytes, exact));
+}
+
+static void print_objects_json(const struct ct_run *run)
+{
+    struct objects o = count_objects(run);
+
+    printf(",\n \"host_objects\": {\"graphs\": %zu, \"programs\": %zu, \"kernels\": %zu, "
+           "\"executors\": %zu, \"lowering\": %zu}",
+           o.graph, o.program, o.kernels, o.executor, o.lowering);
+}
+
 /* ---- all ---- */
 
 /* here: how many ranks are on this machine. */
@@ -199,6 +256,7 @@ static void print_people(const struct ct_run *run, const struct numbers *n,
     if (run->host_bytes)
         print_memory("host memory", run->host_bytes, &p->host);
     print_beside(run);
+    print_objects(run);
     if (!args->machine)
         print_fit(run, args->here ? args->ranks : 1);
     if (count)
@@ -238,6 +296,7 @@ static void print_json(const struct planned *planned, const struct args *args,
     print_json_categories("memory", &p->memory);
     print_json_categories("offloaded", &p->host);
     print_memory_json(p);
+    print_objects_json(run);
     if (args->machine) {
         printf(",\n \"time\": ");
         print_times_json(planned, args, times);

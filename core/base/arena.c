@@ -80,6 +80,11 @@ void *ct_arena_alloc(struct ct_arena *arena, size_t size)
     return data;
 }
 
+size_t ct_arena_taken(const struct ct_arena *arena)
+{
+    return arena->head ? arena->total - (arena->head->size - arena->used) : 0;
+}
+
 void *ct_arena_copy(struct ct_arena *arena, const void *data, size_t size)
 {
     void *copy = ct_arena_alloc(arena, size);

@@ -8,6 +8,8 @@
  * What is the same in all microbatches is shared: an op has one ct_lowered for each set of outputs
  * that it adds, usually one for the first term and one for the others.
  */
+#include <math.h>
+
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 
@@ -252,7 +254,7 @@ static int prepare_sum(struct ct_expansion *x, struct ct_lowered_op *of, int out
     if (!lowered->kernel)
         return ct_fail(CT_ENOENT, "device %s has no kernel to add %%%s to a sum",
                        l->request->device->name, v->name);
-    rc = lowered->kernel->prepare ? lowered->kernel->prepare(&p) : 0;
+    rc = ct_lower_prepare(l, lowered->kernel, &p);
     if (rc < 0)
         return ct_context(rc, "preparing the sum of %%%s", v->name);
     t[0].data = t[2].data = sum.data;
@@ -386,6 +388,25 @@ static size_t most_apart(const struct ct_lowered_op *of)
 size_t ct_lower_most_instructions(const struct ct_lowering *l, size_t n)
 {
     return l->ops[n].in_place ? 0 : 1 + most_apart(&l->ops[n]);
+}
+
+double ct_program_estimate(const struct ct_graph *graph, int64_t microbatches)
+{
+    double calls = 0, operands = 0, buffers = 0, values = (double)graph->value_count;
+    double times = (double)microbatches;
+
+    ct_for_each_op (op, graph) {
+        double runs = ct_part_is_microbatch(op->section->part) ? times : 1;
+
+        calls += runs;
+        operands += runs * (op->ins + op->outs + 1);
+        buffers += runs * (op->outs + 1);
+    }
+    if (fmax(calls, buffers) > INT32_MAX)
+        return INFINITY;
+    return calls * sizeof(struct ct_instruction) + operands * sizeof(int32_t) +
+           buffers * (sizeof(struct ct_buffer) + sizeof(uintptr_t)) +
+           values * (times + 1) * (sizeof(int32_t) + sizeof(bool));
 }
 
 size_t ct_lower_most_buffers(const struct ct_lowering *l, size_t n)

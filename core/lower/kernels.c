@@ -92,6 +92,15 @@ static void locate(const struct ct_lowering *l, const struct ct_op *op, struct c
         ((struct ct_tensor *)p->out)[i].data = ct_lower_location(l, op->out[i]);
 }
 
+int ct_lower_prepare(struct ct_lowering *l, const struct ct_kernel *kernel, struct ct_prepare *p)
+{
+    size_t before = ct_arena_taken(l->arena);
+    int rc = kernel->prepare ? kernel->prepare(p) : 0;
+
+    l->program->size.kernels += ct_arena_taken(l->arena) - before;
+    return rc;
+}
+
 /* The op's tensors, at their offsets in buffers. */
 static const struct ct_tensor *tensors(struct ct_lowering *l, struct ct_value *const *values,
                                        int count)
@@ -116,7 +125,7 @@ int ct_lower_choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lo
     if (!lowered->kernel)
         return ct_diagnostics()->no_kernel(&p);
     locate(l, op, &p);
-    rc = lowered->kernel->prepare ? lowered->kernel->prepare(&p) : 0;
+    rc = ct_lower_prepare(l, lowered->kernel, &p);
     if (rc < 0)
         return ct_context(rc, "preparing kernel %s of %s", lowered->kernel->name, op->type->name);
     lowered->workspace = p.workspace;

@@ -193,7 +193,7 @@ static struct most most_by_section(struct ct_lowering *l)
 }
 
 /* Make room once: lists that grow leave their former selves in the arena. */
-static void make_room(struct ct_expansion *x)
+static int make_room(struct ct_expansion *x)
 {
     struct ct_lowering *l = x->l;
     const struct ct_order *order = &l->program->order;
@@ -216,8 +216,11 @@ static void make_room(struct ct_expansion *x)
         if (!l->graph->values[i]->producer)
             x->buffer_room +=
                 l->graph->values[i]->role == CT_ROLE_INPUT ? (size_t)l->program->microbatches : 1;
+    if ((x->room | x->buffer_room) >> 31)
+        return ct_fail(CT_ECONFIG, "a step of %zu instructions: use fewer microbatches", x->room);
     x->item = ct_arena_array(l->arena, struct ct_instruction, x->room + 1);
     l->program->buffers = ct_arena_array(l->arena, struct ct_buffer, x->buffer_room + 1);
+    return 0;
 }
 
 static int expand(struct ct_lowering *l)
@@ -225,11 +228,12 @@ static int expand(struct ct_lowering *l)
     struct ct_program *p = l->program;
     struct ct_expansion x = {.l = l};
     struct ct_instruction *list;
-    int rc;
+    int rc = make_room(&x);
 
+    if (rc < 0)
+        return rc;
     x.begun =
         ct_arena_array(&l->scratch, bool, l->graph->value_count *(size_t)(p->microbatches + 1) + 1);
-    make_room(&x);
     list = x.item;
     place_sources(&x);
     x.init = true;
@@ -251,39 +255,41 @@ static int expand(struct ct_lowering *l)
         rc = expand_part(&x, CT_PART_POST);
     p->step = x.item;
     p->step_count = x.count;
+    l->unused = (x.room - x.count) * sizeof(*x.item) +
+                (x.buffer_room - p->buffer_count) * sizeof(*p->buffers);
     keep_fetches(l);
     return rc;
 }
 
-static int check_buffers(const struct ct_lowering *l, size_t buffers)
-{
-    return (buffers | l->graph->value_count) >> (64 - CT_OFFSET_BITS)
-               ? ct_fail(CT_ECONFIG, "a step of %zu values and %zu buffers: use fewer microbatches",
-                         l->graph->value_count, buffers)
-               : 0;
-}
-
-/* Before memory is spent on them: do locations have the bits for what values need at least? */
+/* Before memory is spent on it: are there numbers for all values, and for what is in their buffers?
+   See ct_lower_location. */
 static int check_locations(const struct ct_lowering *l)
 {
-    size_t buffers = 0;
-
-    for (size_t i = 0; i < l->graph->value_count; i++) {
-        const struct ct_value *v = l->graph->values[i];
-
+    if (l->graph->value_count >> (64 - CT_OFFSET_BITS))
+        return ct_fail(CT_ECONFIG, "a graph of %zu values: use fewer layers",
+                       l->graph->value_count);
+    for (size_t i = 0; i < l->graph->value_count; i++)
         if ((uint64_t)(uintptr_t)l->program->tensors[i].data >> CT_OFFSET_BITS)
             return ct_fail(CT_ECONFIG,
                            "%%%s begins more than 1 TiB behind its buffer's begin: use smaller "
                            "batches, or more ranks",
-                           v->name);
-        if (l->root[i] == i && v->first_use)
-            buffers += ct_lower_per_microbatch(l, v) ? (size_t)l->program->microbatches : 1;
-    }
-    return check_buffers(l, buffers);
+                           l->graph->values[i]->name);
+    return 0;
+}
+
+/* What lowering has taken since `before`, without room that nothing has touched. */
+static void count_bytes(struct ct_lowering *l, size_t before)
+{
+    struct ct_program_size *size = &l->program->size;
+
+    size->before = before;
+    size->program = ct_arena_taken(l->arena) - before - size->kernels - l->unused;
+    size->lowering = ct_arena_taken(&l->scratch);
 }
 
 int ct_lower(const struct ct_lower_request *request, struct ct_program **program)
 {
+    size_t before = ct_arena_taken(request->arena);
     struct ct_program *p = ct_arena_new(request->arena, struct ct_program);
     struct ct_lowering l = {
         .request = request, .graph = request->graph, .program = p, .arena = request->arena};
@@ -308,11 +314,10 @@ int ct_lower(const struct ct_lower_request *request, struct ct_program **program
         memset(p->buffer_of, -1, sizeof(*p->buffer_of) * (slots + 1));
         rc = expand(&l);
     }
-    if (rc == 0)
-        rc = check_buffers(&l, p->buffer_count);
     if (rc == 0) {
         ct_lower_plan(p, &l.scratch);
         ct_lower_events(p, &l.scratch);
+        count_bytes(&l, before);
         ct_diagnostics()->lowered(p, request->device);
         *program = p;
     }

@@ -55,6 +55,7 @@ struct ct_lowering {
     size_t op_count;
     struct ct_positions *section; /* by section id: its ops */
     bool *listed;                 /* by section id: is in the order */
+    size_t unused;                /* bytes of the program's arena that were not needed */
 };
 
 /* The list of instructions that grows while the order is expanded. */
@@ -82,6 +83,8 @@ const struct ct_kernel *ct_lower_kernel(struct ct_lowering *l, const struct ct_p
 /* The first kernel that accepts the op; *p is filled for its `prepare`, but for addresses. */
 const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op *op,
                                              struct ct_prepare *p);
+/* Prepare a call of kernel, and count what that takes. */
+int ct_lower_prepare(struct ct_lowering *l, const struct ct_kernel *kernel, struct ct_prepare *p);
 /* Find the op's kernel and prepare it. CT_ENOENT: the device has none. */
 int ct_lower_choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowered_op *lowered);
 /* Where v lies in its buffer, as a number that is different for each buffer: for `prepare`. */

@@ -123,6 +123,18 @@ static void note_write(struct ct_executor *e, const struct ct_op *op, int64_t n)
     }
 }
 
+size_t ct_executor_bytes(const struct ct_program *p)
+{
+    size_t operands = 0;
+
+    for (size_t i = 0; i < p->lowered_count; i++)
+        operands += (size_t)(p->lowered[i]->launch.ins + p->lowered[i]->launch.outs);
+    return sizeof(struct ct_executor) + (p->buffer_count + 1) * sizeof(uintptr_t) +
+           p->lowered_count * sizeof(struct ct_bound) +
+           operands * (sizeof(struct ct_tensor) + sizeof(uintptr_t)) +
+           p->graph->value_count * (sizeof(int64_t) + sizeof(bool));
+}
+
 static void bind_all(struct ct_executor *e)
 {
     const struct ct_program *p = e->program;

@@ -1,6 +1,7 @@
 /*
  * The mesh of a run: every plugin offers its axes, each with its place and its degree.
  */
+#include <limits.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -179,6 +180,10 @@ int ct_run_batch_sizes(const struct ct_run *run, int64_t *batch, int *microbatch
             "[training] global_batch_size = %lld is not a multiple of local_batch_size x "
             "data-parallel degree = %lld x %lld",
             (long long)global, (long long)t->local_batch_size, (long long)dp);
+    if (global / *batch > INT_MAX)
+        return ct_fail(CT_ECONFIG,
+                       "[training] global_batch_size = %lld makes %lld microbatches: at most %d",
+                       (long long)global, (long long)(global / *batch), INT_MAX);
     *microbatches = (int)(global / *batch);
     return 0;
 }

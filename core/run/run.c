@@ -11,6 +11,7 @@
 #include <ctitan/run.h>
 
 #include "run/mesh.h"
+#include "run/size.h"
 #include "run/states.h"
 
 struct ct_config ct_config;
@@ -308,6 +309,8 @@ static int lower(struct ct_run *run, struct ct_graph *graph, struct ct_arena *ar
     const struct ct_order_ops *ops;
     int rc = ct_run_find_order(&ops);
 
+    if (rc == 0)
+        rc = ct_run_check_size(graph, microbatches);
     if (rc == 0 && ops)
         rc = ops->order(run, graph, microbatches, training, arena, order);
     else if (rc == 0)

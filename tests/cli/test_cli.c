@@ -762,7 +762,9 @@ static void too_many_microbatches_are_refused_before_they_take_memory(void **sta
 
     (void)state;
     assert_int_equal(WEXITSTATUS(status), 2);
+    assert_has(slurp("err.txt"), "1000000 microbatches through");
     assert_has(slurp("err.txt"), ": use fewer microbatches");
+    assert_has(run("plan %R").out, "\nhost objects per rank: ");
 }
 
 /* A parent may ignore SIGCHLD; its children inherit that. */

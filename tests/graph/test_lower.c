@@ -433,6 +433,39 @@ static void orders_differ_in_memory(void **state)
     ct_arena_finish(&arena);
 }
 
+/* More microbatches make more instructions, but no more of what an op has once; the estimate that is
+   made before lowering is at least what they take, and at most twice as much. */
+static void microbatches_share_what_an_op_has(void **state)
+{
+    struct ct_program_size size[2];
+    size_t lowered[2], instructions[2], executor[2];
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct ct_arena arena = {0};
+        struct machine m;
+        double estimate;
+
+        machine_lower(&m, step_graph(&arena, shape, 4), shuffle_device(1), i ? 64 : 4, IN_TURN);
+        lowered[i] = m.program->lowered_count;
+        instructions[i] = m.program->step_count;
+        size[i] = m.program->size;
+        executor[i] = ct_executor_bytes(m.program);
+        estimate = ct_program_estimate(m.program->graph, m.program->microbatches) -
+                   ct_program_estimate(m.program->graph, 0);
+        if (i)
+            assert_in_range((uintmax_t)estimate, size[1].program + executor[1],
+                            2 * (size[1].program + executor[1]));
+        machine_finish(&m);
+        ct_arena_finish(&arena);
+    }
+    assert_int_equal(lowered[1], lowered[0]);
+    assert_int_equal(size[1].kernels, size[0].kernels);
+    assert_true(instructions[1] > 10 * instructions[0]);
+    assert_true(size[1].program + executor[1] - size[0].program - executor[0] <
+                256 * (instructions[1] - instructions[0]));
+}
+
 static int32_t buffer_of(const struct ct_program *p, const char *name)
 {
     const struct ct_value *v = ct_graph_find(p->graph, name);
@@ -1090,6 +1123,7 @@ int main(void)
         cmocka_unit_test(terms_are_made_in_their_sum),
         cmocka_unit_test(groups_of_sections_run_as_the_order_says),
         cmocka_unit_test(plans_are_exact),
+        cmocka_unit_test(microbatches_share_what_an_op_has),
         cmocka_unit_test(orders_differ_in_memory),
         cmocka_unit_test(outputs_lie_side_by_side),
         cmocka_unit_test(outputs_take_over_inputs_that_die),

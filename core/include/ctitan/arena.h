@@ -25,6 +25,9 @@ CT_API void *ct_arena_alloc(struct ct_arena *arena, size_t size);
 #define ct_arena_new(arena, type) ((type *)ct_arena_alloc((arena), sizeof(type)))
 #define ct_arena_array(arena, type, n) ((type *)ct_arena_alloc((arena), sizeof(type) * (size_t)(n)))
 
+/* Bytes of its blocks, without those at the end that nothing has taken yet. */
+CT_API size_t ct_arena_taken(const struct ct_arena *arena);
+
 /* A copy of text, which is not NULL. */
 CT_API char *ct_arena_strdup(struct ct_arena *arena, const char *text);
 /* The text that printf would print. */

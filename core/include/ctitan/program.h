@@ -112,6 +112,14 @@ struct ct_instruction {
     int16_t stream;
 };
 
+/* Bytes of the host's memory that a program takes, counted. */
+struct ct_program_size {
+    size_t before;   /* what its arena held before: recipe, graphs */
+    size_t program;  /* instructions, buffers, and the like */
+    size_t kernels;  /* arenas of kernels' `prepare`; without what libraries allocate */
+    size_t lowering; /* during ct_lower alone */
+};
+
 struct ct_program {
     struct ct_arena *arena;
     struct ct_run *run; /* owner, set by the run; NULL: none */
@@ -131,6 +139,7 @@ struct ct_program {
     double flops;                      /* of one step on this rank */
     double comm_bytes;                 /* sent by this rank in one step */
     double loaded_bytes, stored_bytes; /* from and to host memory in one step */
+    struct ct_program_size size;
 };
 
 struct ct_lower_request {
@@ -143,6 +152,10 @@ struct ct_lower_request {
     bool borrow; /* parameters and states are another executor's: no memory here (evaluation) */
     struct ct_arena *arena;
 };
+
+/* About the bytes of the host's memory for a program of the graph and its executor; infinite if it
+   has more instructions than can be numbered. */
+CT_API double ct_program_estimate(const struct ct_graph *graph, int64_t microbatches);
 
 /* CT_ENOENT: the device has no kernel for an op, which the message names. CT_ECONFIG: the step has
    more buffers, or a larger one, than a program can hold. */
@@ -170,6 +183,8 @@ struct ct_executor_memory {
 CT_API int ct_executor_create(const struct ct_program *program, struct ct_device *device,
                               const struct ct_executor_memory *extra,
                               struct ct_executor **executor);
+/* Bytes of the host's memory that an executor of the program takes, beside reserved memory. */
+CT_API size_t ct_executor_bytes(const struct ct_program *program);
 /* For a program lowered with `borrow`. Parameters and states are the owner's, matched by name.
    Everything else lies in the part of the owner's memory that is free between two steps. The owner
    needs memory for its own persistent part and all of this program. */

@@ -1,0 +1,71 @@
+/*
+ * The host's memory that a program takes, compared with what the process may have: the machine's
+ * memory, or less where a limit of the process or of its control group says so.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+#include <ctitan/program.h>
+
+#include "run/size.h"
+
+/* The limit of this process's control group, where it has a file system of its own. */
+static double group_limit(void)
+{
+    FILE *in = fopen("/sys/fs/cgroup/memory.max", "re");
+    double limit = INFINITY; /* also where the file says "max" */
+
+    if (in && fscanf(in, "%lf", &limit) != 1)
+        limit = INFINITY;
+    if (in)
+        fclose(in);
+    return limit;
+}
+
+static double host_memory(void)
+{
+    double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        bytes = fmin(bytes, (double)limit.rlim_cur);
+    return fmin(bytes, group_limit());
+}
+
+/* Regions of the model with ops of microbatches, such as layers. */
+static size_t count_regions(const struct ct_graph *graph)
+{
+    const char *last = "";
+    size_t count = 0;
+
+    ct_for_each_op (op, graph) {
+        if (op->section->part != CT_PART_F || !op->region)
+            continue;
+        count += strcmp(last, op->region) != 0;
+        last = op->region;
+    }
+    return count;
+}
+
+int ct_run_check_size(const struct ct_graph *graph, int64_t microbatches)
+{
+    double bytes = ct_program_estimate(graph, microbatches), most = host_memory() / 2;
+    char needs[64] = "more instructions than can be numbered";
+
+    if (bytes <= most)
+        return 0;
+    if (isfinite(bytes))
+        snprintf(needs, sizeof(needs), "%.3g GiB of host memory for its instructions",
+                 bytes / 0x1p30);
+    return ct_fail(
+        CT_ECONFIG,
+        "a step of %lld microbatches through %zu layers and other regions needs %s; half "
+        "of the memory here is %.3g GiB: use fewer microbatches (a larger [training] "
+        "local_batch_size or microbatch_size, a smaller global_batch_size), fewer layers, "
+        "or more ranks that share the layers",
+        (long long)microbatches, count_regions(graph), needs, most / 0x1p30);
+}

@@ -1,0 +1,13 @@
+/*
+ * Whether a program fits into the host's memory. For core/run only.
+ */
+#ifndef CT_RUN_SIZE_H
+#define CT_RUN_SIZE_H
+
+#include <ctitan/graph.h>
+
+/* A program has instructions for all microbatches: refuse one that half of the host's memory cannot
+   hold, before anything of that size is made. CT_ECONFIG. */
+int ct_run_check_size(const struct ct_graph *graph, int64_t microbatches);
+
+#endif
