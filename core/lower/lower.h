@@ -1,8 +1,8 @@
 /*
  * Interface between the sources of lowering. sums.c finds sums, place.c decides which values share
  * memory and with what strides, kernels.c finds the kernels of ops, order.c sorts ops by their
- * sections, lower.c expands the order, emit.c makes an op's instructions, plan.c gives buffers their
- * offsets, and events.c orders the streams.
+ * sections, lower.c expands the order, emit.c makes an op's instructions, plan.c gives buffers
+ * their offsets, and events.c orders the streams.
  */
 #ifndef CT_LOWER_H
 #define CT_LOWER_H

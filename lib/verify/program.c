@@ -97,7 +97,8 @@ static void end_life(struct check *c, const struct ct_buffer *b)
     ct_sorted_remove(&c->live, n);
 }
 
-/* No two buffers that are live at the same time overlap. A lifetime includes its last instruction. */
+/* No two buffers that are live at the same time overlap. A lifetime includes its last
+   instruction. */
 static void check_lives(struct check *c)
 {
     const struct ct_buffer *buffers = c->p->buffers;

@@ -433,8 +433,8 @@ static void orders_differ_in_memory(void **state)
     ct_arena_finish(&arena);
 }
 
-/* More microbatches make more instructions, but no more of what an op has once; the estimate that is
-   made before lowering is at least what they take, and at most twice as much. */
+/* More microbatches make more instructions, but no more of what an op has once; the estimate that
+   is made before lowering is at least what they take, and at most twice as much. */
 static void microbatches_share_what_an_op_has(void **state)
 {
     struct ct_program_size size[2];

@@ -98,8 +98,8 @@ struct ct_launch {
     const struct ct_graph *graph;      /* the op's graph; NULL: sequences are in order */
 };
 
-/* A copy of launch with its tensors and event, for a device that runs the kernel after `enqueue` has
-   returned. To be freed with free(); NULL: no memory. */
+/* A copy of launch with its tensors and event, for a device that runs the kernel after `enqueue`
+   has returned. To be freed with free(); NULL: no memory. */
 CT_API struct ct_launch *ct_launch_dup(const struct ct_launch *launch);
 
 /* The index in the whole at which this rank's shard of v begins along dimension dim: the first row

@@ -161,8 +161,8 @@ CT_API double ct_program_estimate(const struct ct_graph *graph, int64_t microbat
    more buffers, or a larger one, than a program can hold. */
 CT_API int ct_lower(const struct ct_lower_request *request, struct ct_program **program);
 
-/* Offset of an operand in the arena, or above CT_HOST_OFFSET in host memory. SIZE_MAX: it is absent,
-   or there is no workspace. */
+/* Offset of an operand in the arena, or above CT_HOST_OFFSET in host memory. SIZE_MAX: it is
+   absent, or there is no workspace. */
 CT_API size_t ct_instruction_offset(const struct ct_program *program,
                                     const struct ct_instruction *instruction, int operand);
 

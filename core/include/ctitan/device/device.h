@@ -60,9 +60,9 @@ struct ct_device_ops {
     int (*copy_in)(struct ct_device *device, void *to, const void *host, size_t bytes);
     int (*copy_out)(struct ct_device *device, void *host, const void *from, size_t bytes);
 
-    /* Run kernel on stream after the work there. The launch is the caller's again when this returns:
-       a device that runs the kernel later does so on a copy (ct_launch_dup). Its address is the
-       same in every step for the same op of a program. */
+    /* Run kernel on stream after the work there. The launch is the caller's again when this
+       returns: a device that runs the kernel later does so on a copy (ct_launch_dup). Its address
+       is the same in every step for the same op of a program. */
     int (*enqueue)(struct ct_device *device, int stream, const struct ct_kernel *kernel,
                    const struct ct_launch *launch);
     /* Events are numbers below the count given to `events`. record: set event once the stream gets
