@@ -409,7 +409,7 @@ static int replace_device(struct args *args, struct ct_recipe *recipe)
 
 int args_read(struct args *args, struct ct_recipe **recipe)
 {
-    int rc = ct_recipe_read(&args->arena, args->path, recipe);
+    int rc = args_read_path(&args->arena, args->path, recipe);
 
     if (rc < 0)
         return rc;

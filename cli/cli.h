@@ -98,6 +98,9 @@ struct args {
 
 /* Parse RECIPE, --set, --with, --without, and the options in `accepts`. CT_ECONFIG: wrong usage. */
 int args_parse(int argc, char **argv, unsigned accepts, struct args *args);
+/* Read a recipe, that of a run's folder, or one that is made for a Hugging Face folder. CT_ECONFIG;
+   CT_ENOENT. */
+int args_read_path(struct ct_arena *arena, const char *path, struct ct_recipe **recipe);
 /* Read the recipe and change it as the command line says. It is in args->arena. */
 int args_read(struct args *args, struct ct_recipe **recipe);
 /* The same, then put --device in, and apply it. */

@@ -219,3 +219,23 @@ echo '[INST] {{ text }} [/INST]' > "$work/base/chat_template.jinja"
 no_chat 'in none of the formats'
 echo "{{ '<|im_start|>' + role + content + '<|im_end|>' }}" > "$work/base/chat_template.jinja"
 [ "$(talks generate --chat --greedy --prompt hello 2> "$work/said")" = 'Hi you.' ] || fail "the folder's format: $(cat "$work/said")"
+
+# Folders in the place of a recipe: of a run, wherever it is now, and of a model.
+mv "$work/tune" "$work/moved"
+want=$("$ctitan" generate "$work/tune.ini" --set job.dump_folder="$work/moved" --prompt 'the quick' --tokens 9 --greedy 2> "$work/said") || fail "$(cat "$work/said")"
+got=$("$ctitan" generate "$work/moved" --prompt 'the quick' --tokens 9 --greedy 2> "$work/said") || fail "$(cat "$work/said")"
+grep -q "the weights in $work/moved/checkpoint/step-60" "$work/said" || fail "$(cat "$work/said")"
+[ "$got" = "$want" ] || fail "a run's folder: '$got'"
+cp "$bpe"/tokenizer*.json "$work/tuned"
+want=$("$ctitan" generate "$work/tune.ini" --without ckpt --prompt 'the quick' --tokens 9 --greedy 2> "$work/said") || fail "$(cat "$work/said")"
+got=$("$ctitan" generate "$work/tuned" --prompt 'the quick' --tokens 9 --greedy 2> "$work/said") || fail "$(cat "$work/said")"
+[ "$got" = "$want" ] || fail "a model's folder: '$got'"
+not_a_recipe() {
+    status=0
+    "$ctitan" generate "$1" --prompt x > /dev/null 2> "$work/said" || status=$?
+    [ $status = 2 ] || fail "exit $status for $1"
+    grep -q "$2" "$work/said" || fail "$(cat "$work/said")"
+}
+not_a_recipe "$work/talks" 'neither of a run'
+sed 's/"model_type": *"llama"/"model_type": "lama"/' "$work/tuned/config.json" > "$work/talks/config.json"
+not_a_recipe "$work/talks" 'model_type = lama: there is no plugin'

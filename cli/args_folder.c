@@ -1,0 +1,126 @@
+/*
+ * Folders in the place of a recipe: that of a run, which has its recipe, and that of a Hugging Face
+ * model, for which a recipe is made.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/lib/json.h>
+#include <ctitan/lib/plugin.h>
+
+#include "cli.h"
+
+#define POSITIONS 2048 /* of a context, at most, unless the command line says more */
+
+static bool exists(struct ct_arena *arena, const char *folder, const char *name)
+{
+    return !access(ct_arena_printf(arena, "%s/%s", folder, name), R_OK);
+}
+
+static bool same_folder(const char *a, const char *b)
+{
+    struct stat one, two;
+
+    return !stat(a, &one) && !stat(b, &two) && one.st_dev == two.st_dev && one.st_ino == two.st_ino;
+}
+
+/* The run's files are those of this folder, wherever it was when it was written. */
+static int read_run(struct ct_arena *arena, const char *folder, struct ct_recipe **recipe)
+{
+    const char *named;
+    int rc = ct_recipe_read(arena, ct_arena_printf(arena, "%s/recipe.ini", folder), recipe);
+
+    if (rc < 0)
+        return rc;
+    named = ct_recipe_get(*recipe, "job", "dump_folder");
+    if (named && same_folder(named, folder))
+        return 0;
+    return ct_recipe_set(*recipe, ct_arena_printf(arena, "job.dump_folder=%s", folder));
+}
+
+/* The plugin of a model_type: that of its name; "llama4_text" is the part for text of "llama4". */
+static int choose_model(struct ct_arena *arena, const char *path, const char *type,
+                        const char **name)
+{
+    size_t size = type ? strlen(type) : 0;
+    char file[CT_PATH_ROOM];
+
+    if (!size)
+        return ct_fail(CT_ECONFIG, "%s: model_type is missing", path);
+    *name = type;
+    if (ct_plugin_path(*name, file, sizeof(file)) == 0)
+        return 0;
+    if (size > 5 && !strcmp(type + size - 5, "_text"))
+        *name = ct_arena_printf(arena, "%.*s", (int)size - 5, type);
+    if (ct_plugin_path(*name, file, sizeof(file)) == 0)
+        return 0;
+    return ct_fail(CT_ECONFIG, "%s: model_type = %s: there is no plugin for this model", path,
+                   type);
+}
+
+static json_int_t positions_of(const json_t *config)
+{
+    const json_t *n = json_object_get(config, "max_position_embeddings");
+    json_int_t most;
+
+    if (!n)
+        n = json_object_get(config, "n_positions");
+    most = json_integer_value(n);
+    return most > 0 && most < POSITIONS ? most : POSITIONS;
+}
+
+static bool is_wide(const json_t *config)
+{
+    const char *dtype = json_string_value(json_object_get(config, "dtype"));
+
+    if (!dtype)
+        dtype = json_string_value(json_object_get(config, "torch_dtype"));
+    return !dtype || !strcmp(dtype, "float32");
+}
+
+static int read_model(struct ct_arena *arena, const char *folder, struct ct_recipe **recipe)
+{
+    const char *path = ct_arena_printf(arena, "%s/config.json", folder), *name = NULL;
+    bool tokenizer =
+        exists(arena, folder, "tokenizer.json") || exists(arena, folder, "tokenizer.model");
+    json_t *config = NULL;
+    int rc = ct_json_read_file(path, 0, &config);
+
+    if (rc == 0)
+        rc = choose_model(arena, path, json_string_value(json_object_get(config, "model_type")),
+                          &name);
+    if (rc == 0)
+        rc = ct_recipe_parse(arena, folder,
+                             ct_arena_printf(arena,
+                                             "[plugins]\nload = cpu, %s%s\n[model]\nname = %s\n"
+                                             "init_from = %s\n[training]\nseq_len = %lld\n"
+                                             "mixed_precision_param = %s\n",
+                                             name, tokenizer ? ", bpe" : "", name, folder,
+                                             (long long)positions_of(config),
+                                             is_wide(config) ? "float32" : "bfloat16"),
+                             recipe);
+    json_decref(config);
+    return rc;
+}
+
+int args_read_path(struct ct_arena *arena, const char *path, struct ct_recipe **recipe)
+{
+    struct stat s;
+
+    if (stat(path, &s) < 0 || !S_ISDIR(s.st_mode))
+        return ct_recipe_read(arena, path, recipe);
+    if (exists(arena, path, "recipe.ini"))
+        return read_run(arena, path, recipe);
+    if (exists(arena, path, "config.json"))
+        return read_model(arena, path, recipe);
+    return ct_fail(CT_ECONFIG,
+                   "%s is a folder, but neither of a run, with a recipe.ini, nor of a model, with "
+                   "a config.json",
+                   path);
+}
