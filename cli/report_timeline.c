@@ -212,7 +212,8 @@ static void draw(struct report *r, struct report_timeline *t, struct slices *s)
     double begin = INFINITY, end = 0, unit;
     size_t count;
 
-    qsort(s->list, s->count, sizeof(*s->list), by_row);
+    if (s->count)
+        qsort(s->list, s->count, sizeof(*s->list), by_row);
     for (size_t i = 0; i < s->count; i++) {
         begin = fmin(begin, s->list[i].start);
         end = fmax(end, s->list[i].end);

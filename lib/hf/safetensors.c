@@ -147,7 +147,8 @@ static int check_coverage(struct ct_weights *w, size_t first, const struct file 
 {
     const unsigned char *at = file->base + file->data, *end = file->base + file->size;
 
-    qsort(w->entries + first, w->count - first, sizeof(*w->entries), by_address);
+    if (w->count > first)
+        qsort(w->entries + first, w->count - first, sizeof(*w->entries), by_address);
     for (size_t i = first; i < w->count; i++) {
         const struct entry *entry = &w->entries[i];
 
@@ -281,7 +282,8 @@ static int add_shards(struct ct_weights *w, const char *folder, const char *path
         if (rc < 0)
             return ct_context(rc, "%s", path);
     }
-    qsort(w->entries, w->count, sizeof(*w->entries), by_name);
+    if (w->count)
+        qsort(w->entries, w->count, sizeof(*w->entries), by_name);
     return check_names(w, path, map);
 }
 
@@ -311,7 +313,8 @@ static int open_folder(struct ct_weights *w, const char *folder)
     rc = add_file(w, folder, SINGLE, &file);
     if (rc < 0)
         return rc;
-    qsort(w->entries, w->count, sizeof(*w->entries), by_name);
+    if (w->count)
+        qsort(w->entries, w->count, sizeof(*w->entries), by_name);
     return 0;
 }
 
@@ -397,7 +400,8 @@ static int join_pairs(struct ct_weights *w, const char *folder)
     if (kept == w->count)
         return 0;
     w->count = kept;
-    qsort(w->entries, w->count, sizeof(*w->entries), by_name);
+    if (w->count)
+        qsort(w->entries, w->count, sizeof(*w->entries), by_name);
     for (size_t i = 1; i < w->count; i++)
         if (!by_name(&w->entries[i - 1], &w->entries[i]))
             return ct_fail(CT_ECONFIG, "%s: %s is there as a tensor and as blocks", folder,

@@ -241,7 +241,8 @@ static int read_lists(struct ct_arena *arena, const struct ct_recipe *file, stru
     for (size_t i = 0; rc == 0 && i < file->count; i++)
         if (!strcmp(file->settings[i].section, "calls"))
             rc = read_calls(arena, &file->settings[i], m, &calls);
-    qsort(m->call, m->call_count, sizeof(*m->call), ct_machine_compare_calls);
+    if (m->call_count)
+        qsort(m->call, m->call_count, sizeof(*m->call), ct_machine_compare_calls);
     return rc;
 }
 

@@ -226,7 +226,8 @@ int ct_program_lanes_build(struct ct_program_lanes *p)
         p->first[n + 1] = p->first[n] + (int32_t)p->program[n]->step_count;
         add_rank(p, &sides, n);
     }
-    qsort(sides.at, sides.count, sizeof(*sides.at), compare_sides);
+    if (sides.count)
+        qsort(sides.at, sides.count, sizeof(*sides.at), compare_sides);
     for (size_t n = 0, next; rc == 0 && n < sides.count; n = next) {
         const struct side *s = &sides.at[n];
 

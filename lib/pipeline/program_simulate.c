@@ -76,7 +76,8 @@ static size_t join(struct interval *list, size_t count)
 {
     size_t kept = 0;
 
-    qsort(list, count, sizeof(*list), compare_intervals);
+    if (count)
+        qsort(list, count, sizeof(*list), compare_intervals);
     for (size_t n = 0; n < count; n++) {
         if (kept && list[n].start <= list[kept - 1].end) {
             if (list[n].end > list[kept - 1].end)

@@ -123,7 +123,8 @@ void ckpt_place(struct ct_arena *arena, struct ckpt_file *file)
                 file->bytes += b->bytes;
             }
         }
-    qsort(file->boxes, file->box_count, sizeof(*file->boxes), by_place);
+    if (file->box_count)
+        qsort(file->boxes, file->box_count, sizeof(*file->boxes), by_place);
     file->hash = ct_arena_array(arena, uint64_t, ckpt_chunks(file, CHUNK) + 1);
 }
 

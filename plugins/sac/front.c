@@ -85,7 +85,8 @@ static void prune(struct labels *l)
 {
     size_t n = 0, group = 0;
 
-    qsort(l->item, l->count, sizeof(*l->item), compare);
+    if (l->count)
+        qsort(l->item, l->count, sizeof(*l->item), compare);
     for (size_t i = 0; i < l->count; i++) {
         const struct label *at = &l->item[i];
 
