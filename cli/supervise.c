@@ -6,6 +6,7 @@
  * same words of a rank. --elastic goes on with fewer ranks: those that did not end by themselves
  * are given up, and the largest number of the rest is taken that the recipe's mesh allows.
  */
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 #include <ctitan/lib/launch.h>
 
 #include "cli.h"
+#include "runs.h"
 
 #define CHECKPOINT_SECONDS 60  /* after a signal, for the step and a checkpoint */
 #define RANKS_PER_PROCESSOR 64 /* most for -n: a typing error must not stop the machine */
@@ -25,8 +27,8 @@
 struct job {
     struct args *args;
     struct ct_recipe *recipe;
-    char **argv;
-    int ranks, restart, first, *status;
+    char **argv; /* has room for one more --set */
+    int argc, ranks, restart, first, *status;
     struct ct_error_kept failure; /* the last one */
 };
 
@@ -50,19 +52,64 @@ static int launch(struct job *job)
     return rc < 0 ? ct_error_restore(rc, &kept) : 0;
 }
 
-/* Whether the recipe's mesh can have this many ranks: tried in a process of its own. */
-static bool fits(const struct job *job, int ranks)
+/* Sequences in a step on this many ranks; 0: the recipe's mesh cannot have them. */
+static int64_t batch_of(struct ct_recipe *recipe, int ranks)
 {
     struct ct_run_options options = {.depth = CT_RUN_GRAPH, .world = ranks};
     struct ct_run *run;
-    int status = 1;
+    int64_t sequences;
+    int microbatches;
+
+    if (ct_run_open(recipe, &options, &run) < 0 ||
+        ct_run_batch_sizes(run, &sequences, &microbatches) < 0)
+        return 0;
+    return sequences * microbatches;
+}
+
+/* The same, found in a process of its own. */
+static int64_t try_ranks(const struct job *job, int ranks)
+{
+    int64_t batch = 0;
+    int ends[2], status;
     pid_t child;
 
+    if (pipe(ends) < 0)
+        return 0;
     fflush(NULL);
     child = fork();
-    if (child == 0)
-        _exit(ct_run_open(job->recipe, &options, &run) < 0);
-    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+    if (child == 0) {
+        batch = batch_of(job->recipe, ranks);
+        _exit(write(ends[1], &batch, sizeof(batch)) != sizeof(batch));
+    }
+    close(ends[1]);
+    if (child > 0 && read(ends[0], &batch, sizeof(batch)) != sizeof(batch))
+        batch = 0;
+    close(ends[0]);
+    if (child > 0)
+        waitpid(child, &status, 0);
+    return batch;
+}
+
+/* Steps have as many sequences on fewer ranks: those that the recipe or a checkpoint said, or as
+   many as the first ranks had. */
+static void hold_batch(struct job *job)
+{
+    struct ct_arena *arena = &job->args->arena;
+    const char *saved = run_read_recipe(arena, ct_config.job.dump_folder);
+    int64_t *batch = &ct_config.training.global_batch_size;
+    struct option_line option;
+
+    if (*batch > 0)
+        return;
+    if (option_find(saved, "training.global_batch_size", &option))
+        *batch = strtoll(option.value, NULL, 10);
+    if (*batch <= 0)
+        *batch = try_ranks(job, job->ranks);
+    if (*batch <= 0)
+        return;
+    job->argv[job->argc++] = "--set";
+    job->argv[job->argc++] =
+        ct_arena_printf(arena, "training.global_batch_size=%lld", (long long)*batch);
 }
 
 /* Ranks that did not end by themselves; at least the one that failed. */
@@ -79,7 +126,8 @@ static int shrink(struct job *job)
 {
     int left = job->ranks - lost(job), ranks = left;
 
-    while (ranks > 0 && !fits(job, ranks))
+    hold_batch(job);
+    while (ranks > 0 && !try_ranks(job, ranks))
         ranks--;
     if (ranks < 1)
         return ct_fail(CT_EPEER,
@@ -126,9 +174,10 @@ static int run_job(struct job *job)
 
 int supervise(struct args *args, struct ct_recipe *recipe, int argc, char **argv)
 {
-    char **copy = ct_arena_array(&args->arena, char *, argc + 2);
+    char **copy = ct_arena_array(&args->arena, char *, argc + 4);
     int64_t processors = sysconf(_SC_NPROCESSORS_ONLN);
-    struct job job = {.args = args, .recipe = recipe, .argv = copy, .ranks = (int)args->ranks};
+    struct job job = {
+        .args = args, .recipe = recipe, .argv = copy, .argc = argc + 1, .ranks = (int)args->ranks};
 
     if (args->ranks > RANKS_PER_PROCESSOR * processors)
         return ct_fail(CT_ECONFIG,

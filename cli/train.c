@@ -121,10 +121,23 @@ static int stop_if_interrupted(struct ct_run *run, const struct ct_step_result *
     return 0;
 }
 
+/* After the plugins, which may have set options that it leaves open. */
+static int save_recipe(const struct ct_recipe *recipe)
+{
+    char path[CT_PATH_ROOM];
+    int rc = ct_run_path(NULL, path, "recipe.ini");
+
+    if (rc == 0)
+        rc = ct_recipe_save(recipe, path);
+    return rc < 0 ? ct_context(CT_ECONFIG, "[job] dump_folder") : 0;
+}
+
 static int on_event(const struct ct_event_data *data, void *context)
 {
     const struct ct_identity *id = context;
 
+    if (data->event == CT_EVENT_RUN_OPEN)
+        return id->rank == 0 ? save_recipe(data->run->recipe) : 0;
     if (data->event == CT_EVENT_PLAN_READY)
         return check_memory(data->run, id->local_ranks == id->world);
     last = *data->result;
@@ -132,7 +145,8 @@ static int on_event(const struct ct_event_data *data, void *context)
 }
 
 static struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                              .events = 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_STEP_END,
+                              .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY |
+                                        1u << CT_EVENT_STEP_END,
                               .call = on_event};
 
 static int train_one(struct ct_run *run)
@@ -146,14 +160,6 @@ static int train_one(struct ct_run *run)
         return ct_fail(CT_EPEER, "interrupted by signal %d after step %lld", (int)interrupted,
                        (long long)run->progress.step - 1);
     return rc;
-}
-
-static int save_recipe(struct args *args, const struct ct_recipe *recipe)
-{
-    const char *folder = ct_config.job.dump_folder;
-    int rc = ct_recipe_save(recipe, ct_arena_printf(&args->arena, "%s/recipe.ini", folder));
-
-    return rc < 0 ? ct_context(CT_ECONFIG, "[job] dump_folder") : 0;
 }
 
 /* Keep other jobs out of the dump folder until this process ends. The process that supervises ranks
@@ -204,10 +210,8 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
     struct ct_run *run = NULL;
     struct ct_dump dump;
     int64_t resumed;
-    int rc = id->rank == 0 ? save_recipe(args, recipe) : 0;
+    int rc;
 
-    if (rc < 0)
-        return rc;
     ct_dump_init(
         &dump, id->rank == 0 ? args->dump_after : NULL, stdout,
         ct_arena_printf(&args->arena, "%s/reproducer-%d.txt", ct_config.job.dump_folder, id->rank));

@@ -2,6 +2,7 @@
  * The mesh of a run: every plugin offers its axes, each with its place and its degree.
  */
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -163,6 +164,23 @@ int ct_run_microbatch_size(int64_t *size)
     return 0;
 }
 
+/* Name the numbers next to those of the recipe that fit. */
+static int refuse_batch(int64_t global, int64_t dp)
+{
+    int64_t local = ct_config.training.local_batch_size, step = local * dp, less = local;
+    char lower[64] = "";
+
+    while (less > 1 && global % (less * dp))
+        less--;
+    if (global % (less * dp) == 0)
+        snprintf(lower, sizeof(lower), "local_batch_size = %lld, or ", (long long)less);
+    return ct_fail(CT_ECONFIG,
+                   "[training] global_batch_size = %lld is not a multiple of local_batch_size x "
+                   "data-parallel degree = %lld x %lld: set %sglobal_batch_size = %lld",
+                   (long long)global, (long long)local, (long long)dp, lower,
+                   (long long)((global / step + 1) * step));
+}
+
 int ct_run_batch_sizes(const struct ct_run *run, int64_t *batch, int *microbatches)
 {
     const struct ct_training_config *t = &ct_config.training;
@@ -175,11 +193,7 @@ int ct_run_batch_sizes(const struct ct_run *run, int64_t *batch, int *microbatch
         return rc;
     *batch = size * dp;
     if (global % (t->local_batch_size * dp))
-        return ct_fail(
-            CT_ECONFIG,
-            "[training] global_batch_size = %lld is not a multiple of local_batch_size x "
-            "data-parallel degree = %lld x %lld",
-            (long long)global, (long long)t->local_batch_size, (long long)dp);
+        return refuse_batch(global, dp);
     if (global / *batch > INT_MAX)
         return ct_fail(CT_ECONFIG,
                        "[training] global_batch_size = %lld makes %lld microbatches: at most %d",

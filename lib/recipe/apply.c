@@ -259,6 +259,29 @@ static void follow_dump_folder(struct ct_recipe *recipe)
     }
 }
 
+int ct_recipe_give(struct ct_recipe *recipe, const char *section, const char *key,
+                   const char *value, const char *source)
+{
+    const char *copy = ct_arena_strdup(recipe->arena, value);
+    struct ct_setting *s = ct_recipe_find(recipe, section, key);
+
+    if (!s) {
+        ct_recipe_add(recipe, section, key, copy, NULL);
+        s = ct_recipe_find(recipe, section, key);
+    }
+    s->value = copy;
+    s->source = ct_arena_strdup(recipe->arena, source);
+    s->given = true;
+    return apply_setting(recipe, s);
+}
+
+bool ct_recipe_given(const struct ct_recipe *recipe, const char *section, const char *key)
+{
+    const struct ct_setting *s = recipe ? ct_recipe_find(recipe, section, key) : NULL;
+
+    return s && s->given;
+}
+
 int ct_recipe_apply(struct ct_recipe *recipe)
 {
     struct target target;

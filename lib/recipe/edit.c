@@ -16,7 +16,8 @@ void ct_recipe_add_section(struct ct_recipe *recipe, const char *name, const cha
 {
     recipe->sections = ct_arena_grow(recipe->arena, recipe->sections, &recipe->section_room,
                                      recipe->section_count + 1, sizeof(*recipe->sections));
-    recipe->sections[recipe->section_count++] = (struct ct_setting){name, NULL, NULL, source};
+    recipe->sections[recipe->section_count++] =
+        (struct ct_setting){.section = name, .source = source};
 }
 
 void ct_recipe_add(struct ct_recipe *recipe, const char *section, const char *key,
@@ -24,9 +25,12 @@ void ct_recipe_add(struct ct_recipe *recipe, const char *section, const char *ke
 {
     recipe->settings = ct_arena_grow(recipe->arena, recipe->settings, &recipe->room,
                                      recipe->count + 1, sizeof(*recipe->settings));
-    recipe->settings[recipe->count++] =
-        (struct ct_setting){ct_arena_strdup(recipe->arena, section),
-                            ct_arena_strdup(recipe->arena, key), value, source};
+    recipe->settings[recipe->count++] = (struct ct_setting){ct_arena_strdup(recipe->arena, section),
+                                                            ct_arena_strdup(recipe->arena, key),
+                                                            value,
+                                                            source,
+                                                            NULL,
+                                                            false};
 }
 
 const struct ct_setting *ct_recipe_section(const struct ct_recipe *recipe, const char *name)

@@ -188,15 +188,28 @@ static bool names_weights(const struct ct_run *run)
     return *ct_config.model.init_from && ct_recipe_overrides(run->recipe, "model", "init_from");
 }
 
-static int ready(struct ct_run *run)
+static int find_folder(const struct ct_run *run)
 {
     int rc = check_config();
 
+    if (rc < 0 || *ckpt_config.folder != '/')
+        return rc < 0 ? rc : ct_run_path(run, ckpt_own.folder, "%s", ckpt_config.folder);
+    snprintf(ckpt_own.folder, sizeof(ckpt_own.folder), "%s", ckpt_config.folder);
+    return 0;
+}
+
+static int begin(struct ct_run *run)
+{
+    int rc = find_folder(run);
+
+    return rc < 0 ? rc : ckpt_take_batch(run);
+}
+
+static int ready(struct ct_run *run)
+{
+    int rc = find_folder(run);
+
     ckpt_own.evaluates = !run->data;
-    if (rc == 0 && *ckpt_config.folder == '/')
-        snprintf(ckpt_own.folder, sizeof(ckpt_own.folder), "%s", ckpt_config.folder);
-    else if (rc == 0)
-        rc = ct_run_path(run, ckpt_own.folder, "%s", ckpt_config.folder);
     if (rc < 0)
         return rc;
     if (ckpt_own.evaluates) {
@@ -296,6 +309,8 @@ static int on_event(const struct ct_event_data *data, void *context)
     if (!ckpt_config.enable || !run)
         return 0;
     switch (data->event) {
+    case CT_EVENT_RUN_OPEN:
+        return begin(run);
     case CT_EVENT_PLAN_READY:
         ckpt_keep_skipped(run);
         return 0;
@@ -316,9 +331,10 @@ static int on_event(const struct ct_event_data *data, void *context)
 }
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_RUN_READY |
-                                              1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END |
-                                              1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END,
+                                    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY |
+                                              1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_STEP_BEGIN |
+                                              1u << CT_EVENT_STEP_END | 1u << CT_EVENT_FAILURE |
+                                              1u << CT_EVENT_RUN_END,
                                     .call = on_event};
 
 static const struct ct_verb_ops verb = {

@@ -12,6 +12,7 @@
  *   load.c    fills a run                        folder.c  the folder of checkpoints
  *   save.c    a save, from begin to end          io.c      direct access to files; the ring
  *   resume.c  where a run begins                 diff.c    compares two
+ *   batch.c   how many sequences its steps have
  *   ckpt.c    options and events                 verb.c    the verbs
  *   export.c, import.c                           Hugging Face's folders
  */
@@ -88,6 +89,7 @@ struct ckpt {
     const char *path; /* of the folder */
     struct ct_progress progress;
     int64_t world, time; /* ranks; seconds since 1970 */
+    int64_t batch;       /* sequences in a step; 0: unknown, as in older checkpoints */
     bool model_only;
     const char *mesh, *recipe; /* the recipe with every option, as ct_recipe_print_resolved */
     const char *config;        /* config.json of the model; NULL: none */
@@ -328,6 +330,16 @@ int ckpt_rewind(struct ct_run *run, int64_t step);
 void ckpt_skip_batches(struct ct_run *run);
 /* Checkpoints have the list of skipped batches. */
 void ckpt_keep_skipped(struct ct_run *run);
+
+/* ---- batch.c ---- */
+
+/* Sequences in a step of the run. */
+int64_t ckpt_batch(const struct ct_run *run);
+/* If the recipe leaves global_batch_size open, set it to that of the checkpoint from which the run
+   goes on. For RUN_OPEN. */
+int ckpt_take_batch(struct ct_run *run);
+/* Tell whether steps have as many sequences as before. */
+void ckpt_tell_batch(const struct ckpt *c, const struct ct_run *run);
 
 /* ---- verb.c, export.c, import.c ---- */
 

@@ -117,6 +117,8 @@ static json_t *pack(const struct ckpt *c)
         "time", (json_int_t)c->time, "model_only", (int)c->model_only, "world",
         (json_int_t)c->world, "mesh", c->mesh, "recipe", c->recipe, "chunk", (json_int_t)c->chunk,
         "tensors", pack_tensors(c), "kept", kept, "files", files);
+    if (root && c->batch)
+        json_object_set_new(root, "batch", json_integer(c->batch));
     if (root && c->config)
         json_object_set_new(root, "config", json_string(c->config));
     if (root)
@@ -343,6 +345,7 @@ static int unpack(struct ckpt *c, const json_t *root)
     c->progress = (struct ct_progress){p[0], p[1], p[2], p[3]};
     c->time = time;
     c->world = world;
+    c->batch = json_integer_value(json_object_get(root, "batch"));
     c->model_only = model_only;
     c->chunk = (size_t)chunk;
     c->mesh = text_of(c, root, "mesh");

@@ -70,11 +70,7 @@ static const struct {
     const char *section, *key, *what;
 } effects[] = {
     {"lr_scheduler", NULL, "the learning rate follows another curve from now on"},
-    {"training", "steps",
-     "the learning rate follows the curve of the new number of steps, unless [lr_scheduler] "
-     "total_steps is set"},
     {"training", "seq_len", "samples have another length, so sample numbers refer to other text"},
-    {"training", "global_batch_size", "steps have another number of samples from now on"},
     {"training", "local_batch_size",
      "batches are divided differently, so sums may round differently"},
     {"training", "dtype", "weights have another precision"},
@@ -92,20 +88,39 @@ static const struct {
     {"pp", NULL, "another mesh, so sums may round differently"},
 };
 
+/* The curve of the learning rate has the length of the run, or its own. */
+static const char *effect_of_steps(void)
+{
+    return ct_config.lr_total_steps
+               ? "the run ends after another step; the learning rate follows [lr_scheduler] "
+                 "total_steps"
+               : "the learning rate follows the curve of the new number of steps; to follow the "
+                 "former one, set [lr_scheduler] total_steps";
+}
+
+static const char *effect_of(const char *section, const char *key)
+{
+    if (!strcmp(section, "training") && !strcmp(key, "steps"))
+        return effect_of_steps();
+    for (size_t i = 0; i < CT_COUNT(effects); i++)
+        if (!strcmp(effects[i].section, section) &&
+            (!effects[i].key || !strcmp(effects[i].key, key)))
+            return effects[i].what;
+    return NULL;
+}
+
 static void tell_change(const char *section, const char *key, const char *before, const char *now,
                         void *context)
 {
-    (void)context;
+    const struct ckpt *c = context;
+    const char *effect = effect_of(section, key);
+
     if (!strcmp(section, "job") || !strcmp(section, "metrics") || !strcmp(section, "ckpt"))
         return;
-    for (size_t i = 0; i < CT_COUNT(effects); i++)
-        if (!strcmp(effects[i].section, section) &&
-            (!effects[i].key || !strcmp(effects[i].key, key))) {
-            ct_info("changed since the checkpoint: [%s] %s = %s, now %s: %s", section, key, before,
-                    now, effects[i].what);
-            return;
-        }
-    ct_info("changed since the checkpoint: [%s] %s = %s, now %s", section, key, before, now);
+    if (c->batch && !strcmp(key, "global_batch_size")) /* ckpt_tell_batch tells the true ones */
+        return;
+    ct_info("changed since the checkpoint: [%s] %s = %s, now %s%s%s", section, key, before, now,
+            effect ? ": " : "", effect ? effect : "");
 }
 
 static const char *amount(struct ct_arena *arena, const struct ckpt_data *d)
@@ -138,8 +153,9 @@ void ckpt_tell_changes(const struct ckpt *c, struct ct_run *run)
     const char *now;
 
     if (c->recipe && (ckpt_recipe_text(c->arena, run, &now) < 0 ||
-                      ckpt_compare_recipes(c->recipe, now, tell_change, NULL) < 0))
+                      ckpt_compare_recipes(c->recipe, now, tell_change, (void *)(uintptr_t)c) < 0))
         ct_warn("%s", ct_error_message());
+    ckpt_tell_batch(c, run);
     for (int i = 0; i < CKPT_DATA; i++)
         tell_data(c, run, i);
 }

@@ -227,6 +227,7 @@ int ckpt_describe(struct ct_arena *arena, struct ct_run *run, const struct ckpt_
     *c = (struct ckpt){.arena = arena,
                        .progress = run->progress,
                        .world = run->world,
+                       .batch = ckpt_batch(run),
                        .time = (int64_t)time(NULL),
                        .model_only = what->model_only,
                        .mesh = mesh_text(arena, &run->mesh),

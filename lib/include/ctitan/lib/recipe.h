@@ -30,6 +30,7 @@ struct ct_setting {
     const char *section, *key, *value;
     const char *source; /* "recipe.ini:12", "--set" */
     const char *former; /* the file's value, where the command line has replaced it; or NULL */
+    bool given;         /* by ct_recipe_give */
 };
 
 struct ct_recipe {
@@ -87,6 +88,15 @@ CT_API int ct_recipe_locate(const struct ct_recipe *recipe, int rc);
  * May be called once per process.
  */
 CT_API int ct_recipe_apply(struct ct_recipe *recipe);
+
+/*
+ * For hooks on RUN_OPEN: set an option that the recipe leaves open, after it was applied. source
+ * says where the value is from; both texts are copied. CT_ECONFIG: as a user's value.
+ */
+CT_API int ct_recipe_give(struct ct_recipe *recipe, const char *section, const char *key,
+                          const char *value, const char *source);
+/* Whether ct_recipe_give set it. recipe may be NULL. */
+CT_API bool ct_recipe_given(const struct ct_recipe *recipe, const char *section, const char *key);
 
 /* Print every option of every section, with its source as a comment. Parses back as a recipe. */
 CT_API void ct_recipe_print_resolved(const struct ct_recipe *recipe, FILE *out);

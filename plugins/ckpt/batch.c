@@ -1,0 +1,76 @@
+/*
+ * The number of sequences in a step of a run that goes on: that of its checkpoint, unless the
+ * recipe says one. It decides how the program is laid out, so it is read before the run has a mesh.
+ */
+#include <stdio.h>
+
+#include <ctitan/error.h>
+#include <ctitan/log.h>
+#include <ctitan/lib/launch.h>
+#include <ctitan/lib/recipe.h>
+
+#include "ckpt.h"
+
+int64_t ckpt_batch(const struct ct_run *run)
+{
+    int64_t sequences;
+    int microbatches;
+
+    return ct_run_batch_sizes(run, &sequences, &microbatches) < 0 ? 0 : sequences * microbatches;
+}
+
+static bool is_restarted(void)
+{
+    struct ct_identity identity;
+
+    return ct_launch_identify(&identity) == 0 && identity.restart > 0;
+}
+
+/* Open the checkpoint that the run will most likely go on from. If its data turns out to be
+   damaged, an older one is loaded, and a difference is named then. */
+static bool open_expected(struct ct_arena *arena, struct ckpt *c)
+{
+    const char *initial = ckpt_config.initial_load_path;
+    int64_t *steps;
+    size_t count = ckpt_steps(arena, ckpt_own.folder, &steps);
+    bool wanted = ckpt_config.load_step >= 0 && !is_restarted();
+
+    for (size_t i = 0; i < count; i++)
+        if ((!wanted || steps[i] == ckpt_config.load_step) &&
+            ckpt_open(arena, ckpt_step_path(arena, ckpt_own.folder, steps[i]), c) == 0)
+            return true;
+    return !count && *initial && !ckpt_config.initial_model_only &&
+           ckpt_locate(arena, initial, c) == 0;
+}
+
+int ckpt_take_batch(struct ct_run *run)
+{
+    struct ct_arena scratch = {0};
+    struct ckpt c = {0};
+    char value[32];
+    int rc = 0;
+
+    if (run->recipe && ct_config.training.global_batch_size < 0 && ckpt_own.load.lr &&
+        open_expected(&scratch, &c) && c.batch > 0 && c.progress.step > 1) {
+        snprintf(value, sizeof(value), "%lld", (long long)c.batch);
+        rc = ct_recipe_give(run->recipe, "training", "global_batch_size", value, c.path);
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+void ckpt_tell_batch(const struct ckpt *c, const struct ct_run *run)
+{
+    long long before = c->batch, now = ckpt_batch(run),
+              own =
+                  ct_config.training.local_batch_size * ct_mesh_degree(&run->mesh, run->batch_axes);
+
+    if (before && before != now)
+        ct_info("changed since the checkpoint: [training] global_batch_size = %lld, now %lld: "
+                "steps have another number of sequences from now on",
+                before, now);
+    else if (ct_recipe_given(run->recipe, "training", "global_batch_size") && now != own)
+        ct_info("[training] global_batch_size = %lld, as before: local_batch_size x data-parallel "
+                "degree would be %lld",
+                now, own);
+}
