@@ -263,7 +263,13 @@ static int validate(struct feed *f, int64_t step)
         report_short(f, n);
     r.loss = sum / valid;
     r.seconds = ct_now() - begin;
-    return fire(run, CT_EVENT_VALIDATED, &r);
+    if (!ct_hook_wanted(CT_EVENT_VALIDATED))
+        return 0;
+    return ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_VALIDATED,
+                                                .run = run,
+                                                .step = step,
+                                                .result = &r,
+                                                .labels = llround(valid)});
 }
 
 /* ---- the loop ---- */

@@ -263,7 +263,7 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
     return rc;
 }
 
-static int validated(struct ct_run *run, const struct ct_step_result *s)
+static int validated(struct ct_run *run, const struct ct_step_result *s, int64_t labels)
 {
     char tps[64];
     int rc = now.out ? 0 : begin(run, s->step);
@@ -274,7 +274,7 @@ static int validated(struct ct_run *run, const struct ct_step_result *s)
             speed(run, (double)s->tokens / s->seconds, tps));
     fprintf(now.out, "{\"step\": %lld, ", (long long)s->step);
     put("validation_loss", s->loss, ", ");
-    fprintf(now.out, "\"validation_tokens\": %lld", (long long)s->tokens);
+    fprintf(now.out, "\"validation_tokens\": %lld", (long long)labels);
     return end_line();
 }
 
@@ -296,7 +296,7 @@ static int on_event(const struct ct_event_data *data, void *context)
     case CT_EVENT_STEP_END:
         return step_end(data->run, data->result);
     case CT_EVENT_VALIDATED:
-        return validated(data->run, data->result);
+        return validated(data->run, data->result, data->labels);
     default: /* the end, or a failure */
         rc = status_end(data);
     }

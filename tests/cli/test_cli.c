@@ -536,10 +536,14 @@ static void a_batch_without_labels_is_a_case_of_non_finite(void **state)
     assert_int_equal(r.status, 1);
     assert_has(r.err, "step 2: every label of its batch is masked, so there is no loss ([training] "
                       "non_finite = skip");
-    r = run(MASKED "--set metrics.log_freq=1 --set training.non_finite=skip");
+    r = run(MASKED "--set metrics.log_freq=1 --set training.non_finite=skip "
+                   "--set tokens.validation_path=masked.bin --set validation.freq=3 "
+                   "--set validation.steps=4");
     assert_int_equal(r.status, 0);
     assert_has(r.err, "step 2 skipped: every label of its batch is masked");
     skipped = loss_of(3);
+    /* The 64 tokens of the first document have 63 labels, the 64 that follow have none. */
+    assert_has(slurp("out/metrics.jsonl"), "\"validation_tokens\": 63}");
     if (!strstr(plugins, "\nckpt "))
         skip();
     r = run(MASKED "--set metrics.log_freq=1 --set training.non_finite=rewind --with ckpt "

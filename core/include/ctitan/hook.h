@@ -130,6 +130,7 @@ struct ct_event_data {
     int code;                   /* FAILURE, COLLECTIVE_FAILED: CT_E*. CT_EPEER: because of others */
     const struct ct_call *call; /* CALL events */
     const struct ct_job_end *job; /* JOB_END */
+    int64_t labels;               /* VALIDATED: number of labels that the loss is a mean of */
 };
 
 struct ct_hook {
