@@ -81,7 +81,7 @@ static int32_t end(void)
 
 static int64_t encode_any(const char *text, size_t size, bool special, int32_t *tokens, size_t room)
 {
-    struct ids ids = {tokens, 0, tokens ? room : 0};
+    struct ids ids = {tokens, 0, tokens ? room : 0, NULL};
     int rc = tokenizer_encode(&tokenizer, text, size, special, &ids);
 
     return rc < 0 ? rc : (int64_t)ids.count;
@@ -95,6 +95,15 @@ static int64_t encode(const char *text, size_t size, int32_t *tokens, size_t roo
 static int64_t encode_prompt(const char *text, size_t size, int32_t *tokens, size_t room)
 {
     return encode_any(text, size, true, tokens, room);
+}
+
+static int64_t encode_spans(const char *text, size_t size, int32_t *tokens,
+                            struct ct_text_span *spans, size_t room)
+{
+    struct ids ids = {tokens, 0, room, spans};
+    int rc = tokenizer_encode(&tokenizer, text, size, false, &ids);
+
+    return rc < 0 ? rc : (int64_t)ids.count;
 }
 
 static int decode(int32_t token, char *text, size_t room)
@@ -126,7 +135,8 @@ static const struct ct_tokenizer_ops ops = {.size = sizeof(struct ct_tokenizer_o
                                             .open = open_tokenizer,
                                             .identity = identity,
                                             .end = end,
-                                            .prompt = encode_prompt};
+                                            .prompt = encode_prompt,
+                                            .encode_spans = encode_spans};
 
 CT_PLUGIN(.name = "bpe", .version = "1.0",
           .summary = "Byte-level BPE from tokenizer.json or tiktoken's list, and ctitan tokenize",

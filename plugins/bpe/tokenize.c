@@ -73,7 +73,7 @@ static int encode_all(struct tokenizer *t, const struct text *text, bool special
 
     do {
         free(ids->at);
-        *ids = (struct ids){malloc(room * sizeof(*ids->at)), 0, room};
+        *ids = (struct ids){malloc(room * sizeof(*ids->at)), 0, room, NULL};
         if (!ids->at)
             return ct_fail(CT_ENOMEM, "%zu tokens", room);
         rc = tokenizer_encode(t, text->data, text->size, special, ids);

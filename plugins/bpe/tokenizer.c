@@ -1,5 +1,6 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -18,6 +19,17 @@
 
 /* ---- encoding ---- */
 
+/* Spans from token `first` on are moved; none begins before the text. */
+static void shift(struct ids *ids, size_t first, ptrdiff_t by)
+{
+    for (size_t i = first; ids->spans && by && i < ids->count && i < ids->room; i++) {
+        struct ct_text_span *s = &ids->spans[i];
+
+        s->begin = by < 0 && s->begin < (size_t)-by ? 0 : s->begin + (size_t)by;
+        s->end = by < 0 && s->end < (size_t)-by ? 0 : s->end + (size_t)by;
+    }
+}
+
 /* The parts of a text before the next added token, in turn. */
 static int
 encode_between(struct tokenizer *t, const struct added *added, const char *text, size_t size,
@@ -26,16 +38,38 @@ encode_between(struct tokenizer *t, const struct added *added, const char *text,
 {
     const char *from = text, *at = text, *end = text + size;
     struct added_match m;
+    size_t first;
     int rc = 0;
 
     while (rc == 0 && added_find(added, text, from, at, end, &m)) {
+        size_t before = ids->count;
+
         if (m.begin > from)
             rc = encode(t, from, (size_t)(m.begin - from), ids);
+        shift(ids, before, from - text);
+        if (ids->spans && ids->count < ids->room)
+            ids->spans[ids->count] =
+                (struct ct_text_span){(size_t)(m.begin - text), (size_t)(m.stop - text)};
         ids_put(ids, m.id);
         from = m.stop;
         at = m.resume;
     }
-    return rc == 0 && from < end ? encode(t, from, (size_t)(end - from), ids) : rc;
+    first = ids->count;
+    if (rc == 0 && from < end)
+        rc = encode(t, from, (size_t)(end - from), ids);
+    shift(ids, first, from - text);
+    return rc;
+}
+
+/* Of tokens from `first` on, which follow each other in a text. */
+static void put_spans(const struct vocabulary *v, struct ids *ids, size_t first)
+{
+    size_t at = 0;
+
+    for (size_t i = first; ids->spans && i < ids->count && i < ids->room; i++) {
+        ids->spans[i] = (struct ct_text_span){at, at + v->tokens[ids->at[i]].size};
+        at = ids->spans[i].end;
+    }
 }
 
 static int encode_step(struct tokenizer *t, int number, const char *text, size_t size,
@@ -43,10 +77,15 @@ static int encode_step(struct tokenizer *t, int number, const char *text, size_t
 {
     struct tokenizer_step *step = &t->steps[number];
     const char *at, *end, *begin, *stop;
+    size_t first = ids->count;
+    bool prefixed = false;
     int rc = 0;
 
-    if (number == t->step_count)
-        return vocabulary_encode(&t->vocabulary, text, size, ids);
+    if (number == t->step_count) {
+        rc = vocabulary_encode(&t->vocabulary, text, size, ids);
+        put_spans(&t->vocabulary, ids, first);
+        return rc;
+    }
     if (step->space && *text != ' ') {
         step->prefixed.size = 0;
         rc = text_append(&step->prefixed, " ", 1);
@@ -54,15 +93,20 @@ static int encode_step(struct tokenizer *t, int number, const char *text, size_t
             rc = text_append(&step->prefixed, text, size);
         text = step->prefixed.data;
         size++;
+        prefixed = true;
     }
-    if (rc < 0 || !step->cuts)
-        return rc < 0 ? rc : encode_step(t, number + 1, text, size, ids);
+    if (rc == 0 && !step->cuts)
+        rc = encode_step(t, number + 1, text, size, ids);
     for (at = text, end = text + size;
-         (rc = pattern_next(&step->pattern, text, at, end, &begin, &stop)) > 0; at = stop) {
+         rc == 0 && step->cuts &&
+         (rc = pattern_next(&step->pattern, text, at, end, &begin, &stop)) > 0;
+         at = stop) {
+        size_t before = ids->count;
+
         rc = encode_step(t, number + 1, begin, (size_t)(stop - begin), ids);
-        if (rc < 0)
-            return rc;
+        shift(ids, before, begin - text);
     }
+    shift(ids, first, prefixed ? -1 : 0);
     return rc;
 }
 
@@ -71,13 +115,34 @@ static int encode_normal(struct tokenizer *t, const char *text, size_t size, str
     return encode_step(t, 0, text, size, ids);
 }
 
+/* The normal forms from number `form` on, and then the added tokens. */
+static int encode_form(struct tokenizer *t, int form, const char *text, size_t size,
+                       struct ids *ids)
+{
+    size_t normal_size = size, first = ids->count, *begin = NULL, *end;
+    const char *normal;
+    int rc;
+
+    if (form == t->form_count)
+        return encode_between(t, &t->normalized, text, size, encode_normal, ids);
+    rc = unicode_normalize(t->forms[form], text, &normal_size, &t->normal[form % 2], &normal);
+    if (rc == 0 && ids->spans && normal != text) {
+        begin = malloc(2 * (normal_size + 1) * sizeof(*begin));
+        end = begin + normal_size + 1;
+        rc = begin ? unicode_align(t->forms[form], text, size, normal_size, begin, end)
+                   : ct_fail(CT_ENOMEM, "where %zu bytes come from", normal_size);
+    }
+    if (rc == 0)
+        rc = encode_form(t, form + 1, normal, normal_size, ids);
+    for (size_t i = first; rc == 0 && begin && i < ids->count && i < ids->room; i++)
+        ids->spans[i] = (struct ct_text_span){begin[ids->spans[i].begin], end[ids->spans[i].end]};
+    free(begin);
+    return rc;
+}
+
 static int encode_raw(struct tokenizer *t, const char *text, size_t size, struct ids *ids)
 {
-    int rc = 0;
-
-    for (int i = 0; rc == 0 && i < t->form_count; i++)
-        rc = unicode_normalize(t->forms[i], text, &size, &t->normal[i % 2], &text);
-    return rc < 0 ? rc : encode_between(t, &t->normalized, text, size, encode_normal, ids);
+    return encode_form(t, 0, text, size, ids);
 }
 
 int tokenizer_encode(struct tokenizer *t, const char *text, size_t size, bool special,

@@ -205,3 +205,38 @@ int unicode_normalize(enum unicode_form form, const char *text, size_t *size, st
     *size = copy->size;
     return rc;
 }
+
+/* A stable character and what may join it. A character that keeps its size is aligned by bytes. */
+static int align_part(enum unicode_form form, const char *text, size_t from, size_t to,
+                      size_t normal_size, size_t *at, size_t *begin, size_t *end)
+{
+    struct text part = {0};
+    int rc = append_normal(form, text + from, to - from, &part);
+    bool same = part.size == to - from;
+
+    for (size_t i = 0; rc == 0 && i < part.size && *at < normal_size; i++, ++*at) {
+        begin[*at] = same ? from + i : from;
+        end[*at + 1] = same ? from + i + 1 : to;
+    }
+    text_finish(&part);
+    return rc;
+}
+
+int unicode_align(enum unicode_form form, const char *text, size_t size, size_t normal_size,
+                  size_t *begin, size_t *end)
+{
+    size_t at = 0, from = 0, to;
+    int rc = 0;
+
+    end[0] = 0;
+    for (; rc == 0 && from < size; from = to) {
+        to = (size_t)(next_stable(text + from, text + size) - text);
+        rc = align_part(form, text, from, to, normal_size, &at, begin, end);
+    }
+    for (; at < normal_size; at++) {
+        begin[at] = size;
+        end[at + 1] = size;
+    }
+    begin[normal_size] = size;
+    return rc;
+}

@@ -60,4 +60,10 @@ int unicode_repair(const char *text, size_t *size, struct text *copy, const char
 int unicode_normalize(enum unicode_form form, const char *text, size_t *size, struct text *copy,
                       const char **normal);
 
+/* Where the bytes of a normal form, and its end, come from: a token of bytes [i, k) of it stands
+   for bytes [begin[i], end[k]) of the text. Both arrays have normal_size + 1 elements.
+   CT_ENOMEM. */
+int unicode_align(enum unicode_form form, const char *text, size_t size, size_t normal_size,
+                  size_t *begin, size_t *end);
+
 #endif

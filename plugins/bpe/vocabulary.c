@@ -323,7 +323,7 @@ static int encode_and_cache(struct vocabulary *v, const char *part, size_t size,
                             struct cached *cached, struct ids *out)
 {
     int32_t room[CACHED_BYTES];
-    struct ids ids = {room, 0, CACHED_BYTES};
+    struct ids ids = {room, 0, CACHED_BYTES, NULL};
     int rc = encode_part(v, part, size, &ids);
 
     if (rc < 0)

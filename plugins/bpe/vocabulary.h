@@ -7,6 +7,7 @@
 #define VOCABULARY_H
 
 #include <ctitan/arena.h>
+#include <ctitan/model.h>
 
 #define VOCABULARY_LIMIT (1 << 24) /* ids are below this */
 #define VOCABULARY_BYTES 4096      /* of a token, at most */
@@ -28,7 +29,8 @@ struct vocabulary {
 /* Where encode puts tokens. */
 struct ids {
     int32_t *at;
-    size_t count, room; /* tokens beyond room are counted only */
+    size_t count, room;         /* tokens beyond room are counted only */
+    struct ct_text_span *spans; /* of each token in the text; NULL: not asked for */
 };
 
 static inline void ids_put(struct ids *ids, int32_t id)

@@ -47,6 +47,14 @@ static int64_t encode(const char *text, size_t size, int32_t *tokens, size_t roo
     return (int64_t)size;
 }
 
+static int64_t encode_spans(const char *text, size_t size, int32_t *tokens,
+                            struct ct_text_span *spans, size_t room)
+{
+    for (size_t i = 0; i < size && i < room; i++)
+        spans[i] = (struct ct_text_span){i, i + 1};
+    return encode(text, size, tokens, room);
+}
+
 static int decode(int32_t token, char *text, size_t room)
 {
     if (token < 0 || token >= VOCABULARY)
@@ -71,7 +79,8 @@ static const struct ct_tokenizer_ops ops = {.size = sizeof(struct ct_tokenizer_o
                                             .encode = encode,
                                             .decode = decode,
                                             .identity = identity,
-                                            .end = end};
+                                            .end = end,
+                                            .encode_spans = encode_spans};
 
 CT_PLUGIN(.name = "bytes", .version = "1.0", .summary = "Bytes as tokens: a vocabulary of 258",
           .options = options, .config = &config, .config_size = sizeof(config),

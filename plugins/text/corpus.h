@@ -37,8 +37,8 @@ struct corpus_request {
     const char *spool; /* folder for what is unpacked */
 };
 
-/* The text is encoded in parts, which end at `ends`: every second one, from the first, is a
-   prompt, whose tokens are no labels. NULL: one part, which is trained on. */
+/* The text has parts, which end at `ends`: every second one, from the first, is a prompt. A token
+   of prompts alone is no label. NULL: one part, which is trained on. */
 struct document {
     const char *text;
     size_t size;

@@ -24,7 +24,8 @@ struct encoder {
     size_t blocks, sum_room;
     int64_t *start; /* of each document, and the end of the last */
     size_t start_room;
-    int32_t *tokens; /* of a part, before they are written */
+    int32_t *tokens; /* of a document, before they are written */
+    struct ct_text_span *spans;
     size_t room;
     double began, reported; /* seconds */
     size_t bytes;           /* of text */
@@ -97,42 +98,70 @@ static int reserve(struct encoder *e, size_t count)
     if (count <= e->room)
         return 0;
     free(e->tokens);
+    free(e->spans);
     e->room = count;
     e->tokens = malloc(count * sizeof(*e->tokens));
-    if (e->tokens)
+    e->spans = malloc(count * sizeof(*e->spans));
+    if (e->tokens && e->spans)
         return 0;
     e->room = 0;
     return ct_fail(CT_ENOMEM, "a document of %zu tokens", count);
 }
 
-static int encode_part(struct encoder *e, const char *text, size_t size, bool trained)
+/* Tokens of e->tokens; those that hold a byte of an answer are trained on. */
+static int put_parts(struct encoder *e, const struct document *d, int64_t count)
+{
+    int64_t from = 0;
+    size_t part = 0;
+    bool trained = false;
+    int rc = 0;
+
+    for (int64_t i = 0; rc == 0 && i < count; i++) {
+        const struct ct_text_span *s = &e->spans[i];
+        bool answer;
+
+        while (part < d->parts && s->begin >= d->ends[part])
+            part++;
+        answer = part % 2 || (part + 1 < d->parts && s->end > d->ends[part]);
+        if (answer != trained) {
+            rc = put_tokens(e, e->tokens + from, i - from, trained);
+            from = i;
+            trained = answer;
+        }
+    }
+    return rc < 0 ? rc : put_tokens(e, e->tokens + from, count - from, trained);
+}
+
+static int64_t encode_text(struct encoder *e, const struct document *d)
+{
+    return d->ends ? e->tokenizer->encode_spans(d->text, d->size, e->tokens, e->spans, e->room)
+                   : e->tokenizer->encode(d->text, d->size, e->tokens, e->room);
+}
+
+static int encode_all(struct encoder *e, const struct document *d)
 {
     int64_t count = 0;
-    int rc = reserve(e, size / 3 + 64);
+    int rc = reserve(e, d->size / 3 + 64);
 
-    while (rc == 0 &&
-           (count = e->tokenizer->encode(text, size, e->tokens, e->room)) > (int64_t)e->room)
+    while (rc == 0 && (count = encode_text(e, d)) > (int64_t)e->room)
         rc = reserve(e, (size_t)count);
     if (rc == 0 && count < 0)
         rc = (int)count;
-    return rc < 0 ? rc : put_tokens(e, e->tokens, count, trained);
+    if (rc < 0)
+        return rc;
+    return d->ends ? put_parts(e, d, count) : put_tokens(e, e->tokens, count, true);
 }
 
 /* One with parts brings the tokens that end it. */
 static int encode_document(struct encoder *e, const struct document *document)
 {
     int32_t bos = e->tokenizer->bos(), eos = e->tokenizer->eos();
-    size_t begin = 0;
     int rc = 0;
 
     if (bos >= 0)
         rc = put_tokens(e, &bos, 1, !document->ends);
-    for (size_t i = 0; rc == 0 && i < document->parts; i++) {
-        rc = encode_part(e, document->text + begin, document->ends[i] - begin, i % 2);
-        begin = document->ends[i];
-    }
-    if (rc == 0 && !document->ends)
-        rc = encode_part(e, document->text, document->size, true);
+    if (rc == 0)
+        rc = encode_all(e, document);
     if (rc == 0 && !document->ends && eos >= 0)
         rc = put_tokens(e, &eos, 1, true);
     return rc;
@@ -241,6 +270,7 @@ int encode(FILE *out, int width, const struct ct_tokenizer_ops *tokenizer, struc
     if (rc == 0)
         rc = finish(&e);
     free(e.tokens);
+    free(e.spans);
     free(e.start);
     free(e.sums);
     XXH3_freeState(e.hash);

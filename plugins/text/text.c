@@ -210,6 +210,9 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
     if (*config.validation_path && config.validation_fraction > 0)
         return ct_fail(CT_ECONFIG, "[text] validation_path and validation_fraction: set one of "
                                    "them");
+    if (sources.store.corpus.chat && !request->tokenizer->encode_spans)
+        return ct_fail(CT_ECONFIG, "[text] format = chat: the tokenizer does not say which bytes "
+                                   "its tokens stand for; use bpe");
     if (sources.store.corpus.chat)
         rc = ct_context(ct_chat_check(sources.store.corpus.chat, request->tokenizer),
                         "[text] template");

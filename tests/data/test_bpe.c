@@ -305,21 +305,20 @@ static void the_verb_writes_ids_and_files(void **state)
 
 /* ---- conversations, with [text] format = chat ---- */
 
-/* Tokens of a text, and whether they are labels. */
+/* A text, and which of its bytes are an answer's. */
 struct expected {
-    int32_t tokens[1024];
-    bool trained[1024];
-    int64_t count;
+    char text[4096];
+    bool answer[4096];
+    size_t size;
 };
 
-static void expect(struct expected *e, const char *text, bool trained)
+static void expect(struct expected *e, const char *text, bool answer)
 {
-    size_t room = CT_COUNT(e->tokens) - (size_t)e->count;
-    int64_t count = bpe()->encode(text, strlen(text), e->tokens + e->count, room);
-
-    assert_in_range(count, 0, room);
-    for (int64_t i = 0; i < count; i++)
-        e->trained[e->count++] = trained;
+    assert_in_range(e->size + strlen(text), 0, sizeof(e->text) - 1);
+    for (; *text; text++) {
+        e->answer[e->size] = answer;
+        e->text[e->size++] = *text;
+    }
 }
 
 static void open_chat(const char *template, const char *line, struct ct_data **data)
@@ -334,18 +333,30 @@ static void open_chat(const char *template, const char *line, struct ct_data **d
         *data = NULL;
 }
 
+/* The text is encoded as a whole; a token with a byte of an answer is a label. */
 static void check_chat(struct ct_data *data, const struct expected *e)
 {
     const struct ct_data_ops *text = test_offer(test_plugin("text"), CT_DATA);
-    int32_t token, label;
+    int32_t ids[1024], token, label;
+    int64_t count = bpe()->encode(e->text, e->size, ids, CT_COUNT(ids));
+    char bytes[256];
+    size_t at = 0;
 
     assert_non_null(data);
-    for (int64_t i = 0; i + 1 < e->count; i++) {
-        assert_int_equal(text->read(data, i, &token, &label, NULL), 0);
-        assert_int_equal(token, e->tokens[i]);
-        assert_int_equal(label, e->trained[i + 1] ? e->tokens[i + 1] : -100);
+    assert_in_range(count, 2, CT_COUNT(ids));
+    for (int64_t i = 0; i < count; i++) {
+        int size = bpe()->decode(ids[i], bytes, sizeof(bytes));
+        bool trained = memchr(e->answer + at, true, (size_t)size);
+
+        if (i > 0) {
+            assert_int_equal(text->read(data, i - 1, &token, &label, NULL), 0);
+            assert_int_equal(token, ids[i - 1]);
+            assert_int_equal(label, trained ? ids[i] : -100);
+        }
+        at += (size_t)size;
     }
-    assert_int_equal(text->read(data, e->count - 1, &token, &label, NULL), 1);
+    assert_int_equal(at, e->size);
+    assert_int_equal(text->read(data, count - 1, &token, &label, NULL), 1);
     text->close(data);
 }
 
@@ -383,6 +394,13 @@ static void chatml_masks_what_is_no_answer(void **state)
     expect(&e, "no<|im_end|>", true);
     expect(&e, "\n", false);
     open_chat("chatml", chat_line, &data);
+    check_chat(data, &e);
+    e.size = 0; /* the newline of the header and that of the answer are one token, a label */
+    expect(&e, "<|im_start|>assistant\n", false);
+    expect(&e, "\nHi<|im_end|>", true);
+    expect(&e, "\n", false);
+    open_chat("chatml", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"\\nHi\"}]}",
+              &data);
     check_chat(data, &e);
     open_chat("llama3", chat_line, &data);
     assert_null(data);

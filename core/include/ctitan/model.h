@@ -144,6 +144,11 @@ struct ct_data_ops {
     const char *(*chat)(void);
 };
 
+/* Bytes [begin, end) of a text. */
+struct ct_text_span {
+    size_t begin, end;
+};
+
 struct ct_tokenizer_ops {
     size_t size; /* of this struct */
     int64_t (*vocabulary)(void);
@@ -165,6 +170,10 @@ struct ct_tokenizer_ops {
     int32_t (*end)(void);
     /* As encode, with the tokens that belong around a prompt. NULL: bos before it. */
     int64_t (*prompt)(const char *text, size_t size, int32_t *tokens, size_t room);
+    /* As encode, for valid UTF-8, with the bytes of the text that each token stands for. Both
+       arrays have `room` elements. NULL: unknown, and conversations cannot be labelled. */
+    int64_t (*encode_spans)(const char *text, size_t size, int32_t *tokens,
+                            struct ct_text_span *spans, size_t room);
 };
 
 /* ---- mesh axes ---- */
