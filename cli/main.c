@@ -8,6 +8,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/model.h>
+#include <ctitan/lib/launch.h>
 #include <ctitan/lib/ops.h>
 
 #include "cli.h"
@@ -132,6 +133,8 @@ static int exit_status(int rc)
 {
     if (rc >= 0)
         return 0;
+    if (rc == CT_EPEER && ct_launch_is_rank())
+        return CT_LAUNCH_FOLLOWS;
     return rc == CT_ECONFIG || rc == CT_EABI || rc == CT_ENOENT ? 2 : 1;
 }
 

@@ -29,6 +29,7 @@ struct job {
     struct ct_recipe *recipe;
     char **argv; /* has room for one more --set */
     int argc, ranks, restart, first, *status;
+    int brief; /* characters of the failure before the rank's last line; 0: it has none */
     struct ct_error_kept failure; /* the last one */
 };
 
@@ -39,11 +40,15 @@ static int launch(struct job *job)
                                         .restart = job->restart,
                                         .leave = CHECKPOINT_SECONDS,
                                         .status = job->status,
-                                        .first = &job->first};
+                                        .first = &job->first,
+                                        .brief = &job->brief};
     struct ct_job_end end = {.ranks = job->ranks, .status = job->status};
-    int rc = ct_launch(&request);
-    struct ct_error_kept kept = ct_error_keep();
+    struct ct_error_kept kept;
+    int rc;
 
+    job->brief = 0;
+    rc = ct_launch(&request);
+    kept = ct_error_keep();
     end.first = job->first;
     ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_JOB_END,
                                          .message = rc < 0 ? kept.message : NULL,
@@ -151,6 +156,14 @@ static bool may_help(struct job *job, int rc)
     return !again;
 }
 
+/* Report the failure for the terminal, where the rank has printed its last line. */
+static int shorten(const struct job *job, int rc)
+{
+    struct ct_error_kept kept = ct_error_keep();
+
+    return job->brief ? ct_fail(rc, "%.*s; its message is above", job->brief, kept.message) : rc;
+}
+
 static int run_job(struct job *job)
 {
     double pause = 1;
@@ -159,12 +172,14 @@ static int run_job(struct job *job)
     for (;;) {
         rc = launch(job);
         if (rc == 0 || job->restart == job->args->restarts)
-            return rc;
+            return rc < 0 ? shorten(job, rc) : 0;
         if (!may_help(job, rc))
-            return ct_error_restore(rc, &job->failure);
+            return shorten(job, ct_error_restore(rc, &job->failure));
         if (job->args->elastic && (rc = shrink(job)) < 0)
             return rc;
-        ct_warn("%s", job->failure.message);
+        ct_error_restore(rc, &job->failure);
+        shorten(job, rc);
+        ct_warn("%s", ct_error_message());
         ct_warn("restart %d of %lld, with %d rank%s, in %g s", ++job->restart,
                 (long long)job->args->restarts, job->ranks, job->ranks > 1 ? "s" : "", pause);
         ct_nap(pause);

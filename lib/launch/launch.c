@@ -5,7 +5,9 @@
  * signal thus also reaches the processes that it started, and a Ctrl-C reaches it once, through us.
  * The kernel kills a rank when its launcher dies.
  *
- * Ranks that fail for the same reason print the same message, which is relayed once.
+ * Ranks that fail for the same reason print the same message, which is relayed once. A rank that
+ * fails because another one did says so by its exit status, so the cause is named, whichever ends
+ * first.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,6 +39,7 @@ struct stream {
 struct rank {
     pid_t pid;
     bool running;
+    bool follows; /* failed because of another rank */
     int status;
     struct stream out, err;
     char last[LAST]; /* last line on standard error */
@@ -52,10 +55,11 @@ struct launcher {
     char job[64];
     const char *program;
 
-    int first;         /* first rank that failed by itself, or -1 */
+    int first;         /* first rank that failed by itself, or because of another; or -1 */
     bool failed;       /* some rank failed, perhaps because it got a signal to end */
     int received;      /* signals to end */
     bool asked;        /* got SIGQUIT, which ranks answer with a report */
+    bool told;         /* the ranks have got SIGTERM */
     double term, kill; /* when to send them; 0: not scheduled */
     double patience, grace, leave;
 };
@@ -278,6 +282,20 @@ static void schedule_end(struct launcher *l, double term)
     }
 }
 
+/* A rank has failed. The first failure of its own takes the place of one that followed it. */
+static void blame(struct launcher *l, int rank)
+{
+    struct rank *r = &l->ranks[rank];
+
+    r->follows = WIFEXITED(r->status) && WEXITSTATUS(r->status) == CT_LAUNCH_FOLLOWS;
+    if (r->follows)
+        r->status = W_EXITCODE(1, 0);
+    if (l->first < 0)
+        schedule_end(l, now() + l->patience);
+    if (l->first < 0 || (l->ranks[l->first].follows && !r->follows && !l->told))
+        l->first = rank;
+}
+
 static void reap(struct launcher *l)
 {
     for (int i = 0; i < l->count; i++) {
@@ -295,10 +313,8 @@ static void reap(struct launcher *l)
         l->failed |= r->status != 0;
         if (l->asked && WIFSIGNALED(r->status) && WTERMSIG(r->status) == SIGQUIT)
             l->received++; /* it does not answer: SIGQUIT ends it, like SIGTERM */
-        if (r->status && l->first < 0 && !l->received) {
-            l->first = i;
-            schedule_end(l, now() + l->patience);
-        }
+        if (r->status && !l->received)
+            blame(l, i);
     }
 }
 
@@ -327,6 +343,7 @@ static void end_in_time(struct launcher *l)
     if (l->term > 0 && t >= l->term) {
         signal_all(l, SIGTERM);
         signal_all(l, SIGCONT); /* a stopped rank cannot react to it */
+        l->told = true;
         l->term = l->kill;
     }
     if (l->kill > 0 && t >= l->kill)
@@ -374,7 +391,7 @@ static int count_likewise(const struct launcher *l, const struct rank *first)
     return count - 1;
 }
 
-static int report(const struct launcher *l)
+static int report(const struct launcher *l, int *brief)
 {
     const struct rank *r = l->first < 0 ? NULL : &l->ranks[l->first];
     char how[96];
@@ -392,8 +409,11 @@ static int report(const struct launcher *l)
     if (others > 0)
         snprintf(how + strlen(how), sizeof(how) - strlen(how), ", as did %d other%s", others,
                  others > 1 ? "s" : "");
+    ct_fail(code, "rank %d %s", l->first, how);
     if (!*r->last)
-        return ct_fail(code, "rank %d %s", l->first, how);
+        return code;
+    if (brief)
+        *brief = (int)strlen(ct_error_message());
     return ct_fail(code, "rank %d %s; its last line: %s", l->first, how, r->last);
 }
 
@@ -469,7 +489,7 @@ int ct_launch(const struct ct_launch_request *request)
     while (rc == 0 && l.running)
         turn(&l);
     if (rc == 0)
-        rc = report(&l);
+        rc = report(&l, request->brief);
     finish(&l, request);
     return rc;
 }

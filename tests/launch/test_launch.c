@@ -75,6 +75,15 @@ static int act_as_rank(const char *act)
         fprintf(stderr, "first words\nthe reason\n\n");
         return 1;
     }
+    if (!strcmp(act, "follow")) { /* the guilty one ends last */
+        usleep(guilty ? 30000 : 0);
+        fprintf(stderr, guilty ? "the cause\n" : "another rank failed\n");
+        return guilty ? 1 : CT_LAUNCH_FOLLOWS;
+    }
+    if (!strcmp(act, "all follow")) {
+        fprintf(stderr, "no answer\n");
+        return CT_LAUNCH_FOLLOWS;
+    }
     if (guilty && !strcmp(act, "input"))
         return 2;
     if (!strcmp(act, "mistake")) {
@@ -98,7 +107,7 @@ static int launch(int ranks, const char *act)
 {
     char *argv[] = {"rank-of-test", "rank", (char *)(uintptr_t)act, NULL};
     struct ct_launch_request request = {
-        .ranks = ranks, .argv = argv, .patience = 0.1, .grace = 0.5};
+        .ranks = ranks, .argv = argv, .patience = strstr(act, "follow") ? 20 : 0.1, .grace = 0.5};
     int rc = ct_launch(&request);
 
     if (rc < 0)
@@ -218,6 +227,15 @@ static void first_failure_is_named(void **state)
     assert_in(err, "rank 2 ended with status 2\n");
     assert_int_equal(run(3, "die"), 1);
     assert_in(err, "rank 2 was killed by signal 9 (Killed)\n");
+}
+
+static void cause_is_named_though_it_ends_last(void **state)
+{
+    (void)state;
+    assert_int_equal(run(3, "follow"), 1);
+    assert_in(err, "rank 2 ended with status 1; its last line: the cause\n");
+    assert_int_equal(run(3, "all follow"), 1);
+    assert_in(err, "ended with status 1, as did 2 others; its last line: no answer\n");
 }
 
 static void echo_is_not_repeated(void **state)
@@ -411,6 +429,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(output_is_tagged),
         cmocka_unit_test(nothing_is_lost),
         cmocka_unit_test(first_failure_is_named),
+        cmocka_unit_test(cause_is_named_though_it_ends_last),
         cmocka_unit_test(echo_is_not_repeated),
         cmocka_unit_test(deaf_and_stopped_ranks_are_ended),
         cmocka_unit_test(signals_are_passed_on),

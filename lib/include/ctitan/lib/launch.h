@@ -39,7 +39,11 @@ struct ct_launch_request {
     int *first;        /* out: the first rank that failed by itself, -1: none; NULL: not wanted */
     double leave;      /* seconds to end after a signal was passed on, before SIGTERM; 0: grace */
     int restart;       /* for ct_identity */
+    int *brief;        /* out: characters of the message without the last line; NULL: not wanted */
 };
+
+/* The exit status of a rank that failed because another one did. `status` has 1 in its place. */
+#define CT_LAUNCH_FOLLOWS 3
 
 /*
  * Run the ranks and wait for all of them. Rank 0 has this process's standard output, and its
@@ -50,8 +54,9 @@ struct ct_launch_request {
  * recorder answer it with a report and go on, others end. When a rank fails, the others get
  * `patience`, then SIGTERM, then SIGKILL. Ranks do not outlive this process, however it ends.
  *
- * 0 if all ranks returned 0. Otherwise the first failure: CT_ECONFIG if that rank returned 2, else
- * CT_EPEER, with the rank, its exit status or signal, and its last line on standard error.
+ * 0 if all ranks returned 0. Otherwise the first failure, of those that did not follow from another
+ * rank's if there is one: CT_ECONFIG if that rank returned 2, else CT_EPEER, with the rank, its
+ * exit status or signal, and its last line on standard error. *brief stays where there is none.
  */
 CT_API int ct_launch(const struct ct_launch_request *request);
 
