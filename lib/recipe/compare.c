@@ -1,6 +1,7 @@
 /*
  * Checks that all ranks run the same. Each rank writes its program, its plugins and its options as
- * text, one to a line. If the texts differ, the error shows the first line that does.
+ * text, one to a line. If the texts differ, the error says which plugins a rank lacks, or else
+ * shows the first line that differs.
  */
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -77,11 +78,77 @@ struct digest {
     uint64_t hash, length;
 };
 
-/* Report the first differing line of both texts; the shorter text may have none left. */
+/* The name in a line "plugin NAME VERSION .."; NULL: it is another line. */
+static const char *plugin_in(const char *line, size_t *length)
+{
+    const char *name = line + strlen("plugin ");
+
+    if (strncmp(line, "plugin ", strlen("plugin ")) != 0)
+        return NULL;
+    *length = strcspn(name, " \n");
+    return name;
+}
+
+static const char *next_line(const char *line)
+{
+    line += strcspn(line, "\n");
+    return line + (*line != '\0');
+}
+
+static bool has_plugin(const char *setup, const char *wanted, size_t length)
+{
+    const char *name;
+    size_t n;
+
+    for (; *setup; setup = next_line(setup))
+        if ((name = plugin_in(setup, &n)) && n == length && !memcmp(name, wanted, n))
+            return true;
+    return false;
+}
+
+int ct_recipe_lacks(const char *setup, const char *other, char *text, size_t room)
+{
+    struct ct_line line = {text, room, 0};
+    const char *name;
+    size_t length;
+    int count = 0;
+
+    ct_line_add(&line, "%s", "");
+    for (; *other; other = next_line(other))
+        if ((name = plugin_in(other, &length)) && !has_plugin(setup, name, length))
+            ct_line_add(&line, "%s%.*s", count++ ? ", " : "", (int)length, name);
+    return count;
+}
+
+static int complain_of_plugins(const char *first, const char *other, int rank)
+{
+    char by_first[256], by_other[256];
+    int a = ct_recipe_lacks(first, other, by_first, sizeof(by_first));
+    int b = ct_recipe_lacks(other, first, by_other, sizeof(by_other));
+    char text[640];
+    struct ct_line line = {text, sizeof(text), 0};
+
+    if (a == 0 && b == 0)
+        return 0;
+    if (a > 0)
+        ct_line_add(&line, "rank 0 lacks %s", by_first);
+    if (b > 0)
+        ct_line_add(&line, "%srank %d lacks %s", a > 0 ? ", " : "", rank, by_other);
+    return ct_fail(CT_ECONFIG,
+                   "the ranks were started with different plugins: %s; start all with the same "
+                   "[plugins] load and --with",
+                   text);
+}
+
+/* Report which plugins a rank lacks, or else the first line that differs. The shorter text may have
+   none left. */
 static int complain(const char *first, const char *other, int rank)
 {
     size_t line = 0;
+    int rc = complain_of_plugins(first, other, rank);
 
+    if (rc < 0)
+        return rc;
     for (size_t i = 0; first[i] && first[i] == other[i]; i++)
         if (first[i] == '\n')
             line = i + 1;

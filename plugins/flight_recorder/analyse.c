@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/recipe.h>
 
 #include "analyse.h"
 
@@ -286,6 +287,24 @@ static const char *recipe_of(const struct flight_run *run, int rank)
     return h ? (const char *)h + h->recipe : NULL;
 }
 
+static void say_other_recipe(struct flight_verdict *v, int rank, const char *usual,
+                             const char *mine)
+{
+    char lacks[256], extra[256];
+
+    ct_recipe_lacks(mine, usual, lacks, sizeof(lacks));
+    ct_recipe_lacks(usual, mine, extra, sizeof(extra));
+    if (!*lacks && !*extra) {
+        differs(&usual, &mine);
+        flight_say(v, "rank %d has another recipe: %.*s, others %.*s\n", rank,
+                   (int)strcspn(mine, "\n"), mine, (int)strcspn(usual, "\n"), usual);
+        return;
+    }
+    flight_say(v, "rank %d was started with other plugins:%s%s%s%s%s\n", rank,
+               *lacks ? " it lacks " : "", lacks, *lacks && *extra ? "," : "",
+               *extra ? " others lack " : "", extra);
+}
+
 static void find_other_recipe(const struct flight_run *run, struct flight_verdict *v)
 {
     int like[2] = {0, 0}, first = -1, other = -1;
@@ -307,13 +326,13 @@ static void find_other_recipe(const struct flight_run *run, struct flight_verdic
     if (other < 0)
         return;
     for (int r = 0; r < run->world; r++) {
-        const char *a = recipe_of(run, like[0] < like[1] ? other : first), *b = recipe_of(run, r);
+        const char *usual = recipe_of(run, like[0] < like[1] ? other : first);
+        const char *mine = recipe_of(run, r), *a = usual, *b = mine;
 
         if (!b || !differs(&a, &b))
             continue;
         flight_blame(v, R2, r);
-        flight_say(v, "rank %d has another recipe: %.*s, others %.*s\n", r, (int)strcspn(b, "\n"),
-                   b, (int)strcspn(a, "\n"), a);
+        say_other_recipe(v, r, usual, mine);
     }
 }
 

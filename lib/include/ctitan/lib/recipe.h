@@ -106,12 +106,15 @@ CT_API int ct_recipe_save(const struct ct_recipe *recipe, const char *path);
 struct ct_run;
 /*
  * For struct ct_run_options: check that all ranks run the same. Collective. CT_ECONFIG on all ranks
- * if the plugins or options of one differ from rank 0's; the message shows the first difference.
+ * if the plugins or options of one differ from rank 0's; the message has the plugins that either
+ * lacks, or else the first difference.
  */
 CT_API int ct_recipe_compare(struct ct_run *run);
 /* What it compares: lines "plugin NAME VERSION" and "[SECTION] NAME = VALUE". To be freed; NULL: no
    memory. */
 CT_API char *ct_recipe_setup(struct ct_arena *arena);
+/* Write the plugins of another such text that `setup` lacks, "tp, ckpt". Returns their number. */
+CT_API int ct_recipe_lacks(const char *setup, const char *other, char *text, size_t room);
 
 /* The i-th section that every recipe has, in struct ct_config; name NULL after the last. */
 struct ct_recipe_section {
