@@ -317,8 +317,9 @@ static int open_unnamed(struct store *s, struct opening *o)
     int rc = spool_open(&s->spool, o->request->corpus.spool);
 
     if (rc == 0)
-        rc = ct_context(write_tokens(s, o, s->spool.file), "[text] spool_folder %s",
-                        o->request->corpus.spool);
+        rc = write_tokens(s, o, s->spool.file);
+    if (rc == CT_EIO)
+        rc = ct_context(rc, "[text] spool_folder %s", o->request->corpus.spool);
     return rc < 0 ? rc : map(s, fileno(s->spool.file));
 }
 

@@ -1,10 +1,8 @@
 #include <endian.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
@@ -67,21 +65,25 @@ static int read_llmc(struct token_file *f)
 
 /* ---- Megatron ---- */
 
-/* Whether path, with .idx instead of .bin, is an index; the index is then mapped. */
-static bool find_index(struct token_file *f, const char *path, char *index, size_t room)
+/* 1: path, with .idx instead of .bin, is an index, which is then mapped; 0: there is none. */
+static int find_index(struct token_file *f, const char *path, char *index, size_t room)
 {
     size_t size = strlen(path);
-    int fd;
+    int rc;
 
     if (size < 5 || strcmp(path + size - 4, ".bin"))
-        return false;
-    snprintf(index, room, "%.*s.idx", (int)size - 4, path);
-    fd = open(index, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    close(fd);
-    return map(&f->index, index) == 0 && f->index.size >= MEGATRON_HEADER &&
-           !memcmp(f->index.base, MEGATRON_MAGIC, 9);
+        return 0;
+    if (snprintf(index, room, "%.*s.idx", (int)size - 4, path) >= (int)room)
+        return ct_fail(CT_ECONFIG, "a path of %zu characters is too long", size);
+    rc = map(&f->index, index);
+    if (rc < 0)
+        return rc == CT_ENOENT ? 0 : rc;
+    if (f->index.size >= MEGATRON_HEADER && !memcmp(f->index.base, MEGATRON_MAGIC, 9))
+        return 1;
+    return ct_fail(CT_ECONFIG,
+                   "%s, of %zu bytes, is truncated, or no index of Megatron's: make it again; "
+                   "without it, %s is read as raw uint32 tokens",
+                   index, f->index.size, path);
 }
 
 static int width_of(unsigned type)
@@ -172,10 +174,10 @@ int token_file_open(struct token_file *f, const char *path)
         return rc;
     if (is_llmc(&f->data))
         rc = read_llmc(f);
-    else if (find_index(f, path, index, sizeof(index)))
-        rc = read_megatron(f, index);
-    else
+    else if ((rc = find_index(f, path, index, sizeof(index))) == 0)
         rc = read_raw(f);
+    else if (rc > 0)
+        rc = read_megatron(f, index);
     if (rc < 0)
         token_file_close(f);
     return rc;

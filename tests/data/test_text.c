@@ -501,6 +501,7 @@ static void test_json_lines(void **state)
     USE("a.jsonl", "malformed=stop");
     assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
     assert_message("a.jsonl:2: the field \"text\" is not a string");
+    assert_null(strstr(ct_error_message(), "spool_folder")); /* which is not at fault */
     USE("a.jsonl", "shuffle=false", "repeat=false", "malformed=skip");
     DOCUMENTS("x", "\xef\xbf\xbd", "y");
     write_text("a.jsonl", "{\"id\": 123456789012345678901234567890, \"text\": \"a\"}\n"

@@ -318,6 +318,12 @@ static void test_megatron(void **state)
     bad.length[0] = UINT32_MAX;
     write_megatron(&bad);
     assert_refused("has length 4294967295");
+    write_bytes("megatron.idx", "MMIDIDX\0\0\1", 10);
+    write_bytes("megatron.bin", tokens, sizeof(tokens)); /* as uint32, it would be right */
+    assert_refused("megatron.idx, of 10 bytes, is truncated, or no index of Megatron's");
+    write_bytes("megatron.idx", "", 0);
+    write_bytes("megatron.bin", tokens, sizeof(tokens));
+    assert_refused("megatron.idx, of 0 bytes");
     write_bytes("plain", tokens, sizeof(tokens));
     snprintf(setting, sizeof(setting), "path=%s", path);
     TEST_OPTIONS(test_plugin("tokens"), setting, "document_mask=true");
