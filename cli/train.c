@@ -17,6 +17,7 @@
 #include <ctitan/lib/rates.h>
 
 #include "cli.h"
+#include "crash.h"
 
 /* Results of the last step, for the line at the end. */
 static struct ct_step_result last;
@@ -67,6 +68,7 @@ static void interrupt(int number)
         "\nctitan: the run ends after a step; interrupt again to end it at once\n";
 
     interrupted = number;
+    run_interrupted(number);
     call_former(number);
     if (running->rank == 0 && write(STDERR_FILENO, said, sizeof(said) - 1) < 0)
         return;
@@ -156,6 +158,7 @@ static int train_one(struct ct_run *run)
     catch_signals(run);
     rc = ct_run_train(run);
     release_signals();
+    run_leave_crashes();
     if (rc == 0 && interrupted)
         return ct_fail(CT_EPEER, "interrupted by signal %d after step %lld", (int)interrupted,
                        (long long)run->progress.step - 1);
@@ -218,6 +221,7 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
     options.passes.watch = &dump.watch;
     hook.context = (void *)id;
     rc = ct_hook_register(&hook, NULL);
+    run_catch_crashes(id->rank);
     introduce();
     if (rc == 0)
         rc = ct_run_open(recipe, &options, &run);

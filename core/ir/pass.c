@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include <ctitan/calling.h>
 #include <ctitan/clock.h>
 #include <ctitan/app/diagnose.h>
 #include <ctitan/error.h>
@@ -117,6 +118,7 @@ static int check_needs(const struct ct_transform *const *t, size_t count)
 static int run_one(struct ct_graph *graph, const struct ct_transform *t, struct ct_run *run,
                    struct ct_pass_watch *watch)
 {
+    struct ct_calling before;
     double begin;
     int rc;
 
@@ -124,7 +126,9 @@ static int run_one(struct ct_graph *graph, const struct ct_transform *t, struct 
         watch->before(watch, graph, t);
     begin = ct_now();
     ct_fail(CT_OK, "%s", "");
+    before = ct_calling_begin("transform", t->name);
     rc = t->apply(graph, run);
+    ct_calling_end(&before);
     rc = rc > 0 ? ct_fail(CT_EINVAL, "it returned %d, neither 0 nor a failure", rc) : rc;
     if (rc == 0)
         rc = ct_diagnostics()->graph(graph);

@@ -3,6 +3,7 @@
  */
 #include <assert.h>
 
+#include <ctitan/calling.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
 #include <ctitan/run.h>
@@ -47,8 +48,17 @@ bool ct_hook_wanted(enum ct_event event)
 static int call(const struct subscriber *s, const struct ct_event_data *data)
 {
     bool wants = s->hook->events >> data->event & 1;
-    int rc = wants && ct_fail(CT_OK, "%s", "") == 0 ? s->hook->call(data, s->hook->context) : 0;
+    struct ct_calling before;
+    int rc;
 
+    if (!wants)
+        return 0;
+    ct_fail(CT_OK, "%s", "");
+    before = ct_calling_begin(s->owner ? "hook" : NULL, s->owner);
+    ct_calling()->event = ct_event_name(data->event);
+    ct_calling()->step = data->step;
+    rc = s->hook->call(data, s->hook->context);
+    ct_calling_end(&before);
     return rc < 0 && s->owner
                ? ct_context(rc, "%s, hook on %s", s->owner, ct_event_name(data->event))
                : rc;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/calling.h>
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
@@ -159,8 +160,10 @@ static int build_model(struct ct_run *run, struct ct_graph *graph,
                        const struct ct_model_request *request)
 {
     struct ct_value *valid;
+    struct ct_calling before = ct_calling_begin("model", NULL);
     int rc = run->model_ops->build(run->model, graph, request);
 
+    ct_calling_end(&before);
     if (rc == 0)
         rc = check_model(graph, request);
     if (rc < 0 || request->logits)

@@ -2,6 +2,7 @@
  * The loop that runs a program and fires hooks.
  */
 
+#include <ctitan/calling.h>
 #include <ctitan/device/comm.h>
 #include <ctitan/error.h>
 #include <ctitan/run.h>
@@ -12,6 +13,7 @@
 struct walk {
     struct ct_executor *e;
     const struct ct_instruction *list;
+    struct ct_calling *calling; /* of this thread */
     size_t count;
     int64_t first; /* index of its first instruction */
     int64_t step;
@@ -93,6 +95,19 @@ static int launch(const struct walk *w, size_t n, const struct ct_launch *l,
     return rc;
 }
 
+static void say_calling(const struct walk *w, size_t n)
+{
+    struct ct_calling *c = w->calling;
+
+    c->op = w->list[n].op;
+    c->kernel = w->list[n].lowered->kernel;
+    c->microbatch = w->list[n].microbatch;
+    c->step = w->step;
+    c->waits = c->op->type->flags & CT_OP_COLLECTIVE;
+    c->kind = "op";
+    c->calls++;
+}
+
 static int perform(const struct walk *w, size_t n)
 {
     const struct ct_instruction *i = &w->list[n];
@@ -103,8 +118,11 @@ static int perform(const struct walk *w, size_t n)
 
     if (rc == 0 && collective)
         rc = announce(w, n, l, &event);
-    if (rc == 0)
+    if (rc == 0) {
+        say_calling(w, n);
         rc = launch(w, n, l, collective ? &event : NULL);
+        w->calling->kind = NULL;
+    }
     if (rc < 0)
         return ct_context(rc, "%s of %%%s", i->op->type->name,
                           i->op->outs ? i->op->out[0]->name : i->op->in[0]->name);
@@ -133,6 +151,7 @@ static int walk(struct walk *w)
 {
     int rc = 0, item = -1;
 
+    w->calling = ct_calling();
     w->ops = ct_hook_wanted(CT_EVENT_OP_BEGIN) || ct_hook_wanted(CT_EVENT_OP_END);
     w->items = ct_hook_wanted(CT_EVENT_SECTION_BEGIN) || ct_hook_wanted(CT_EVENT_SECTION_END);
     for (size_t n = 0; rc == 0 && n < w->count; n++) {

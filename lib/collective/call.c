@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include <ctitan/calling.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
 #include <ctitan/lib/comm.h>
@@ -107,12 +108,18 @@ int ct_call_check(const struct ct_call *c)
 
 int ct_call_run(const struct ct_call *c)
 {
+    struct ct_calling *calling = ct_calling();
+    bool waits = calling->waits;
     int rc = ct_call_check(c);
 
     if (rc < 0)
         return rc;
-    if (!is_self(c) && c->group->ops)
-        return c->group->ops->call(c);
+    if (!is_self(c) && c->group->ops) {
+        calling->waits = true;
+        rc = c->group->ops->call(c);
+        calling->waits = waits;
+        return rc;
+    }
     if (c->count && c->in != c->out)
         memmove(c->out, c->in, ct_call_out_bytes(c));
     return 0;

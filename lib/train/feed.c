@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <ctitan/calling.h>
 #include <ctitan/error.h>
 
 #include "feed.h"
@@ -53,9 +54,11 @@ void feed_init(struct feed *f, struct ct_run *run, struct ct_executor *executor,
 static int read_sample(struct feed *f, int64_t index)
 {
     int32_t *documents = f->row[DOCUMENTS], *positions = f->row[POSITIONS];
+    struct ct_calling before = ct_calling_begin("data source", NULL);
     int rc = f->ops->read(f->data, index, f->row[TOKENS], f->row[LABELS],
                           f->value[DOCUMENTS] ? documents : NULL);
 
+    ct_calling_end(&before);
     for (int64_t t = 1; rc == 0 && f->value[DOCUMENTS] && t < feed_seq_len(f); t++)
         positions[t] = documents[t] == documents[t - 1] ? positions[t - 1] + 1 : 0;
     return rc;

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <ctitan/calling.h>
 #include <ctitan/error.h>
 
 #include "ckpt.h"
@@ -50,6 +51,7 @@ int ckpt_io_writev(struct ckpt_io *io, struct iovec *parts, int count, size_t at
             continue;
         if (n <= 0)
             return ct_fail(CT_EIO, "%s: %s", io->path, strerror(n < 0 ? errno : ENOSPC));
+        ct_calling_alive();
         at += (size_t)n;
         for (; count && (size_t)n >= parts->iov_len; parts++, count--)
             n -= (ssize_t)parts->iov_len;

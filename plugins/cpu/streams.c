@@ -21,6 +21,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <ctitan/calling.h>
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
 
@@ -97,13 +98,21 @@ static void keep_failure(struct cpu_streams *s, const struct task *task, int rc)
 
 static void perform(struct cpu_streams *s, const struct task *task)
 {
+    struct ct_calling before;
     int rc;
 
     switch (task->kind) {
     case TASK_RUN:
         if (s->failure)
             break;
+        before = ct_calling_begin("op", NULL);
+        if (!before.kind)
+            ct_calling()->microbatch = -1; /* a thread of its own */
+        ct_calling()->op = task->launch->op;
+        ct_calling()->kernel = task->kernel;
+        ct_calling()->waits = task->launch->op->type->flags & CT_OP_COLLECTIVE;
         rc = task->kernel->run(task->launch);
+        ct_calling_end(&before);
         if (rc < 0)
             keep_failure(s, task, rc);
         break;
