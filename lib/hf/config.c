@@ -17,7 +17,9 @@
 #include <ctitan/log.h>
 #include <ctitan/recipe.h>
 
-static bool absent(const json_t *value)
+#include "config.h"
+
+bool hf_absent(const json_t *value)
 {
     return !value || json_is_null(value);
 }
@@ -57,7 +59,7 @@ static bool is_one_of(const json_t *value, const char *values)
 
 static int check_value(const json_t *value, const struct ct_hf_fixed *fixed)
 {
-    if (absent(value) || (fixed->value && is_one_of(value, fixed->value)))
+    if (hf_absent(value) || (fixed->value && is_one_of(value, fixed->value)))
         return 0;
     return fail_unsupported(value, fixed);
 }
@@ -90,32 +92,32 @@ static int check_fixed(const json_t *root, const struct ct_hf_config *config)
 
 static int read_number(const json_t *value, const char *key, double fallback, double *number)
 {
-    if (absent(value) && fallback > 0)
+    if (hf_absent(value) && fallback > 0)
         *number = fallback;
     else if (json_is_number(value) && json_number_value(value) > 0)
         *number = json_number_value(value);
     else
         return ct_fail(CT_ECONFIG, "%s is %s", key,
-                       absent(value) ? "missing" : "not a positive number");
+                       hf_absent(value) ? "missing" : "not a positive number");
     return 0;
 }
 
 static int read_size(const json_t *value, const char *key, double fallback, int64_t least,
                      int64_t *size)
 {
-    if (absent(value) && fallback >= 0)
+    if (hf_absent(value) && fallback >= 0)
         *size = (int64_t)fallback;
     else if (json_is_integer(value) && json_integer_value(value) >= least &&
              json_integer_value(value) < INT32_MAX)
         *size = json_integer_value(value);
     else
-        return ct_fail(CT_ECONFIG, "%s is %s", key, absent(value) ? "missing" : "not a size");
+        return ct_fail(CT_ECONFIG, "%s is %s", key, hf_absent(value) ? "missing" : "not a size");
     return 0;
 }
 
 static int read_bool(const json_t *value, const char *key, double fallback, bool *flag)
 {
-    if (!absent(value) && !json_is_boolean(value))
+    if (!hf_absent(value) && !json_is_boolean(value))
         return ct_fail(CT_ECONFIG, "%s is neither true nor false", key);
     *flag = value ? json_is_true(value) : fallback > 0;
     return 0;
@@ -123,8 +125,8 @@ static int read_bool(const json_t *value, const char *key, double fallback, bool
 
 static int read_layers(const json_t *value, const char *key, struct ct_hf_layers *layers)
 {
-    *layers = (struct ct_hf_layers){.given = !absent(value)};
-    if (!absent(value) && !json_is_array(value))
+    *layers = (struct ct_hf_layers){.given = !hf_absent(value)};
+    if (!hf_absent(value) && !json_is_array(value))
         return ct_fail(CT_ECONFIG, "%s is not a list", key);
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *layer = json_array_get(value, i);
@@ -138,7 +140,7 @@ static int read_layers(const json_t *value, const char *key, struct ct_hf_layers
     return 0;
 }
 
-static bool is_layer(const struct ct_hf_layers *layers, int64_t layer)
+bool hf_is_layer(const struct ct_hf_layers *layers, int64_t layer)
 {
     return layers->bits[layer / 64] >> layer % 64 & 1;
 }
@@ -162,7 +164,7 @@ static bool lists_layers(const json_t *root, const json_t *value)
 static int read_types(const json_t *root, const json_t *value, const char *key, const char *type,
                       struct ct_hf_layers *layers)
 {
-    layers->given = !absent(value);
+    layers->given = !hf_absent(value);
     if (!layers->given)
         return 0;
     if (!lists_layers(root, value))
@@ -193,7 +195,7 @@ static int read_flags(const json_t *root, const json_t *value, const char *key,
     json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
 
     *layers = (struct ct_hf_layers){.given = json_array_size(value) > 0};
-    if (absent(value) || (json_is_array(value) && !layers->given))
+    if (hf_absent(value) || (json_is_array(value) && !layers->given))
         return 0;
     if (!json_is_array(value) || (json_int_t)json_array_size(value) < count ||
         count > CT_HF_MAX_LAYERS)
@@ -216,7 +218,7 @@ static json_t *either(const json_t *object, const json_t *other, const char *key
 {
     json_t *value = json_object_get(object, key);
 
-    return absent(value) ? json_object_get(other, key) : value;
+    return hf_absent(value) ? json_object_get(other, key) : value;
 }
 
 /* The object that describes rope, or NULL. transformers 5 takes rope_scaling, if it has entries,
@@ -230,7 +232,7 @@ static int find_rope(const json_t *root, const char **key, json_t **found)
         json_t *value = json_object_get(root, keys[i]);
 
         *key = keys[i];
-        if (!absent(value) && !json_is_object(value))
+        if (!hf_absent(value) && !json_is_object(value))
             return ct_fail(CT_ECONFIG, "%s is not an object", *key);
         *found = json_object_size(value) ? value : NULL;
     }
@@ -248,7 +250,7 @@ static int read_optional_number(const json_t *scaling, const char *key, double f
     const json_t *value = json_object_get(scaling, key);
 
     *number = fallback;
-    return absent(value) ? 0 : read_number(value, key, 0, number);
+    return hf_absent(value) ? 0 : read_number(value, key, 0, number);
 }
 
 /* The factor, and the original context: transformers prefers that of the config to that of the
@@ -260,7 +262,7 @@ static int read_factor(const json_t *root, const json_t *scaling, struct ct_rope
     double original = 0;
     int rc;
 
-    if (absent(value))
+    if (hf_absent(value))
         value = json_object_get(root, "max_position_embeddings");
     if ((rc = read_scaling_number(scaling, "factor", &rope->factor)) < 0 ||
         (rc = read_number(value, original_key, 0, &original)) < 0)
@@ -284,7 +286,7 @@ static int read_llama3_scaling(const json_t *scaling, struct ct_rope *rope)
 }
 
 /* By what YaRN multiplies cosines and sines, for one mscale (Peng et al. 2023, section 3.4). */
-static double yarn_amplitude(double factor, double mscale)
+double hf_yarn_amplitude(double factor, double mscale)
 {
     return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
 }
@@ -295,8 +297,8 @@ static int read_amplitude(const json_t *scaling, struct ct_rope *rope)
     int rc = read_optional_number(scaling, "mscale", 0, &mscale);
 
     amplitude = mscale > 0 && all > 0
-                    ? yarn_amplitude(rope->factor, mscale) / yarn_amplitude(rope->factor, all)
-                    : yarn_amplitude(rope->factor, 1);
+                    ? hf_yarn_amplitude(rope->factor, mscale) / hf_yarn_amplitude(rope->factor, all)
+                    : hf_yarn_amplitude(rope->factor, 1);
     return rc < 0 ? rc
                   : read_optional_number(scaling, "attention_factor", amplitude, &rope->amplitude);
 }
@@ -329,11 +331,11 @@ static int read_rope_type(const json_t *root, const json_t *object, struct ct_ro
     json_object_foreach((json_t *)(uintptr_t)object, key, value) if (
         json_is_object(value)) return ct_fail(CT_ECONFIG,
                                               "%s: rope of a type of layers is not supported", key);
-    if (absent(type))
+    if (hf_absent(type))
         type = json_object_get(object, "type");
-    if (absent(type) && !absent(json_object_get(object, "factor")))
+    if (hf_absent(type) && !hf_absent(json_object_get(object, "factor")))
         return ct_fail(CT_ECONFIG, "a factor, but no rope_type");
-    name = absent(type) ? "default" : json_string_value(type);
+    name = hf_absent(type) ? "default" : json_string_value(type);
     if (!name)
         return ct_fail(CT_ECONFIG, "rope_type is not a string");
     if (!strcmp(name, "default"))
@@ -358,7 +360,7 @@ static int read_rope(const json_t *root, double fallback, const struct ct_rope *
     int rc = find_rope(root, &key, &object);
 
     *rope = (struct ct_rope){.factor = 1, .first = rope->first, .interleaved = rope->interleaved};
-    if (!object && assumed && absent(json_object_get(root, "rope_parameters")))
+    if (!object && assumed && hf_absent(json_object_get(root, "rope_parameters")))
         *rope = *assumed;
     if (rc == 0)
         rc = check_value(either(object, root, whole.key), &whole);
@@ -380,20 +382,19 @@ static int find_key(const json_t *root, const char *names, json_t **found)
         size_t size = strcspn(at, "|");
         json_t *value = json_object_getn(root, at, size);
 
-        if (!absent(*found) && !absent(value) && !json_equal(value, *found))
+        if (!hf_absent(*found) && !hf_absent(value) && !json_equal(value, *found))
             return ct_fail(CT_ECONFIG, "%s: these names of one setting have different values",
                            names);
-        if (!absent(value) || !*found)
+        if (!hf_absent(value) || !*found)
             *found = value;
         at += size + (at[size] != 0);
     }
     return 0;
 }
 
-static int read_key(const json_t *root, const struct ct_hf_config *config,
-                    const struct ct_hf_key *k, void *sizes)
+int hf_read_key(const json_t *root, const struct ct_hf_config *config, const struct ct_hf_key *k,
+                void *field)
 {
-    void *field = (char *)sizes + k->offset;
     json_t *value;
     int rc = find_key(root, k->key, &value);
 
@@ -426,7 +427,7 @@ static int read_key(const json_t *root, const struct ct_hf_config *config,
 }
 
 /* The part for text of a model for several kinds of input; of another model, all of it. */
-static json_t *part_for_text(json_t *root, const struct ct_hf_config *config)
+json_t *hf_part_for_text(json_t *root, const struct ct_hf_config *config)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));
     json_t *text = json_object_get(root, "text_config");
@@ -442,11 +443,48 @@ static int read_root(json_t *root, const struct ct_hf_config *config, void *size
     if (!json_is_object(root))
         return ct_fail(CT_ECONFIG, "it is not a JSON object");
     rc = check_quantization(root, config);
-    root = part_for_text(root, config);
+    root = hf_part_for_text(root, config);
     if (rc == 0)
         rc = check_fixed(root, config);
     for (const struct ct_hf_key *k = config->keys; rc == 0 && k->key; k++)
-        rc = read_key(root, config, k, sizes);
+        rc = hf_read_key(root, config, k, (char *)sizes + k->offset);
+    return rc;
+}
+
+/* The file that was read last: the folder may be gone when a model from it is written. */
+static struct {
+    char folder[CT_PATH_ROOM];
+    json_t *root, *literal; /* values; numbers as they are written */
+} last;
+
+static int keep(const char *folder, const char *path, json_t *root)
+{
+    json_decref(last.root);
+    json_decref(last.literal);
+    last.root = json_incref(root);
+    snprintf(last.folder, sizeof(last.folder), "%s", folder);
+    return ct_json_read_file(path, CT_JSON_LITERALS, &last.literal);
+}
+
+int hf_first_config(const char *folder, json_t **root, json_t **literal)
+{
+    char path[CT_PATH_ROOM];
+    json_t *read;
+    int rc = 0;
+
+    if (!last.root || strcmp(last.folder, folder) != 0) {
+        if (snprintf(path, sizeof(path), "%s/config.json", folder) >= CT_PATH_ROOM)
+            return ct_fail(CT_ECONFIG, "a path of %zu characters is too long", strlen(folder));
+        rc = ct_json_read_file(path, 0, &read);
+        if (rc == 0) {
+            rc = keep(folder, path, read);
+            json_decref(read);
+        }
+    }
+    if (rc == 0) {
+        *root = json_incref(last.root);
+        *literal = json_deep_copy(last.literal);
+    }
     return rc;
 }
 
@@ -462,183 +500,9 @@ int ct_hf_read_config(const struct ct_hf_config *config, const char *folder, voi
     else if ((rc = ct_json_read_file(path, 0, &root)) == 0 &&
              (rc = read_root(root, config, sizes)) < 0)
         rc = ct_context(rc, "%s", path);
+    if (rc == 0)
+        rc = keep(folder, path, root);
     json_decref(root);
     ct_arena_finish(&arena);
     return rc;
-}
-
-/* ---- writing ---- */
-
-static void set_given(json_t *object, const char *key, double value)
-{
-    if (value > 0)
-        json_object_set_new(object, key, json_real(value));
-}
-
-/* An attention factor is written if it is not the one that transformers assumes. */
-static json_t *yarn_scaling(const struct ct_rope *rope)
-{
-    double amplitude = rope->amplitude > 0 ? rope->amplitude : 1;
-    double assumed = rope->mscale_all_dim > 0 ? 1 : yarn_amplitude(rope->factor, 1);
-    json_t *scaling =
-        json_pack("{s:s, s:f, s:I}", "rope_type", "yarn", "factor", rope->factor,
-                  "original_max_position_embeddings", (json_int_t)rope->original_max_position);
-
-    set_given(scaling, "beta_fast", rope->beta_fast);
-    set_given(scaling, "beta_slow", rope->beta_slow);
-    set_given(scaling, "mscale", rope->mscale_all_dim);
-    set_given(scaling, "mscale_all_dim", rope->mscale_all_dim);
-    set_given(scaling, "attention_factor", amplitude != assumed ? amplitude : 0);
-    if (rope->fractional)
-        json_object_set_new(scaling, "truncate", json_false());
-    return scaling;
-}
-
-static json_t *rope_scaling(const struct ct_rope *rope, bool assumed)
-{
-    bool amplified = rope->amplitude > 0 && rope->amplitude != 1;
-
-    if (rope->factor <= 1 && !amplified)
-        return assumed ? json_pack("{s:s}", "rope_type", "default") : json_null();
-    if (rope->scaling == CT_ROPE_YARN)
-        return yarn_scaling(rope);
-    return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", rope->factor,
-                     "low_freq_factor", rope->low_freq_factor, "high_freq_factor",
-                     rope->high_freq_factor, "original_max_position_embeddings",
-                     (json_int_t)rope->original_max_position);
-}
-
-static json_t *list_layers(const struct ct_hf_layers *layers)
-{
-    json_t *list = json_array();
-
-    for (int i = 0; i < CT_HF_MAX_LAYERS; i++)
-        if (is_layer(layers, i))
-            json_array_append_new(list, json_integer(i));
-    return list;
-}
-
-static json_t *list_types(const json_t *root, const struct ct_hf_layers *layers, const char *type)
-{
-    json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
-    json_t *list = json_array();
-
-    for (int64_t i = 0; i < count; i++)
-        json_array_append_new(
-            list,
-            json_string(i < CT_HF_MAX_LAYERS && is_layer(layers, i) ? type : "full_attention"));
-    return list;
-}
-
-static json_t *list_flags(const json_t *root, const struct ct_hf_layers *layers)
-{
-    json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
-    json_t *list = json_array();
-
-    for (int64_t i = 0; i < count && i < CT_HF_MAX_LAYERS; i++)
-        json_array_append_new(list, json_integer(is_layer(layers, i)));
-    return list;
-}
-
-static bool is_given(const void *layers)
-{
-    return ((const struct ct_hf_layers *)layers)->given;
-}
-
-static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const void *field)
-{
-    switch (k->kind) {
-    case CT_HF_SIZE:
-    case CT_HF_PART:
-        return *(const int64_t *)field ? json_integer(*(const int64_t *)field) : json_null();
-    case CT_HF_COUNT:
-        return json_integer(*(const int64_t *)field);
-    case CT_HF_NUMBER:
-        return json_real(*(const double *)field);
-    case CT_HF_BOOL:
-        return json_boolean(*(const bool *)field);
-    case CT_HF_ROPE:
-        return json_real(((const struct ct_rope *)field)->theta);
-    case CT_HF_LAYERS:
-        return k->fallback < 0 && !is_given(field) ? json_null() : list_layers(field);
-    case CT_HF_SLIDING:
-        return list_types(root, field, "sliding_attention");
-    case CT_HF_CHUNKED:
-        return is_given(field) ? list_types(root, field, "chunked_attention") : json_null();
-    case CT_HF_FLAGS:
-        return is_given(field) ? list_flags(root, field) : json_null();
-    }
-    return NULL;
-}
-
-/* The keys of the initial model's config.json that the table does not have, or nothing. The dtype
-   is that of its files, which are not quantised, and rope_parameters is written as rope_theta and
-   rope_scaling. */
-static json_t *first_config(const struct ct_hf_config *config)
-{
-    char path[CT_PATH_ROOM];
-    json_t *root = NULL;
-
-    if (*ct_config.model.init_from &&
-        snprintf(path, sizeof(path), "%s/config.json", ct_config.model.init_from) < CT_PATH_ROOM &&
-        ct_json_read_file(path, CT_JSON_LITERALS, &root) < 0)
-        root = NULL;
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return json_object();
-    }
-    if (part_for_text(root, config) != root) {
-        json_t *text = json_incref(part_for_text(root, config));
-
-        json_decref(root);
-        root = text;
-    }
-    json_object_del(root, "dtype");
-    json_object_del(root, "torch_dtype");
-    json_object_del(root, "rope_parameters");
-    json_object_del(root, "quantization_config");
-    return root;
-}
-
-/* Set the first of the names "a|b", and delete the others. */
-static int set_key(json_t *root, const char *names, json_t *value)
-{
-    size_t size = strcspn(names, "|");
-    const char *at = names + size;
-
-    while (*at++) {
-        json_object_deln(root, at, strcspn(at, "|"));
-        at += strcspn(at, "|");
-    }
-    return json_object_setn_new(root, names, size, value);
-}
-
-/* The first of the JSON values "a|b". */
-static json_t *first_value(const char *values)
-{
-    json_t *value;
-
-    return ct_json_read(values, strcspn(values, "|"), NULL, 0, &value) < 0 ? NULL : value;
-}
-
-int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FILE *out)
-{
-    json_t *root = first_config(config);
-    int failed = json_object_update_new(root, json_pack("{s:[s], s:s}", "architectures",
-                                                        config->architecture, "model_type",
-                                                        config->model_type));
-
-    for (const struct ct_hf_fixed *f = config->fixed; f->key; f++)
-        if (f->value)
-            failed |= json_object_set_new(root, f->key, first_value(f->value));
-    for (const struct ct_hf_key *k = config->keys; k->key; k++) {
-        const void *field = (const char *)sizes + k->offset;
-
-        failed |= set_key(root, k->key, value_of(root, k, field));
-        if (k->kind == CT_HF_ROPE)
-            failed |= json_object_set_new(root, "rope_scaling", rope_scaling(field, config->rope));
-    }
-    failed = failed || ct_json_write(root, out) < 0;
-    json_decref(root);
-    return failed ? ct_fail(CT_EIO, "config.json cannot be written") : 0;
 }

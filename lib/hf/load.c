@@ -243,6 +243,8 @@ int ct_hf_load(struct ct_run *run, const char *folder)
     if (rc == 0)
         rc = check_unused(run, weights, folder);
     ct_weights_close(weights);
+    if (rc == 0 && run->rank == 0)
+        rc = ct_hf_note_files(folder);
     if (rc == 0)
         ct_weights_note(folder);
     return rc;

@@ -275,17 +275,18 @@ static int make_list(struct save *s)
     return ct_fail(CT_ENOMEM, "%zu bytes to put a tensor together", s->room);
 }
 
-static int save_config(const struct ct_run *run, const char *folder)
+/* Everything but the weights. */
+static int complete(struct save *s, const char *folder)
 {
-    struct ct_new_file file;
-    char path[4200];
-    int rc;
+    struct ct_hf_files files;
+    const char *config;
+    int rc = ct_hf_config_of(&s->arena, s->run, &config);
 
-    snprintf(path, sizeof(path), "%s/config.json", folder);
-    if (!run->model_ops->write_config)
-        return ct_fail(CT_EINVAL, "the model writes no config.json");
-    rc = ct_file_begin(&file, path);
-    return rc < 0 ? rc : ct_file_end(&file, run->model_ops->write_config(run->model, file.out));
+    if (rc == 0)
+        rc = ct_hf_files_of(&s->arena, s->run, &files);
+    if (rc == 0)
+        rc = ct_hf_complete(folder, s->weights, s->count, config, &files);
+    return rc < 0 ? rc : ct_hf_note_target(s->run, folder);
 }
 
 static int save(struct save *s, const char *folder)
@@ -300,9 +301,7 @@ static int save(struct save *s, const char *folder)
     rc = ct_safetensors_write_folder(s->run->rank == 0 ? folder : NULL, s->weights, s->count,
                                      (size_t)(ct_config.model.max_shard_size * 1e9), produce, s);
     if (rc == 0 && s->run->rank == 0)
-        rc = save_config(s->run, folder);
-    if (rc == 0 && s->run->rank == 0)
-        rc = ct_hf_note_target(s->run, folder);
+        rc = complete(s, folder);
     return ct_group_agree(s->world, rc);
 }
 

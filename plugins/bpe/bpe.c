@@ -126,6 +126,11 @@ static uint64_t identity(void)
     return tokenizer.identity;
 }
 
+static const char *path(void)
+{
+    return config.path;
+}
+
 static const struct ct_tokenizer_ops ops = {.size = sizeof(struct ct_tokenizer_ops),
                                             .vocabulary = vocabulary,
                                             .bos = bos,
@@ -136,7 +141,8 @@ static const struct ct_tokenizer_ops ops = {.size = sizeof(struct ct_tokenizer_o
                                             .identity = identity,
                                             .end = end,
                                             .prompt = encode_prompt,
-                                            .encode_spans = encode_spans};
+                                            .encode_spans = encode_spans,
+                                            .path = path};
 
 CT_PLUGIN(.name = "bpe", .version = "1.0",
           .summary = "Byte-level BPE from tokenizer.json or tiktoken's list, and ctitan tokenize",

@@ -15,6 +15,7 @@
  *   batch.c   how many sequences its steps have
  *   ckpt.c    options and events                 verb.c    the verbs
  *   export.c, import.c                           Hugging Face's folders
+ *   beside.c  small files of those
  */
 #ifndef CKPT_H
 #define CKPT_H
@@ -26,6 +27,7 @@
 #endif
 
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/model.h>
 #include <ctitan/run.h>
@@ -34,6 +36,7 @@
 #define PAGE 4096
 #define BLOCK 512 /* direct writes begin and end at one, in memory and in the file */
 #define INDEX "index.json"
+#define CKPT_BESIDE "hf" /* folder */
 
 /* A box of a tensor in a file. */
 struct ckpt_box {
@@ -93,6 +96,8 @@ struct ckpt {
     bool model_only;
     const char *mesh, *recipe; /* the recipe with every option, as ct_recipe_print_resolved */
     const char *config;        /* config.json of the model; NULL: none */
+    struct ct_hf_files beside; /* of an open checkpoint without their data, until they are read */
+    uint64_t *beside_hash;     /* of each; of an open checkpoint */
     size_t chunk;
     struct ckpt_tensor *tensors;
     const struct ckpt_tensor **by_name; /* sorted, for ckpt_find */
@@ -340,6 +345,13 @@ int64_t ckpt_batch(const struct ct_run *run);
 int ckpt_take_batch(struct ct_run *run);
 /* Tell whether steps have as many sequences as before. */
 void ckpt_tell_batch(const struct ckpt *c, const struct ct_run *run);
+
+/* ---- beside.c ---- */
+
+/* Write the small files of a checkpoint into a folder. */
+int ckpt_beside_write(const struct ckpt *c, const char *folder);
+/* Read those of an open checkpoint. CT_EIO: one is damaged, or missing. */
+int ckpt_beside_read(struct ckpt *c);
 
 /* ---- verb.c, export.c, import.c ---- */
 

@@ -330,7 +330,7 @@ static int check_absent(const struct export *x)
     return 0;
 }
 
-static int export_to(const struct ckpt *c, const struct request *r)
+static int export_to(struct ckpt *c, const struct request *r)
 {
     struct export x = {.c = c, .dtype = r->dtype, .prefix = r->prefix};
     int rc = ckpt_stored_rules(c->config, &x.rules);
@@ -352,10 +352,11 @@ static int export_to(const struct ckpt *c, const struct request *r)
         x.block = ct_arena_alloc(&x.arena, CKPT_PART * 8);
         rc = write_files(&x, r->folder);
     }
-    if (rc == 0 && c->config)
-        rc = ct_file_write(ct_arena_printf(&x.arena, "%s/config.json", r->folder), c->config,
-                           strlen(c->config));
-    else if (rc == 0)
+    if (rc == 0)
+        rc = ckpt_beside_read(c);
+    if (rc == 0)
+        rc = ct_hf_complete(r->folder, x.all, x.count, c->config, &c->beside);
+    if (rc == 0 && !c->config)
         fprintf(stderr,
                 "ctitan: the model wrote no config.json into the checkpoint; %s lacks one\n",
                 r->folder);

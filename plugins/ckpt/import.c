@@ -220,6 +220,8 @@ static int write_all(struct ckpt *c, const char *path)
     for (size_t i = 0; rc == 0 && i < c->file_count; i++)
         rc = write_file(c, &c->files[i], temporary);
     if (rc == 0)
+        rc = ckpt_beside_write(c, temporary);
+    if (rc == 0)
         rc = ckpt_index_write(c, temporary);
     return rc < 0 ? rc : ckpt_publish(temporary, path);
 }
@@ -268,6 +270,8 @@ static int import(struct ckpt *c, const struct ct_weights *weights, const char *
     if (rc == 0 && is_quantised(weights) && !m.rules)
         rc = ct_fail(CT_ECONFIG, "tensors in MXFP4 need the config.json of their model, which says "
                                  "how they lie");
+    if (rc == 0)
+        rc = ct_hf_read_files(c->arena, folder, &c->beside);
     if (rc == 0)
         rc = take_weights(&m, weights);
     return rc < 0 ? rc : write_all(c, path);

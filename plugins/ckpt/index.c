@@ -100,6 +100,20 @@ static void pack_data(json_t *root, const struct ckpt *c)
                                           (json_int_t)c->data[i]->tokens));
 }
 
+static json_t *pack_beside(const struct ckpt *c)
+{
+    json_t *all = json_object();
+
+    for (size_t i = 0; i < c->beside.count; i++) {
+        const struct ct_hf_file *f = &c->beside.list[i];
+
+        json_object_set_new(all, f->name,
+                            json_pack("{s:I, s:o}", "bytes", (json_int_t)f->size, "xxh3",
+                                      hash_text(ckpt_hash(f->data, f->size))));
+    }
+    return all;
+}
+
 static json_t *pack(const struct ckpt *c)
 {
     const struct ct_progress *p = &c->progress;
@@ -121,6 +135,8 @@ static json_t *pack(const struct ckpt *c)
         json_object_set_new(root, "batch", json_integer(c->batch));
     if (root && c->config)
         json_object_set_new(root, "config", json_string(c->config));
+    if (root && c->beside.count)
+        json_object_set_new(root, CKPT_BESIDE, pack_beside(c));
     if (root)
         pack_data(root, c);
     return root;
@@ -321,6 +337,25 @@ static void read_data(struct ckpt *c, const json_t *root)
     }
 }
 
+static int read_beside(struct ckpt *c, json_t *all)
+{
+    const char *name;
+    json_t *value;
+
+    c->beside.list = ct_arena_array(c->arena, struct ct_hf_file, json_object_size(all) + 1);
+    c->beside_hash = ct_arena_array(c->arena, uint64_t, json_object_size(all) + 1);
+    json_object_foreach(all, name, value)
+    {
+        if (!*name || strchr(name, '/'))
+            return ct_fail(CT_EIO, "a file without a name");
+        c->beside_hash[c->beside.count] = hash_value(json_object_get(value, "xxh3"));
+        c->beside.list[c->beside.count++] = (struct ct_hf_file){
+            .name = ct_arena_strdup(c->arena, name),
+            .size = (size_t)json_integer_value(json_object_get(value, "bytes"))};
+    }
+    return 0;
+}
+
 static int unpack(struct ckpt *c, const json_t *root)
 {
     const char *format = json_string_value(json_object_get(root, "format"));
@@ -364,6 +399,8 @@ static int unpack(struct ckpt *c, const json_t *root)
     sort_tensors(c);
     for (size_t i = 0; rc == 0 && i < json_array_size(files); i++)
         rc = read_file(c, json_array_get(files, i));
+    if (rc == 0)
+        rc = read_beside(c, json_object_get(root, CKPT_BESIDE));
     json_object_foreach(kept, key, value)
         read_kept(c, key, json_string_value(value) ? json_string_value(value) : "");
     return rc < 0 ? rc : check_whole(c);

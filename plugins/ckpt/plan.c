@@ -197,11 +197,6 @@ static int print_recipe(struct ct_run *run, FILE *out)
     return 0;
 }
 
-static int print_config(struct ct_run *run, FILE *out)
-{
-    return run->model_ops->write_config(run->model, out);
-}
-
 int ckpt_recipe_text(struct ct_arena *arena, struct ct_run *run, const char **text)
 {
     return printed(arena, print_recipe, run, text);
@@ -244,6 +239,8 @@ int ckpt_describe(struct ct_arena *arena, struct ct_run *run, const struct ckpt_
     }
     rc = ckpt_recipe_text(arena, run, &c->recipe);
     if (rc == 0 && run->model_ops->write_config)
-        rc = printed(arena, print_config, run, &c->config);
+        rc = ct_hf_config_of(arena, run, &c->config);
+    if (rc == 0 && c->config)
+        rc = ct_hf_files_of(arena, run, &c->beside);
     return rc;
 }

@@ -81,6 +81,9 @@ static int load(struct ct_run *run, const char *path, struct ckpt_load what)
     if (rc == 0)
         rc = check_skipped(path);
     rc = agree(run, rc, path);
+    if (rc == 1 && run->rank == 0 && c.beside.count &&
+        ct_hf_note_files(ct_arena_printf(&scratch, "%s/" CKPT_BESIDE, path)) < 0)
+        ct_warn("models that are saved lack a tokenizer: %s", ct_error_message());
     if (rc == 1)
         ct_weights_note(path);
     if (rc == 1 && run->rank == 0) {

@@ -110,9 +110,11 @@ static void stand_alone(void)
 /* All files are on the disk. */
 static void *publish(void *context)
 {
-    int rc = ckpt_index_write(&save.index, save.temporary);
+    int rc = ckpt_beside_write(&save.index, save.temporary);
 
     (void)context;
+    if (rc == 0)
+        rc = ckpt_index_write(&save.index, save.temporary);
     if (rc == 0)
         stand_alone();
     if (rc == 0)

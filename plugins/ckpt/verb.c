@@ -48,7 +48,7 @@ static const char *files_text(size_t count)
 
 /* What to do with the checkpoint of a path, or with the failure rc to open it. width: of the
    longest path. */
-typedef int do_one(const struct ckpt *c, const char *path, int width, int rc);
+typedef int do_one(struct ckpt *c, const char *path, int width, int rc);
 
 /* Call work for every checkpoint of a folder, oldest first, or for the one that path is. */
 static int for_each(const char *path, do_one *work)
@@ -77,7 +77,7 @@ static int for_each(const char *path, do_one *work)
 
 /* ---- ls, verify ---- */
 
-static int list(const struct ckpt *c, const char *path, int width, int rc)
+static int list(struct ckpt *c, const char *path, int width, int rc)
 {
     char when[32];
 
@@ -90,7 +90,7 @@ static int list(const struct ckpt *c, const char *path, int width, int rc)
     return 0;
 }
 
-static int verify(const struct ckpt *c, const char *path, int width, int rc)
+static int verify(struct ckpt *c, const char *path, int width, int rc)
 {
     int bad = rc < 0;
 
@@ -102,6 +102,10 @@ static int verify(const struct ckpt *c, const char *path, int width, int rc)
             printf("%s: damaged: %s\n", path, ct_error_message());
             bad++;
         }
+    if (rc == 0 && ckpt_beside_read(c) < 0) {
+        printf("%s: damaged: %s\n", path, ct_error_message());
+        bad++;
+    }
     if (!bad)
         printf("%s: undamaged, %.1f MB in %zu %s\n", path, (double)bytes_of(c) / 1e6, c->file_count,
                files_text(c->file_count));

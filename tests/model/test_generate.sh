@@ -106,7 +106,7 @@ ends 'the quick brown' --stop ' fox'
 ends 'the quick br' --stop foxes --stop own --stop fox
 ends 'the quick brown fox the quick brown fo' --stop foxes --tokens 29
 echo '{"eos_token_id": null}' > "$work/model/generation_config.json"
-sed -i 's/^{/{"eos_token_id": 119,/' "$work/model/config.json"
+sed -i 's/"eos_token_id": 257/"eos_token_id": 119/' "$work/model/config.json"
 ends 'the quick bro'
 echo '{"eos_token_id": [7, 120]}' > "$work/model/generation_config.json"
 ends 'the quick brown fo'

@@ -174,6 +174,9 @@ struct ct_tokenizer_ops {
        arrays have `room` elements. NULL: unknown, and conversations cannot be labelled. */
     int64_t (*encode_spans)(const char *text, size_t size, int32_t *tokens,
                             struct ct_text_span *spans, size_t room);
+    /* The file or folder that the recipe names for the tokenizer, which models that are saved get;
+       "": none. NULL: none. */
+    const char *(*path)(void);
 };
 
 /* ---- mesh axes ---- */

@@ -1,9 +1,11 @@
 /*
- * A run's weights as a Hugging Face folder: config.json and model.safetensors.
+ * A run's weights as a Hugging Face folder: config.json, model.safetensors, and the small files
+ * beside them, such as those of the tokenizer.
  */
 #ifndef CT_HF_H
 #define CT_HF_H
 
+#include <ctitan/lib/safetensors.h>
 #include <ctitan/run.h>
 
 CT_BEGIN_DECLS
@@ -13,12 +15,44 @@ CT_BEGIN_DECLS
    shape, a file is damaged, or has a head that differs from the embedding of a model that uses one
    for both. */
 CT_API int ct_hf_load(struct ct_run *run, const char *folder);
-/* Write all parameters to folder. All ranks call; rank 0 writes, and needs memory for some rows of
-   one tensor. Files are complete or absent. A failure of rank 0 is returned on all ranks. */
+/* Write all parameters to folder, with config.json and the files below. All ranks call; rank 0
+   writes, and needs memory for some rows of one tensor. Files are complete or absent. A failure of
+   rank 0 is returned on all ranks. */
 CT_API int ct_hf_save(struct ct_run *run, const char *folder);
 /* The same with other states in the place of parameters: those whose names are prefix and a
    parameter's name, such as averages of them. */
 CT_API int ct_hf_save_states(struct ct_run *run, const char *prefix, const char *folder);
+
+/*
+ * Files beside config.json and weights: of tokenizer, chat template, generation, licence, code.
+ * These are all regular files of the folder itself, without weights, their indexes, states of
+ * optimizers, and hidden files.
+ */
+#define CT_HF_FILE_MOST ((size_t)64 << 20)   /* bytes of a file; a larger one is left out */
+#define CT_HF_FILES_MOST ((size_t)256 << 20) /* bytes of all */
+struct ct_hf_file {
+    const char *name, *data;
+    size_t size;
+};
+struct ct_hf_files {
+    struct ct_hf_file *list;
+    size_t count;
+};
+/* Read them, into the arena. A warning names files that are left out as they are too large. */
+CT_API int ct_hf_read_files(struct ct_arena *arena, const char *folder, struct ct_hf_files *files);
+/* Take the files of a folder for those of this process's model, unless it has some already. Who
+   loads weights calls this; ct_hf_load does, on rank 0. */
+CT_API int ct_hf_note_files(const char *folder);
+/* The files that a folder with the run's model gets: those noted, and in the place of their
+   tokenizer that of the path that the recipe gives. On rank 0. */
+CT_API int ct_hf_files_of(struct ct_arena *arena, const struct ct_run *run,
+                          struct ct_hf_files *files);
+/* The run's config.json, in the arena. CT_EINVAL: the model writes none. */
+CT_API int ct_hf_config_of(struct ct_arena *arena, const struct ct_run *run, const char **text);
+/* Complete a folder that has these weights: write the files, and config.json with their dtype.
+   config NULL: none is written. */
+CT_API int ct_hf_complete(const char *folder, const struct ct_weight *weights, size_t count,
+                          const char *config, const struct ct_hf_files *files);
 
 /*
  * Who may write to a folder. A model that is there already, or adapters, is not replaced unless the

@@ -1,0 +1,272 @@
+/*
+ * config.json of a model that is written: that of the folder it came from, with what is not so any
+ * more, or the whole table's.
+ */
+#include <jansson.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/hf_config.h>
+#include <ctitan/lib/json.h>
+#include <ctitan/lib/ops.h>
+#include <ctitan/recipe.h>
+
+#include "config.h"
+
+static void set_given(json_t *object, const char *key, double value)
+{
+    if (value > 0)
+        json_object_set_new(object, key, json_real(value));
+}
+
+/* An attention factor is written if it is not the one that transformers assumes. */
+static json_t *yarn_scaling(const struct ct_rope *rope)
+{
+    double amplitude = rope->amplitude > 0 ? rope->amplitude : 1;
+    double assumed = rope->mscale_all_dim > 0 ? 1 : hf_yarn_amplitude(rope->factor, 1);
+    json_t *scaling =
+        json_pack("{s:s, s:f, s:I}", "rope_type", "yarn", "factor", rope->factor,
+                  "original_max_position_embeddings", (json_int_t)rope->original_max_position);
+
+    set_given(scaling, "beta_fast", rope->beta_fast);
+    set_given(scaling, "beta_slow", rope->beta_slow);
+    set_given(scaling, "mscale", rope->mscale_all_dim);
+    set_given(scaling, "mscale_all_dim", rope->mscale_all_dim);
+    set_given(scaling, "attention_factor", amplitude != assumed ? amplitude : 0);
+    if (rope->fractional)
+        json_object_set_new(scaling, "truncate", json_false());
+    return scaling;
+}
+
+static json_t *rope_scaling(const struct ct_rope *rope, bool assumed)
+{
+    bool amplified = rope->amplitude > 0 && rope->amplitude != 1;
+
+    if (rope->factor <= 1 && !amplified)
+        return assumed ? json_pack("{s:s}", "rope_type", "default") : json_null();
+    if (rope->scaling == CT_ROPE_YARN)
+        return yarn_scaling(rope);
+    return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", rope->factor,
+                     "low_freq_factor", rope->low_freq_factor, "high_freq_factor",
+                     rope->high_freq_factor, "original_max_position_embeddings",
+                     (json_int_t)rope->original_max_position);
+}
+
+static json_t *list_layers(const struct ct_hf_layers *layers)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < CT_HF_MAX_LAYERS; i++)
+        if (hf_is_layer(layers, i))
+            json_array_append_new(list, json_integer(i));
+    return list;
+}
+
+static json_t *list_types(const json_t *root, const struct ct_hf_layers *layers, const char *type)
+{
+    json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
+    json_t *list = json_array();
+
+    for (int64_t i = 0; i < count; i++)
+        json_array_append_new(
+            list,
+            json_string(i < CT_HF_MAX_LAYERS && hf_is_layer(layers, i) ? type : "full_attention"));
+    return list;
+}
+
+static json_t *list_flags(const json_t *root, const struct ct_hf_layers *layers)
+{
+    json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
+    json_t *list = json_array();
+
+    for (int64_t i = 0; i < count && i < CT_HF_MAX_LAYERS; i++)
+        json_array_append_new(list, json_integer(hf_is_layer(layers, i)));
+    return list;
+}
+
+static bool is_given(const void *layers)
+{
+    return ((const struct ct_hf_layers *)layers)->given;
+}
+
+static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const void *field)
+{
+    switch (k->kind) {
+    case CT_HF_SIZE:
+    case CT_HF_PART:
+        return *(const int64_t *)field ? json_integer(*(const int64_t *)field) : json_null();
+    case CT_HF_COUNT:
+        return json_integer(*(const int64_t *)field);
+    case CT_HF_NUMBER:
+        return json_real(*(const double *)field);
+    case CT_HF_BOOL:
+        return json_boolean(*(const bool *)field);
+    case CT_HF_ROPE:
+        return json_real(((const struct ct_rope *)field)->theta);
+    case CT_HF_LAYERS:
+        return k->fallback < 0 && !is_given(field) ? json_null() : list_layers(field);
+    case CT_HF_SLIDING:
+        return list_types(root, field, "sliding_attention");
+    case CT_HF_CHUNKED:
+        return is_given(field) ? list_types(root, field, "chunked_attention") : json_null();
+    case CT_HF_FLAGS:
+        return is_given(field) ? list_flags(root, field) : json_null();
+    }
+    return NULL;
+}
+
+/* ---- what the file says already ---- */
+
+/* The part for text of the object; the object itself is released. */
+static json_t *take_text(json_t *root, const struct ct_hf_config *config)
+{
+    json_t *text = json_incref(hf_part_for_text(root, config));
+
+    json_decref(root);
+    return text;
+}
+
+/* The config.json of [model] init_from: its values, and what is written, with numbers as they are
+   there; empty: the model is not from a folder. */
+static int first_config(const struct ct_hf_config *config, json_t **values, json_t **written)
+{
+    int rc = 0;
+
+    if (!*ct_config.model.init_from) {
+        *values = json_object();
+        *written = json_object();
+        return 0;
+    }
+    rc = hf_first_config(ct_config.model.init_from, values, written);
+    if (rc < 0)
+        return ct_context(CT_ECONFIG, "[model] init_from");
+    *values = take_text(*values, config);
+    *written = take_text(*written, config);
+    json_object_del(*written, "quantization_config");
+    return 0;
+}
+
+/* Whether one of the names "a|b" is there, null or not. */
+static bool has_key(const json_t *root, const char *names)
+{
+    for (const char *at = names; *at;) {
+        size_t size = strcspn(at, "|");
+
+        if (json_object_getn(root, at, size))
+            return true;
+        at += size + (at[size] != 0);
+    }
+    return false;
+}
+
+static bool same_rope(const struct ct_rope *a, const struct ct_rope *b)
+{
+    return a->theta == b->theta && a->factor == b->factor &&
+           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
+           a->original_max_position == b->original_max_position && a->scaling == b->scaling &&
+           a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
+           a->fractional == b->fractional && a->mscale_all_dim == b->mscale_all_dim &&
+           a->amplitude == b->amplitude;
+}
+
+static bool same_value(enum ct_hf_kind kind, const void *a, const void *b)
+{
+    switch (kind) {
+    case CT_HF_SIZE:
+    case CT_HF_PART:
+    case CT_HF_COUNT:
+        return *(const int64_t *)a == *(const int64_t *)b;
+    case CT_HF_NUMBER:
+        return *(const double *)a == *(const double *)b;
+    case CT_HF_BOOL:
+        return *(const bool *)a == *(const bool *)b;
+    case CT_HF_ROPE:
+        return same_rope(a, b);
+    case CT_HF_LAYERS:
+    case CT_HF_SLIDING:
+    case CT_HF_CHUNKED:
+    case CT_HF_FLAGS:
+        return !memcmp(((const struct ct_hf_layers *)a)->bits,
+                       ((const struct ct_hf_layers *)b)->bits,
+                       sizeof(((const struct ct_hf_layers *)a)->bits));
+    }
+    return false;
+}
+
+/* Whether the file gives a field the value that it has, so that its keys stay as they are. */
+static bool says_already(const json_t *root, const struct ct_hf_config *config,
+                         const struct ct_hf_key *k, const void *field)
+{
+    union {
+        int64_t size;
+        double number;
+        bool flag;
+        struct ct_rope rope;
+        struct ct_hf_layers layers;
+    } own = {0};
+    bool rope = k->kind == CT_HF_ROPE;
+
+    if (rope)
+        own.rope = *(const struct ct_rope *)field;
+    if (!has_key(root, rope ? "rope_theta|rope_scaling|rope_parameters" : k->key))
+        return false;
+    return hf_read_key(root, config, k, &own) == 0 && same_value(k->kind, &own, field);
+}
+
+/* ---- changes ---- */
+
+/* Set the first of the names "a|b", and delete the others. */
+static int set_key(json_t *root, const char *names, json_t *value)
+{
+    size_t size = strcspn(names, "|");
+    const char *at = names + size;
+
+    while (*at++) {
+        json_object_deln(root, at, strcspn(at, "|"));
+        at += strcspn(at, "|");
+    }
+    return json_object_setn_new(root, names, size, value);
+}
+
+static int set_rope(json_t *root, const struct ct_hf_config *config, const struct ct_rope *rope)
+{
+    json_object_del(root, "rope_parameters");
+    return json_object_set_new(root, "rope_scaling", rope_scaling(rope, config->rope));
+}
+
+/* The first of the JSON values "a|b". */
+static json_t *first_value(const char *values)
+{
+    json_t *value;
+
+    return ct_json_read(values, strcspn(values, "|"), NULL, 0, &value) < 0 ? NULL : value;
+}
+
+int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FILE *out)
+{
+    json_t *values, *root;
+    int failed, rc = first_config(config, &values, &root);
+    bool made = rc == 0 && !json_object_size(root);
+
+    if (rc < 0)
+        return rc;
+    failed = json_object_update_new(root,
+                                    json_pack("{s:[s], s:s}", "architectures", config->architecture,
+                                              "model_type", config->model_type));
+    for (const struct ct_hf_fixed *f = config->fixed; made && f->key; f++)
+        if (f->value)
+            failed |= json_object_set_new(root, f->key, first_value(f->value));
+    for (const struct ct_hf_key *k = config->keys; k->key; k++) {
+        const void *field = (const char *)sizes + k->offset;
+
+        if (says_already(values, config, k, field))
+            continue;
+        failed |= set_key(root, k->key, value_of(root, k, field));
+        if (k->kind == CT_HF_ROPE)
+            failed |= set_rope(root, config, field);
+    }
+    failed = failed || ct_json_write(root, out) < 0;
+    json_decref(values);
+    json_decref(root);
+    return failed ? ct_fail(CT_EIO, "config.json cannot be written") : 0;
+}
