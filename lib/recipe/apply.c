@@ -271,15 +271,18 @@ int ct_recipe_give(struct ct_recipe *recipe, const char *section, const char *ke
     }
     s->value = copy;
     s->source = ct_arena_strdup(recipe->arena, source);
-    s->given = true;
+    recipe->given = ct_arena_grow(recipe->arena, recipe->given, &recipe->given_room,
+                                  recipe->given_count + 1, sizeof(*recipe->given));
+    recipe->given[recipe->given_count++] = *s;
     return apply_setting(recipe, s);
 }
 
 bool ct_recipe_given(const struct ct_recipe *recipe, const char *section, const char *key)
 {
-    const struct ct_setting *s = recipe ? ct_recipe_find(recipe, section, key) : NULL;
-
-    return s && s->given;
+    for (size_t i = 0; recipe && i < recipe->given_count; i++)
+        if (!strcmp(recipe->given[i].section, section) && !strcmp(recipe->given[i].key, key))
+            return true;
+    return false;
 }
 
 int ct_recipe_apply(struct ct_recipe *recipe)

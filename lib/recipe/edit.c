@@ -25,12 +25,9 @@ void ct_recipe_add(struct ct_recipe *recipe, const char *section, const char *ke
 {
     recipe->settings = ct_arena_grow(recipe->arena, recipe->settings, &recipe->room,
                                      recipe->count + 1, sizeof(*recipe->settings));
-    recipe->settings[recipe->count++] = (struct ct_setting){ct_arena_strdup(recipe->arena, section),
-                                                            ct_arena_strdup(recipe->arena, key),
-                                                            value,
-                                                            source,
-                                                            NULL,
-                                                            false};
+    recipe->settings[recipe->count++] =
+        (struct ct_setting){ct_arena_strdup(recipe->arena, section),
+                            ct_arena_strdup(recipe->arena, key), value, source, NULL};
 }
 
 const struct ct_setting *ct_recipe_section(const struct ct_recipe *recipe, const char *name)

@@ -30,7 +30,6 @@ struct ct_setting {
     const char *section, *key, *value;
     const char *source; /* "recipe.ini:12", "--set" */
     const char *former; /* the file's value, where the command line has replaced it; or NULL */
-    bool given;         /* by ct_recipe_give */
 };
 
 struct ct_recipe {
@@ -43,6 +42,8 @@ struct ct_recipe {
     const char **plugins; /* names to load, in order, after --with and --without */
     const char **plugin_sources;
     size_t plugin_count, plugin_room;
+    struct ct_setting *given; /* by ct_recipe_give: sections and keys */
+    size_t given_count, given_room;
 };
 
 #define CT_RECIPE_FILE ((size_t)256 << 10) /* most bytes of a recipe */
