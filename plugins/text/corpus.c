@@ -29,6 +29,15 @@ static void add_path(struct corpus *c, const char *path)
     c->files[c->file_count++] = (struct corpus_file){.path = ct_arena_strdup(&c->arena, path)};
 }
 
+/* Ranks read files several times, and at any place. */
+static int refuse_stream(const char *path)
+{
+    return ct_fail(CT_ECONFIG,
+                   "%s is not a regular file, but a pipe or a device, which is read only once: "
+                   "write what it gives to a file, and name that",
+                   path);
+}
+
 /* Add a file, or all files below a folder. */
 static int add_tree(struct corpus *c, char *path)
 {
@@ -47,6 +56,8 @@ static int add_tree(struct corpus *c, char *path)
         else if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR ||
                  entry->fts_info == FTS_NS)
             rc = ct_fail(CT_ECONFIG, "%s: %s", entry->fts_path, strerror(entry->fts_errno));
+        else if (entry->fts_info == FTS_DEFAULT)
+            rc = refuse_stream(entry->fts_path);
     }
     fts_close(tree);
     if (rc == 0 && c->file_count == before)
@@ -56,9 +67,10 @@ static int add_tree(struct corpus *c, char *path)
 
 static int add_pattern(struct corpus *c, const char *pattern)
 {
-    char **paths;
-    size_t count;
-    int rc = ct_file_find(&c->arena, pattern, &paths, &count);
+    char **paths = NULL;
+    size_t count = 0;
+    int rc = strcmp(pattern, "-") ? ct_file_find(&c->arena, pattern, &paths, &count)
+                                  : refuse_stream(pattern);
 
     for (size_t i = 0; rc == 0 && i < count; i++)
         rc = add_tree(c, paths[i]);

@@ -12,7 +12,8 @@
 #include "chat.h"
 #include "corpus.h"
 
-#define WARNINGS 5 /* lines that are skipped are named up to this number */
+#define LONGEST ((size_t)64 << 20) /* bytes of a line; parsed, it takes several times that */
+#define WARNINGS 5                 /* lines that are skipped are named up to this number */
 
 static int add_value(struct corpus *c, const json_t *object, bool chat)
 {
@@ -33,8 +34,14 @@ static int add_value(struct corpus *c, const json_t *object, bool chat)
 static int add_line(struct corpus *c, const char *line, size_t size, bool chat)
 {
     json_t *object;
-    int rc = ct_json_read(line, size, NULL, CT_JSON_NUL, &object);
+    int rc;
 
+    if (size > LONGEST)
+        return ct_fail(CT_ECONFIG,
+                       "a line of %zu bytes; at most %zu are allowed: split it, or set [text] "
+                       "malformed = skip",
+                       size, LONGEST);
+    rc = ct_json_read(line, size, NULL, CT_JSON_NUL, &object);
     if (rc < 0)
         return rc;
     rc = add_value(c, object, chat);

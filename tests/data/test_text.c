@@ -534,6 +534,52 @@ static void test_deep_json(void **state)
     assert_message("deep.jsonl:1: column");
 }
 
+/* A line that is too long is not parsed. */
+static void test_long_line(void **state)
+{
+    enum { LONG = (64 << 20) + 1 };
+    static const char next[] = "\n{\"text\": \"next\"}\n";
+    char *line = malloc(LONG + sizeof(next));
+    struct ct_data *data;
+
+    (void)state;
+    assert_non_null(line);
+    memset(line, 'a', LONG);
+    memcpy(line, "{\"text\": \"", 10);
+    memcpy(line + LONG - 2, "\"}", 2);
+    memcpy(line + LONG, next, sizeof(next));
+    write_text("long.jsonl", line);
+    free(line);
+    USE("long.jsonl", "malformed=stop");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("long.jsonl:1: a line of 67108865 bytes; at most 67108864 are allowed");
+    USE("long.jsonl", "shuffle=false", "repeat=false", "malformed=skip");
+    DOCUMENTS("next");
+}
+
+/* A pipe is refused wherever it is named, and not waited for. */
+static void test_pipes(void **state)
+{
+    struct ct_data *data;
+    char path[4096];
+
+    (void)state;
+    snprintf(path, sizeof(path), "%s/in", folder);
+    assert_int_equal(mkdir(path, 0777), 0);
+    write_text("in/a.txt", "abc");
+    snprintf(path, sizeof(path), "%s/in/pipe", folder);
+    assert_int_equal(mkfifo(path, 0666), 0);
+    USE("in/pipe", "repeat=false");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("in/pipe is not a regular file, but a pipe or a device");
+    USE("in", "repeat=false");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("in/pipe is not a regular file");
+    TEST_OPTIONS(test_plugin("text"), "path=-", cache);
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("[text] path: - is not a regular file");
+}
+
 /* ---- compression ---- */
 
 static void pack(const char *command, const char *name)
@@ -1001,6 +1047,8 @@ int main(void)
                                        TEST(test_bad_paths),
                                        TEST(test_json_lines),
                                        TEST(test_deep_json),
+                                       TEST(test_long_line),
+                                       TEST(test_pipes),
                                        TEST(test_gzip),
                                        TEST(test_zstd),
                                        TEST(test_binary),
