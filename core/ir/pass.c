@@ -34,6 +34,14 @@ const struct ct_transform *ct_transform_at(size_t index)
     return index < registered_count ? registered[index] : NULL;
 }
 
+int ct_transform_context(int rc, const struct ct_transform *transform)
+{
+    for (size_t i = 0; rc == CT_ECONFIG && i < registered_count; i++)
+        if (registered[i] == transform)
+            return rc;
+    return ct_context(rc, "transform %s", transform->name);
+}
+
 const char *ct_phase_name(enum ct_phase phase)
 {
     return phases[phase];
@@ -136,7 +144,7 @@ static int run_one(struct ct_graph *graph, const struct ct_transform *t, struct 
         ct_debug("transform %s: %.1f ms", t->name, 1e3 * (ct_now() - begin));
     if (watch)
         return watch->after(watch, graph, t, rc);
-    return rc < 0 ? ct_context(rc, "transform %s", t->name) : 0;
+    return rc < 0 ? ct_transform_context(rc, t) : 0;
 }
 
 /* The requested range [*begin, *end) of transforms. */

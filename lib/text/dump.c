@@ -63,7 +63,7 @@ static int reproduce(const struct ct_dump *d, const struct ct_transform *t, int 
     FILE *out = d->before ? fopen(d->reproducer, "w") : NULL;
 
     if (!out)
-        return ct_context(rc, "transform %s", t->name);
+        return ct_transform_context(rc, t);
     fprintf(out, "# transform \"%s\" failed: %.*s\n# transforms:", t->name,
             (int)strcspn(why.message, "\n"), why.message);
     for (size_t i = 0; i < d->count; i++)
@@ -72,7 +72,7 @@ static int reproduce(const struct ct_dump *d, const struct ct_transform *t, int 
     ct_graph_print(d->before, out);
     fclose(out);
     if (rc == CT_ECONFIG)
-        return ct_context(rc, "transform %s", t->name);
+        return ct_transform_context(rc, t);
     return ct_fail(rc, "transform %s (%s has the graph before it): %s", t->name, d->reproducer,
                    why.message);
 }

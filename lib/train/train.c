@@ -55,7 +55,7 @@ static int read_float(struct ct_executor *e, const struct ct_graph *g, const cha
     float f = 0;
     int rc = ct_executor_read(e, ct_graph_fetched(g, name), &f, sizeof(f));
 
-    *x = (double)f;
+    *x = isnan(f) ? NAN : (double)f; /* its sign says nothing, and would be printed */
     return rc;
 }
 

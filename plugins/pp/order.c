@@ -36,8 +36,9 @@ static int check_placement(const struct pp_stages *stages, const struct ct_sched
     for (int s = 0; s < stages->count; s++)
         if (schedule->rank_of[s] != stages->rank_of[s])
             return ct_fail(CT_ECONFIG,
-                           "stage %d is in row %d, but [pp] schedule = %s places it on rank %d", s,
-                           schedule->rank_of[s], pp_config.schedule, stages->rank_of[s]);
+                           "%s: stage %d is in row %d, but [pp] schedule = %s places it on rank %d",
+                           pp_config.schedule_csv, s, schedule->rank_of[s], pp_config.schedule,
+                           stages->rank_of[s]);
     return 0;
 }
 
@@ -49,7 +50,7 @@ static int read_schedule(const struct pp_stages *stages, const struct ct_schedul
 
     if (rc == 0)
         rc = check_placement(stages, *schedule);
-    return rc < 0 ? ct_context(rc, "[pp] schedule_csv = %s", pp_config.schedule_csv) : 0;
+    return rc < 0 ? ct_context(rc, "[pp] schedule_csv") : 0;
 }
 
 static struct ct_schedule_request request_for(const struct pp_stages *stages, int microbatches,

@@ -442,6 +442,7 @@ static void a_run_that_fails_has_status_1(void **state)
     (void)state;
     assert_int_equal(r.status, 1);
     assert_has(r.err, "grad_norm");
+    assert_null(strstr(r.err, "-nan"));
     r = run("train %R --set adamw.lr=1e30 --set lr_scheduler.warmup_steps=0 "
             "--set training.non_finite=skip");
     assert_int_equal(r.status, 0);

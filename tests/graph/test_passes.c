@@ -303,6 +303,22 @@ static void failures_leave_a_reproducer(void **state)
     ct_arena_finish(&arena);
 }
 
+/* No recipe asks for a library's transform, so the message does not begin with its name. */
+static void a_recipes_fault_names_no_transform_of_a_library(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_pass_options options = {.training = true};
+
+    (void)state;
+    assert_int_equal(RUN(parse(&arena, text), options, &quitter), CT_ECONFIG);
+    assert_string_equal(ct_error_message(),
+                        "transform quitter: [pp] degree = 3 does not divide 4 layers");
+    assert_ok(ct_transform_register(&quitter));
+    assert_int_equal(RUN(parse(&arena, text), options, &quitter), CT_ECONFIG);
+    assert_string_equal(ct_error_message(), "[pp] degree = 3 does not divide 4 layers");
+    ct_arena_finish(&arena);
+}
+
 static void broken_graphs_are_not_transformed(void **state)
 {
     struct ct_arena arena = {0};
@@ -424,6 +440,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_ordered),
         cmocka_unit_test(dumps_follow_the_request),
         cmocka_unit_test(failures_leave_a_reproducer),
+        cmocka_unit_test(a_recipes_fault_names_no_transform_of_a_library),
         cmocka_unit_test(broken_graphs_are_not_transformed),
         cmocka_unit_test(precision_casts_weights_once),
         cmocka_unit_test(precision_leaves_what_is_right),

@@ -58,6 +58,11 @@ CT_API const char *ct_phase_name(enum ct_phase phase);
 CT_API int ct_transform_register(const struct ct_transform *transform);
 /* The i-th registered transform, NULL after the last. */
 CT_API const struct ct_transform *ct_transform_at(size_t index);
+/*
+ * Put the transform that failed with rc before the message; returns rc. Where a library's transform
+ * finds the recipe to blame (CT_ECONFIG), the message stays: no recipe asks for it by name.
+ */
+CT_API int ct_transform_context(int rc, const struct ct_transform *transform);
 
 /* Which of the ordered transforms are run. */
 enum ct_pass_range {
