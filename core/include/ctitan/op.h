@@ -272,8 +272,8 @@ struct ct_op_type {
    ct_op_type_whole. */
 #define CT_OP_TYPE_SMALLEST offsetof(struct ct_op_type, pointwise)
 
-/* Attribute types beyond those of configuration options; _Generic checks the field's type. Values
-   are written as in graph text: "bfloat16", "8,256", "dp_shard.cp", "[dp_shard, -]". */
+/* Attribute types beyond those of configuration options; the compiler checks the field's type.
+   Values are written as in graph text: "bfloat16", "8,256", "dp_shard.cp", "[dp_shard, -]". */
 #define CT_OPT_DTYPE(T, f, name, fallback, doc)                                                    \
     {                                                                                              \
         sizeof(struct ct_option), name, fallback, doc, CT_ATTR_DTYPE,                              \

@@ -106,4 +106,25 @@ CT_API const char *ct_did_you_mean(const char *word, const char *const *names, s
 
 CT_END_DECLS
 
+#ifdef __cplusplus /* which has no _Generic */
+template <typename Type, typename Field> struct ct_option_field;
+/* An enum, which is an unsigned in C. */
+template <typename Type, typename Field> struct ct_option_field<Type, Field &> {
+    static_assert(__is_same(Type, unsigned) && __is_enum(Field) && sizeof(Field) == sizeof(Type),
+                  "the field has another type than the option");
+    static constexpr size_t at(size_t offset)
+    {
+        return offset;
+    }
+};
+template <typename Type> struct ct_option_field<Type, Type &> {
+    static constexpr size_t at(size_t offset)
+    {
+        return offset;
+    }
+};
+#undef CT_OPT_AT
+#define CT_OPT_AT(T, f, type) ct_option_field<type, decltype((((T *)0)->f))>::at(offsetof(T, f))
+#endif
+
 #endif
