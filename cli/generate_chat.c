@@ -6,6 +6,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
 
 #include "generate.h"
 
@@ -24,9 +25,10 @@ static int choose_format(const char *const *folders, size_t count, struct chat *
     int rc = CT_ENOENT;
 
     chat->format = format_of_data();
-    chat->begins = true;
-    if (chat->format)
+    if (chat->format) {
+        chat->begins = ct_chat_begins(chat->format, ct_config.model.init_from);
         return 0;
+    }
     for (size_t i = 0; rc == CT_ENOENT && i < count; i++)
         if (*folders[i])
             rc = ct_chat_of_folder(folders[i], &chat->format, &chat->begins);

@@ -91,6 +91,20 @@ int ct_chat_compare(const struct ct_chat_format *format, const char *folder)
     return rc;
 }
 
+static bool writes_bos(const char *text)
+{
+    return strstr(text, "bos_token") != NULL;
+}
+
+bool ct_chat_begins(const struct ct_chat_format *format, const char *folder)
+{
+    char path[CT_PATH_ROOM], *text = folder && *folder ? folder_template(folder, path) : NULL;
+    bool begins = text && !lacking(format, text) ? writes_bos(text) : format->bos;
+
+    free(text);
+    return begins;
+}
+
 int ct_chat_of_folder(const char *folder, const struct ct_chat_format **format, bool *bos)
 {
     static const char *const names[] = {"chatml", "llama3"};
@@ -103,7 +117,7 @@ int ct_chat_of_folder(const char *folder, const struct ct_chat_format **format, 
     for (size_t i = 0; !*format && i < CT_COUNT(names); i++)
         if (!lacking(ct_chat_find(names[i]), text))
             *format = ct_chat_find(names[i]);
-    *bos = strstr(text, "bos_token") != NULL;
+    *bos = writes_bos(text);
     if (*format)
         warn(*format, text, path);
     else

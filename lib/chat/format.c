@@ -16,7 +16,8 @@ static const struct ct_chat_format formats[] = {
      .end = "<|eot_id|>",
      .after = "",
      .tokens = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
-     .strip = true},
+     .strip = true,
+     .bos = true},
 };
 
 const struct ct_chat_format *ct_chat_find(const char *name)

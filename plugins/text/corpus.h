@@ -33,6 +33,7 @@ struct corpus_request {
     enum corpus_split split; /* of text */
     const char *field;       /* of JSON lines */
     const struct ct_chat_format *chat;
+    bool no_bos;       /* documents do not begin with the tokenizer's token for that */
     bool skip;         /* malformed lines, instead of failing */
     const char *spool; /* folder for what is unpacked */
 };

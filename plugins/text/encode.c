@@ -16,6 +16,7 @@
 struct encoder {
     FILE *out;
     const struct ct_tokenizer_ops *tokenizer;
+    int32_t bos; /* before each document; -1: none */
     struct encoded header;
     XXH3_state_t *hash;  /* for the header */
     XXH3_state_t *block; /* of the block that is being written */
@@ -155,7 +156,7 @@ static int encode_all(struct encoder *e, const struct document *d)
 /* One with parts brings the tokens that end it. */
 static int encode_document(struct encoder *e, const struct document *document)
 {
-    int32_t bos = e->tokenizer->bos(), eos = e->tokenizer->eos();
+    int32_t bos = e->bos, eos = e->tokenizer->eos();
     int rc = 0;
 
     if (bos >= 0)
@@ -248,6 +249,7 @@ int encode(FILE *out, int width, const struct ct_tokenizer_ops *tokenizer, struc
 {
     struct encoder e = {.out = out,
                         .tokenizer = tokenizer,
+                        .bos = corpus->request->no_bos ? -1 : tokenizer->bos(),
                         .hash = XXH3_createState(),
                         .block = XXH3_createState(),
                         .began = ct_now()};

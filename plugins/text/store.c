@@ -65,9 +65,10 @@ static int find_key(const struct opening *o, int width, XXH128_hash_t *key)
     if (!hash)
         return ct_fail(CT_ENOMEM, "a hash");
     XXH3_128bits_reset(hash);
-    size = snprintf(text, sizeof(text), ENCODED_MAGIC " %d %016llx %d %d %d %d %s %d %s", width,
-                    (unsigned long long)t->identity(), (int)t->bos(), (int)t->eos(), (int)c->format,
-                    (int)c->split, c->chat ? c->chat->name : "", c->skip, c->field);
+    size =
+        snprintf(text, sizeof(text), ENCODED_MAGIC " %d %016llx %d %d %d %d %s %d %s", width,
+                 (unsigned long long)t->identity(), c->no_bos ? -1 : (int)t->bos(), (int)t->eos(),
+                 (int)c->format, (int)c->split, c->chat ? c->chat->name : "", c->skip, c->field);
     if (size >= (int)sizeof(text))
         rc = ct_fail(CT_ECONFIG, "[text] field: a name of %zu characters", strlen(c->field));
     else

@@ -220,6 +220,9 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
         rc = ct_chat_compare(sources.store.corpus.chat, ct_config.model.init_from);
     if (rc < 0)
         return rc;
+    sources.store.corpus.no_bos =
+        sources.store.corpus.chat &&
+        !ct_chat_begins(sources.store.corpus.chat, ct_config.model.init_from);
     data = calloc(1, sizeof(*data));
     if (!data)
         return ct_fail(CT_ENOMEM, "text");

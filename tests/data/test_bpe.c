@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 
+#include <ctitan/lib/chat.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/recipe.h>
 
@@ -440,6 +441,42 @@ static void a_folder_names_its_template(void **state)
     remove(jinja);
 }
 
+/* The first token of a conversation. */
+static int32_t first_of_chat(void)
+{
+    const struct ct_data_ops *text = test_offer(test_plugin("text"), CT_DATA);
+    struct ct_data *data;
+    int32_t token, label;
+
+    open_chat("chatml", chat_line, &data);
+    assert_non_null(data);
+    assert_int_equal(text->read(data, 0, &token, &label, NULL), 0);
+    text->close(data);
+    return token;
+}
+
+/* apply_chat_template adds no beginning of its own. */
+static void a_conversation_begins_as_its_template(void **state)
+{
+    static const char *const tokens[] = {"<|im_start|>", "<|im_end|>", "<s>", NULL};
+    static const char with[] = "{{ bos_token + '<|im_start|>' + role + text + '<|im_end|>' }}";
+    static const char config[] = "{\"bos_token\": \"<s>\"}";
+    const char *jinja = ct_arena_printf(&arena, "%s/chat_template.jinja", folder);
+
+    (void)state;
+    test_write(ct_arena_printf(&arena, "%s/tokenizer_config.json", folder), config, strlen(config));
+    assert_int_equal(open_with_tokens(tokens), 0);
+    assert_int_equal(bpe()->bos(), 678);
+    assert_int_equal(first_of_chat(), 676);
+    ct_config.model.init_from = folder;
+    test_write(jinja, with, strlen(with));
+    assert_int_equal(first_of_chat(), 678);
+    test_write(jinja, "<|im_start|><|im_end|>", 22);
+    assert_int_equal(first_of_chat(), 676);
+    ct_config.model.init_from = NULL;
+    assert_true(ct_chat_begins(ct_chat_find("llama3"), NULL));
+}
+
 static void llama3_masks_what_is_no_answer(void **state)
 {
     static const char *const tokens[] = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
@@ -677,6 +714,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(templates_add_their_beginning_and_end, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_verb_writes_ids_and_files, set_up, tear_down),
         cmocka_unit_test_setup_teardown(chatml_masks_what_is_no_answer, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_conversation_begins_as_its_template, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_folder_names_its_template, set_up, tear_down),
         cmocka_unit_test_setup_teardown(llama3_masks_what_is_no_answer, set_up, tear_down),
         cmocka_unit_test_setup_teardown(templates_write_what_transformers_writes, set_up,

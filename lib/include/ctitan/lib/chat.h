@@ -20,6 +20,7 @@ struct ct_chat_format {
     const char *after;     /* between turns */
     const char *tokens[4]; /* each is one token; NULL ends */
     bool strip;            /* white space around contents goes */
+    bool bos;              /* the conversation begins with the tokenizer's token for that */
 };
 
 /* The format of that name; NULL: none. */
@@ -33,6 +34,9 @@ CT_API int ct_chat_check(const struct ct_chat_format *format,
 /* Compare with the template of a folder, if it has one; "" or NULL: none. CT_ECONFIG: that has not
    all tokens of this format. A warning says what it writes beyond this format. */
 CT_API int ct_chat_compare(const struct ct_chat_format *format, const char *folder);
+/* Whether conversations begin with the tokenizer's token for that: as the template of a folder says
+   if it is in this format, else as the format does. folder: "" or NULL: none. */
+CT_API bool ct_chat_begins(const struct ct_chat_format *format, const char *folder);
 /* The format of a folder's template, with the same warnings. bos: the template begins with the
    tokenizer's token for that. CT_ENOENT: the folder has no template; CT_ECONFIG: it is none of
    these formats. */
