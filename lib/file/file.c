@@ -15,6 +15,7 @@
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/log.h>
 #include <ctitan/recipe.h>
 
 #define PATIENCE 3.0 /* seconds */
@@ -23,11 +24,12 @@
 static int read_all(int fd, char *text, size_t size, const char *path)
 {
     size_t done = 0;
+    int tries = 0;
 
     while (done < size) {
         ssize_t n = read(fd, text + done, size - done);
 
-        if (n < 0 && errno == EINTR)
+        if (n < 0 && ct_file_again(&tries))
             continue;
         if (n < 0)
             return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
@@ -57,8 +59,11 @@ static int read_open(struct ct_arena *arena, int fd, const char *path, size_t li
 
 int ct_file_read(struct ct_arena *arena, const char *path, size_t limit, char **text, size_t *size)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc; /* a pipe has no end to wait for */
+    int fd, tries = 0, rc;
 
+    do
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe has no end to wait for */
+    while (fd < 0 && ct_file_again(&tries));
     if (fd < 0)
         return ct_fail(errno == ENOENT ? CT_ENOENT : CT_EIO, "%s: %s", path, strerror(errno));
     rc = read_open(arena, fd, path, limit, text, size);
@@ -85,17 +90,24 @@ int ct_file_make_folder(const char *path)
             break;
         *slash = '/';
     }
-    if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
+    if (stat(path, &st) < 0)
+        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    if (!S_ISDIR(st.st_mode))
         return ct_fail(CT_EIO, "%s is not a folder", path);
     return 0;
 }
 
 /* A process that was just killed may take a moment to be gone. */
-static bool take_lock(int file)
+static bool take_lock(int file, const char *path)
 {
     double end = ct_now() + PATIENCE;
 
-    while (flock(file, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+    while (flock(file, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR) {
+            ct_warn("%s cannot be locked, so nothing keeps two jobs out of it: %s", path,
+                    strerror(errno));
+            return true;
+        }
         if (ct_now() > end)
             return false;
         ct_nap(0.05);
@@ -114,7 +126,7 @@ int ct_file_lock_folder(const char *path)
     file = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
     if (file < 0)
         return ct_fail(CT_EIO, "%s: %s", name, strerror(errno));
-    if (take_lock(file))
+    if (take_lock(file, path))
         return file;
     close(file);
     return ct_fail(CT_EPEER, "another process has locked %s", path);
@@ -148,28 +160,28 @@ static int make_parent(const char *path)
     return ct_file_make_folder(folder);
 }
 
-/* A rename is durable only once its folder is synced. */
-static int sync_folder(const char *path)
+int ct_file_sync_folder(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    char folder[PATH_MAX] = ".";
-    int fd, failed;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), failed = fd < 0 ? errno : 0;
 
-    if (slash)
-        snprintf(folder, sizeof(folder), "%.*s", (int)(slash - path) + 1, path);
-    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return errno;
-    failed = fsync(fd) < 0 && errno != EINVAL ? errno : 0; /* EINVAL: fsync is unsupported */
-    close(fd);
-    return failed;
+    if (fd >= 0 && fsync(fd) < 0 && errno != EINVAL && errno != EOPNOTSUPP && errno != ENOSYS)
+        failed = errno;
+    if (fd >= 0)
+        close(fd);
+    return failed ? ct_fail(CT_EIO, "%s: %s", path, strerror(failed)) : 0;
 }
 
+/* A rename is durable only once its folder is synced. */
 int ct_file_rename(const char *from, const char *to)
 {
-    int failed = rename(from, to) < 0 ? errno : sync_folder(to);
+    const char *slash = strrchr(to, '/');
+    char folder[PATH_MAX] = ".";
 
-    return failed ? ct_fail(CT_EIO, "%s: %s", to, strerror(failed)) : 0;
+    if (rename(from, to) < 0)
+        return ct_fail(CT_EIO, "%s: %s", to, strerror(errno));
+    if (slash)
+        snprintf(folder, sizeof(folder), "%.*s", (int)(slash - to) + 1, to);
+    return ct_file_sync_folder(folder);
 }
 
 int ct_file_keep_former(const char *path, const char *extension, char kept[CT_PATH_ROOM])

@@ -32,9 +32,12 @@ static bool open_expected(struct ct_arena *arena, struct ckpt *c)
 {
     const char *initial = ckpt_config.initial_load_path;
     int64_t *steps;
-    size_t count = ckpt_steps(arena, ckpt_own.folder, &steps);
+    size_t count;
+    int rc = ckpt_steps(arena, ckpt_own.folder, &steps, &count);
     bool wanted = ckpt_config.load_step >= 0 && !is_restarted();
 
+    if (rc < 0)
+        return false;
     for (size_t i = 0; i < count; i++)
         if ((!wanted || steps[i] == ckpt_config.load_step) &&
             ckpt_open(arena, ckpt_step_path(arena, ckpt_own.folder, steps[i]), c) == 0)

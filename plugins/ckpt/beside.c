@@ -37,9 +37,9 @@ int ckpt_beside_read(struct ckpt *c)
         int rc = ct_file_read(c->arena, path, CT_HF_FILE_MOST, &text, &size);
 
         if (rc < 0)
-            return ct_context(CT_EIO, "%s", c->path);
+            return ct_context(rc == CT_ENOENT || rc == CT_EINVAL ? CT_EDAMAGED : rc, "%s", c->path);
         if (size != f->size || ckpt_hash(text, size) != c->beside_hash[i])
-            return ct_fail(CT_EIO, "%s: its checksum is wrong", path);
+            return ct_fail(CT_EDAMAGED, "%s: its checksum is wrong", path);
         f->data = text;
     }
     return 0;

@@ -153,11 +153,10 @@ int ckpt_io_open(struct ckpt_io *io, const char *path, int flags, bool direct);
 int ckpt_io_write(struct ckpt_io *io, const void *data, size_t bytes, size_t at);
 /* Write `count` parts one after another; changes the list. */
 int ckpt_io_writev(struct ckpt_io *io, struct iovec *parts, int count, size_t at);
-/* data has room for whole pages. CT_EIO: the file has fewer bytes. */
+/* data has room for whole pages. CT_EDAMAGED: the file has fewer bytes; CT_EIO. */
 int ckpt_io_read(struct ckpt_io *io, void *data, size_t bytes, size_t at);
 /* rc, or a failure to close. */
 int ckpt_io_close(struct ckpt_io *io, int rc);
-int ckpt_sync_folder(const char *path);
 
 struct ckpt_ring {
     char *memory;       /* begins at a page */
@@ -196,9 +195,14 @@ void ckpt_release(const struct ckpt_write *w);
 /* ---- index.c ---- */
 
 int ckpt_index_write(const struct ckpt *c, const char *folder);
-/* Read and check the index of a folder, and the sizes of its files. CT_EIO: it is damaged or not
-   complete; CT_ENOENT: it has none. */
+/* Read and check the index of a folder, and the sizes of its files. CT_EDAMAGED: it is damaged or
+   not complete; CT_ENOENT: it has none; CT_ECONFIG: it is of another version of the format;
+   CT_EIO: it
+   cannot be read, with the file and the cause. */
 int ckpt_open(struct ct_arena *arena, const char *folder, struct ckpt *c);
+/* Whether rc, of opening or reading one, says that there is no good checkpoint there. A failure to
+   read says nothing about it. */
+bool ckpt_is_bad(int rc);
 /* Of an open checkpoint; NULL: it has none of that name. */
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name);
 
@@ -215,8 +219,9 @@ struct ckpt_sink {
     bool shared;
 };
 
-/* Read all that is wanted of a file; every chunk is compared with its hash. CT_EIO names the file,
-   the bytes, and the box. sink NULL: read everything, the header included, and only compare. */
+/* Read all that is wanted of a file; every chunk is compared with its hash. CT_EDAMAGED
+   names the file, the bytes, and the box; CT_EIO: it cannot be read. The header is compared with
+   its hash, too. sink NULL: read everything, and only compare. */
 int ckpt_read_file(const struct ckpt *c, const struct ckpt_file *file,
                    const struct ckpt_sink *sink);
 int ckpt_read(const struct ckpt *c, const struct ckpt_sink *sink);
@@ -228,8 +233,8 @@ struct ckpt_load {
     bool lacking; /* what the model's files of Hugging Face lack may be missing here, too */
 };
 
-/* CT_EIO: the checkpoint is damaged; CT_ECONFIG: it is of another model, with all differences as
-   warnings of rank 0. */
+/* CT_EDAMAGED: the checkpoint is damaged; CT_EIO: it cannot be read; CT_ECONFIG: it is of another
+   model, with all differences as warnings of rank 0. */
 int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *load);
 /* Tell what a recipe that has changed since changes. */
 void ckpt_tell_changes(const struct ckpt *c, struct ct_run *run);
@@ -240,8 +245,11 @@ int ckpt_compare_recipes(const char *before, const char *now, ckpt_difference *t
 
 /* ---- folder.c ---- */
 
-/* Steps of the folders step-N in folder, newest first; complete or not. */
-size_t ckpt_steps(struct ct_arena *arena, const char *folder, int64_t **steps);
+/* Steps of the folders step-N in folder, newest first; complete or not. None if there is no such
+   folder. CT_EIO: it cannot be read. */
+int ckpt_steps(struct ct_arena *arena, const char *folder, int64_t **steps, size_t *count);
+/* Whether there is nothing of this name, as after another run has removed a checkpoint. */
+bool ckpt_is_gone(const char *path);
 const char *ckpt_step_path(struct ct_arena *arena, const char *folder, int64_t step);
 /* "30, 20, 10" */
 const char *ckpt_steps_text(struct ct_arena *arena, const int64_t *steps, size_t count);
@@ -250,17 +258,22 @@ const char *ckpt_folder_of(struct ct_arena *arena, const char *path);
 /* CT_ENOENT: path is no checkpoint, and has none. */
 int ckpt_none(struct ct_arena *arena, const char *path);
 /* Open the checkpoint that path names: a folder step-N, or the newest good one in a folder of
-   checkpoints or in a run's dump folder. Warns of newer ones that are not good. */
+   checkpoints or in a run's dump folder. Warns of newer ones that are not good; fails if one cannot
+   be read. */
 int ckpt_locate(struct ct_arena *arena, const char *path, struct ckpt *c);
 /* Create the folder, and lock it for this run until the process ends. CT_ECONFIG: another run has
-   it. Removes what runs that were killed have left. */
+   it. Removes what runs that were killed have left, and gives a checkpoint that was moved aside its
+   name again. */
 int ckpt_folder_take(const char *folder);
 void ckpt_folder_leave(void);
 /* Of the run that has the folder: it has saved. Noted in the file of the lock, for when the job is
    started again. */
 int ckpt_folder_note(bool saved);
 bool ckpt_folder_saved(void);
-/* Move a new checkpoint to its final place; one that is there is replaced. */
+/* Move a new checkpoint to its final place; one that is there is replaced. Where the file system
+   can exchange two names, path is there at every moment. Else it may be gone at the end of the
+   process,
+   and the one that was replaced is beside it, for ckpt_folder_take. */
 int ckpt_publish(const char *temporary, const char *path);
 
 /* Rename the checkpoints of steps after `step`, so that a run which goes on from there neither

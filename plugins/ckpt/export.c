@@ -84,6 +84,7 @@ struct mapped {
     struct ct_new_file file;
     char *base;
     size_t bytes;
+    bool apart; /* base is not of the file */
 };
 
 struct export
@@ -185,6 +186,24 @@ static size_t place(struct export *x, size_t file, size_t at)
     return at;
 }
 
+/* Some network file systems cannot map a file that is written. */
+static int map(struct mapped *m)
+{
+    int rc = posix_fallocate(fileno(m->file.out), 0, (off_t)m->bytes);
+
+    if (rc)
+        return ct_fail(CT_EIO, "%s: %zu bytes: %s", m->file.path, m->bytes, strerror(rc));
+    m->base = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(m->file.out), 0);
+    m->apart = m->base == MAP_FAILED && (errno == ENODEV || errno == EINVAL || errno == EACCES);
+    if (m->apart)
+        m->base = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (m->base != MAP_FAILED)
+        return 0;
+    m->base = NULL;
+    return ct_fail(CT_EIO, "%s: %zu bytes cannot be mapped: %s", m->file.path, m->bytes,
+                   strerror(errno));
+}
+
 static int map_file(struct export *x, const char *folder, size_t index)
 {
     struct mapped *m = &x->mapped[index];
@@ -199,16 +218,9 @@ static int map_file(struct export *x, const char *folder, size_t index)
     rc = ct_file_begin(&m->file, ct_arena_printf(&x->arena, "%s/%s", folder, name));
     if (rc == 0) {
         m->bytes = place(x, index, bytes);
-        rc = posix_fallocate(fileno(m->file.out), 0, (off_t)m->bytes);
-        m->base =
-            rc ? MAP_FAILED
-               : mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(m->file.out), 0);
-        if (m->base == MAP_FAILED) {
-            rc = ct_fail(CT_EIO, "%s: %zu bytes: %s", m->file.path, m->bytes,
-                         strerror(rc ? rc : errno));
-            m->base = NULL;
+        rc = map(m);
+        if (rc < 0)
             rc = ct_file_end(&m->file, rc);
-        }
     }
     if (rc == 0) {
         memcpy(m->base, header, bytes);
@@ -226,6 +238,8 @@ static int unmap_files(struct export *x, int rc)
 
         if (!m->base)
             continue;
+        if (m->apart)
+            fwrite(m->base, 1, m->bytes, m->file.out); /* ct_file_end sees a failure */
         munmap(m->base, m->bytes);
         rc = ct_file_end(&m->file, rc);
     }

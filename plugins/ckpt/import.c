@@ -261,10 +261,12 @@ static int import(struct ckpt *c, const struct ct_weights *weights, const char *
     struct import m = {.c = c};
     char *config;
     size_t size;
-    int rc;
+    int rc = ct_file_read(c->arena, ct_arena_printf(c->arena, "%s/config.json", folder), 1 << 20,
+                          &config, &size);
 
-    if (ct_file_read(c->arena, ct_arena_printf(c->arena, "%s/config.json", folder), 1 << 20,
-                     &config, &size) == 0)
+    if (rc < 0 && rc != CT_ENOENT)
+        return rc;
+    if (rc == 0)
         c->config = is_quantised(weights) ? config_without_quantization(c->arena, config) : config;
     rc = ckpt_stored_rules(c->config, &m.rules);
     if (rc == 0 && is_quantised(weights) && !m.rules)

@@ -192,12 +192,12 @@ const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name)
 static int read_numbers(const json_t *array, int *count, int64_t *list)
 {
     if (!json_is_array(array) || json_array_size(array) > CT_MAX_DIMS)
-        return ct_fail(CT_EIO, "expected up to %d numbers", CT_MAX_DIMS);
+        return ct_fail(CT_EDAMAGED, "expected up to %d numbers", CT_MAX_DIMS);
     *count = (int)json_array_size(array);
     for (int i = 0; i < *count; i++) {
         list[i] = json_integer_value(json_array_get(array, (size_t)i));
         if (list[i] < 0)
-            return ct_fail(CT_EIO, "a number below 0");
+            return ct_fail(CT_EDAMAGED, "a number below 0");
     }
     return 0;
 }
@@ -217,7 +217,7 @@ static int read_tensor(struct ckpt *c, const char *name, const json_t *value)
     t->role = role && !strcmp(role, "parameter") ? CT_ROLE_PARAM : CT_ROLE_STATE;
     t->absent = json_is_true(json_object_get(value, "absent"));
     if (ct_dtype_parse(dtype ? dtype : "", &t->dtype) < 0)
-        return ct_context(CT_EIO, "%s", name);
+        return ct_context(CT_EDAMAGED, "%s", name);
     return read_numbers(json_object_get(value, "shape"), &t->ndim, t->shape);
 }
 
@@ -229,17 +229,17 @@ static int read_box(const struct ckpt *c, struct ckpt_file *f, const json_t *val
     int offsets, rc;
 
     if (!t)
-        return ct_fail(CT_EIO, "%s is not in the list of tensors", name ? name : "a box");
+        return ct_fail(CT_EDAMAGED, "%s is not in the list of tensors", name ? name : "a box");
     *b = (struct ckpt_box){.name = t->name, .dtype = t->dtype, .at = *at, .tensor = t};
     rc = read_numbers(json_object_get(value, "offset"), &offsets, b->offset);
     if (rc == 0)
         rc = read_numbers(json_object_get(value, "shape"), &b->ndim, b->shape);
     if (rc < 0 || b->ndim != t->ndim || offsets != t->ndim)
-        return ct_fail(CT_EIO, "a box of %s has other dimensions", name);
+        return ct_fail(CT_EDAMAGED, "a box of %s has other dimensions", name);
     for (int d = 0; d < b->ndim; d++)
         if (b->shape[d] < 1 || b->shape[d] > t->shape[d] ||
             b->offset[d] > t->shape[d] - b->shape[d])
-            return ct_fail(CT_EIO, "a box of %s is not inside it", name);
+            return ct_fail(CT_EDAMAGED, "a box of %s is not inside it", name);
     b->bytes = (size_t)ct_shape_count(b->ndim, b->shape) * ct_dtype_size(b->dtype);
     *at += b->bytes;
     return 0;
@@ -250,11 +250,15 @@ static int check_size(const struct ckpt *c, const struct ckpt_file *f)
 {
     const char *path = ct_arena_printf(c->arena, "%s/%s", c->path, f->name);
     struct stat st;
+    int tries = 0, rc;
 
-    if (stat(path, &st) < 0)
-        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    do
+        rc = stat(path, &st);
+    while (rc < 0 && ct_file_again(&tries));
+    if (rc < 0)
+        return ct_fail(errno == ENOENT ? CT_EDAMAGED : CT_EIO, "%s: %s", path, strerror(errno));
     if ((size_t)st.st_size != f->header + f->bytes)
-        return ct_fail(CT_EIO, "%s has %lld bytes instead of %zu", path, (long long)st.st_size,
+        return ct_fail(CT_EDAMAGED, "%s has %lld bytes instead of %zu", path, (long long)st.st_size,
                        f->header + f->bytes);
     return 0;
 }
@@ -268,7 +272,7 @@ static int read_file(struct ckpt *c, const json_t *value)
     int rc = 0;
 
     if (!name || !*name || strchr(name, '/'))
-        return ct_fail(CT_EIO, "a file without a name");
+        return ct_fail(CT_EDAMAGED, "a file without a name");
     *f = (struct ckpt_file){
         .name = ct_arena_strdup(c->arena, name),
         .header = (size_t)json_integer_value(json_object_get(value, "header")),
@@ -279,7 +283,7 @@ static int read_file(struct ckpt *c, const json_t *value)
     for (size_t i = 0; rc == 0 && i < json_array_size(boxes); i++)
         rc = read_box(c, f, json_array_get(boxes, i), &at);
     if (rc == 0 && (at != f->bytes || json_array_size(hashes) != ckpt_chunks(f, c->chunk)))
-        rc = ct_fail(CT_EIO, "%s: its boxes do not add up to %zu bytes", name, f->bytes);
+        rc = ct_fail(CT_EDAMAGED, "%s: its boxes do not add up to %zu bytes", name, f->bytes);
     for (size_t n = 0; rc == 0 && n < json_array_size(hashes); n++)
         f->hash[n] = hash_value(json_array_get(hashes, n));
     return rc < 0 ? rc : check_size(c, f);
@@ -311,7 +315,7 @@ static int check_whole(const struct ckpt *c)
         }
     for (size_t i = 0; rc == 0 && i < c->tensor_count; i++)
         if (found[i] != ct_shape_count(c->tensors[i].ndim, c->tensors[i].shape))
-            rc = ct_fail(CT_EIO, "a part of %s is missing", c->tensors[i].name);
+            rc = ct_fail(CT_EDAMAGED, "a part of %s is missing", c->tensors[i].name);
     ct_arena_finish(&scratch);
     return rc;
 }
@@ -366,17 +370,17 @@ static int unpack(struct ckpt *c, const json_t *root)
     int model_only, rc = 0;
 
     if (!format || strcmp(format, FORMAT))
-        return ct_fail(CT_EIO, "it is not the index of a checkpoint");
+        return ct_fail(CT_EDAMAGED, "it is not the index of a checkpoint");
     version = json_integer_value(json_object_get(root, "version"));
     if (version != VERSION)
-        return ct_fail(CT_EIO, "version %lld of the format; this program reads version %d",
+        return ct_fail(CT_ECONFIG, "version %lld of the format; this program reads version %d",
                        (long long)version, VERSION);
     if (json_unpack((json_t *)(uintptr_t)root, "{s:{s:I, s:I, s:I, s:I}, s:I, s:b, s:I, s:I}",
                     "progress", "step", &p[0], "updates", &p[1], "tokens", &p[2], "samples", &p[3],
                     "time", &time, "model_only", &model_only, "world", &world, "chunk",
                     &chunk) < 0 ||
         chunk < 1 || !json_is_object(tensors) || !json_is_array(files))
-        return ct_fail(CT_EIO, "entries are missing");
+        return ct_fail(CT_EDAMAGED, "entries are missing");
     c->progress = (struct ct_progress){p[0], p[1], p[2], p[3]};
     c->time = time;
     c->world = world;
@@ -412,11 +416,16 @@ static int check_hash(const char *text, size_t size)
     char line[HASH_BYTES + 1];
 
     if (size <= HASH_BYTES)
-        return ct_fail(CT_EIO, "it is not complete");
+        return ct_fail(CT_EDAMAGED, "it is not complete");
     snprintf(line, sizeof(line), HASH, ckpt_hash(text, size - HASH_BYTES));
     return memcmp(line, text + size - HASH_BYTES, HASH_BYTES) == 0
                ? 0
-               : ct_fail(CT_EIO, "its checksum is wrong");
+               : ct_fail(CT_EDAMAGED, "its checksum is wrong");
+}
+
+bool ckpt_is_bad(int rc)
+{
+    return rc == CT_EDAMAGED || rc == CT_ENOENT;
 }
 
 int ckpt_open(struct ct_arena *arena, const char *folder, struct ckpt *c)
@@ -430,10 +439,12 @@ int ckpt_open(struct ct_arena *arena, const char *folder, struct ckpt *c)
     *c = (struct ckpt){.arena = arena, .path = ct_arena_strdup(arena, folder)};
     rc = ct_file_read(arena, path, LIMIT, &text, &size);
     if (rc < 0)
-        return rc == CT_ENOENT ? rc : ct_context(CT_EIO, "the index");
+        return rc == CT_EINVAL ? CT_EDAMAGED : rc;
     rc = check_hash(text, size);
-    rc =
-        rc < 0 ? ct_context(rc, "%s", path) : ct_json_read(text, size, path, CT_JSON_UNIQUE, &root);
+    if (rc < 0)
+        rc = ct_context(rc, "%s", path);
+    else if (ct_json_read(text, size, path, CT_JSON_UNIQUE, &root) < 0)
+        rc = CT_EDAMAGED;
     if (rc == 0)
         rc = ct_context(unpack(c, root), "%s", path);
     json_decref(root);

@@ -25,7 +25,12 @@ uint64_t ckpt_hash(const void *data, size_t bytes)
 
 int ckpt_io_open(struct ckpt_io *io, const char *path, int flags, bool direct)
 {
-    *io = (struct ckpt_io){.path = path, .fd = open(path, flags | O_CLOEXEC, 0666)};
+    int tries = 0;
+
+    *io = (struct ckpt_io){.path = path};
+    do
+        io->fd = open(path, flags | O_CLOEXEC, 0666);
+    while (io->fd < 0 && ct_file_again(&tries));
     if (io->fd < 0)
         return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
     io->direct = direct && fcntl(io->fd, F_SETFL, O_DIRECT) == 0;
@@ -70,18 +75,37 @@ int ckpt_io_write(struct ckpt_io *io, const void *data, size_t bytes, size_t at)
     return ckpt_io_writev(io, &part, bytes > 0, at);
 }
 
+/* Another client of a network file system may have replaced the file. False: it cannot be
+   opened. */
+static bool reopen(struct ckpt_io *io)
+{
+    int error = errno, fd = error == ESTALE ? open(io->path, O_RDONLY | O_CLOEXEC) : io->fd;
+
+    if (fd < 0)
+        return false;
+    if (fd != io->fd) {
+        close(io->fd);
+        io->fd = fd;
+        io->direct = false;
+    }
+    return true;
+}
+
 int ckpt_io_read(struct ckpt_io *io, void *data, size_t bytes, size_t at)
 {
+    int tries = 0;
+
     for (size_t done = 0; done < bytes;) {
         /* Direct reads are of whole pages; the last one ends with the file. */
         size_t most = io->direct ? (bytes - done + PAGE - 1) / PAGE * PAGE : bytes - done;
         ssize_t n = pread(io->fd, (char *)data + done, most, (off_t)(at + done));
 
-        if (n < 0 && again(io))
+        if (n < 0 && (again(io) || (ct_file_again(&tries) && reopen(io))))
             continue;
-        if (n <= 0)
-            return ct_fail(CT_EIO, "%s, byte %zu: %s", io->path, at + done,
-                           n < 0 ? strerror(errno) : "the file ends there");
+        if (n < 0)
+            return ct_fail(CT_EIO, "%s, byte %zu: %s", io->path, at + done, strerror(errno));
+        if (n == 0)
+            return ct_fail(CT_EDAMAGED, "%s, byte %zu: the file ends there", io->path, at + done);
         done += (size_t)n;
     }
     return 0;
@@ -93,16 +117,6 @@ int ckpt_io_close(struct ckpt_io *io, int rc)
         rc = ct_fail(CT_EIO, "%s: %s", io->path, strerror(errno));
     io->fd = -1;
     return rc;
-}
-
-int ckpt_sync_folder(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int failed = fd < 0 || (fsync(fd) < 0 && errno != EINVAL) ? errno : 0; /* EINVAL: unsupported */
-
-    if (fd >= 0)
-        close(fd);
-    return failed ? ct_fail(CT_EIO, "%s: %s", path, strerror(failed)) : 0;
 }
 
 /* ---- the ring ---- */

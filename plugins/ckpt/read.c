@@ -89,7 +89,7 @@ static int bad_chunk(const struct reader *r, size_t begin, size_t end)
 
     while (b->at + b->bytes <= begin)
         b++;
-    return ct_fail(CT_EIO, "%s: bytes %zu to %zu have a wrong checksum (%s from row %lld on)",
+    return ct_fail(CT_EDAMAGED, "%s: bytes %zu to %zu have a wrong checksum (%s from row %lld on)",
                    r->io.path, r->file->header + begin, r->file->header + end, b->name,
                    b->ndim
                        ? (long long)(b->offset[0] + (int64_t)((begin > b->at ? begin - b->at : 0) /
@@ -136,7 +136,7 @@ static int check_header(struct reader *r, const struct ckpt_ring *ring)
             XXH3_64bits_update(state, ring->memory, part);
     }
     if (rc == 0 && XXH3_64bits_digest(state) != r->file->header_hash)
-        rc = ct_fail(CT_EIO, "%s: its header has a wrong checksum", r->io.path);
+        rc = ct_fail(CT_EDAMAGED, "%s: its header has a wrong checksum", r->io.path);
     XXH3_freeState(state);
     return rc;
 }
@@ -179,7 +179,7 @@ static int read_open(struct reader *r, const char *path)
     pipe.ring.memory = aligned_alloc(PAGE, pipe.ring.slots * pipe.ring.slot);
     if (!pipe.ring.memory)
         rc = ct_fail(CT_ENOMEM, "%zu bytes to read %s", pipe.ring.slots * pipe.ring.slot, path);
-    if (rc == 0 && !r->sink)
+    if (rc == 0)
         rc = check_header(r, &pipe.ring);
     if (rc == 0 && r->count)
         rc = ckpt_pipe(&pipe);

@@ -30,7 +30,7 @@ static int64_t first_sample; /* of the current step */
 static int agree(struct ct_run *run, int rc, const char *path)
 {
     enum { GOOD, DAMAGED, OTHER };
-    int32_t mine = rc == 0 ? GOOD : rc == CT_EIO || rc == CT_ENOENT ? DAMAGED : OTHER, all;
+    int32_t mine = rc == 0 ? GOOD : ckpt_is_bad(rc) ? DAMAGED : OTHER, all;
     struct ct_error_kept kept = ct_error_keep();
     int sum = ct_group_all_reduce(ct_run_world(run), &mine, &all, 1, CT_I32, CT_REDUCE_MAX);
 
@@ -61,7 +61,7 @@ static int check_skipped(const char *path)
         (!skipped.count || skipped.samples > 0))
         return 0;
     skipped = (struct skipped){0};
-    return ct_fail(CT_EIO, "%s: its list of skipped batches makes no sense", path);
+    return ct_fail(CT_EDAMAGED, "%s: its list of skipped batches makes no sense", path);
 }
 
 /* Load one checkpoint. 1: it was good; 0: it was not. */
@@ -80,6 +80,8 @@ static int load(struct ct_run *run, const char *path, struct ckpt_load what)
         rc = ckpt_load(run, &c, &what);
     if (rc == 0)
         rc = check_skipped(path);
+    if (rc == CT_EIO)
+        ct_context(rc, "%s cannot be read, and may be good; to go on without it, rename it", path);
     rc = agree(run, rc, path);
     if (rc == 1 && run->rank == 0 && c.beside.count &&
         ct_hf_note_files(ct_arena_printf(&scratch, "%s/" CKPT_BESIDE, path)) < 0)
@@ -107,11 +109,13 @@ static int not_there(int64_t step)
 {
     struct ct_arena scratch = {0};
     int64_t *steps;
-    size_t count = ckpt_steps(&scratch, ckpt_own.folder, &steps);
-    int rc = ct_fail(CT_ECONFIG,
+    size_t count;
+    int rc = ckpt_steps(&scratch, ckpt_own.folder, &steps, &count);
+
+    if (rc == 0)
+        rc = ct_fail(CT_ECONFIG,
                      "[ckpt] load_step: no undamaged checkpoint of step %lld in %s, which has: %s",
                      (long long)step, ckpt_own.folder, ckpt_steps_text(&scratch, steps, count));
-
     ct_arena_finish(&scratch);
     return rc;
 }
@@ -123,12 +127,16 @@ static int load_between(struct ct_run *run, int64_t first, int64_t last,
 {
     struct ct_arena scratch = {0};
     int64_t *steps = NULL, step = -1, count = 0;
+    size_t found = 0;
     int rc = 0;
 
     *tried = 0;
     if (run->rank == 0)
-        count = (int64_t)ckpt_steps(&scratch, ckpt_own.folder, &steps);
-    rc = ct_group_broadcast(ct_run_world(run), &count, 1, CT_I64, 0);
+        rc = ckpt_steps(&scratch, ckpt_own.folder, &steps, &found);
+    rc = ct_group_agree(ct_run_world(run), rc);
+    count = (int64_t)found;
+    if (rc == 0)
+        rc = ct_group_broadcast(ct_run_world(run), &count, 1, CT_I64, 0);
     for (int64_t i = 0; rc == 0 && i < count; i++) {
         step = steps ? steps[i] : 0;
         rc = ct_group_broadcast(ct_run_world(run), &step, 1, CT_I64, 0);

@@ -90,7 +90,7 @@ static void *write_file(void *context)
     if (rc == 0 && ckpt_config.verify && save.write.file->box_count)
         rc = ckpt_read_file(&c, save.write.file, NULL);
     if (rc == 0)
-        rc = ckpt_sync_folder(save.temporary);
+        rc = ct_file_sync_folder(save.temporary);
     if (rc == 0)
         rc = plan_others(save.write.run);
     keep_result(rc);

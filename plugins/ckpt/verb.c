@@ -46,30 +46,40 @@ static const char *files_text(size_t count)
     return count == 1 ? "file" : "files";
 }
 
+/* A failure to open or read a checkpoint, in a few words. */
+static const char *failure_text(int rc)
+{
+    return ckpt_is_bad(rc) ? "damaged" : "not readable";
+}
+
 /* What to do with the checkpoint of a path, or with the failure rc to open it. width: of the
    longest path. */
 typedef int do_one(struct ckpt *c, const char *path, int width, int rc);
 
-/* Call work for every checkpoint of a folder, oldest first, or for the one that path is. */
+/* Call work for every checkpoint of a folder, oldest first, or for the one that path is. One that a
+   run removes meanwhile is none. */
 static int for_each(const char *path, do_one *work)
 {
     struct ct_arena scratch = {0};
     const char *folder = ckpt_folder_of(&scratch, path);
     int64_t *steps;
-    size_t count = ckpt_steps(&scratch, folder, &steps);
-    int width = count ? (int)strlen(ckpt_step_path(&scratch, folder, steps[0])) : 0, worst = 0;
+    size_t count;
+    int worst = ckpt_steps(&scratch, folder, &steps, &count);
+    int width = count ? (int)strlen(ckpt_step_path(&scratch, folder, steps[0])) : 0;
     struct ckpt c;
 
     if (!access(ct_arena_printf(&scratch, "%s/" INDEX, path), F_OK))
         worst = work(&c, path, 0, ckpt_open(&scratch, path, &c));
-    else if (!count)
+    else if (worst == 0 && !count)
         worst = ckpt_none(&scratch, path);
     else
         while (count--) {
             const char *one = ckpt_step_path(&scratch, folder, steps[count]);
-            int rc = work(&c, one, width, ckpt_open(&scratch, one, &c));
+            int rc = ckpt_open(&scratch, one, &c);
 
-            worst = rc < 0 ? rc : worst;
+            if (rc == 0 || !ckpt_is_gone(one))
+                rc = work(&c, one, width, rc);
+            worst = rc < 0 && !ckpt_is_gone(one) ? rc : worst;
         }
     ct_arena_finish(&scratch);
     return worst;
@@ -82,7 +92,7 @@ static int list(struct ckpt *c, const char *path, int width, int rc)
     char when[32];
 
     if (rc < 0)
-        printf("%-*s  damaged: %s\n", width, path, ct_error_message());
+        printf("%-*s  %s: %s\n", width, path, failure_text(rc), ct_error_message());
     else
         printf("%-*s  %s  %8.1f MB  %14lld tokens  %s, %s\n", width, path, time_text(c->time, when),
                (double)bytes_of(c) / 1e6, (long long)c->progress.tokens,
@@ -90,26 +100,34 @@ static int list(struct ckpt *c, const char *path, int width, int rc)
     return 0;
 }
 
+/* The worse of two results: what is damaged stays so, and what cannot be read may be good. */
+static int tell_bad(const char *path, int rc, int before)
+{
+    printf("%s: %s: %s\n", path, failure_text(rc), ct_error_message());
+    return ckpt_is_bad(before) ? before : rc;
+}
+
 static int verify(struct ckpt *c, const char *path, int width, int rc)
 {
-    int bad = rc < 0;
+    int worst = rc < 0 ? tell_bad(path, rc, 0) : 0;
 
     (void)width;
-    if (rc < 0)
-        printf("%s: damaged: %s\n", path, ct_error_message());
-    for (size_t i = 0; rc == 0 && i < c->file_count; i++)
-        if (ckpt_read_file(c, &c->files[i], NULL) < 0) {
-            printf("%s: damaged: %s\n", path, ct_error_message());
-            bad++;
+    for (size_t i = 0; rc == 0 && i < c->file_count; i++) {
+        int one = ckpt_read_file(c, &c->files[i], NULL);
+
+        if (one < 0 && ckpt_is_gone(path)) {
+            printf("%s: removed meanwhile\n", path);
+            return 0;
         }
-    if (rc == 0 && ckpt_beside_read(c) < 0) {
-        printf("%s: damaged: %s\n", path, ct_error_message());
-        bad++;
+        worst = one < 0 ? tell_bad(path, one, worst) : worst;
     }
-    if (!bad)
-        printf("%s: undamaged, %.1f MB in %zu %s\n", path, (double)bytes_of(c) / 1e6, c->file_count,
-               files_text(c->file_count));
-    return bad ? ct_fail(CT_EIO, "%s is damaged", path) : 0;
+    if (rc == 0 && (rc = ckpt_beside_read(c)) < 0)
+        worst = tell_bad(path, rc, worst);
+    if (worst < 0)
+        return ct_fail(CT_EIO, "%s is %s", path, failure_text(worst));
+    printf("%s: undamaged, %.1f MB in %zu %s\n", path, (double)bytes_of(c) / 1e6, c->file_count,
+           files_text(c->file_count));
+    return 0;
 }
 
 /* ---- show ---- */

@@ -249,8 +249,12 @@ static int write_header(struct copy *c)
 static int reserve(struct copy *c)
 {
     size_t bytes = c->w->file->header + c->w->file->bytes;
+    int rc;
 
-    if (fallocate(c->io.fd, 0, 0, (off_t)bytes) < 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+    do
+        rc = fallocate(c->io.fd, 0, 0, (off_t)bytes);
+    while (rc < 0 && errno == EINTR);
+    if (rc < 0 && errno != EOPNOTSUPP && errno != ENOSYS)
         return ct_fail(CT_EIO, "%s, of %zu bytes: %s", c->io.path, bytes, strerror(errno));
     return 0;
 }

@@ -305,7 +305,10 @@ static int map_file(const char *path, size_t bytes, void **data)
     if (rc == 0)
         return 0;
     unlink(path);
-    return ct_fail(CT_EIO, "%s, of %zu bytes: %s", path, bytes, strerror(rc));
+    return ct_fail(CT_EIO, "%s, of %zu bytes: %s%s", path, bytes, strerror(rc),
+                   rc == ENODEV ? ": its file system cannot map files that are written; set [job] "
+                                  "dump_folder to a local folder, or go --without flight_recorder"
+                                : "");
 }
 
 static double clock_difference(void)

@@ -50,7 +50,7 @@ int spool_map(struct spool *s)
         return failed(CT_EIO, s);
     if (!s->size)
         return 0;
-    data = mmap(NULL, s->size, PROT_READ, MAP_SHARED, fileno(s->file), 0);
+    data = mmap(NULL, s->size, PROT_READ, MAP_PRIVATE, fileno(s->file), 0);
     if (data == MAP_FAILED)
         return ct_fail(CT_EIO, "a file of %zu bytes in %s cannot be mapped: %s", s->size, s->folder,
                        strerror(errno));

@@ -151,7 +151,7 @@ static int map(struct store *s, int fd)
     if (fstat(fd, &st) < 0 || (size_t)st.st_size < sizeof(*h))
         return ct_fail(CT_EINVAL, "%s is damaged", s->path);
     s->size = (size_t)st.st_size;
-    s->base = mmap(NULL, s->size, PROT_READ, MAP_SHARED, fd, 0);
+    s->base = mmap(NULL, s->size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (s->base == MAP_FAILED) {
         s->base = NULL;
         return ct_fail(CT_EIO, "%zu bytes cannot be mapped: %s", s->size, strerror(errno));

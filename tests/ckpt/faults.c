@@ -7,7 +7,11 @@
  *                  direct access; late: direct access fails when data is read or written
  *   FAULT_RANK=R   on this rank only (RANK, or that of mpirun; none: 0)
  *   FAULT_LOG=FILE gets the name of every call
+ *   FAULT_REFUSE=1 the file system refuses what many do over a network: renames with flags, direct
+ *                  access, reserving, locks, syncing a folder, shared mappings that are written
+ *   FAULT_READ=N:ERRNO:WORD  to open, look at or read a file fails N times, if WORD is in its path
  */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +22,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -72,15 +78,22 @@ static int counts_path(const char *path)
     return strstr(path, "/checkpoint") != NULL;
 }
 
-static int counts(int fd)
+static const char *path_of(int fd, char path[PATH_MAX])
 {
-    char link[64], path[PATH_MAX];
+    char link[64];
     ssize_t n;
 
     snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-    n = readlink(link, path, sizeof(path) - 1);
+    n = readlink(link, path, PATH_MAX - 1);
     path[n < 0 ? 0 : n] = '\0';
-    return counts_path(path);
+    return path;
+}
+
+static int counts(int fd)
+{
+    char path[PATH_MAX];
+
+    return counts_path(path_of(fd, path));
 }
 
 /* The function that this one stands before. */
@@ -99,6 +112,43 @@ static int counts(int fd)
         }                                                                                          \
     }
 
+static int refuses_all(void)
+{
+    return *setting("FAULT_REFUSE") == '1';
+}
+
+/* 0: go on; else the errno to fail with. */
+static int read_fault(const char *path)
+{
+    static int count;
+    static const struct {
+        const char *name;
+        int error;
+    } errors[] = {{"EIO", EIO}, {"EMFILE", EMFILE}, {"ESTALE", ESTALE}, {"EACCES", EACCES}};
+    char name[16], word[64];
+    int times, error = 0;
+
+    if (sscanf(setting("FAULT_READ"), "%d:%15[A-Z]:%63s", &times, name, word) != 3 ||
+        !strstr(path, word))
+        return 0;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; count < times && i < sizeof(errors) / sizeof(*errors); i++)
+        if (!strcmp(errors[i].name, name))
+            error = errors[i].error;
+    count += error != 0;
+    pthread_mutex_unlock(&lock);
+    return error;
+}
+
+#define READ_FAULT(path, failed)                                                                   \
+    do {                                                                                           \
+        int error = read_fault(path);                                                              \
+        if (error) {                                                                               \
+            errno = error;                                                                         \
+            return failed;                                                                         \
+        }                                                                                          \
+    } while (0)
+
 /* Direct access to a file of checkpoints that fails late. */
 static int refuses(int fd)
 {
@@ -116,7 +166,10 @@ ssize_t pwritev64(int fd, const struct iovec *parts, int count, off64_t at)
 
 ssize_t pread64(int fd, void *data, size_t bytes, off64_t at)
 {
+    char path[PATH_MAX];
+
     FIND(pread64);
+    READ_FAULT(path_of(fd, path), -1);
     return refuses(fd) ? -1 : original(fd, data, bytes, at);
 }
 
@@ -129,8 +182,8 @@ int fcntl64(int fd, int command, ...)
     va_start(args, command);
     argument = va_arg(args, long);
     va_end(args);
-    if (command == F_SETFL && (argument & O_DIRECT) && !strcmp(setting("FAULT"), "indirect") &&
-        counts(fd)) {
+    if (command == F_SETFL && (argument & O_DIRECT) &&
+        (refuses_all() || !strcmp(setting("FAULT"), "indirect")) && counts(fd)) {
         errno = EINVAL;
         return -1;
     }
@@ -139,13 +192,23 @@ int fcntl64(int fd, int command, ...)
 
 int fsync(int fd)
 {
+    struct stat st;
+
     FAULT(fsync, counts(fd), -1)
+    if (refuses_all() && fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
+        errno = EINVAL;
+        return -1;
+    }
     return original(fd);
 }
 
 int fallocate64(int fd, int mode, off64_t at, off64_t bytes)
 {
     FAULT(fallocate64, counts(fd), -1)
+    if (refuses_all()) {
+        errno = EOPNOTSUPP;
+        return -1;
+    }
     return original(fd, mode, at, bytes);
 }
 
@@ -170,6 +233,10 @@ int rename(const char *from, const char *to)
 int renameat2(int a, const char *from, int b, const char *to, unsigned flags)
 {
     FAULT(renameat2, counts_path(to), -1)
+    if (refuses_all() && flags) {
+        errno = EINVAL;
+        return -1;
+    }
     return original(a, from, b, to, flags);
 }
 
@@ -188,5 +255,69 @@ int unlink(const char *path)
 int rmdir(const char *path)
 {
     FAULT(rmdir, counts_path(path), -1)
+    return original(path);
+}
+
+int flock(int fd, int operation)
+{
+    FIND(flock);
+    if (refuses_all()) {
+        errno = ENOLCK;
+        return -1;
+    }
+    return original(fd, operation);
+}
+
+/* Shared memory is not in a file system. */
+void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off64_t offset)
+{
+    char path[PATH_MAX];
+
+    FIND(mmap64);
+    if (refuses_all() && fd >= 0 && flags & MAP_SHARED && protection & PROT_WRITE &&
+        strncmp(path_of(fd, path), "/memfd:", 7) != 0 && strncmp(path, "/dev/", 5) != 0) {
+        errno = ENODEV;
+        return MAP_FAILED;
+    }
+    return original(at, bytes, protection, flags, fd, offset);
+}
+
+int open64(const char *path, int flags, ...)
+{
+    mode_t mode = 0;
+
+    FIND(open64);
+    if (flags & (O_CREAT | __O_TMPFILE)) {
+        va_list args;
+
+        va_start(args, flags);
+        mode = va_arg(args, mode_t);
+        va_end(args);
+    }
+    if ((flags & O_ACCMODE) == O_RDONLY)
+        READ_FAULT(path, -1);
+    return original(path, flags, mode);
+}
+
+ssize_t read(int fd, void *data, size_t bytes)
+{
+    char path[PATH_MAX];
+
+    FIND(read);
+    READ_FAULT(path_of(fd, path), -1);
+    return original(fd, data, bytes);
+}
+
+int stat64(const char *path, struct stat64 *st)
+{
+    FIND(stat64);
+    READ_FAULT(path, -1);
+    return original(path, st);
+}
+
+DIR *opendir(const char *path)
+{
+    FIND(opendir);
+    READ_FAULT(path, NULL);
     return original(path);
 }

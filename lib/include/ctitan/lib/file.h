@@ -18,6 +18,13 @@ CT_BEGIN_DECLS
 CT_API int ct_file_read(struct ct_arena *arena, const char *path, size_t limit, char **text,
                         size_t *size);
 
+/*
+ * Whether a call that failed with errno is to be made again: after EINTR at once; if the cause may
+ * pass (EIO, ESTALE, EMFILE and their like), after a pause, up to 3 times in 1.05 seconds. *tries:
+ * 0 before the first call. Keeps errno.
+ */
+CT_API bool ct_file_again(int *tries);
+
 /* Map a regular file for reading; an empty one has base NULL. CT_ENOENT: no such file; CT_ECONFIG:
    it cannot be opened, or is not a regular file; CT_EIO. */
 CT_API int ct_file_map(const char *path, const void **base, size_t *size);
@@ -57,6 +64,8 @@ CT_API int ct_file_rename(const char *from, const char *to);
 /* Rename a file or folder that a new one replaces: "metrics.jsonl", whose extension is ".jsonl", to
    "metrics-before.jsonl", or "metrics-before-2.jsonl" and so on if there is one already. */
 CT_API int ct_file_keep_former(const char *path, const char *extension, char kept[CT_PATH_ROOM]);
+/* Sync a folder to disk, and with it the names in it; 0 where the file system cannot do that. */
+CT_API int ct_file_sync_folder(const char *path);
 
 /* Create a folder and its parents; 0 if it exists already. */
 CT_API int ct_file_make_folder(const char *path);
@@ -75,7 +84,7 @@ CT_API int ct_file_find(struct ct_arena *arena, const char *pattern, char ***pat
 
 /* Lock a folder, which is created, for this process. The result is a descriptor that keeps the lock
    until it is closed. CT_EPEER: another process has it, and it does not end in 3 seconds. Where the
-   file system has no locks, nobody is kept out. */
+   file system has no locks, nobody is kept out, and a warning says so. */
 CT_API int ct_file_lock_folder(const char *path);
 
 /* The folder ctitan/NAME in $XDG_CACHE_HOME or ~/.cache, which is created. CT_ENOENT: neither
