@@ -164,15 +164,30 @@ int ct_run_microbatch_size(int64_t *size)
     return 0;
 }
 
+/* The largest divisor of n that is at most `most`. */
+static int64_t divisor_below(int64_t n, int64_t most)
+{
+    int64_t best = 1;
+
+    for (int64_t i = 1; i <= n / i; i++) {
+        if (n % i)
+            continue;
+        if (n / i <= most)
+            return n / i > best ? n / i : best; /* that of each greater i is less */
+        if (i <= most)
+            best = i;
+    }
+    return best;
+}
+
 /* Name the numbers next to those of the recipe that fit. */
 static int refuse_batch(int64_t global, int64_t dp)
 {
-    int64_t local = ct_config.training.local_batch_size, step = local * dp, less = local;
+    int64_t local = ct_config.training.local_batch_size, step = local * dp;
+    int64_t less = divisor_below(global / dp, local);
     char lower[64] = "";
 
-    while (less > 1 && global % (less * dp))
-        less--;
-    if (global % (less * dp) == 0)
+    if (global % dp == 0)
         snprintf(lower, sizeof(lower), "local_batch_size = %lld, or ", (long long)less);
     return ct_fail(CT_ECONFIG,
                    "[training] global_batch_size = %lld is not a multiple of local_batch_size x "

@@ -120,6 +120,13 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R --with muon --set muon.momentum=1", "momentum = 1: expected a number, 0 to 0.9"},
         {"plan %R --with muon --set 'muon.exclude=*wte*, *nothing*'",
          "[muon] exclude: the model has no parameter '*nothing*'"},
+        {"plan %R --set training.global_batch_size=60 --set training.local_batch_size=8",
+         "set local_batch_size = 6, or global_batch_size = 64"},
+        {"plan %R --set training.global_batch_size=13 --set training.local_batch_size=4",
+         "set local_batch_size = 1, or global_batch_size = 16"},
+        {"plan %R --set training.global_batch_size=1000000007 "
+         "--set training.local_batch_size=1073741824",
+         "set local_batch_size = 1000000007, or global_batch_size = 1073741824"},
         {"plan %R --with pp --set pp.split_points=layer.1",
          "the model has no region 'layer.1'; its regions are embedding, layers.0 .. head; did "
          "you mean layers.1?"},
