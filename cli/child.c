@@ -55,6 +55,16 @@ int child_start(const char *const *argv, double patience, struct child *child)
     return ct_fail(CT_EIO, "starting ctitan %s: %s", argv[1], strerror(rc));
 }
 
+/* Cut the line breaks at the end of a text. Returns its last line. */
+static char *cut_line(char *text)
+{
+    size_t n = strlen(text);
+
+    while (n > 0 && text[n - 1] == '\n')
+        text[--n] = '\0';
+    return strrchr(text, '\n') ? strrchr(text, '\n') + 1 : text;
+}
+
 static const char *last_line(struct ct_arena *arena, int file)
 {
     char text[2048];
@@ -63,9 +73,11 @@ static const char *last_line(struct ct_arena *arena, int file)
     char *line;
 
     text[n > 0 ? n : 0] = '\0';
-    while (n > 0 && text[n - 1] == '\n')
-        text[--n] = '\0';
-    line = strrchr(text, '\n') ? strrchr(text, '\n') + 1 : text;
+    line = cut_line(text);
+    if (strstr(line, LAST_LINE_ABOVE)) { /* of a launcher */
+        *line = '\0';
+        line = cut_line(text);
+    }
     return ct_arena_strdup(arena,
                            strncmp(line, PROGRAM, strlen(PROGRAM)) ? line : line + strlen(PROGRAM));
 }

@@ -28,9 +28,12 @@ struct child {
 /* Run this program with argv, which NULL ends; argv[0] is "ctitan". patience above 0: the process
    and its own children are a group, which is killed if it runs for more seconds than that. */
 int child_start(const char *const *argv, double patience, struct child *child);
+/* How a launcher's last line ends where the rank that it names has said more before it. */
+#define LAST_LINE_ABOVE "; its message is above"
+
 /* Wait for its end, and return its exit status, or 128 + the signal that ended it. *out: what it
    printed, at the beginning; the caller closes it. NULL: not wanted. *last: the last line of its
-   messages, without the program's name. */
+   messages, without the program's name, and the one before a launcher's. */
 int child_finish(struct ct_arena *arena, struct child *child, FILE **out, const char **last);
 
 /* A new folder in $TMPDIR or /tmp, "ctitan-NAME-XXXXXX"; NULL with the failure recorded. */

@@ -17,6 +17,7 @@
 #include <ctitan/run.h>
 #include <ctitan/lib/launch.h>
 
+#include "child.h"
 #include "cli.h"
 #include "runs.h"
 
@@ -161,7 +162,7 @@ static int shorten(const struct job *job, int rc)
 {
     struct ct_error_kept kept = ct_error_keep();
 
-    return job->brief ? ct_fail(rc, "%.*s; its message is above", job->brief, kept.message) : rc;
+    return job->brief ? ct_fail(rc, "%.*s" LAST_LINE_ABOVE, job->brief, kept.message) : rc;
 }
 
 static int run_job(struct job *job)

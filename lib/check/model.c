@@ -234,6 +234,8 @@ static int check_model_flops(const struct ct_graph *graph, const struct ct_model
 {
     double whole = NAN, halved = NAN, counted = counted_flops(graph);
 
+    if (!ops->flops_per_token) /* a plugin without it is not loaded */
+        return 0;
     ops->flops_per_token(model, TOKENS, &whole, &halved);
     if (!isfinite(whole) || !isfinite(halved) || halved <= 0 || halved > whole)
         return ct_fail(CT_EINVAL,
