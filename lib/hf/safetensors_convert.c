@@ -88,6 +88,39 @@ void ct_weights_read_run(const struct ct_weight *weight, int64_t at, int64_t cou
     }
 }
 
+/* The least magnitude that is rounded to infinity; of numbers of a wider range alone. */
+static float bound_of(enum ct_dtype in, enum ct_dtype out)
+{
+    if (out == CT_F16 && in != CT_F16)
+        return 65520;
+    return out == CT_BF16 && in == CT_F32 ? 0x1.ffp127F : INFINITY;
+}
+
+int64_t ct_weights_beyond(const struct ct_weight *weight, int64_t at, int64_t count,
+                          enum ct_dtype dtype, double *largest)
+{
+    float bound = bound_of(weight->dtype, dtype);
+    _Alignas(64) float wide[SHARD];
+    int64_t beyond = 0;
+
+    if (isinf(bound))
+        return 0;
+    for (int64_t i = 0; i < count; i += SHARD) {
+        int64_t n = count - i < SHARD ? count - i : SHARD;
+
+        ct_weights_read_run(weight, at + i, n, CT_F32, wide);
+        for (int64_t k = 0; k < n; k++) {
+            float magnitude = fabsf(wide[k]);
+
+            if (!(magnitude >= bound) || isinf(magnitude))
+                continue;
+            beyond++;
+            *largest = fmax(*largest, magnitude);
+        }
+    }
+    return beyond;
+}
+
 int ct_weights_read(const struct ct_weight *weight, const int64_t *offset, const int64_t *shape,
                     enum ct_dtype dtype, void *to)
 {

@@ -87,6 +87,12 @@ struct mapped {
     bool apart; /* base is not of the file */
 };
 
+/* Values of a parameter that the written dtype cannot hold. */
+struct beyond {
+    int64_t count;
+    double largest;
+};
+
 struct export
 {
     const struct ckpt *c;
@@ -94,6 +100,7 @@ struct export
     const struct ct_stored_rule *rules;
     const char *prefix;    /* of the states that stand for parameters; NULL: parameters */
     int dtype;             /* of floating-point tensors; -1: their own */
+    struct beyond *beyond; /* by parameter */
     size_t *first;         /* by parameter: its first tensor; SIZE_MAX: it is none */
     struct ct_weight *all; /* the tensors */
     char **data;           /* and their places in the mapped files */
@@ -162,6 +169,7 @@ static void list_tensors(struct export *x)
         state = state_of(x, &x->c->tensors[i]);
         room += (size_t)ct_stored_count(ct_stored_rule(x->rules, state.name), &state);
     }
+    x->beyond = ct_arena_array(&x->arena, struct beyond, x->c->tensor_count + 1);
     x->first = ct_arena_array(&x->arena, size_t, x->c->tensor_count + 1);
     x->all = ct_arena_array(&x->arena, struct ct_weight, room);
     x->data = ct_arena_array(&x->arena, char *, room);
@@ -286,6 +294,8 @@ static int write_part(void *context, size_t tensor, int64_t element, int64_t cou
     const char *from = x->block;
     int rc = ct_weights_read(&part, &zero, &count, w->dtype, x->block);
 
+    x->beyond[tensor].count +=
+        ct_weights_beyond(&part, 0, count, w->dtype, &x->beyond[tensor].largest);
     x->written += (size_t)count * item;
     while (rc == 0 && count) {
         int64_t at = element % each, n = each - at < count ? each - at : count;
@@ -310,6 +320,30 @@ static int put(void *context, const struct ckpt_box *box, const int64_t *offset,
 
 /* ---- the whole ---- */
 
+static int check_range(struct export *x)
+{
+    size_t first = x->c->tensor_count, tensors = 0;
+    const struct ckpt_tensor *t;
+    const char *name;
+
+    for (size_t i = x->c->tensor_count; i-- > 0;)
+        if (x->beyond[i].count) {
+            first = i;
+            tensors++;
+        }
+    if (!tensors)
+        return 0;
+    t = &x->c->tensors[first];
+    name = ct_dtype_name(x->all[x->first[first]].dtype);
+    return ct_fail(CT_ECONFIG,
+                   "%s: %s: %lld of %lld values are beyond %s, the largest %g%s: set --dtype "
+                   "bfloat16 or float32",
+                   x->c->path, t->name, (long long)x->beyond[first].count,
+                   (long long)ct_shape_count(t->ndim, t->shape), name, x->beyond[first].largest,
+                   tensors > 1 ? ct_arena_printf(&x->arena, ", and so in %zu more", tensors - 1)
+                               : "");
+}
+
 static int write_files(struct export *x, const char *folder)
 {
     int rc = 0;
@@ -321,6 +355,8 @@ static int write_files(struct export *x, const char *folder)
     if (rc == 0 && x->written != x->expected)
         rc = ct_fail(CT_EIO, "%s has %zu of the %zu bytes of the model's tensors", x->c->path,
                      x->written, x->expected);
+    if (rc == 0)
+        rc = check_range(x);
     rc = unmap_files(x, rc);
     return rc < 0 ? rc : ct_safetensors_complete(folder, x->all, &x->files);
 }

@@ -66,6 +66,19 @@ done
 "$ctitan" export "$work/run" "$work/wide" --dtype float32 > /dev/null
 grep -q '"dtype": "float32"' "$work/wide/config.json"
 
+# Numbers that a dtype cannot hold are not written in it: 99840 and 70144, but 65280, are beyond float16.
+rm -rf "$work/large"
+mkdir "$work/large"
+cp "$work/exported/config.json" "$work/large"
+{ head -c -6 "$work/exported/model.safetensors" && printf '\303\107\211\107\177\107'; } > "$work/large/model.safetensors"
+"$ctitan" import "$work/large" "$work/large_checkpoint" > /dev/null
+status=0
+"$ctitan" export "$work/large_checkpoint" "$work/narrow" --dtype float16 2> "$work/log" || status=$?
+[ $status = 2 ] || { cat "$work/log"; exit 1; }
+grep -q 'model.norm.weight: 2 of 16 values are beyond float16, the largest 99840: set --dtype bfloat16 or float32' "$work/log"
+[ ! -e "$work/narrow/model.safetensors" ]
+"$ctitan" export "$work/large_checkpoint" "$work/narrow" --dtype float32 > /dev/null
+
 # A small file of a checkpoint that is damaged is not written.
 echo ' ' >> "$work/run/checkpoint/step-2/hf/tokenizer.json"
 ! "$ctitan" export "$work/run" "$work/damaged" 2> "$work/log"
