@@ -4,18 +4,35 @@
 #include <math.h>
 #include <stdio.h>
 
+#include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/lib/decoder.h>
 
+/* Whether what can be put behind the number of the layer: one of d->name has it. */
+static bool is_part(struct ct_decoder *d, const char *what)
+{
+    if (what && what != d->name)
+        return true;
+    if (d->b.status == 0)
+        d->b.status = ct_fail(CT_EINVAL,
+                              "layer %lld: %s is no name of a part: pass \"q\", not "
+                              "NULL or what ct_decoder_named made of it",
+                              (long long)d->layer, what ? what : "NULL");
+    return false;
+}
+
 const char *ct_decoder_named(struct ct_decoder *d, const char *what)
 {
-    snprintf(d->name, sizeof(d->name), "layers.%lld.%s", (long long)d->layer, what);
+    if (is_part(d, what))
+        snprintf(d->name, sizeof(d->name), "layers.%lld.%s", (long long)d->layer, what);
     return d->name;
 }
 
 struct ct_value *ct_decoder_parameter(struct ct_decoder *d, const char *what, int ndim,
                                       const int64_t *shape, struct ct_init init)
 {
+    if (!is_part(d, what))
+        return NULL;
     snprintf(d->name, sizeof(d->name), "model.layers.%lld.%s", (long long)d->layer, what);
     return ct_parameter(&d->b, d->name, ndim, shape, init);
 }
@@ -23,6 +40,8 @@ struct ct_value *ct_decoder_parameter(struct ct_decoder *d, const char *what, in
 struct ct_value *ct_decoder_weight(struct ct_decoder *d, const char *what, int ndim,
                                    const int64_t *shape, struct ct_init init)
 {
+    if (!is_part(d, what))
+        return NULL;
     snprintf(d->name, sizeof(d->name), "model.layers.%lld.%s.weight", (long long)d->layer, what);
     return ct_parameter(&d->b, d->name, ndim, shape, init);
 }
@@ -30,9 +49,11 @@ struct ct_value *ct_decoder_weight(struct ct_decoder *d, const char *what, int n
 struct ct_value *ct_decoder_linear(struct ct_decoder *d, const char *name, struct ct_value *x,
                                    const char *what, int64_t rows, int64_t columns, double std)
 {
-    struct ct_value *w =
-        ct_decoder_weight(d, what, 2, (int64_t[]){rows, columns}, CT_INIT_STD(std));
+    struct ct_value *w;
 
+    if (!is_part(d, name))
+        return NULL;
+    w = ct_decoder_weight(d, what, 2, (int64_t[]){rows, columns}, CT_INIT_STD(std));
     return ct_linear(&d->b, ct_decoder_named(d, name), x, w);
 }
 
@@ -44,6 +65,8 @@ struct ct_value *ct_decoder_biased(struct ct_decoder *d, const char *name, struc
     struct ct_init init = bias_std > 0 ? CT_INIT_STD(bias_std) : (struct ct_init){0};
     struct ct_value *row;
 
+    if (!is_part(d, name) || !is_part(d, what))
+        return NULL;
     snprintf(product, sizeof(product), "%s_product", name);
     snprintf(bias, sizeof(bias), "%s.bias", what);
     x = ct_decoder_linear(d, product, x, what, rows, columns, std);
@@ -54,8 +77,11 @@ struct ct_value *ct_decoder_biased(struct ct_decoder *d, const char *name, struc
 struct ct_value *ct_decoder_norm(struct ct_decoder *d, const char *name, struct ct_value *x,
                                  const char *what, int64_t size)
 {
-    struct ct_value *w = ct_decoder_weight(d, what, 1, &size, CT_INIT_ONE);
+    struct ct_value *w;
 
+    if (!is_part(d, name))
+        return NULL;
+    w = ct_decoder_weight(d, what, 1, &size, CT_INIT_ONE);
     return ct_rms_norm(&d->b, ct_decoder_named(d, name), x, w, d->sizes->norm_eps);
 }
 

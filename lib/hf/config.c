@@ -19,6 +19,8 @@
 
 #include "config.h"
 
+#define SIZE_MOST (INT32_MAX - 1)
+
 bool hf_absent(const json_t *value)
 {
     return !value || json_is_null(value);
@@ -103,15 +105,19 @@ static int read_number(const json_t *value, const char *key, double fallback, do
 }
 
 static int read_size(const json_t *value, const char *key, double fallback, int64_t least,
-                     int64_t *size)
+                     int64_t most, int64_t *size)
 {
     if (hf_absent(value) && fallback >= 0)
         *size = (int64_t)fallback;
     else if (json_is_integer(value) && json_integer_value(value) >= least &&
-             json_integer_value(value) < INT32_MAX)
+             json_integer_value(value) <= most)
         *size = json_integer_value(value);
+    else if (json_is_integer(value))
+        return ct_fail(CT_ECONFIG, "%s is %lld; expected %lld to %lld", key,
+                       (long long)json_integer_value(value), (long long)least, (long long)most);
     else
-        return ct_fail(CT_ECONFIG, "%s is %s", key, hf_absent(value) ? "missing" : "not a size");
+        return ct_fail(CT_ECONFIG, "%s is %s", key,
+                       hf_absent(value) ? "missing" : "not a whole number");
     return 0;
 }
 
@@ -402,9 +408,11 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
         return rc;
     switch (k->kind) {
     case CT_HF_SIZE:
-        return read_size(value, k->key, k->fallback, 1, field);
+        return read_size(value, k->key, k->fallback, 1, SIZE_MOST, field);
+    case CT_HF_DEPTH:
+        return read_size(value, k->key, k->fallback, 1, CT_HF_MAX_LAYERS, field);
     case CT_HF_COUNT:
-        return read_size(value, k->key, k->fallback, 0, field);
+        return read_size(value, k->key, k->fallback, 0, SIZE_MOST, field);
     case CT_HF_NUMBER:
         return read_number(value, k->key, k->fallback, field);
     case CT_HF_BOOL:
@@ -414,7 +422,7 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
     case CT_HF_LAYERS:
         return read_layers(value, k->key, field);
     case CT_HF_PART:
-        return read_size(value, k->key, json_is_null(value) ? 0 : k->fallback, 1, field);
+        return read_size(value, k->key, json_is_null(value) ? 0 : k->fallback, 1, SIZE_MOST, field);
     case CT_HF_SLIDING:
         return read_sliding(root, value, k->key, field);
     case CT_HF_CHUNKED:

@@ -93,6 +93,7 @@ static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const voi
 {
     switch (k->kind) {
     case CT_HF_SIZE:
+    case CT_HF_DEPTH:
     case CT_HF_PART:
         return *(const int64_t *)field ? json_integer(*(const int64_t *)field) : json_null();
     case CT_HF_COUNT:
@@ -173,6 +174,7 @@ static bool same_value(enum ct_hf_kind kind, const void *a, const void *b)
 {
     switch (kind) {
     case CT_HF_SIZE:
+    case CT_HF_DEPTH:
     case CT_HF_PART:
     case CT_HF_COUNT:
         return *(const int64_t *)a == *(const int64_t *)b;

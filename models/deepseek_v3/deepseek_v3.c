@@ -193,7 +193,7 @@ static const struct ct_hf_key keys[] = {
     {"vocab_size", CT_HF_SIZE, FIELD(sizes.vocabulary), -1},
     {"hidden_size", CT_HF_SIZE, FIELD(sizes.dim), -1},
     {"intermediate_size", CT_HF_SIZE, FIELD(sizes.ffn_dim), -1},
-    {"num_hidden_layers", CT_HF_SIZE, FIELD(sizes.layers), -1},
+    {"num_hidden_layers", CT_HF_DEPTH, FIELD(sizes.layers), -1},
     {"num_attention_heads", CT_HF_SIZE, FIELD(sizes.heads), -1},
     {"num_key_value_heads", CT_HF_SIZE, FIELD(sizes.kv_heads), 0},
     {"qk_rope_head_dim|head_dim", CT_HF_SIZE, FIELD(sizes.head_dim), 64},

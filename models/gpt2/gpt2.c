@@ -49,7 +49,7 @@ static const struct ct_model flavors[] = {
 
 static const struct ct_hf_key keys[] = {
     {"n_embd|hidden_size", CT_HF_SIZE, offsetof(struct ct_model, dim), 768},
-    {"n_layer|num_hidden_layers", CT_HF_SIZE, offsetof(struct ct_model, n_layers), 12},
+    {"n_layer|num_hidden_layers", CT_HF_DEPTH, offsetof(struct ct_model, n_layers), 12},
     {"n_head|num_attention_heads", CT_HF_SIZE, offsetof(struct ct_model, n_heads), 12},
     {"n_inner", CT_HF_SIZE, offsetof(struct ct_model, ffn_dim), 0},
     {"vocab_size", CT_HF_SIZE, offsetof(struct ct_model, vocab_size), 50257},

@@ -90,7 +90,7 @@ static const struct ct_hf_key keys[] = {
     {"hidden_size", CT_HF_SIZE, FIELD(sizes.dim), 5120},
     {"intermediate_size", CT_HF_SIZE, FIELD(mixture.expert_dim), 8192},
     {"intermediate_size_mlp", CT_HF_SIZE, FIELD(sizes.ffn_dim), 16384},
-    {"num_hidden_layers", CT_HF_SIZE, FIELD(sizes.layers), -1},
+    {"num_hidden_layers", CT_HF_DEPTH, FIELD(sizes.layers), -1},
     {"num_attention_heads", CT_HF_SIZE, FIELD(sizes.heads), 40},
     {"num_key_value_heads", CT_HF_SIZE, FIELD(sizes.kv_heads), 8},
     {"head_dim", CT_HF_SIZE, FIELD(sizes.head_dim), 128},

@@ -78,9 +78,9 @@ repeated 100000 '[' | index 'deep index' 'maximum parsing depth'
 
 config() { folder config.json "$@"; }
 repeated 100000 '[' | config 'deep config' 'maximum parsing depth'
-sed 's/"hidden_size":16/"hidden_size":1000000000000000000/' good.json | config 'large width' 'hidden_size is not a size'
-sed 's/_layers":1/_layers":2147483647/' good.json | config 'many layers' 'num_hidden_layers is not a size'
-sed 's/_heads":2/_heads":-2/' good.json | config 'negative heads' 'num_attention_heads is not a size'
+sed 's/"hidden_size":16/"hidden_size":1000000000000000000/' good.json | config 'large width' 'hidden_size is 1000000000000000000; expected 1 to 2147483646'
+sed 's/_layers":1/_layers":2147483647/' good.json | config 'many layers' 'num_hidden_layers is 2147483647; expected 1 to 1024'
+sed 's/_heads":2/_heads":-2/' good.json | config 'negative heads' 'num_attention_heads is -2; expected 1 to 2147483646'
 
 # ---- tokenizers ----
 

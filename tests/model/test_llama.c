@@ -308,7 +308,7 @@ static void test_config_variants(void **state)
         {"{" SIZES ",\"sliding_window\":4096}", "sliding_window = 4096"},
         {"{" SIZES ",\"quantization_config\":{\"bits\":4}}", "quantization_config"},
         {"{" SIZES ",\"num_key_value_heads\":3}", "evenly"},
-        {"{" SIZES ",\"num_key_value_heads\":\"2\"}", "num_key_value_heads is not a size"},
+        {"{" SIZES ",\"num_key_value_heads\":\"2\"}", "num_key_value_heads is not a whole number"},
         {"{" SIZES ",\"rms_norm_eps\":-1}", "rms_norm_eps is not a positive number"},
         {"{" SIZES ",\"tie_word_embeddings\":1}", "tie_word_embeddings"},
         {"{\"model_type\":\"llama\"}", "vocab_size is missing"},

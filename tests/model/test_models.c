@@ -2,6 +2,7 @@
  * deepseek_v3, gpt2, gpt_oss, llama4, qwen3 and qwen3_moe: published sizes, as graphs that take no
  * memory; what a config.json may not ask for.
  */
+#include <ctitan/lib/decoder.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/app/verify.h>
 #include <ctitan/recipe.h>
@@ -143,6 +144,11 @@ static void what_is_not_supported_is_refused(void **state)
         {"gpt2", "{\"model_type\":\"llama\"}", "model_type is llama; this plugin builds gpt2"},
         {"gpt2", "{\"model_type\":\"gpt2\",\"activation_function\":\"relu\"}",
          "activation_function = \"relu\" is not supported"},
+        {"gpt2", "{\"model_type\":\"gpt2\",\"n_layer\":2147483646}",
+         "n_layer|num_hidden_layers is 2147483646; expected 1 to 1024"},
+        {"gpt2", "{\"model_type\":\"gpt2\",\"n_embd\":2147483648}",
+         "n_embd|hidden_size is 2147483648; expected 1 to 2147483646"},
+        {"gpt2", "{\"model_type\":\"gpt2\",\"vocab_size\":-1}", "vocab_size is -1; expected"},
         {"gpt2", "{\"model_type\":\"gpt2\",\"n_head\":5}", "does not divide by 5 heads"},
         {"gpt2", "{\"model_type\":\"gpt2\",\"tie_word_embeddings\":false}", "tie_word_embeddings"},
         {"gpt2", "{\"model_type\":\"gpt2\",\"scale_attn_by_inverse_layer_idx\":true}",
@@ -318,12 +324,47 @@ static void what_means_the_same_is_accepted(void **state)
     }
 }
 
+/* A name that is NULL, or lies where names are made, is an error. */
+static void names_of_a_layer_are_those_of_parts(void **state)
+{
+    static const struct {
+        const char *name, *weight, *message;
+        bool made;
+    } cases[] = {
+        {"o", "self_attn.o_proj", NULL, false},
+        {"o", "self_attn.o_proj", "layer 2: layers.2.o is no name of a part", true},
+        {NULL, "self_attn.o_proj", "layer 2: NULL is no name of a part", false},
+        {"o", NULL, "layer 2: NULL is no name of a part", false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        struct ct_arena arena = {0};
+        struct ct_graph *graph = ct_graph_create(&arena, "names");
+        struct ct_decoder d = {.b = ct_builder_at_end(graph, CT_PART_F, "layers.2"), .layer = 2};
+        struct ct_value *x = ct_parameter(&d.b, "x", 2, (int64_t[]){4, 8}, CT_INIT_ONE), *y;
+        const char *name = cases[i].made ? ct_decoder_named(&d, cases[i].name) : cases[i].name;
+
+        y = ct_decoder_linear(&d, name, x, cases[i].weight, 3, 8, 1);
+        if (cases[i].message) {
+            assert_null(y);
+            assert_int_equal(d.b.status, CT_EINVAL);
+            assert_message(cases[i].message);
+        } else {
+            assert_int_equal(d.b.status, 0);
+            assert_string_equal(y->name, "layers.2.o");
+        }
+        ct_arena_finish(&arena);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(sizes_equal_the_published_ones),
                                        cmocka_unit_test(flops_are_those_of_the_graph),
                                        cmocka_unit_test(what_is_not_supported_is_refused),
-                                       cmocka_unit_test(what_means_the_same_is_accepted)};
+                                       cmocka_unit_test(what_means_the_same_is_accepted),
+                                       cmocka_unit_test(names_of_a_layer_are_those_of_parts)};
 
     if (ct_ops_register() < 0)
         return 1;

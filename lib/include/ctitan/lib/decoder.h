@@ -35,7 +35,7 @@ struct ct_decoder_sizes {
     {"vocab_size", CT_HF_SIZE, offsetof(T, sizes.vocabulary), -1},                                 \
         {"hidden_size", CT_HF_SIZE, offsetof(T, sizes.dim), -1},                                   \
         {"intermediate_size", CT_HF_SIZE, offsetof(T, sizes.ffn_dim), -1},                         \
-        {"num_hidden_layers", CT_HF_SIZE, offsetof(T, sizes.layers), -1},                          \
+        {"num_hidden_layers", CT_HF_DEPTH, offsetof(T, sizes.layers), -1},                         \
         {"num_attention_heads", CT_HF_SIZE, offsetof(T, sizes.heads), -1},                         \
         {"num_key_value_heads", CT_HF_SIZE, offsetof(T, sizes.kv_heads), 0},                       \
         {"head_dim", CT_HF_SIZE, offsetof(T, sizes.head_dim), 0},                                  \
@@ -156,7 +156,8 @@ CT_API struct ct_value *ct_decoder_swiglu(struct ct_decoder *d, const char *pref
    square of rope's amplitude. */
 CT_API double ct_decoder_scale(const struct ct_decoder_sizes *sizes);
 
-/* "layers.3.WHAT", in d->name. */
+/* "layers.3.WHAT", in d->name, until the next call. A `what` or `name` that is NULL or d->name
+   itself, here and below, is CT_EINVAL in d->b.status. */
 CT_API const char *ct_decoder_named(struct ct_decoder *d, const char *what);
 /* A parameter of the current layer, "model.layers.3.WHAT", or "model.layers.3.WHAT.weight". */
 CT_API struct ct_value *ct_decoder_parameter(struct ct_decoder *d, const char *what, int ndim,

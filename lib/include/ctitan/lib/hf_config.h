@@ -32,6 +32,7 @@ enum ct_hf_kind {
                       the list, none are given */
     CT_HF_FLAGS,   /* struct ct_hf_layers: a list of 1 or 0 for each layer; null or empty: none are
                     given. Both behind the row of num_hidden_layers. */
+    CT_HF_DEPTH,   /* as CT_HF_SIZE, a number of layers: at most CT_HF_MAX_LAYERS */
 };
 
 /* A set of layers: layer i is bit i % 64 of bits[i / 64]. */
