@@ -441,12 +441,10 @@ int ckpt_open(struct ct_arena *arena, const char *folder, struct ckpt *c)
     if (rc < 0)
         return rc == CT_EINVAL ? CT_EDAMAGED : rc;
     rc = check_hash(text, size);
-    if (rc < 0)
-        rc = ct_context(rc, "%s", path);
-    else if (ct_json_read(text, size, path, CT_JSON_UNIQUE, &root) < 0)
+    if (rc == 0 && ct_json_read(text, size, NULL, CT_JSON_UNIQUE, &root) < 0)
         rc = CT_EDAMAGED;
     if (rc == 0)
-        rc = ct_context(unpack(c, root), "%s", path);
+        rc = unpack(c, root);
     json_decref(root);
-    return rc == CT_ECONFIG ? CT_EIO : rc;
+    return rc < 0 ? ct_context(rc, "%s", path) : 0;
 }

@@ -6,6 +6,7 @@
 
 #include <ctitan/arena.h>
 #include <ctitan/base.h>
+#include <ctitan/calling.h>
 #include <ctitan/clock.h>
 #include <ctitan/core_ops.h>
 #include <ctitan/device/comm.h>
@@ -29,6 +30,7 @@
 #include <ctitan/run.h>
 #include <ctitan/sharding.h>
 #include <ctitan/tensor.h>
+#include <ctitan/lib/chat.h>
 #include <ctitan/lib/collective.h>
 #include <ctitan/lib/comm.h>
 #include <ctitan/lib/compiler.h>
@@ -36,6 +38,7 @@
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/hf_config.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/lib/machine.h>
 #include <ctitan/lib/measure.h>

@@ -15,7 +15,7 @@ cp -r "$source/examples/$example" "$root/$example"
 make -s -C "$root/$example" CC="${CC:-cc} -Werror"
 export CTITAN_PLUGIN_PATH=$root/$example
 cd "$root"
-"$ctitan" check --quick "$example/$example.so" >check.log || { cat check.log; exit 1; }
+"$ctitan" check --quick "${check_options[@]}" "$example/$example.so" >check.log || { cat check.log; exit 1; }
 cat >recipe.ini <<INI
 [plugins]
 load = cpu, local, llama, text, bytes, adamw, metrics

@@ -2,6 +2,7 @@
 # A run that was saved goes on: on the same mesh bit for bit, on another with the same losses. What is saved is whole
 # or absent.
 set -euo pipefail
+check_options=(--set resume.folder=checked)
 . "$(dirname "$0")/installed.sh" "$1" "$2" resume
 trap 'kill -KILL ${run:-} 2>/dev/null || true; rm -rf "$root"' EXIT
 

@@ -209,6 +209,9 @@ static int build_sink(struct ct_model *model, struct ct_graph *graph,
     struct ct_builder f = ct_builder_at_end(graph, CT_PART_F, "");
     struct ct_value *sink = ct_parameter(&f, "sinks", 1, &h, CT_INIT_STD(1)), *x, *y[3], *w[3];
     struct ct_value *tokens = ct_input(&f, "tokens", shape);
+    struct ct_value *documents = request->documents    ? ct_input(&f, "documents", shape)
+                                 : beside == DOCUMENTS ? tokens
+                                                       : NULL;
 
     (void)model;
     x = ct_embedding(&f, NULL, tokens,
@@ -219,8 +222,7 @@ static int build_sink(struct ct_model *model, struct ct_graph *graph,
     ct_linears(&f, (const char *[]){"q", "k", "v"}, x, w, 3, y);
     for (int i = 0; i < 3; i++)
         y[i] = ct_view(&f, NULL, y[i], 4, (int64_t[]){b, t, i ? 2 : h, n});
-    x = ct_attention_with_sink(&f, "o", y[0], y[1], y[2], beside == DOCUMENTS ? tokens : NULL, sink,
-                               &how);
+    x = ct_attention_with_sink(&f, "o", y[0], y[1], y[2], documents, sink, &how);
     if (x && beside == READER_OF_O)
         x = ct_add(&f, "sum", x, x->producer->in[0]);
     if (x && beside == READER_OF_LSE)

@@ -50,8 +50,9 @@ CT_API int ct_weights_read(const struct ct_weight *weight, const int64_t *offset
 CT_API void ct_weights_read_run(const struct ct_weight *weight, int64_t at, int64_t count,
                                 enum ct_dtype dtype, void *to);
 
-/* Of a weight of at most float32, count the finite ones among the elements [at, at + count) that dtype, a floating-point one, holds
-   as infinity; *largest becomes the largest magnitude of them, if it is below. */
+/* Count the finite ones among the elements [at, at + count) of a weight of at most float32 that
+   dtype, a floating-point one, holds as infinity; *largest becomes their largest magnitude, if it
+   is below. */
 CT_API int64_t ct_weights_beyond(const struct ct_weight *weight, int64_t at, int64_t count,
                                  enum ct_dtype dtype, double *largest);
 
