@@ -2,6 +2,7 @@
 # malicious.sh CTITAN: files that lie about what they contain. Each is refused with a message that has the words of
 # the last argument, within 10 s and 3 GB of address space.
 set -uo pipefail
+shopt -s lastpipe # `refused` behind a pipe sets status here
 ctitan=$(realpath "$1") status=0
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -62,7 +63,7 @@ header "{\"$w\":{\"dtype\":\"F32\",\"shape\":[9223372036854775807,4],\"data_offs
 header "{\"$w\":{\"dtype\":\"F32\",\"shape\":[320,16],\"data_offsets\":[0,20480]}}" |
     weights 'data past the end' 'bytes 0 to 20480 are outside'
 header "{\"$w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[-4,0]}}" | weights 'negative offset' 'bytes -4 to 0 are outside'
-header "{\"$w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[18446744073709551608,4]}}" | weights 'offset of 2^64' 'too big integer'
+header "{\"$w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[18446744073709551608,4]}}" | weights 'offset of 2^64' 'data_offsets are not two integers'
 { header '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}' &&
     repeated 12 '\0'; } | weights overlap 'b overlaps another tensor'
 { header '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}' &&

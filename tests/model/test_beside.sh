@@ -75,7 +75,7 @@ cp "$work/exported/config.json" "$work/large"
 status=0
 "$ctitan" export "$work/large_checkpoint" "$work/narrow" --dtype float16 2> "$work/log" || status=$?
 [ $status = 2 ] || { cat "$work/log"; exit 1; }
-grep -q 'model.norm.weight: 2 of 16 values are beyond float16, the largest 99840: set --dtype bfloat16 or float32' "$work/log"
+grep -q '\(model.norm\|lm_head\).weight: 2 of [0-9]* values are beyond float16, the largest 99840: set --dtype bfloat16 or float32' "$work/log"
 [ ! -e "$work/narrow/model.safetensors" ]
 "$ctitan" export "$work/large_checkpoint" "$work/narrow" --dtype float32 > /dev/null
 
