@@ -61,7 +61,9 @@ static int for_each_name(const char *folder, void (*see)(const char *name, void 
         dir = opendir(folder);
     while (!dir && ct_file_again(&tries));
     if (!dir)
-        return errno == ENOENT ? 0 : ct_fail(CT_EIO, "%s: %s", folder, strerror(errno));
+        return errno == ENOENT ? 0
+                               : ct_fail(errno == ENOTDIR ? CT_ECONFIG : CT_EIO, "%s: %s", folder,
+                                         strerror(errno));
     errno = 0;
     for (struct dirent *d; (d = readdir(dir)); errno = 0)
         see(d->d_name, context);
