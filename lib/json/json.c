@@ -39,7 +39,8 @@ static void put(struct rewriting *r, const char *data, size_t size)
         r->out = out;
         r->room = room;
     }
-    memcpy(r->out + r->size, data, size);
+    if (size)
+        memcpy(r->out + r->size, data, size);
     r->size += size;
 }
 

@@ -173,7 +173,7 @@ static void each_indented_line_is_refused(void **state)
 
         for (size_t i = 0; i < CT_COUNT(lines); i++)
             text =
-                ct_arena_printf(&arena, "%s%s%s\n", text, i == bad ? " \t" + i % 2 : "", lines[i]);
+                ct_arena_printf(&arena, "%s%s%s\n", text, i == bad ? &" \t"[i % 2] : "", lines[i]);
         snprintf(expected, sizeof(expected), "r.ini:%zu: '%s' is indented", bad + 1, lines[bad]);
         assert_fails(ct_recipe_parse(&arena, "r.ini", text, &recipe), CT_ECONFIG, expected);
         assert_message("remove the indentation");
