@@ -25,6 +25,9 @@ int verb_train(int argc, char **argv);
 int verb_explain(int argc, char **argv);
 int verb_plan(int argc, char **argv);
 int verb_simulate(int argc, char **argv);
+/* Write a simulated step as SVG. CT_EIO: `out` cannot be written. */
+int simulate_draw(const struct ct_simulate_request *request, const struct ct_simulated *result,
+                  FILE *out);
 int verb_tune(int argc, char **argv);
 int verb_compare(int argc, char **argv);
 int verb_report(int argc, char **argv);

@@ -32,7 +32,9 @@ static const char style[] =
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.5rem 0}\n"
     "caption{text-align:left;color:var(--soft)}\n"
     "th,td{padding:.15rem .75rem;border-bottom:1px solid var(--line);text-align:right;"
-    "vertical-align:top}th[scope=row],td.text,th.text{text-align:left;overflow-wrap:anywhere}\n"
+    "vertical-align:top}\n"
+    "th[scope=row],td.text,th.text{text-align:left;overflow-wrap:break-word;min-width:7rem;"
+    "max-width:28rem}\n"
     "pre{background:var(--panel);padding:.75rem;overflow-x:auto;font-size:.85rem}\n"
     "summary{cursor:pointer;color:var(--link)}\n"
     ":focus-visible{outline:3px solid var(--link);outline-offset:2px}\n"
@@ -62,13 +64,24 @@ static void cell(double value, FILE *out)
     else if (value == floor(value) && size < 1e15)
         ct_grouped((int64_t)value, text);
     else
-        snprintf(text, sizeof(text), "%.6g", value);
+        snprintf(text, sizeof(text), "%.4g", value);
     element("td", text, out);
 }
 
 static const char *bytes(double value, char text[32])
 {
     return human_bytes(value, text);
+}
+
+static const char *seconds_text(double value, char text[32])
+{
+    if (!isfinite(value))
+        return "-";
+    if (value < 1)
+        snprintf(text, 32, "%.3g ms", value * 1e3);
+    else
+        snprintf(text, 32, "%.4g s", value);
+    return text;
 }
 
 /* ---- summary ---- */
@@ -105,6 +118,11 @@ static double norm_of(const struct run_step *s)
     return s->grad_norm;
 }
 
+static double lr_of(const struct run_step *s)
+{
+    return s->lr;
+}
+
 static double seconds_of(const struct run_step *s)
 {
     return s->seconds;
@@ -136,7 +154,8 @@ static void print_summary(const struct report *r, FILE *out)
           "<div class='wide'><table><thead><tr><th class='text' scope='col'>run</th>"
           "<th class='text' scope='col'>how it ended</th><th scope='col'>ranks</th>"
           "<th scope='col'>steps</th><th scope='col'>last loss</th>"
-          "<th scope='col'>step, s</th><th scope='col'>tokens/s</th><th scope='col'>MFU, %</th>"
+          "<th scope='col'>time of a step</th><th scope='col'>tokens/s</th><th scope='col'>MFU, "
+          "%</th>"
           "<th scope='col'>memory of a rank</th></tr></thead><tbody>\n",
           out);
     for (size_t i = 0; i < r->count; i++) {
@@ -148,9 +167,9 @@ static void print_summary(const struct report *r, FILE *out)
         cell(run->status.ranks ? (double)run->status.ranks : NAN, out);
         cell((double)last_step(run)->step, out);
         cell(last_step(run)->loss, out);
-        cell(median_of(r, run, seconds_of), out);
+        element("td", seconds_text(median_of(r, run, seconds_of), text), out);
         cell(round(median_of(r, run, speed_of)), out);
-        cell(median_of(r, run, mfu_of), out);
+        cell(round(10 * median_of(r, run, mfu_of)) / 10, out);
         element("td", bytes(last_step(run)->memory, text), out);
         fputs("</tr>\n", out);
     }
@@ -413,8 +432,14 @@ static void print_busy(const struct report_timeline *t, FILE *out)
 
 static void print_timeline(const struct report *r, const struct report_run *run, FILE *out)
 {
+    static const int colours[REPORT_KINDS] = {[REPORT_FORWARD] = CT_CHART_FORWARD,
+                                              [REPORT_BACKWARD] = CT_CHART_BACKWARD,
+                                              [REPORT_WEIGHTS] = CT_CHART_WEIGHTS,
+                                              [REPORT_REST] = CT_CHART_OTHER,
+                                              [REPORT_COMMUNICATION] = CT_CHART_COMMUNICATION};
     const struct report_timeline *t = &run->timeline;
     struct ct_chart_timeline chart = {
+        .colour = colours,
         .title = ct_arena_printf((struct ct_arena *)&r->arena, "A step of %s", run->name),
         .x_name = t->seconds ? "ms" : "% of the step",
         .row = t->row,
@@ -649,6 +674,7 @@ static void print_head(const struct report *r, FILE *out)
     fprintf(out,
             "</header>\n<nav aria-label='Sections'><a href='#runs'>Runs</a>"
             "<a href='#loss'>Loss</a><a href='#speed'>Speed</a><a href='#norm'>Gradient norm</a>"
+            "<a href='#lr'>Learning rate</a>"
             "<a href='#memory'>Memory</a><a href='#step'>A step</a><a href='#traffic'>Traffic</a>"
             "%s<a href='#recipe'>Recipe</a></nav>\n<main id='main' tabindex='-1'>\n",
             r->count > 1 ? "<a href='#differs'>What differs</a>" : "");
@@ -667,6 +693,7 @@ void report_print_page(const struct report *r, FILE *out)
     print_curve(r, "loss", "Loss", "loss", loss_of, false, out);
     print_curve(r, "speed", "Speed", "tokens per second", speed_of, true, out);
     print_curve(r, "norm", "Gradient norm", "norm before clipping", norm_of, true, out);
+    print_curve(r, "lr", "Learning rate", "learning rate", lr_of, true, out);
     print_memory(r, out);
     print_timelines(r, out);
     print_traffic(r, out);

@@ -5,6 +5,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <ctitan/arena.h>
+#include <ctitan/lib/app/chart.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/pipeline.h>
 
@@ -17,19 +19,15 @@ struct look {
     char letter;
     const char *name;
     int terminal[2]; /* of 256 colours, for even and odd loops */
-    const char *svg[2];
+    int colour;      /* enum ct_chart_work */
 };
 
 static const struct look looks[] = {
-    {CT_ACTION_F, 'F', "forward", {75, 111}, {"#6fa8ff", "#b3d0ff"}},
-    {CT_ACTION_B, 'B', "backward", {71, 114}, {"#5cb874", "#a9dfb6"}},
-    {CT_ACTION_I, 'I', "input gradients", {80, 123}, {"#3fc4c4", "#a5e8e8"}},
-    {CT_ACTION_W, 'W', "weight gradients", {179, 222}, {"#e0a840", "#f3d795"}},
-    {CT_ACTION_OVERLAP_F_B,
-     '&',
-     "forward and backward together",
-     {140, 183},
-     {"#b08ae0", "#d6c2f0"}},
+    {CT_ACTION_F, 'F', "forward", {75, 111}, CT_CHART_FORWARD},
+    {CT_ACTION_B, 'B', "backward", {71, 114}, CT_CHART_BACKWARD},
+    {CT_ACTION_I, 'I', "input gradients", {80, 123}, CT_CHART_INPUTS},
+    {CT_ACTION_W, 'W', "weight gradients", {179, 222}, CT_CHART_WEIGHTS},
+    {CT_ACTION_OVERLAP_F_B, '&', "forward and backward together", {140, 183}, CT_CHART_BOTH},
 };
 
 static const struct look *look_of(const struct ct_action *action)
@@ -187,85 +185,81 @@ void draw_timeline(const struct ct_schedule *schedule, const struct ct_simulatio
 
 /* ---- SVG ---- */
 
-#define ROW 26
-#define LEFT 70
-#define TOP 40
-#define WIDE 16384 /* browsers draw wider ones badly */
-
-static void svg_action(FILE *out, const struct ct_schedule *s, const struct ct_simulation *x,
-                       int rank, size_t i, double scale)
-{
-    const struct ct_action *action = &s->lists[rank].item[i];
-    const struct look *look = look_of(action);
-    double start = x->start[rank][i], end = x->end[rank][i], width = (end - start) * scale;
-    char text[64];
-
-    if (!look)
-        return;
-    ct_action_print(action, text, sizeof(text));
-    fprintf(out,
-            "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\"><title>%s: %g to %g"
-            "</title></rect>\n",
-            LEFT + start * scale, TOP + rank * ROW, width, ROW - 4, look->svg[odd_loop(s, action)],
-            text, start, end);
-    if (width >= 14)
-        fprintf(out, "<text x=\"%.2f\" y=\"%d\">%d</text>\n", LEFT + (start + end) / 2 * scale,
-                TOP + rank * ROW + 15, action->microbatch);
-}
-
-static void svg_legend(FILE *out, const struct ct_schedule *s)
-{
-    int x = LEFT;
-
-    for (size_t i = 0; i < CT_COUNT(looks); i++) {
-        if (!has(s, looks[i].type))
-            continue;
-        fprintf(out,
-                "<rect x=\"%d\" y=\"10\" width=\"14\" height=\"14\" fill=\"%s\"/>"
-                "<text class=\"left\" x=\"%d\" y=\"21\">%s</text>\n",
-                x, looks[i].svg[0], x + 20, looks[i].name);
-        x += 40 + 7 * (int)strlen(looks[i].name);
-    }
-}
-
-static void svg(FILE *out, const struct ct_schedule *s, const struct ct_simulation *x)
-{
-    double least = shortest_action(s, x), scale = 18 / least, width;
-
-    if (scale * x->makespan > WIDE)
-        scale = WIDE / x->makespan;
-    width = LEFT + x->makespan * scale + 20;
-    width = width < 700 ? 700 : width;
-    fprintf(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%d\" "
-            "font-family=\"sans-serif\" font-size=\"11\" text-anchor=\"middle\">\n"
-            "<style>.left { text-anchor: start }</style>\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-            width, TOP + s->ranks * ROW + 34);
-    svg_legend(out, s);
-    for (int r = 0; r < s->ranks; r++) {
-        fprintf(out, "<text class=\"left\" x=\"10\" y=\"%d\">rank %d</text>\n", TOP + r * ROW + 15,
-                r);
-        for (size_t i = 0; i < s->lists[r].count; i++)
-            svg_action(out, s, x, r, i, scale);
-    }
-    fprintf(out,
-            "<text class=\"left\" x=\"%d\" y=\"%d\">%d ranks, %d stages, %d microbatches: %g time, "
-            "of which %g (%.1f%%) is bubble</text>\n</svg>\n",
-            LEFT, TOP + s->ranks * ROW + 20, s->ranks, s->stages, s->microbatches, x->makespan,
-            x->bubble, 100 * x->fraction);
-}
+#define SHORTEST 18.0 /* width of the shortest action */
+#define WIDE 16384    /* browsers draw wider ones badly */
 
 struct drawing {
     const struct ct_schedule *schedule;
     const struct ct_simulation *simulation;
 };
 
+static void add_action(const struct drawing *d, struct ct_arena *arena, int rank, size_t i,
+                       const int *kind_of, struct ct_chart_timeline *chart,
+                       struct ct_chart_span *span)
+{
+    const struct ct_action *action = &d->schedule->lists[rank].item[i];
+    const struct look *look = look_of(action);
+    double start = d->simulation->start[rank][i], end = d->simulation->end[rank][i];
+    char text[64];
+
+    if (!look)
+        return;
+    ct_action_print(action, text, sizeof(text));
+    span[chart->count++] =
+        (struct ct_chart_span){.row = rank,
+                               .kind = kind_of[look - looks],
+                               .start = start,
+                               .end = end,
+                               .label = ct_arena_printf(arena, "%s: %g to %g", text, start, end),
+                               .text = ct_arena_printf(arena, "%d", action->microbatch),
+                               .faint = odd_loop(d->schedule, action)};
+}
+
 static void print_svg(const void *object, FILE *out)
 {
     const struct drawing *d = object;
+    const struct ct_schedule *s = d->schedule;
+    const struct ct_simulation *x = d->simulation;
+    struct ct_arena arena = {0};
+    const char *kind[CT_COUNT(looks)], **row = ct_arena_array(&arena, const char *, s->ranks);
+    double scale = SHORTEST / shortest_action(s, x);
+    struct ct_chart_span *span;
+    int colour[CT_COUNT(looks)], kind_of[CT_COUNT(looks)];
+    size_t count = 0;
+    struct ct_chart_timeline chart = {
+        .title = ct_arena_printf(&arena,
+                                 "%d ranks, %d stages, %d microbatches: %g time, of which %g "
+                                 "(%.1f%%) is bubble",
+                                 s->ranks, s->stages, s->microbatches, x->makespan, x->bubble,
+                                 100 * x->fraction),
+        .x_name = "time",
+        .row = row,
+        .kind = kind,
+        .colour = colour,
+        .rows = s->ranks,
+        .end = x->makespan,
+        .file = true};
 
-    svg(out, d->schedule, d->simulation);
+    for (size_t i = 0; i < CT_COUNT(looks); i++) {
+        if (!has(s, looks[i].type))
+            continue;
+        kind_of[i] = chart.kinds;
+        kind[chart.kinds] = looks[i].name;
+        colour[chart.kinds++] = looks[i].colour;
+    }
+    for (int r = 0; r < s->ranks; r++)
+        count += s->lists[r].count;
+    span = ct_arena_array(&arena, struct ct_chart_span, count + 1);
+    for (int r = 0; r < s->ranks; r++) {
+        row[r] = ct_arena_printf(&arena, "rank %d", r);
+        for (size_t i = 0; i < s->lists[r].count; i++)
+            add_action(d, &arena, r, i, kind_of, &chart, span);
+    }
+    chart.span = span;
+    chart.width = scale * x->makespan > WIDE ? WIDE : scale * x->makespan;
+    chart.width = chart.width < 600 ? 600 : chart.width;
+    ct_chart_timeline(&chart, out);
+    ct_arena_finish(&arena);
 }
 
 int write_svg(const struct ct_schedule *schedule, const struct ct_simulation *simulation,

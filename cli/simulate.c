@@ -62,7 +62,7 @@ static int simulate(struct ct_recipe *recipe, struct args *args)
     if (rc == 0 && args->trace)
         rc = write_to(args->trace, ct_simulated_trace, &request, &result);
     if (rc == 0 && args->svg)
-        rc = write_to(args->svg, ct_simulated_svg, &request, &result);
+        rc = write_to(args->svg, simulate_draw, &request, &result);
     plan_close(&planned);
     return rc;
 }

@@ -26,7 +26,7 @@ void ct_chart_escape(const char *text, FILE *out)
 
 double axes_x(const struct axes *a, double value)
 {
-    return LEFT + (value - a->x_from) / (a->x_to - a->x_from) * (WIDTH - LEFT - RIGHT);
+    return LEFT + (value - a->x_from) / (a->x_to - a->x_from) * (a->width - LEFT - RIGHT);
 }
 
 double axes_y(const struct axes *a, double value)
@@ -63,43 +63,59 @@ double axes_round(double *from, double *to, int ticks)
 
 /* ---- parts ---- */
 
-static double legend(const char *const *name, size_t names, FILE *out)
+static double legend(const struct axes *a, const char *const *name, const int *colour, size_t names)
 {
     double x = LEFT, y = 14;
 
     for (size_t i = 0; i < names; i++) {
         double width = 34 + LETTER * (double)strlen(name[i]);
 
-        if (x > LEFT && x + width > WIDTH) {
+        if (x > LEFT && x + width > a->width) {
             x = LEFT;
             y += LEGEND_LINE;
         }
         fprintf(
-            out,
+            a->out,
             "<rect class='s%zu' x='%.1f' y='%.1f' width='14' height='10'/><text x='%.1f' y='%.1f'>",
-            i % CT_CHART_COLOURS, x, y - 9, x + 19, y);
-        ct_chart_escape(name[i], out);
-        fputs("</text>\n", out);
+            (colour ? (size_t)colour[i] : i) % CT_CHART_COLOURS, x, y - 9, x + 19, y);
+        ct_chart_escape(name[i], a->out);
+        fputs("</text>\n", a->out);
         x += width;
     }
     return y + 12;
 }
 
-double axes_open(const char *title, const char *const *name, size_t names, double height, FILE *out)
+/* A file has the colours of a page. */
+static void open_file(const struct axes *a, double height)
+{
+    fprintf(a->out,
+            " xmlns='http://www.w3.org/2000/svg' width='%.0f' height='%.0f'>\n<style>%s"
+            ".chart{width:auto;min-width:0;max-width:none;color:#1c1e21;background:#fff}"
+            "@media (prefers-color-scheme:dark){.chart{color:#e8eaed;background:#15171a}}</style",
+            a->width, height, ct_chart_style());
+}
+
+double axes_open(const struct axes *a, const char *title, const char *const *name,
+                 const int *colour, size_t names, double height)
 {
     double width = 0, lines = 1;
 
     for (size_t i = 0; i < names; i++) {
         double more = 34 + LETTER * (double)strlen(name[i]);
 
-        lines += width > 0 && LEFT + width + more > WIDTH;
-        width = width > 0 && LEFT + width + more > WIDTH ? more : width + more;
+        lines += width > 0 && LEFT + width + more > a->width;
+        width = width > 0 && LEFT + width + more > a->width ? more : width + more;
     }
-    fprintf(out, "<svg class='chart' role='img' tabindex='0' viewBox='0 0 %.0f %.0f' aria-label='",
-            WIDTH, height + lines * LEGEND_LINE + 6);
-    ct_chart_escape(title, out);
-    fputs("'>\n", out);
-    return legend(name, names, out);
+    height += lines * LEGEND_LINE + 6;
+    fprintf(a->out,
+            "<svg class='chart' role='img' tabindex='0' viewBox='0 0 %.0f %.0f' aria-label='",
+            a->width, height);
+    ct_chart_escape(title, a->out);
+    fputs("'", a->out);
+    if (a->file)
+        open_file(a, height);
+    fputs(">\n", a->out);
+    return legend(a, name, colour, names);
 }
 
 void axes_x_ticks(const struct axes *a, const char *name)
@@ -119,7 +135,7 @@ void axes_x_ticks(const struct axes *a, const char *name)
                 x, x, a->top, a->bottom, x, a->bottom + 16,
                 axes_number(fabs(at) < step * 1e-6 ? 0 : at, text));
     }
-    fprintf(a->out, "<text x='%.1f' y='%.1f' text-anchor='end'>", WIDTH - RIGHT, a->bottom + 32);
+    fprintf(a->out, "<text x='%.1f' y='%.1f' text-anchor='end'>", a->width - RIGHT, a->bottom + 32);
     ct_chart_escape(name, a->out);
     fputs("</text></g>\n", a->out);
 }
@@ -134,7 +150,7 @@ void axes_y_ticks(const struct axes *a, const char *name)
         fprintf(a->out,
                 "<line class='grid' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/>"
                 "<text x='%.1f' y='%.1f' text-anchor='end'>%s</text>\n",
-                LEFT, WIDTH - RIGHT, axes_y(a, at), axes_y(a, at), LEFT - 6, axes_y(a, at) + 4,
+                LEFT, a->width - RIGHT, axes_y(a, at), axes_y(a, at), LEFT - 6, axes_y(a, at) + 4,
                 (a->print ? a->print : axes_number)(fabs(at) < step * 1e-6 ? 0 : at, text));
     fprintf(a->out, "<text transform='translate(14 %.1f) rotate(-90)' text-anchor='middle'>",
             (a->top + a->bottom) / 2);
@@ -142,9 +158,11 @@ void axes_y_ticks(const struct axes *a, const char *name)
     fputs("</text></g>\n", a->out);
 }
 
-void axes_close(FILE *out)
+void axes_close(const struct axes *a)
 {
-    fputs("</svg>\n<output class='say' aria-live='polite'></output>\n", out);
+    fputs("</svg>\n", a->out);
+    if (!a->file)
+        fputs("<output class='say' aria-live='polite'></output>\n", a->out);
 }
 
 /* ---- for the page ---- */
@@ -155,7 +173,7 @@ const char *ct_chart_style(void)
            "--s6:#7a7a7a;--s7:#b02a37;--grid:#dcdcdc}\n"
            "@media (prefers-color-scheme:dark){:root{--s0:#5db2f0;--s1:#f09a4a;--s2:#3fc49a;"
            "--s3:#d894c8;--s4:#d8bb3c;--s5:#8cd4f4;--s6:#a8a8a8;--s7:#f08080;--grid:#3a3d42}}\n"
-           ".chart{width:100%;min-width:40rem;display:block;font:12px sans-serif}\n"
+           ".chart{width:100%;min-width:36rem;max-width:60rem;display:block;font:13px sans-serif}\n"
            ".chart text{fill:currentColor}\n"
            ".chart .grid{stroke:var(--grid);stroke-width:1}\n"
            ".chart .line{fill:none;stroke-width:1.8;stroke-linejoin:round}\n"
@@ -168,6 +186,8 @@ const char *ct_chart_style(void)
            ".line.s5{stroke:var(--s5);stroke-dasharray:4 4}"
            ".line.s6{stroke:var(--s6);stroke-dasharray:1 3}"
            ".line.s7{stroke:var(--s7);stroke-dasharray:6 2 2 2 2 2}\n"
+           ".faint{fill-opacity:.55}.chart text.in{font-size:11px;text-anchor:middle;"
+           "pointer-events:none}\n"
            ".mark .hit{fill:transparent}.mark .at{stroke:currentColor;stroke-width:1;opacity:0}"
            ".mark circle{opacity:0}\n"
            ".mark:hover .at,.mark.on .at,.mark:hover circle,.mark.on circle{opacity:1}\n"

@@ -4,12 +4,14 @@
 
 #include <ctitan/lib/app/chart.h>
 
-#define WIDTH 960.0
+#define WIDTH 760.0 /* unless the chart has its own */
 #define LEFT 104.0
 #define RIGHT 16.0
 #define LEGEND_LINE 20.0
 
 struct axes {
+    double width;                      /* of the chart */
+    bool file;                         /* a file of its own, not a part of a page */
     double top, bottom;                /* of the plot */
     double x_from, x_to, y_from, y_to; /* values at its edges */
     double y_step;                     /* between ticks */
@@ -26,11 +28,12 @@ const char *axes_number(double value, char text[32]);
 /* Let a range of values begin and end at round numbers; returns the distance of its ticks. */
 double axes_round(double *from, double *to, int ticks);
 
-/* Open the <svg>, with `height` below the legend, and draw the legend. Returns where it ends. */
-double axes_open(const char *title, const char *const *name, size_t names, double height,
-                 FILE *out);
+/* Open the <svg>, with `height` below the legend, and draw the legend: names in the given colours, or
+   in order if that is NULL. Returns where it ends. */
+double axes_open(const struct axes *a, const char *title, const char *const *name,
+                 const int *colour, size_t names, double height);
 void axes_x_ticks(const struct axes *a, const char *name);
 void axes_y_ticks(const struct axes *a, const char *name);
-void axes_close(FILE *out);
+void axes_close(const struct axes *a);
 
 #endif

@@ -51,7 +51,7 @@ static bool begin(const struct ct_chart *c, bool stack, struct axes *a, FILE *ou
 {
     const char **name = calloc(c->count + 1, sizeof(*name));
 
-    *a = (struct axes){.print = c->print, .out = out};
+    *a = (struct axes){.width = WIDTH, .print = c->print, .out = out};
     if (!name || !find_ranges(c, stack, a)) {
         free(name);
         fputs("<p>Nothing was logged.</p>\n", out);
@@ -59,7 +59,7 @@ static bool begin(const struct ct_chart *c, bool stack, struct axes *a, FILE *ou
     }
     for (size_t s = 0; s < c->count; s++)
         name[s] = c->series[s].name;
-    a->top = axes_open(c->title, name, c->count, HEIGHT + 40, out);
+    a->top = axes_open(a, c->title, name, NULL, c->count, HEIGHT + 40);
     a->bottom = a->top + HEIGHT;
     free(name);
     axes_y_ticks(a, c->y_name);
@@ -137,7 +137,8 @@ static void draw_marks(const struct ct_chart *c, const struct axes *a, bool stac
     every = most->count / MARKS + 1;
     for (size_t n = 0; n < most->count; n += every)
         mark(c, a, most->x[n],
-             (WIDTH - LEFT - RIGHT) * (double)every / (double)(most->count > 1 ? most->count : 1),
+             (a->width - LEFT - RIGHT) * (double)every /
+                 (double)(most->count > 1 ? most->count : 1),
              stack);
 }
 
@@ -174,7 +175,7 @@ void ct_chart_lines(const struct ct_chart *chart, FILE *out)
     for (size_t s = 0; s < chart->count; s++)
         draw_line(&chart->series[s], s, &a);
     draw_marks(chart, &a, false);
-    axes_close(out);
+    axes_close(&a);
 }
 
 /* ---- areas ---- */
@@ -202,5 +203,5 @@ void ct_chart_areas(const struct ct_chart *chart, FILE *out)
     for (size_t s = 0; s < chart->count; s++)
         draw_area(chart, s, &a);
     draw_marks(chart, &a, true);
-    axes_close(out);
+    axes_close(&a);
 }

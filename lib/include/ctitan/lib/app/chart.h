@@ -1,5 +1,6 @@
 /*
- * Charts as SVG inside a page of HTML: lines, stacked areas, timelines.
+ * Charts as SVG inside a page of HTML: lines, stacked areas, timelines. A timeline may also be a
+ * file of its own.
  *
  * A chart is one <svg> that fills its container's width. Colours are the classes s0 to s7 of
  * ct_chart_style, which has a light and a dark set; lines differ by their dashes too. A chart can
@@ -38,18 +39,33 @@ CT_API void ct_chart_lines(const struct ct_chart *chart, FILE *out);
 /* Series above each other. All have the x of the first, and no gaps. */
 CT_API void ct_chart_areas(const struct ct_chart *chart, FILE *out);
 
+/* The colours of a step's work, the same in every picture. */
+enum ct_chart_work {
+    CT_CHART_FORWARD = 0,
+    CT_CHART_BACKWARD = 2, /* whole */
+    CT_CHART_INPUTS = 5,   /* the half for gradients of inputs */
+    CT_CHART_WEIGHTS = 1,  /* the half for gradients of weights */
+    CT_CHART_BOTH = 3,     /* a forward and a backward together */
+    CT_CHART_OTHER = 4,    /* before and after the microbatches: the optimizer and the like */
+    CT_CHART_COMMUNICATION = 6,
+};
+
 /* A box in a row. */
 struct ct_chart_span {
     int row, kind;
     double start, end;
-    const char *label;
+    const char *label, *text; /* under the mouse; in the box, where it is wide enough, or NULL */
+    bool faint;
 };
 
 struct ct_chart_timeline {
     const char *title, *x_name;
     const char *const *row, *const *kind; /* names; kinds by colour */
+    const int *colour;                    /* of each kind; NULL: in order */
     int rows, kinds;
-    double end; /* of the x axis, which begins at 0 */
+    double end;   /* of the x axis, which begins at 0 */
+    double width; /* of the rows; 0: the usual */
+    bool file;    /* a file of its own, with its title below */
     const struct ct_chart_span *span;
     size_t count;
 };

@@ -52,9 +52,6 @@ CT_API int ct_simulate(const struct ct_simulate_request *request, struct ct_simu
    for each stream. Returns CT_EIO if `out` cannot be written. */
 CT_API int ct_simulated_trace(const struct ct_simulate_request *request,
                               const struct ct_simulated *result, FILE *out);
-/* The same as a picture, SVG: a row for each rank, its sections by colour, communication below. */
-CT_API int ct_simulated_svg(const struct ct_simulate_request *request,
-                            const struct ct_simulated *result, FILE *out);
 
 CT_END_DECLS
 
