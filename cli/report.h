@@ -9,17 +9,9 @@
 #include <ctitan/lib/app/chart.h>
 
 #include "runs.h"
+#include "work.h"
 
 #define REPORT_RUNS CT_CHART_COLOURS
-
-enum report_kind {
-    REPORT_FORWARD,
-    REPORT_BACKWARD, /* whole, or of the inputs alone */
-    REPORT_WEIGHTS,  /* its half for weights' gradients */
-    REPORT_REST,     /* before and after the microbatches: the optimizer and the like */
-    REPORT_COMMUNICATION,
-    REPORT_KINDS
-};
 
 /* A step of all ranks, drawn: two rows for each, computing and communicating. */
 struct report_timeline {
@@ -30,8 +22,8 @@ struct report_timeline {
     struct ct_chart_span *span;
     size_t count;
     const char **row;
-    int rows, ranks, all_ranks;   /* drawn; in the trace */
-    double (*busy)[REPORT_KINDS]; /* by rank, in the unit of the axis */
+    int rows, ranks, all_ranks; /* drawn; in the trace */
+    double (*busy)[WORK_KINDS]; /* by rank, in the unit of the axis */
 };
 
 struct report_run {
@@ -51,8 +43,6 @@ struct report {
     const char *device, *out; /* of --device, --out; NULL: not given */
     const char *scratch;      /* folder */
 };
-
-extern const char *const report_kind_names[REPORT_KINDS];
 
 /* Run a verb that takes options of this run: `ctitan VERB FOLDER/recipe.ini [--world N] ...`, up to
    a NULL. Returns what it printed, to be closed; NULL: *failure says why. */

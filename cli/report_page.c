@@ -417,13 +417,13 @@ static void print_busy(const struct report_timeline *t, FILE *out)
             "<div class='wide'><table><caption>%s of a rank</caption><thead><tr>"
             "<th class='text' scope='col'>rank</th>",
             t->seconds ? "Milliseconds" : "Percent of the step");
-    for (int k = 0; k < REPORT_KINDS; k++)
-        element("th scope='col'", report_kind_names[k], out);
+    for (int k = 0; k < WORK_KINDS; k++)
+        element("th scope='col'", work_names[k], out);
     fputs("</tr></thead><tbody>\n", out);
     for (int n = 0; n < t->ranks; n++) {
         fputs("<tr>", out);
         element("th scope='row'", t->row[2 * n], out);
-        for (int k = 0; k < REPORT_KINDS; k++)
+        for (int k = 0; k < WORK_KINDS; k++)
             fprintf(out, "<td>%.2f</td>", t->busy[n][k]);
         fputs("</tr>\n", out);
     }
@@ -432,20 +432,15 @@ static void print_busy(const struct report_timeline *t, FILE *out)
 
 static void print_timeline(const struct report *r, const struct report_run *run, FILE *out)
 {
-    static const int colours[REPORT_KINDS] = {[REPORT_FORWARD] = CT_CHART_FORWARD,
-                                              [REPORT_BACKWARD] = CT_CHART_BACKWARD,
-                                              [REPORT_WEIGHTS] = CT_CHART_WEIGHTS,
-                                              [REPORT_REST] = CT_CHART_OTHER,
-                                              [REPORT_COMMUNICATION] = CT_CHART_COMMUNICATION};
     const struct report_timeline *t = &run->timeline;
     struct ct_chart_timeline chart = {
-        .colour = colours,
+        .colour = work_colours,
         .title = ct_arena_printf((struct ct_arena *)&r->arena, "A step of %s", run->name),
         .x_name = t->seconds ? "ms" : "% of the step",
         .row = t->row,
-        .kind = report_kind_names,
+        .kind = work_names,
         .rows = t->rows,
-        .kinds = REPORT_KINDS,
+        .kinds = WORK_KINDS,
         .end = t->end,
         .span = t->span,
         .count = t->count};

@@ -19,9 +19,6 @@
 #define MOST_RANKS (1 << 20)
 #define STREAMS 100 /* threads of a trace from this number on are not streams */
 
-const char *const report_kind_names[REPORT_KINDS] = {"forward", "backward", "gradients of weights",
-                                                     "optimizer and other", "communication"};
-
 /* A slice of the trace. */
 struct slice {
     int rank, row, kind, microbatch; /* row: 2 x rank, one more for communication */
@@ -36,19 +33,6 @@ struct slices {
     const char **name; /* of ranks */
     int64_t step;      /* that is drawn; -1: the trace has one only */
 };
-
-/* "1F", "W", "0SEND_F" */
-static enum report_kind kind_of(const char *section, int stream)
-{
-    section += strspn(section, "0123456789");
-    if (stream > 0)
-        return REPORT_COMMUNICATION;
-    if (!strcmp(section, "F"))
-        return REPORT_FORWARD;
-    if (!strcmp(section, "I") || !strcmp(section, "B"))
-        return REPORT_BACKWARD;
-    return !strcmp(section, "W") ? REPORT_WEIGHTS : REPORT_REST;
-}
 
 /* ---- reading a trace ---- */
 
@@ -139,7 +123,7 @@ static void add_slice(struct report *r, struct slices *s, const json_t *event)
         .end = start + json_number_value(json_object_get(event, "dur")) * 1e-3,
         .section = ct_arena_strdup(&r->arena, json_string_value(json_object_get(args, "section"))),
     };
-    s->list[s->count].kind = kind_of(s->list[s->count].section, stream);
+    s->list[s->count].kind = work_of(s->list[s->count].section, stream > 0);
     s->count++;
 }
 
@@ -203,8 +187,7 @@ static const char *label(struct report *r, const struct report_timeline *t, cons
     if (s->microbatch >= 0)
         snprintf(microbatch, sizeof(microbatch), ", microbatch %d", s->microbatch);
     return ct_arena_printf(&r->arena, "%s, %s %s%s: %.4g to %.4g %s", t->row[2 * s->rank],
-                           report_kind_names[s->kind], s->section, microbatch, s->start, s->end,
-                           unit);
+                           work_names[s->kind], s->section, microbatch, s->start, s->end, unit);
 }
 
 static void draw(struct report *r, struct report_timeline *t, struct slices *s)

@@ -7,29 +7,19 @@
 #include <ctitan/op.h>
 
 #include "cli.h"
+#include "work.h"
 
 #define JOINED 0.0005 /* boxes of one kind closer than this share of the step are one */
-
-enum { FORWARD, BACKWARD, WEIGHTS, OTHER, COMMUNICATION, KINDS };
-
-static const char *const kind_names[KINDS] = {"forward", "backward", "gradients of weights",
-                                              "optimizer and other", "communication"};
-static const int colours[KINDS] = {CT_CHART_FORWARD, CT_CHART_BACKWARD, CT_CHART_WEIGHTS,
-                                   CT_CHART_OTHER, CT_CHART_COMMUNICATION};
 
 static const char *section_of(const struct ct_instruction *i)
 {
     return i->op->section ? i->op->section->name : "";
 }
 
-static int kind_of(const struct ct_instruction *i)
+static enum work_kind kind_of(const struct ct_instruction *i)
 {
-    const char *s = section_of(i);
-
-    if (i->op->type->flags & (CT_OP_COLLECTIVE | CT_OP_RENDEZVOUS | CT_OP_SPACES))
-        return COMMUNICATION;
-    s += strspn(s, "0123456789");
-    return *s == 'F' ? FORWARD : *s == 'I' ? BACKWARD : *s == 'W' ? WEIGHTS : OTHER;
+    return work_of(section_of(i),
+                   i->op->type->flags & (CT_OP_COLLECTIVE | CT_OP_RENDEZVOUS | CT_OP_SPACES));
 }
 
 struct picture {
@@ -44,7 +34,7 @@ static void add(struct picture *p, const struct ct_instruction *i, int row, doub
                 double end)
 {
     size_t n = p->chart.count, room = p->room;
-    int kind = kind_of(i);
+    int kind = (int)kind_of(i);
 
     for (size_t back = n; back-- > 0 && n - back <= 2;) {
         struct ct_chart_span *s = &p->span[back];
@@ -69,7 +59,7 @@ static void label(struct picture *p)
         struct ct_chart_span *s = &p->span[n];
 
         s->label = ct_arena_printf(p->arena, "%s, %s, microbatch %d: %.3f to %.3f ms",
-                                   kind_names[s->kind], section_of(p->first[n]),
+                                   work_names[s->kind], section_of(p->first[n]),
                                    (int)p->first[n]->microbatch, s->start, s->end);
     }
 }
@@ -83,10 +73,10 @@ int simulate_draw(const struct ct_simulate_request *r, const struct ct_simulated
         .title = ct_arena_printf(r->arena, "One step: %.3f ms", result->seconds * 1e3),
         .x_name = "ms",
         .row = row,
-        .kind = kind_names,
-        .colour = colours,
+        .kind = work_names,
+        .colour = work_colours,
         .rows = 2 * r->count,
-        .kinds = KINDS,
+        .kinds = WORK_KINDS,
         .end = result->seconds * 1e3,
         .width = 1200,
         .file = true};
@@ -98,8 +88,8 @@ int simulate_draw(const struct ct_simulate_request *r, const struct ct_simulated
         for (size_t n = 0; n < program->step_count; n++) {
             const struct ct_instruction *i = &program->step[n];
 
-            add(&p, i, 2 * index + (kind_of(i) == COMMUNICATION), result->start[index][n] * 1e3,
-                result->end[index][n] * 1e3);
+            add(&p, i, 2 * index + (kind_of(i) == WORK_COMMUNICATION),
+                result->start[index][n] * 1e3, result->end[index][n] * 1e3);
         }
     }
     label(&p);
