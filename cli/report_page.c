@@ -64,7 +64,7 @@ static void cell(double value, FILE *out)
     else if (value == floor(value) && size < 1e15)
         ct_grouped((int64_t)value, text);
     else
-        snprintf(text, sizeof(text), "%.4g", value);
+        snprintf(text, sizeof(text), "%.5g", value);
     element("td", text, out);
 }
 

@@ -1,4 +1,4 @@
-/* A simulated step as a picture: for each rank a row of what it computes, and one of communication. */
+/* A simulated step as a picture: for each rank a row of its computing, and one of communication. */
 #include <stdio.h>
 #include <string.h>
 

@@ -170,9 +170,10 @@ void axes_close(const struct axes *a)
 const char *ct_chart_style(void)
 {
     return ":root{--s0:#0067a8;--s1:#c45500;--s2:#00795a;--s3:#9a4a8c;--s4:#8a6d00;--s5:#2a8ab8;"
-           "--s6:#7a7a7a;--s7:#b02a37;--grid:#dcdcdc}\n"
+           "--s6:#7a7a7a;--s7:#b02a37;--grid:#dcdcdc;--in:#fff}\n"
            "@media (prefers-color-scheme:dark){:root{--s0:#5db2f0;--s1:#f09a4a;--s2:#3fc49a;"
-           "--s3:#d894c8;--s4:#d8bb3c;--s5:#8cd4f4;--s6:#a8a8a8;--s7:#f08080;--grid:#3a3d42}}\n"
+           "--s3:#d894c8;--s4:#d8bb3c;--s5:#8cd4f4;--s6:#a8a8a8;--s7:#f08080;--grid:#3a3d42;--in:#"
+           "15171a}}\n"
            ".chart{width:100%;min-width:36rem;max-width:60rem;display:block;font:13px sans-serif}\n"
            ".chart text{fill:currentColor}\n"
            ".chart .grid{stroke:var(--grid);stroke-width:1}\n"
@@ -187,7 +188,7 @@ const char *ct_chart_style(void)
            ".line.s6{stroke:var(--s6);stroke-dasharray:1 3}"
            ".line.s7{stroke:var(--s7);stroke-dasharray:6 2 2 2 2 2}\n"
            ".faint{fill-opacity:.55}.chart text.in{font-size:11px;text-anchor:middle;"
-           "pointer-events:none}\n"
+           "pointer-events:none;fill:var(--in)}.chart text.faintly{fill:currentColor}\n"
            ".mark .hit{fill:transparent}.mark .at{stroke:currentColor;stroke-width:1;opacity:0}"
            ".mark circle{opacity:0}\n"
            ".mark:hover .at,.mark.on .at,.mark:hover circle,.mark.on circle{opacity:1}\n"

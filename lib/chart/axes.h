@@ -28,8 +28,8 @@ const char *axes_number(double value, char text[32]);
 /* Let a range of values begin and end at round numbers; returns the distance of its ticks. */
 double axes_round(double *from, double *to, int ticks);
 
-/* Open the <svg>, with `height` below the legend, and draw the legend: names in the given colours, or
-   in order if that is NULL. Returns where it ends. */
+/* Open the <svg>, with `height` below the legend, and draw the legend: names in the given colours,
+   or in order if that is NULL. Returns where it ends. */
 double axes_open(const struct axes *a, const char *title, const char *const *name,
                  const int *colour, size_t names, double height);
 void axes_x_ticks(const struct axes *a, const char *name);

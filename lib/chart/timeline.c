@@ -24,7 +24,8 @@ static void draw_span(const struct ct_chart_timeline *c, const struct axes *a,
     ct_chart_escape(s->label, a->out);
     fputs("</title></rect>\n", a->out);
     if (s->text && width > 4 + DIGIT * (double)strlen(s->text)) {
-        fprintf(a->out, "<text class='in' x='%.2f' y='%.1f'>", x + width / 2, y + ROW / 2 + 4);
+        fprintf(a->out, "<text class='in%s' x='%.2f' y='%.1f'>", s->faint ? " faintly" : "",
+                x + width / 2, y + ROW / 2 + 4);
         ct_chart_escape(s->text, a->out);
         fputs("</text>\n", a->out);
     }
