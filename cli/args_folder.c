@@ -23,13 +23,6 @@ static bool exists(struct ct_arena *arena, const char *folder, const char *name)
     return !access(ct_arena_printf(arena, "%s/%s", folder, name), R_OK);
 }
 
-static bool same_folder(const char *a, const char *b)
-{
-    struct stat one, two;
-
-    return !stat(a, &one) && !stat(b, &two) && one.st_dev == two.st_dev && one.st_ino == two.st_ino;
-}
-
 /* The run's files are those of this folder, wherever it was when it was written. */
 static int read_run(struct ct_arena *arena, const char *folder, struct ct_recipe **recipe)
 {
@@ -39,7 +32,7 @@ static int read_run(struct ct_arena *arena, const char *folder, struct ct_recipe
     if (rc < 0)
         return rc;
     named = ct_recipe_get(*recipe, "job", "dump_folder");
-    if (named && same_folder(named, folder))
+    if (named && ct_file_is_same(named, folder))
         return 0;
     return ct_recipe_set(*recipe, ct_arena_printf(arena, "job.dump_folder=%s", folder));
 }

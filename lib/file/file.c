@@ -295,6 +295,13 @@ int ct_file_try(const char *path)
     return 0;
 }
 
+bool ct_file_is_same(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 int ct_file_try_folder(const char *path)
 {
     char name[CT_PATH_ROOM];

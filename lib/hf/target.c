@@ -46,14 +46,6 @@ static bool holds_model(const char *folder)
     return found;
 }
 
-static bool is_same_folder(const char *a, const char *b)
-{
-    struct stat x, y;
-
-    return *a && *b && stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev &&
-           x.st_ino == y.st_ino;
-}
-
 static bool in_dump_folder(const char *folder)
 {
     char inner[PATH_MAX], outer[PATH_MAX];
@@ -111,7 +103,7 @@ static int check_target(const char *folder)
 {
     if (ct_config.model_overwrite)
         return 0;
-    if (is_same_folder(folder, ct_config.model.init_from))
+    if (ct_file_is_same(folder, ct_config.model.init_from))
         return ct_fail(CT_ECONFIG, "it is the folder of [model] init_from, whose weights would be "
                                    "replaced: give another one, or set [model] overwrite = true");
     if (!holds_model(folder) || in_dump_folder(folder) || is_recorded(folder))

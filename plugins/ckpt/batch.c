@@ -6,7 +6,6 @@
 
 #include <ctitan/error.h>
 #include <ctitan/log.h>
-#include <ctitan/lib/launch.h>
 #include <ctitan/lib/recipe.h>
 
 #include "ckpt.h"
@@ -19,13 +18,6 @@ int64_t ckpt_batch(const struct ct_run *run)
     return ct_run_batch_sizes(run, &sequences, &microbatches) < 0 ? 0 : sequences * microbatches;
 }
 
-static bool is_restarted(void)
-{
-    struct ct_identity identity;
-
-    return ct_launch_identify(&identity) == 0 && identity.restart > 0;
-}
-
 /* Open the checkpoint that the run will most likely go on from. If its data turns out to be
    damaged, an older one is loaded, and a difference is named then. */
 static bool open_expected(struct ct_arena *arena, struct ckpt *c)
@@ -34,7 +26,7 @@ static bool open_expected(struct ct_arena *arena, struct ckpt *c)
     int64_t *steps;
     size_t count;
     int rc = ckpt_steps(arena, ckpt_own.folder, &steps, &count);
-    bool wanted = ckpt_config.load_step >= 0 && !is_restarted();
+    bool wanted = ckpt_config.load_step >= 0 && !ckpt_is_restarted();
 
     if (rc < 0)
         return false;

@@ -9,13 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <ctitan/error.h>
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
+#include <ctitan/lib/file.h>
 #include <ctitan/lib/comm.h>
 #include <ctitan/lib/state.h>
 #include <ctitan/lib/train.h>
@@ -152,10 +152,7 @@ static int make_nonce(struct ct_run *run)
 /* The dump folder is locked for the whole run, and has files of others. */
 static int check_folder(void)
 {
-    struct stat own, dump;
-
-    if (stat(ckpt_own.folder, &own) < 0 || stat(ct_config.job.dump_folder, &dump) < 0 ||
-        own.st_dev != dump.st_dev || own.st_ino != dump.st_ino)
+    if (!ct_file_is_same(ckpt_own.folder, ct_config.job.dump_folder))
         return 0;
     return ct_fail(CT_ECONFIG,
                    "[ckpt] folder = %s is the dump folder itself: checkpoints need a folder of "

@@ -203,12 +203,17 @@ static int load_initial(struct ct_run *run)
                    : rc;
 }
 
+bool ckpt_is_restarted(void)
+{
+    struct ct_identity identity;
+
+    return ct_launch_identify(&identity) == 0 && identity.restart > 0;
+}
+
 /* Whether this job was started again, and had saved. The same on all ranks. */
 static int goes_on(struct ct_run *run, bool *again)
 {
-    struct ct_identity identity;
-    bool restarted = ct_launch_identify(&identity) == 0 && identity.restart;
-    int32_t saved = run->rank == 0 && restarted && ckpt_folder_saved();
+    int32_t saved = run->rank == 0 && ckpt_is_restarted() && ckpt_folder_saved();
     int rc = ct_group_broadcast(ct_run_world(run), &saved, 1, CT_I32, 0);
 
     *again = saved;

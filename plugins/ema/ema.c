@@ -5,7 +5,6 @@
  * saved folder use it where that is asked for.
  */
 #include <string.h>
-#include <sys/stat.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
@@ -206,20 +205,13 @@ static const struct ct_transform validated = {
 
 /* ---- saving ---- */
 
-static bool is_same_folder(const char *a, const char *b)
-{
-    struct stat x, y;
-
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 static int check_folder(void)
 {
     int rc = ct_hf_try_target("[ema] save_to", config.save_to);
 
     if (rc < 0)
         return rc;
-    if (is_same_folder(config.save_to, ct_config.model.save_to))
+    if (ct_file_is_same(config.save_to, ct_config.model.save_to))
         return ct_fail(CT_ECONFIG,
                        "[ema] save_to = %s is the folder of [model] save_to, too: the average "
                        "would replace the weights",

@@ -67,6 +67,9 @@ CT_API int ct_file_keep_former(const char *path, const char *extension, char kep
 /* Sync a folder to disk, and with it the names in it; 0 where the file system cannot do that. */
 CT_API int ct_file_sync_folder(const char *path);
 
+/* Whether both paths lead to one file or folder, which exists. */
+CT_API bool ct_file_is_same(const char *a, const char *b);
+
 /* Create a folder and its parents; 0 if it exists already. */
 CT_API int ct_file_make_folder(const char *path);
 /* The same, and check that files can be written there. CT_EIO: they cannot. */
