@@ -140,6 +140,9 @@ void print_times(const struct planned *planned, const struct args *args,
 void print_times_json(const struct planned *planned, const struct args *args,
                       const struct ct_simulated *result);
 
+/* For predictions on a machine that was not measured (ct_machine_is_measured). */
+#define UPPER_BOUND "the device was not measured, so expect fewer tokens per second"
+
 /* Run args->ranks copies of this process, as often as --max-restarts allows. The recipe has been
    applied. */
 int supervise(struct args *args, struct ct_recipe *recipe, int argc, char **argv);

@@ -162,20 +162,30 @@ static void print_part(const char *what, double seconds, double step)
         printf("  %-32s %12.3f ms %6.1f %%\n", what, seconds * 1e3, 100 * seconds / step);
 }
 
+/* Bytes that a rank takes of a described machine. */
+static double taken(const struct planned *p, const struct ct_machine *m)
+{
+    return (double)p->run->arena_bytes + m->beside;
+}
+
 void print_times(const struct planned *planned, const struct args *args,
                  const struct ct_simulated *result)
 {
     struct summary s = summarise(planned, args, result);
     const struct ct_machine *m = args->machine;
+    char need[32], has[32];
 
     printf("\non %s, as described in %s:\n", m->name, m->path);
     printf("  step               %.3f ms\n", result->seconds * 1e3);
     printf("  tokens per second  %.0f per rank\n", s.tokens);
     printf("  MFU                %.1f %%, causal attention counted in full; %.1f %%, by half\n",
            s.mfu, s.mfu_halved);
-    if (m->memory < (double)planned->run->arena_bytes + m->beside)
-        printf("  it does NOT fit into the device's memory\n");
+    if (m->memory < taken(planned, m))
+        printf("  it does NOT fit into the device's memory: it needs %s of %s\n",
+               human_bytes(taken(planned, m), need), human_bytes(m->memory, has));
     printf("  limited by         %s\n", limit(s.times));
+    if (!ct_machine_is_measured(m))
+        printf("  upper bound        %s\n", UPPER_BOUND);
     printf("\ntimes of the rank that computes longest\n");
     for (size_t n = 0; n <= m->rate_count; n++)
         print_part(n < m->rate_count ? m->rate[n].name : "no class", s.times->of_class[n],
@@ -191,12 +201,14 @@ void print_times_json(const struct planned *planned, const struct args *args,
     struct summary s = summarise(planned, args, result);
     const struct ct_machine *m = args->machine;
 
-    printf("{\"device\": \"%s\", \"step_seconds\": %.9g, \"tokens_per_second_per_rank\": %.9g,\n"
-           "  \"tflops\": %.9g, \"mfu\": %.9g, \"mfu_halved\": %.9g, \"fits\": %s,\n"
-           "  \"limited_by\": \"%s\", \"exposed\": %.9g, \"hidden\": %.9g, \"waiting\": %.9g",
-           m->name, result->seconds, s.tokens, s.tflops, s.mfu, s.mfu_halved,
-           m->memory < (double)planned->run->arena_bytes + m->beside ? "false" : "true",
-           limit(s.times), s.times->exposed, s.times->hidden, s.times->waiting);
+    printf(
+        "{\"device\": \"%s\", \"step_seconds\": %.9g, \"tokens_per_second_per_rank\": %.9g,\n"
+        "  \"tflops\": %.9g, \"mfu\": %.9g, \"mfu_halved\": %.9g, \"fits\": %s, \"measured\": %s,\n"
+        "  \"limited_by\": \"%s\", \"exposed\": %.9g, \"hidden\": %.9g, \"waiting\": %.9g",
+        m->name, result->seconds, s.tokens, s.tflops, s.mfu, s.mfu_halved,
+        m->memory < taken(planned, m) ? "false" : "true",
+        ct_machine_is_measured(m) ? "true" : "false", limit(s.times), s.times->exposed,
+        s.times->hidden, s.times->waiting);
     for (size_t n = 0; n < m->rate_count; n++)
         printf(", \"%s\": %.9g", m->rate[n].name, s.times->of_class[n]);
     printf("}");

@@ -141,10 +141,9 @@ static int write_page(const struct report *r)
 int verb_report(int argc, char **argv)
 {
     struct report *r = calloc(1, sizeof(*r));
-    const struct ct_machine *machine;
     int rc = r ? parse(r, argc, argv) : ct_fail(CT_ENOMEM, "report");
 
-    if (rc == 0 && r->device && (rc = ct_machine_read(&r->arena, r->device, &machine)) < 0)
+    if (rc == 0 && r->device && (rc = ct_machine_read(&r->arena, r->device, &r->machine)) < 0)
         rc = ct_context(rc, "--device %s", r->device);
     if (rc == 0 && !(r->scratch = scratch_folder(&r->arena, "report")))
         rc = CT_EIO;

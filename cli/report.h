@@ -40,8 +40,9 @@ struct report {
     struct ct_arena arena;
     struct report_run run[REPORT_RUNS];
     size_t count;
-    const char *device, *out; /* of --device, --out; NULL: not given */
-    const char *scratch;      /* folder */
+    const char *device, *out;         /* of --device, --out; NULL: not given */
+    const struct ct_machine *machine; /* of --device */
+    const char *scratch;              /* folder */
 };
 
 /* Run a verb that takes options of this run: `ctitan VERB FOLDER/recipe.ini [--world N] ...`, up to

@@ -10,8 +10,10 @@
 
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/json.h>
+#include <ctitan/lib/machine.h>
 
 #include "child.h"
+#include "cli.h"
 #include "report.h"
 
 #define RANKS 16   /* drawn */
@@ -287,16 +289,20 @@ static bool simulated(struct report *r, struct report_run *run, const char *path
     const char *plugin = json_string_value(json_object_get(run->plan, "device_plugin"));
     const char *device = r->device ? r->device : usual_device(r, plugin ? plugin : "cpu");
     const char *options[] = {"--device", device, "--trace", path, NULL};
+    bool measured;
     FILE *out = device ? report_ask(r, run, "simulate", options, &run->timeline.missing) : NULL;
 
     if (!out)
         return false;
     fclose(out);
     run->timeline.seconds = r->device != NULL;
+    measured = r->device && ct_machine_is_measured(r->machine);
     if (!draw_trace(r, &run->timeline, path))
         return false;
     run->timeline.source =
-        r->device ? ct_arena_printf(&r->arena, "Simulated, as %s is described.", r->device)
+        r->device ? ct_arena_printf(&r->arena, "Simulated, as %s is described%s%s.", r->device,
+                                    measured ? "" : ": an upper bound of speed, as ",
+                                    measured ? "" : UPPER_BOUND)
                   : "Simulated on a machine of usual proportions, so only shares of the step are "
                     "shown; --device DESCRIPTION shows times, and a run with flight_recorder "
                     "what was measured.";

@@ -365,7 +365,7 @@ static void print_candidate(const struct search *s, const struct candidate *c)
     printf("%s\n", c->fits ? "" : "  DOES NOT FIT");
 }
 
-static void print_results(const struct search *s)
+static void print_results(const struct search *s, const struct ct_machine *machine)
 {
     size_t planned = 0, fitting = 0, failed = s->count;
 
@@ -384,6 +384,8 @@ static void print_results(const struct search *s)
         print_candidate(s, &s->list[i]);
     if (fitting)
         printf("\nthe best is limited by %s\n", s->list[0].limit);
+    if (!ct_machine_is_measured(machine))
+        printf("these are upper bounds: %s\n", UPPER_BOUND);
 }
 
 static json_t *candidate_json(const struct search *s, const struct candidate *c)
@@ -411,9 +413,10 @@ static void print_json(const struct search *s, const struct ct_machine *machine)
     for (size_t i = 0; i < s->count; i++)
         json_array_append_new(s->list[i].failure ? failures : plans,
                               candidate_json(s, &s->list[i]));
-    whole = json_pack("{s:s, s:I, s:I, s:f, s:o, s:o}", "device", machine->name, "ranks",
-                      (json_int_t)s->args->ranks, "sequences", (json_int_t)s->sequences, "memory",
-                      s->memory, "plans", plans, "failures", failures);
+    whole = json_pack("{s:s, s:b, s:I, s:I, s:f, s:o, s:o}", "device", machine->name, "measured",
+                      (int)ct_machine_is_measured(machine), "ranks", (json_int_t)s->args->ranks,
+                      "sequences", (json_int_t)s->sequences, "memory", s->memory, "plans", plans,
+                      "failures", failures);
     json_dumpf(whole, stdout, JSON_INDENT(1));
     putchar('\n');
     json_decref(whole);
@@ -475,7 +478,7 @@ static int tune(struct args *args)
     if (args->json)
         print_json(&s, machine);
     else
-        print_results(&s);
+        print_results(&s, machine);
     if (s.list[0].failure)
         return ct_fail(CT_ECONFIG, "none of the candidates can be planned: %s", s.list[0].failure);
     if (!s.list[0].fits)

@@ -277,6 +277,11 @@ static int parse(struct ct_arena *arena, const char *path, struct ct_machine *m)
     return rc;
 }
 
+bool ct_machine_is_measured(const struct ct_machine *machine)
+{
+    return machine->call_count > 0;
+}
+
 int ct_machine_check_ranks(const struct ct_machine *machine, int64_t ranks)
 {
     if (ranks <= machine->ranks_per_host || machine->network.bandwidth > 0)

@@ -113,6 +113,10 @@ CT_API const char *ct_machine_kept(struct ct_arena *arena, const char *name);
 CT_API int ct_machine_read(struct ct_arena *arena, const char *name,
                            const struct ct_machine **machine);
 
+/* Whether it was measured: it has calls. Predictions on others leave out what costs time on real
+   machines, so their speeds are upper bounds. */
+CT_API bool ct_machine_is_measured(const struct ct_machine *machine);
+
 /* From now on runs of this process are planned for another machine than this one (--device): a path
    or a name, which stays valid. */
 CT_API void ct_machine_assume(const char *name);
