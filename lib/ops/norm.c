@@ -7,13 +7,19 @@
 
 #include "list.h"
 
-static const struct ct_option norm_attrs[] = {
-    CT_OPT_FLOAT(struct ct_rms_norm, eps, "eps", "1e-05", 0, 1, "Added to the mean square"), {0}};
+#define EPS CT_OPT_FLOAT(struct ct_rms_norm, eps, "eps", "1e-05", 0, 1, "Added to the mean square")
+#define OFFSET(T) CT_OPT_FLOAT(T, offset, "offset", "0", -1e6, 1e6, "Added to the weight")
 
-/* y = x rstd w by rows; rstd[rows]; w NULL: ones */
-static void norm(const double *x, const double *w, double eps, int64_t rows, int64_t n, double *y,
-                 double *rstd)
+static const struct ct_option norm_attrs[] = {EPS, OFFSET(struct ct_rms_norm), {0}};
+static const struct ct_option plain_attrs[] = {EPS, {0}};
+static const struct ct_option grad_attrs[] = {OFFSET(struct ct_rms_norm_grad), {0}};
+
+/* y = x rstd (offset + w) by rows; rstd[rows]; w NULL: ones */
+static void norm(const double *x, const double *w, const struct ct_rms_norm *how, int64_t rows,
+                 int64_t n, double *y, double *rstd)
 {
+    double eps = how->eps, offset = how->offset;
+
     for (int64_t i = 0; i < rows; i++, x += n, y += n) {
         double square = 0;
 
@@ -21,22 +27,22 @@ static void norm(const double *x, const double *w, double eps, int64_t rows, int
             square += x[k] * x[k];
         rstd[i] = 1 / sqrt(square / (double)n + eps);
         for (int64_t k = 0; k < n; k++)
-            y[k] = x[k] * rstd[i] * (w ? w[k] : 1);
+            y[k] = x[k] * rstd[i] * (w ? offset + w[k] : 1);
     }
-}
-
-static double eps_of(const struct ct_op *op)
-{
-    return ((const struct ct_rms_norm *)op->attrs)->eps;
 }
 
 static int rms_norm_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
 
-    norm(r.in[0], r.in[1], eps_of(l->op), ct_rows(&l->in[0]), ct_columns(&l->in[0]), r.out[0],
+    norm(r.in[0], r.in[1], l->op->attrs, ct_rows(&l->in[0]), ct_columns(&l->in[0]), r.out[0],
          r.out[1]);
     return ct_reference_end(&r, 0);
+}
+
+static double offset_of(const struct ct_op *op)
+{
+    return ((const struct ct_rms_norm *)op->attrs)->offset;
 }
 
 static int rms_norm_vjp(struct ct_vjp *v)
@@ -47,8 +53,8 @@ static int rms_norm_vjp(struct ct_vjp *v)
         return 0;
     return ct_emit_gradients(
         v, &ct_op_rms_norm_grad,
-        (struct ct_value *[]){v->dout[0], op->in[0], op->in[1], op->out[1], NULL}, 5, NULL,
-        (int[]){0, 1}, 2);
+        (struct ct_value *[]){v->dout[0], op->in[0], op->in[1], op->out[1], NULL}, 5,
+        &(struct ct_rms_norm_grad){offset_of(op)}, (int[]){0, 1}, 2);
 }
 
 const struct ct_op_type ct_op_rms_norm = {
@@ -60,14 +66,14 @@ const struct ct_op_type ct_op_rms_norm = {
     .attrs_size = sizeof(struct ct_rms_norm),
     .vjp = rms_norm_vjp,
     .reference = rms_norm_reference,
-    .pointwise = "rstd = 1 / sqrt(row_mean(x * x) + eps); y = x * rstd * w",
+    .pointwise = "rstd = 1 / sqrt(row_mean(x * x) + eps); y = x * rstd * (offset + w)",
 };
 
 static int rms_norm_plain_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
 
-    norm(r.in[0], NULL, eps_of(l->op), ct_rows(&l->in[0]), ct_columns(&l->in[0]), r.out[0],
+    norm(r.in[0], NULL, l->op->attrs, ct_rows(&l->in[0]), ct_columns(&l->in[0]), r.out[0],
          r.out[1]);
     return ct_reference_end(&r, 0);
 }
@@ -86,7 +92,7 @@ const struct ct_op_type ct_op_rms_norm_plain = {
     .name = "rms_norm_plain",
     .summary = "y = x / root of the mean square of x",
     .signature = "x[.K] T -> y[.K] T, rstd[.] W",
-    .attrs = norm_attrs,
+    .attrs = plain_attrs,
     .attrs_size = sizeof(struct ct_rms_norm),
     .vjp = rms_norm_plain_vjp,
     .reference = rms_norm_plain_reference,
@@ -127,8 +133,7 @@ static int add_rms_norm_reference(const struct ct_launch *l)
 
     for (int64_t i = 0; i < ct_tensor_count(&l->out[1]); i++)
         sum[i] = ct_rounded(l->out[1].dtype, r.in[0][i] + r.in[1][i]);
-    norm(sum, r.in[2], eps_of(l->op), ct_rows(&l->in[0]), ct_columns(&l->in[0]), r.out[0],
-         r.out[2]);
+    norm(sum, r.in[2], l->op->attrs, ct_rows(&l->in[0]), ct_columns(&l->in[0]), r.out[0], r.out[2]);
     return ct_reference_end(&r, 0);
 }
 
@@ -139,9 +144,10 @@ static int add_rms_norm_vjp(struct ct_vjp *v)
     struct ct_op *op = v->op;
 
     if (dy && (v->wanted[0] || v->wanted[1] || v->wanted[2])) {
-        struct ct_op *grad = ct_emit_type(
-            v->b, &ct_op_rms_norm_grad, ct_gradient_name(v, 0),
-            (struct ct_value *[]){dy, op->out[1], op->in[2], op->out[2], dsum}, 5, NULL);
+        struct ct_op *grad =
+            ct_emit_type(v->b, &ct_op_rms_norm_grad, ct_gradient_name(v, 0),
+                         (struct ct_value *[]){dy, op->out[1], op->in[2], op->out[2], dsum}, 5,
+                         &(struct ct_rms_norm_grad){offset_of(op)});
 
         if (!grad)
             return v->b->status;
@@ -175,7 +181,8 @@ const struct ct_op_type ct_op_add_rms_norm = {
     .vjp = add_rms_norm_vjp,
     .reference = add_rms_norm_reference,
     .apart = add_rms_norm_apart,
-    .pointwise = "sum = x + r; rstd = 1 / sqrt(row_mean(sum * sum) + eps); y = sum * rstd * w",
+    .pointwise = "sum = x + r; "
+                 "rstd = 1 / sqrt(row_mean(sum * sum) + eps); y = sum * rstd * (offset + w)",
 };
 
 static int rms_norm_grad_reference(const struct ct_launch *l)
@@ -183,18 +190,19 @@ static int rms_norm_grad_reference(const struct ct_launch *l)
     struct ct_reference r = ct_reference_begin(l);
     int64_t rows = ct_rows(&l->in[0]), n = ct_columns(&l->in[0]);
     const double *w = r.in[2], *dres = r.in[4];
+    double offset = ((const struct ct_rms_norm_grad *)l->op->attrs)->offset;
 
     for (int64_t i = 0; i < rows; i++) {
         const double *dy = r.in[0] + i * n, *x = r.in[1] + i * n;
         double rstd = r.in[3][i], mean = 0;
 
         for (int64_t k = 0; k < n; k++) {
-            mean += dy[k] * w[k] * x[k] * rstd / (double)n;
+            mean += dy[k] * (offset + w[k]) * x[k] * rstd / (double)n;
             r.out[1][k] += dy[k] * x[k] * rstd;
         }
         for (int64_t k = 0; k < n; k++)
-            r.out[0][i * n + k] =
-                rstd * (dy[k] * w[k] - x[k] * rstd * mean) + (dres ? dres[i * n + k] : 0);
+            r.out[0][i * n + k] = rstd * (dy[k] * (offset + w[k]) - x[k] * rstd * mean) +
+                                  (dres ? dres[i * n + k] : 0);
     }
     return ct_reference_end(&r, 0);
 }
@@ -205,16 +213,24 @@ const struct ct_op_type ct_op_rms_norm_grad = {
     .summary = "gradient of rms_norm, plus the gradient of its input from other users",
     .signature = "dy[.K] T, x[.K] T, w[K] T, rstd[.] W, ?dres[.K] T -> dx[.K] T, dw[K] T",
     .flags = CT_OP_ANY_DTYPE,
+    .attrs = grad_attrs,
+    .attrs_size = sizeof(struct ct_rms_norm_grad),
     .reference = rms_norm_grad_reference,
-    .pointwise = "g = dy * w; z = x * rstd; dw = column_sum(dy * z);"
+    .pointwise = "g = dy * (offset + w); z = x * rstd; dw = column_sum(dy * z);"
                  "dx = rstd * (g - z * row_mean(g * z)) + dres",
 };
+
+struct ct_value *ct_rms_norm_offset(struct ct_builder *b, const char *name, struct ct_value *x,
+                                    struct ct_value *w, double eps, double offset)
+{
+    return ct_emit_type1(b, &ct_op_rms_norm, name, (struct ct_value *[]){x, w}, 2,
+                         &(struct ct_rms_norm){eps, offset});
+}
 
 struct ct_value *ct_rms_norm(struct ct_builder *b, const char *name, struct ct_value *x,
                              struct ct_value *w, double eps)
 {
-    return ct_emit_type1(b, &ct_op_rms_norm, name, (struct ct_value *[]){x, w}, 2,
-                         &(struct ct_rms_norm){eps});
+    return ct_rms_norm_offset(b, name, x, w, eps, 0);
 }
 
 struct ct_value *ct_rms_norm_plain(struct ct_builder *b, const char *name, struct ct_value *x,

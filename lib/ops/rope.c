@@ -3,9 +3,11 @@
  * frequency(i). Of the d features that are rotated, a pair is i and i + d/2 (rotate-half), or 2i
  * and 2i + 1 (interleaved). Frequencies may be stretched: kept if the wave is short against the
  * first context, divided by a factor if it is long, blended between. Llama 3.1 blends by frequency,
- * YaRN (Peng et al. 2023) by the number of the pair.
+ * YaRN (Peng et al. 2023) by the number of the pair. Or all are divided by the factor, or each by a
+ * divisor of its own (LongRoPE, Ding et al. 2024).
  */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "list.h"
@@ -54,10 +56,30 @@ static double kept_by_yarn(const struct ct_rope *rope, int64_t rotated, int64_t 
     return 1 - fmin(fmax(((double)pair - low) / (high - low), 0), 1);
 }
 
+/* The number of a pair in the list; 0: it has none, or it is not above 0. */
+static double divisor_of(const char *list, int64_t pair)
+{
+    char *end;
+
+    for (int64_t i = 0; list && *list; i++, list = end + (*end == ':')) {
+        double divisor = strtod(list, &end);
+
+        if (end == list || !(divisor > 0))
+            break;
+        if (i == pair)
+            return divisor;
+    }
+    return 0;
+}
+
 double ct_rope_frequency(const struct ct_rope *rope, int64_t rotated, int64_t pair)
 {
     double frequency = pow(rope->theta, -2.0 * (double)pair / (double)rotated), kept;
 
+    if (rope->scaling == CT_ROPE_LONG)
+        return frequency / divisor_of(rope->divisors, pair);
+    if (rope->scaling == CT_ROPE_LINEAR && rope->factor > 1)
+        return frequency / rope->factor;
     if (rope->factor <= 1)
         return frequency;
     kept = rope->scaling == CT_ROPE_YARN ? kept_by_yarn(rope, rotated, pair)
@@ -70,7 +92,7 @@ static int check_scaling(const struct ct_rope *rope)
     if (rope->scaling == CT_ROPE_LLAMA3 && rope->low_freq_factor > rope->high_freq_factor)
         return ct_fail(CT_EINVAL, "low_freq_factor %g is above high_freq_factor %g",
                        rope->low_freq_factor, rope->high_freq_factor);
-    if (rope->scaling == CT_ROPE_LLAMA3)
+    if (rope->scaling != CT_ROPE_YARN)
         return 0;
     if (beta_slow(rope) > beta_fast(rope))
         return ct_fail(CT_EINVAL, "beta_slow %g is above beta_fast %g", beta_slow(rope),
@@ -82,18 +104,39 @@ static int check_scaling(const struct ct_rope *rope)
     return 0;
 }
 
+/* Features of a head that are rotated. */
+static int64_t rotated_of(const struct ct_rope *rope, int64_t size)
+{
+    return rope->rotated ? rope->rotated : size - rope->first;
+}
+
+static int check_divisors(const struct ct_rope *rope, int64_t pairs)
+{
+    if (divisor_of(rope->divisors, pairs - 1) > 0 && !(divisor_of(rope->divisors, pairs) > 0))
+        return 0;
+    return ct_fail(CT_EINVAL, "longrope needs %lld divisors above 0, not %s", (long long)pairs,
+                   rope->divisors && *rope->divisors ? rope->divisors : "none");
+}
+
 static int rope_infer(struct ct_op *op)
 {
     const struct ct_rope *rope = op->attrs;
-    long long size = op->in[0]->shape[3], first = rope->first;
+    long long size = op->in[0]->shape[3], first = rope->first, n = rotated_of(rope, size);
 
     if (first >= size)
         return ct_fail(CT_EINVAL, "the first rotated feature is %lld, but the head size %lld",
                        first, size);
-    if ((size - first) % 2)
+    if (n > size - first)
+        return ct_fail(CT_EINVAL, "%lld features from %lld on are more than the head size %lld", n,
+                       first, size);
+    if (n % 2 && !rope->rotated)
         return first ? ct_fail(CT_EINVAL, "the head size %lld from feature %lld on is odd", size,
                                first)
                      : ct_fail(CT_EINVAL, "the head size %lld is odd", size);
+    if (n % 2)
+        return ct_fail(CT_EINVAL, "%lld features cannot be rotated in pairs", n);
+    if (rope->scaling == CT_ROPE_LONG)
+        return check_divisors(rope, n / 2);
     return rope->factor > 1 ? check_scaling(rope) : 0;
 }
 
@@ -101,10 +144,12 @@ static void rotate(const struct ct_rope *rope, int64_t rotated, double position,
                    double *y)
 {
     int64_t step = rope->interleaved ? 2 : 1, other = rope->interleaved ? 1 : rotated / 2;
+    double magnitude = rope->magnitude > 0 ? rope->magnitude : 1;
 
     for (int64_t i = 0; i < rotated / 2; i++) {
         double angle = position * ct_rope_frequency(rope, rotated, i);
-        double c = cos(angle), s = rope->inverse ? -sin(angle) : sin(angle);
+        double c = magnitude * cos(angle);
+        double s = magnitude * (rope->inverse ? -sin(angle) : sin(angle));
         double x1 = x[i * step], x2 = x[i * step + other];
 
         y[i * step] = x1 * c - x2 * s;
@@ -125,8 +170,8 @@ static int rope_reference(const struct ct_launch *l)
         double position =
             r.in[1] ? r.in[1][token] : (double)ct_launch_position(l, l->op->in[0], 1, token % t);
 
-        memcpy(y, x, sizeof(*y) * (size_t)rope->first);
-        rotate(rope, d - rope->first, position, x + rope->first, y + rope->first);
+        memcpy(y, x, sizeof(*y) * (size_t)d);
+        rotate(rope, rotated_of(rope, d), position, x + rope->first, y + rope->first);
     }
     return ct_reference_end(&r, 0);
 }
@@ -151,8 +196,9 @@ static const struct ct_option rope_attrs[] = {
                  "Wavelengths that fit into it more often than this are kept"),
     CT_OPT_INT(struct ct_rope, original_max_position, "original_max_position", "8192", 0, 0x1p53,
                "The original context, in tokens"),
-    CT_OPT_ENUM(struct ct_rope, scaling, "scaling", "llama3", "llama3|yarn",
-                "Which wavelengths are stretched: by frequency, or by the number of the pair"),
+    CT_OPT_ENUM(struct ct_rope, scaling, "scaling", "llama3", "llama3|yarn|linear|longrope",
+                "Which wavelengths are stretched: by frequency, by the number of the pair, all, or "
+                "each by its divisor"),
     CT_OPT_FLOAT(struct ct_rope, beta_fast, "beta_fast", "0", 0, 1e6,
                  "yarn: pairs are kept up to one that fits into it so many times; 0: 32"),
     CT_OPT_FLOAT(struct ct_rope, beta_slow, "beta_slow", "0", 0, 1e6,
@@ -161,6 +207,11 @@ static const struct ct_option rope_attrs[] = {
                 "yarn: these pairs are real numbers, not rounded"),
     CT_OPT_INT(struct ct_rope, first, "first", "0", 0, 0x1p53,
                "Features of a head before this one are copied"),
+    CT_OPT_INT(struct ct_rope, rotated, "rotated", "0", 0, 0x1p53,
+               "Features from it on that are rotated, others are copied; 0: all"),
+    CT_OPT_FLOAT(struct ct_rope, magnitude, "magnitude", "0", 0, 1e6,
+                 "Factor of cosines and sines; 0: 1"),
+    CT_OPT_STRING(struct ct_rope, divisors, "divisors", "", "longrope: of each pair's frequency"),
     CT_OPT_BOOL(struct ct_rope, interleaved, "interleaved", "false",
                 "Pairs are features 2i and 2i + 1, not i and i + d/2"),
     CT_OPT_BOOL(struct ct_rope, inverse, "inverse", "false", "Turn backwards: the gradient"),

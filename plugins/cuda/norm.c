@@ -72,7 +72,8 @@ static int run(const struct ct_launch *l)
                          .w = l->in[l->ins - 1].data,
                          .rows = rows_of(x),
                          .columns = columns_of(x),
-                         .eps = (float)((const struct ct_rms_norm *)l->op->attrs)->eps};
+                         .eps = (float)((const struct ct_rms_norm *)l->op->attrs)->eps,
+                         .offset = (float)((const struct ct_rms_norm *)l->op->attrs)->offset};
     bool vector = vectors((const void *[]){a.y, a.sum, a.x, a.r, a.w}, 5, x);
     unsigned threads = threads_for(a.columns, vector ? gpu_lanes(x->dtype) : 1);
     int64_t narrow = narrow_rows(vector, x);
@@ -149,7 +150,9 @@ static int run_grad(const struct ct_launch *l)
                               .rstd = l->in[3].data,
                               .rows = rows_of(x),
                               .columns = columns_of(x),
-                              .accumulate = l->accumulate};
+                              .accumulate = l->accumulate,
+                              .offset =
+                                  (float)((const struct ct_rms_norm_grad *)l->op->attrs)->offset};
     bool vector = vectors((const void *[]){a.dx, a.dy, a.x, a.w, a.dres}, 5, x);
     int64_t blocks;
     int rc = launch_grad(l, &a, vector, &blocks);

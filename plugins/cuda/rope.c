@@ -10,7 +10,9 @@
 
 static int64_t rotated(const struct ct_prepare *p)
 {
-    return p->in[0].shape[3] - ((const struct ct_rope *)p->op->attrs)->first;
+    const struct ct_rope *rope = p->op->attrs;
+
+    return rope->rotated ? rope->rotated : p->in[0].shape[3] - rope->first;
 }
 
 static bool accepts(const struct ct_prepare *p)
@@ -25,6 +27,7 @@ static void find_turns(const struct ct_rope *rope, struct gpu_rope *a)
         a->turns[i] = ct_rope_frequency(rope, 2 * a->pairs, i) / (2 * M_PI);
     a->inverse = rope->inverse;
     a->unrotated = (int32_t)rope->first;
+    a->magnitude = rope->magnitude > 0 ? (float)rope->magnitude : 1;
 }
 
 /* The pairs are fixed with the op: found once. */
@@ -38,6 +41,7 @@ static int prepare(struct ct_prepare *p)
     a->heads = (int32_t)x->shape[2];
     a->pairs = (int32_t)rotated(p) / 2;
     find_turns(p->op->attrs, a);
+    a->copied = (int32_t)x->shape[3] - 2 * a->pairs;
     p->state = a;
     return 0;
 }
@@ -46,8 +50,9 @@ static bool vectors(const struct ct_tensor *t, const struct gpu_rope *a)
 {
     int64_t lanes = gpu_lanes(t->dtype);
 
-    return a->pairs % lanes == 0 && a->unrotated % lanes == 0 && (uintptr_t)t->data % 16 == 0 &&
-           t->stride[0] % lanes == 0 && t->stride[1] % lanes == 0 && t->stride[2] % lanes == 0;
+    return a->pairs % lanes == 0 && a->unrotated % lanes == 0 && a->copied % lanes == 0 &&
+           (uintptr_t)t->data % 16 == 0 && t->stride[0] % lanes == 0 && t->stride[1] % lanes == 0 &&
+           t->stride[2] % lanes == 0;
 }
 
 static int run(const struct ct_launch *l)
@@ -60,7 +65,7 @@ static int run(const struct ct_launch *l)
 
     a.x = x->data;
     a.y = y->data;
-    a.copied = a.x == a.y ? 0 : a.unrotated;
+    a.copied = a.x == a.y ? 0 : a.copied;
     items = a.batch * a.tokens * (a.pairs / lanes + a.copied / lanes);
     memcpy(a.x_stride, x->stride, sizeof(a.x_stride));
     memcpy(a.y_stride, y->stride, sizeof(a.y_stride));

@@ -111,19 +111,20 @@
     "I - %dlogits = cross_entropy_partial_grad(%dstats, %stats, %logits, %labels) : T[" #b "," #t  \
     "," #v "]\n"
 
-#define NORM(b, t, k)                                                                              \
+#define NORM(b, t, k) NORM_OFFSET(b, t, k, "0")
+#define NORM_OFFSET(b, t, k, o)                                                                    \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
     "input %r : T[" #b "," #t "," #k "]\n"                                                         \
     "input %dy : T[" #b "," #t "," #k "]\n"                                                        \
     "param %w : T[" #k "]\n"                                                                       \
-    "F - %y, %rstd = rms_norm(%x, %w) {eps=1e-5} : T[" #b "," #t "," #k "], float32[" #b "," #t    \
-    "]\n"                                                                                          \
-    "F - %y2, %sum, %rstd2 = add_rms_norm(%x, %r, %w) {eps=1e-5} : T[" #b "," #t "," #k "], T[" #b \
-    "," #t "," #k "], float32[" #b "," #t "]\n"                                                    \
-    "I - %dx, %dw = rms_norm_grad(%dy, %x, %w, %rstd, _) : T[" #b "," #t "," #k "], float32![" #k  \
-    "]\n"                                                                                          \
-    "I - %dx2, %dw2 = rms_norm_grad(%dy, %sum, %w, %rstd2, %r) : T[" #b "," #t "," #k "], T[" #k   \
-    "]\n"
+    "F - %y, %rstd = rms_norm(%x, %w) {eps=1e-5, offset=" o "} : T[" #b "," #t "," #k              \
+    "], float32[" #b "," #t "]\n"                                                                  \
+    "F - %y2, %sum, %rstd2 = add_rms_norm(%x, %r, %w) {eps=1e-5, offset=" o "} : T[" #b "," #t     \
+    "," #k "], T[" #b "," #t "," #k "], float32[" #b "," #t "]\n"                                  \
+    "I - %dx, %dw = rms_norm_grad(%dy, %x, %w, %rstd, _) {offset=" o "} : T[" #b "," #t "," #k     \
+    "], float32![" #k "]\n"                                                                        \
+    "I - %dx2, %dw2 = rms_norm_grad(%dy, %sum, %w, %rstd2, %r) {offset=" o "} : T[" #b "," #t      \
+    "," #k "], T[" #k "]\n"
 
 /* Rows times a number each: one that is given, or the root of their mean square, inverted. */
 #define ROWS(b, t, k)                                                                              \
@@ -594,6 +595,8 @@ const struct conformance_case conformance_cases[] = {
     {"norm, many rows", NORM(2, 130, 256), 0, false},
     {"norm, narrow", NORM(4, 130, 40), 0, false},
     {"norm, wide", NORM(1, 3, 8264), 0, false, false, true},
+    {"norm, narrow, of weights near 0", NORM_OFFSET(4, 130, 40, "1"), 0, false},
+    {"norm, of weights near 0", NORM_OFFSET(2, 7, 777, "1"), 0, false},
     {"norm, wide and odd", NORM(1, 3, 2051), 0, false, false, true},
     {"logits, longer than shared memory", LOGITS(1, 2, 65544), 65544, false, false, true},
     {"embedding, several windows", EMBEDDING(3, 3000, 3, 40), 3, false, false, true},
@@ -666,6 +669,15 @@ const struct conformance_case conformance_cases[] = {
      false},
     {"rope, the last vector", ROPE(1, 9, 2, 21, "_", "theta=10000, first=5, inverse=true"), 50,
      false},
+    {"rope, the first features",
+     ROPE(2, 9, 3, 40, "%positions", "theta=10000, rotated=16, magnitude=1.25"), 5000, false},
+    {"rope, features between",
+     ROPE(2, 9, 3, 37, "_", "theta=10000, first=3, rotated=10, inverse=true"), 50, false},
+    {"rope, neighbours between",
+     ROPE(2, 9, 3, 40, "_", "theta=10000, first=8, rotated=16, interleaved=true, magnitude=0.5"),
+     50, false},
+    {"rope, linear", ROPE(1, 33, 2, 64, "_", "theta=10000, factor=4, scaling=linear"), 50, false},
+    {"rope, divided", ROPE(1, 33, 2, 6, "_", "scaling=longrope, divisors=1.5:2:4"), 50, false},
     {"rope, odd neighbours",
      ROPE(2, 9, 3, 19, "%positions", "theta=10000, first=5, interleaved=true"), 5000, false},
     {"rope, the last neighbours",

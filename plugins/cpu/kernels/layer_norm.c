@@ -69,7 +69,7 @@ bool CPU_ISA(cpu_layer_norm_accepts)(const struct ct_prepare *p)
 int CPU_ISA(cpu_layer_norm_prepare)(struct ct_prepare *p)
 {
     /* A thread's share of the workspace is not its own here: it holds the bias. */
-    return prepare_state(p, "eps", 1);
+    return prepare_state(p, "eps", NULL, 1);
 }
 
 int CPU_ISA(cpu_layer_norm_run)(const struct ct_launch *l)
@@ -80,9 +80,9 @@ int CPU_ISA(cpu_layer_norm_run)(const struct ct_launch *l)
     struct forward f = {in[0], out[0], out[1], out[2], .eps = s->eps};
 
     f.runs = cpu_rows_of((const struct ct_tensor *const[]){&f.x, &f.y, &f.mean, &f.rstd}, 4);
-    f.w = widen_weight(in + 1, (float *)(memory + s->weight));
+    f.w = widen_weight(in + 1, 0, (float *)(memory + s->weight));
     if (l->ins > 2 && in[2].data)
-        f.bias = widen_weight(in + 2, (float *)(memory + s->partial));
+        f.bias = widen_weight(in + 2, 0, (float *)(memory + s->partial));
 #pragma omp parallel for if (cpu_worth_threads(f.runs.count * f.runs.length))
     for (int64_t r = 0; r < f.runs.count; r++)
         if (f.x.dtype == CT_F32)
@@ -153,7 +153,7 @@ bool CPU_ISA(cpu_layer_norm_grad_accepts)(const struct ct_prepare *p)
 
 int CPU_ISA(cpu_layer_norm_grad_prepare)(struct ct_prepare *p)
 {
-    return prepare_state(p, NULL, 2);
+    return prepare_state(p, NULL, NULL, 2);
 }
 
 int CPU_ISA(cpu_layer_norm_grad_run)(const struct ct_launch *l)
@@ -165,7 +165,7 @@ int CPU_ISA(cpu_layer_norm_grad_run)(const struct ct_launch *l)
     struct gradient g = {in, in + 1, in + 3, in + 4, out, .accumulate = l->accumulate & 1};
 
     g.runs = cpu_rows_of((const struct ct_tensor *const[]){g.dy, g.x, g.mean, g.rstd, g.dx}, 5);
-    g.w = widen_weight(in + 2, (float *)((char *)l->workspace + s->weight));
+    g.w = widen_weight(in + 2, 0, (float *)((char *)l->workspace + s->weight));
 #pragma omp parallel num_threads(s->threads)
     {
         int thread = omp_get_thread_num(), threads = omp_get_num_threads();

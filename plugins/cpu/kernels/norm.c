@@ -79,7 +79,7 @@ static int forward(const struct ct_launch *launch, struct forward f, const struc
     const struct ct_tensor *t[] = {&f.x, &f.y, &f.rstd, &f.residual, &f.sum};
 
     f.runs = cpu_rows_of(t, f.residual.data ? 5 : 3);
-    f.w = w ? widen_weight(w, (float *)((char *)launch->workspace + s->weight)) : NULL;
+    f.w = w ? widen_weight(w, s->offset, (float *)((char *)launch->workspace + s->weight)) : NULL;
     f.eps = s->eps;
 #pragma omp parallel if (cpu_worth_threads(f.runs.count * f.runs.length))
     forward_rows(&f, cpu_share(f.runs.count, 1, omp_get_thread_num(), omp_get_num_threads()));
@@ -96,7 +96,7 @@ bool CPU_ISA(cpu_rms_norm_accepts)(const struct ct_prepare *prepare)
 
 int CPU_ISA(cpu_rms_norm_prepare)(struct ct_prepare *prepare)
 {
-    return prepare_state(prepare, "eps", 0);
+    return prepare_state(prepare, "eps", "offset", 0);
 }
 
 int CPU_ISA(cpu_rms_norm_run)(const struct ct_launch *launch)
@@ -116,7 +116,7 @@ bool CPU_ISA(cpu_rms_norm_plain_accepts)(const struct ct_prepare *prepare)
 
 int CPU_ISA(cpu_rms_norm_plain_prepare)(struct ct_prepare *prepare)
 {
-    return prepare_state(prepare, "eps", 0);
+    return prepare_state(prepare, "eps", NULL, 0);
 }
 
 int CPU_ISA(cpu_rms_norm_plain_run)(const struct ct_launch *launch)
@@ -137,7 +137,7 @@ bool CPU_ISA(cpu_add_rms_norm_accepts)(const struct ct_prepare *prepare)
 
 int CPU_ISA(cpu_add_rms_norm_prepare)(struct ct_prepare *prepare)
 {
-    return prepare_state(prepare, "eps", 0);
+    return prepare_state(prepare, "eps", "offset", 0);
 }
 
 int CPU_ISA(cpu_add_rms_norm_run)(const struct ct_launch *launch)
@@ -218,7 +218,7 @@ bool CPU_ISA(cpu_rms_norm_grad_accepts)(const struct ct_prepare *prepare)
 
 int CPU_ISA(cpu_rms_norm_grad_prepare)(struct ct_prepare *prepare)
 {
-    return prepare_state(prepare, NULL, 1);
+    return prepare_state(prepare, NULL, "offset", 1);
 }
 
 int CPU_ISA(cpu_rms_norm_grad_run)(const struct ct_launch *launch)
@@ -231,7 +231,7 @@ int CPU_ISA(cpu_rms_norm_grad_run)(const struct ct_launch *launch)
     g.dres = launch->ins > 4 && in[4].data ? in + 4 : NULL;
     g.accumulate = launch->accumulate & 1;
     g.runs = cpu_rows_of((const struct ct_tensor *const[]){g.dy, g.x, g.rstd, g.dx, g.dres}, 5);
-    g.w = widen_weight(in + 2, (float *)((char *)launch->workspace + s->weight));
+    g.w = widen_weight(in + 2, s->offset, (float *)((char *)launch->workspace + s->weight));
 #pragma omp parallel num_threads(s->threads)
     {
         int thread = omp_get_thread_num(), threads = omp_get_num_threads();

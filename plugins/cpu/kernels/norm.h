@@ -13,18 +13,21 @@
 #define STEPS 4 /* independent sums: hides the latency of an addition */
 
 struct state {
-    float eps;
+    float eps, offset; /* offset: added to w */
     int threads;
     size_t weight, partial; /* in the workspace: w, and each thread's dw, as float32 */
     size_t partial_bytes;
 };
 
-static inline int prepare_state(struct ct_prepare *prepare, const char *eps, int partials)
+/* eps, offset: names of attributes, or NULL */
+static inline int prepare_state(struct ct_prepare *prepare, const char *eps, const char *offset,
+                                int partials)
 {
     struct state *s = ct_arena_new(prepare->arena, struct state);
     size_t row = (size_t)prepare->in[0].shape[prepare->in[0].ndim - 1] * sizeof(float);
 
     s->eps = eps ? (float)ct_op_float(prepare->op, eps) : 0;
+    s->offset = offset ? (float)ct_op_float(prepare->op, offset) : 0;
     s->threads = cpu_threads();
     s->weight = cpu_carve(&prepare->workspace, row);
     s->partial = prepare->workspace;
@@ -34,14 +37,15 @@ static inline int prepare_state(struct ct_prepare *prepare, const char *eps, int
     return 0;
 }
 
-static inline const float *widen_weight(const struct ct_tensor *w, float *to)
+/* offset + w as float32: w itself, or in `to`. */
+static inline const float *widen_weight(const struct ct_tensor *w, float offset, float *to)
 {
     int64_t n = w->shape[0];
 
-    if (w->dtype == CT_F32)
+    if (w->dtype == CT_F32 && offset == 0)
         return w->data;
     for (int64_t i = 0; i < n; i += CPU_LANES)
-        v_put(CT_F32, to, i, n, v_get(CT_BF16, w->data, i, n));
+        v_put(CT_F32, to, i, n, v_get(w->dtype, w->data, i, n) + offset);
     return to;
 }
 

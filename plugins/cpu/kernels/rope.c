@@ -26,9 +26,11 @@ enum form {
 struct state {
     enum form form;
     int64_t first, size; /* of the rotated elements of a head */
+    int64_t rest;        /* elements behind them */
     int64_t angles;      /* pairs; for one vector, its elements */
     double *turns;       /* by angle: quarter turns per position; padded to whole vectors */
-    float *sign;         /* of the sine */
+    float *sign;         /* of the sine, times the magnitude */
+    float magnitude;     /* of the cosine */
 };
 
 typedef double vd __attribute__((vector_size(8 * CPU_LANES)));
@@ -96,6 +98,7 @@ static void turn(const struct state *s, int64_t position, struct angles *a)
 
         sine_cosine(s->turns + i, (double)position, &sine, &cosine);
         sine *= v_load(s->sign + i);
+        cosine *= s->magnitude;
         if (s->form == NEIGHBOURS) {
             spread(a, i, sine, cosine);
             continue;
@@ -159,11 +162,13 @@ CPU_INLINE void rotate_heads(enum ct_dtype dtype, const struct state *s, const s
 {
     int64_t size = dtype == CT_F32 ? 4 : 2, heads = x->shape[2], first = s->first * size;
     int64_t x_step = x->stride[2] * size, y_step = y->stride[2] * size;
+    int64_t end = first + s->size * size, rest = s->rest * size;
     vf cosine = v_load(a->cosine), sine = v_load(a->sine);
 
-    if (first && from != to)
+    if ((first || rest) && from != to)
         for (int64_t h = 0; h < heads; h++, from += x_step, to += y_step) {
             memcpy(to, from, (size_t)first);
+            memcpy(to + end, from + end, (size_t)rest);
             rotate_head(dtype, s, from + first, to + first, a);
         }
     else if (s->form == ONE_VECTOR)
@@ -195,7 +200,9 @@ static void rotate_token(const struct ct_launch *launch, int64_t b, int64_t t, i
 
 static int64_t rotated(const struct ct_prepare *prepare)
 {
-    return prepare->in->shape[3] - ((const struct ct_rope *)prepare->op->attrs)->first;
+    const struct ct_rope *rope = prepare->op->attrs;
+
+    return rope->rotated ? rope->rotated : prepare->in->shape[3] - rope->first;
 }
 
 bool CPU_ISA(cpu_rope_accepts)(const struct ct_prepare *prepare)
@@ -213,11 +220,14 @@ int CPU_ISA(cpu_rope_prepare)(struct ct_prepare *prepare)
     struct state *s = ct_arena_new(prepare->arena, struct state);
     const struct ct_rope *rope = prepare->op->attrs;
     int64_t size = rotated(prepare), half = size / 2;
-    float sign = rope->inverse ? -1 : 1;
+    float sign;
 
     s->form = rope->interleaved ? NEIGHBOURS : size == CPU_LANES ? ONE_VECTOR : HALVES;
     s->first = rope->first;
     s->size = size;
+    s->rest = prepare->in->shape[3] - rope->first - size;
+    s->magnitude = rope->magnitude > 0 ? (float)rope->magnitude : 1;
+    sign = rope->inverse ? -s->magnitude : s->magnitude;
     s->angles = s->form == ONE_VECTOR ? size : half;
     s->turns = ct_arena_array(prepare->arena, double, s->angles + CPU_LANES);
     s->sign = ct_arena_array(prepare->arena, float, s->angles + CPU_LANES);

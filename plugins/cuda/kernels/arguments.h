@@ -71,7 +71,7 @@ struct gpu_norm {
     float *rstd;
     const void *x, *r, *w;
     int64_t rows, columns;
-    float eps;
+    float eps, offset; /* offset: added to w */
 };
 
 struct gpu_norm_grad {
@@ -81,6 +81,7 @@ struct gpu_norm_grad {
     const float *rstd;
     int64_t rows, columns;
     uint32_t accumulate;
+    float offset;
 };
 
 /* out[column] = sum over rows of in, float32 -> a floating dtype */
@@ -102,7 +103,8 @@ struct gpu_rope {
     int64_t x_stride[3], y_stride[3], position_stride[2]; /* batch, token, head */
     int64_t batch, tokens, first;
     int32_t heads, pairs, inverse;
-    int32_t unrotated, copied;    /* features before the pairs; copied: 0 where they are in place */
+    int32_t unrotated, copied;    /* features before the pairs; all beside them, 0: in place */
+    float magnitude;              /* of cosines and sines */
     double turns[GPU_ROPE_PAIRS]; /* of a pair, by position: frequency / 2 pi */
 };
 

@@ -21,6 +21,16 @@ template <typename T, int W> DEVICE void read_row(const gpu_norm &a, int64_t at,
     store<W>((T *)a.sum + at, x);
 }
 
+/* offset + w, from a column on. */
+template <typename T, int W>
+DEVICE void load_weight(const void *weight, float offset, int64_t column, float (&w)[W])
+{
+    load<W>((const T *)weight + column, w);
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        w[i] += offset;
+}
+
 template <typename T, int W>
 DEVICE void write_row(const gpu_norm &a, int64_t row, int64_t column, float rstd,
                       const float (&x)[W], const float (&w)[W])
@@ -50,7 +60,7 @@ template <typename T, int W> DEVICE void norm(const gpu_norm &a)
 
     if (first < a.columns) {
         read_row<T, W>(a, row * a.columns + first, kept);
-        load<W>((const T *)a.w + first, w);
+        load_weight<T, W>(a.w, a.offset, first, w);
         square = sum_of_squares<W>(kept);
     }
     for (int64_t column = first + step; column < a.columns; column += step) {
@@ -68,7 +78,7 @@ template <typename T, int W> DEVICE void norm(const gpu_norm &a)
         float x[W];
 
         load<W>((a.r ? (const T *)a.sum : (const T *)a.x) + row * a.columns + column, x);
-        load<W>((const T *)a.w + column, w);
+        load_weight<T, W>(a.w, a.offset, column, w);
         write_row<T, W>(a, row, column, rstd, x, w);
     }
 }
@@ -135,7 +145,7 @@ template <typename T, int W> DEVICE float far_product(const gpu_norm_grad &a, in
 
         load<W>((const T *)a.dy + row * a.columns + column, c.dy);
         load<W>((const T *)a.x + row * a.columns + column, c.x);
-        load<W>((const T *)a.w + column, w);
+        load_weight<T, W>(a.w, a.offset, column, w);
         sum += product<W>(c, w);
     }
     return sum;
@@ -150,7 +160,7 @@ DEVICE void far_columns(const gpu_norm_grad &a, int64_t row, float rstd, float m
         columns_of_row<W> c;
         float w[W];
 
-        load<W>((const T *)a.w + column, w);
+        load_weight<T, W>(a.w, a.offset, column, w);
         read_columns<T, W>(a, row * a.columns + column, c);
         write_columns<T, W>(a, row * a.columns + column, c, w, rstd, mean, dw + column - step);
     }
@@ -166,7 +176,7 @@ template <typename T, int W> DEVICE void norm_grad(const gpu_norm_grad &a)
         for (int i = 0; i < W; i++)
             far_dw[column - step + i] = 0;
     if (first < a.columns)
-        load<W>((const T *)a.w + first, w);
+        load_weight<T, W>(a.w, a.offset, first, w);
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         columns_of_row<W> c = {};
         float rstd = a.rstd[row], mean;
@@ -218,7 +228,7 @@ template <typename T, int W> DEVICE void norm_narrow(const gpu_norm &a)
         return;
     if (first == 0)
         a.rstd[row] = rstd;
-    load<W>((const T *)a.w + first, w);
+    load_weight<T, W>(a.w, a.offset, first, w);
     write_row<T, W>(a, row, first, rstd, x, w);
 }
 
@@ -230,7 +240,7 @@ template <typename T, int W> DEVICE void norm_narrow_grad(const gpu_norm_grad &a
     float dw[W] = {0}, w[W] = {0};
 
     if (first < a.columns)
-        load<W>((const T *)a.w + first, w);
+        load_weight<T, W>(a.w, a.offset, first, w);
     for (int64_t begin = (int64_t)blockIdx.x * groups; begin < a.rows;
          begin += (int64_t)gridDim.x * groups) {
         int64_t row = begin + threadIdx.x / lanes;

@@ -79,7 +79,8 @@ DEVICE void rotate(const gpu_rope &a, const T *x, T *y, double position, int64_t
         double turns = position * a.turns[pair + i];
 
         sincospif((float)(2 * (turns - rint(turns))), &s[i], &c[i]);
-        s[i] = a.inverse ? -s[i] : s[i];
+        s[i] *= a.inverse ? -a.magnitude : a.magnitude;
+        c[i] *= a.magnitude;
     }
     x += at;
     y += at;
@@ -87,8 +88,10 @@ DEVICE void rotate(const gpu_rope &a, const T *x, T *y, double position, int64_t
         turn_heads<T, W, NEIGHBOURS>(a, x, y, head, c, s);
 }
 
+/* at: among the features that are not rotated */
 template <typename T, int W> DEVICE void copy(const gpu_rope &a, const T *x, T *y, int64_t at)
 {
+    at += at < a.unrotated ? 0 : 2 * a.pairs;
     for (int head = (int)blockIdx.y; head < a.heads; head += (int)gridDim.y)
         *(vector<T, W> *)(y + head * a.y_stride[2] + at) =
             *(const vector<T, W> *)(x + head * a.x_stride[2] + at);

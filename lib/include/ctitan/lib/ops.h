@@ -129,13 +129,21 @@ CT_API void ct_linears(struct ct_builder *b, const char *const *names, struct ct
 CT_API struct ct_value *ct_bias(struct ct_builder *b, const char *name, struct ct_value *x,
                                 struct ct_value *row);
 
-struct ct_rms_norm { /* and of add_rms_norm and rms_norm_plain */
+struct ct_rms_norm { /* and of add_rms_norm and rms_norm_plain, which has no offset */
     double eps;
+    double offset; /* added to w, in float32 */
+};
+struct ct_rms_norm_grad {
+    double offset;
 };
 /* x[.., k] * rsqrt(mean(x^2) + eps) * w[k]; the inner arithmetic is float32 (Zhang and Sennrich
    2019) */
 CT_API struct ct_value *ct_rms_norm(struct ct_builder *b, const char *name, struct ct_value *x,
                                     struct ct_value *w, double eps);
+/* The same times offset + w[k]: of Gemma's norms, whose w is near 0, the offset is 1. */
+CT_API struct ct_value *ct_rms_norm_offset(struct ct_builder *b, const char *name,
+                                           struct ct_value *x, struct ct_value *w, double eps,
+                                           double offset);
 /* The same without w. */
 CT_API struct ct_value *ct_rms_norm_plain(struct ct_builder *b, const char *name,
                                           struct ct_value *x, double eps);
@@ -154,7 +162,7 @@ CT_API struct ct_value *ct_add_rms_norm(struct ct_builder *b, const char *name, 
  * Rotary embedding on x[b, t, h, d] (Su et al. 2021). Pairs of features are rotated: i and i + d/2,
  * as Hugging Face does, or 2i and 2i + 1. positions int32 [b, t], or NULL for 0, 1, 2, .. along t.
  * With factor > 1, low frequencies are divided by it, as in Llama 3.1, or as in YaRN (Peng et al.
- * 2023).
+ * 2023), or all of them (linear). Of LongRoPE (Ding et al. 2024), each has a divisor of its own.
  */
 struct ct_rope {
     double theta;
@@ -165,15 +173,23 @@ struct ct_rope {
     enum ct_rope_scaling {
         CT_ROPE_LLAMA3, /* by low_freq_factor and high_freq_factor */
         CT_ROPE_YARN,   /* by beta_fast and beta_slow */
+        CT_ROPE_LINEAR, /* all alike */
+        CT_ROPE_LONG,   /* by divisors, and not by factor */
     } scaling;
     int64_t first;               /* features of a head before this one are copied, not rotated */
+    int64_t rotated;             /* so many from it on are rotated, the rest copied; 0: all */
     double beta_fast, beta_slow; /* 0: 32 and 1 */
-    bool fractional; /* yarn: pairs are kept up to one that is a real number, and stretched fully
+    bool fractional;  /* yarn: pairs are kept up to one that is a real number, and stretched fully
                         from one; else these are rounded, away from each other */
-    /* Of config.json, and no attributes: the model applies them to attention's scale. 0: it has
-       none. */
+    double magnitude; /* cosines and sines are multiplied by it; 0: 1 */
+    const char *divisors; /* longrope: of each pair, "1:1.5:4" */
+    /* Of config.json, and no attributes: the model applies them. 0: it has none. */
     double mscale_all_dim;
-    double amplitude; /* by what YaRN multiplies cosines and sines */
+    double amplitude; /* by what YaRN and LongRoPE multiply cosines and sines */
+    double partial;   /* share of a head's features that is rotated; 0: all */
+    struct ct_rope_long {
+        const char *near, *far; /* divisors for contexts up to the original one, and beyond */
+    } longrope;
 };
 CT_API struct ct_value *ct_rope(struct ct_builder *b, const char *name, struct ct_value *x,
                                 struct ct_value *positions, const struct ct_rope *rope);
