@@ -12,14 +12,14 @@ for plugin in "$build"/plugins/*/*.so "$build"/models/*/*.so; do
         arguments=(--with bytes --set "text.path=$source/LICENSE,$source/README.md" --set text.weights=1,2
             --set text.split=line --set text.validation_fraction=0.1) ;;
     tokens) arguments=(--set "tokens.path=$scratch/tokens") ;;
-    bpe) arguments=(--set "bpe.path=$source/tests/data/bpe/tokenizer.json") ;;
+    bpe) arguments=(--set "bpe.path=$source/tests/bpe/tokenizer.json") ;;
     offload) arguments=(--set "cpu.offload_folder=$scratch") ;;
     ep) arguments=(--with qwen3_moe) ;;
     float8) arguments=(--tolerance 0.01 --mesh-tolerance 0.01) ;; # 8-bit products
     lora) arguments=(--tolerance 1) ;; # trains other parameters
     freeze) arguments=(--set "freeze.trains=layers.*" --tolerance 1) ;;
     describe) arguments=(--set "describe.file=$scratch/machine") ;;
-    cpu | cuda | mpi) arguments=(--allow-untried) ;; # tests/conformance has their kernels, tests/comm mpirun
+    cpu | cuda | mpi) arguments=(--allow-untried) ;; # tests/conformance has their kernels, tests/mpi mpirun
     *) arguments=() ;;
     esac
     if "$ctitan" check "$plugin" "${arguments[@]}" >"$scratch/log" 2>&1; then

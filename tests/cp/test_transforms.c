@@ -6,7 +6,6 @@
 #include <ctitan/lib/app/verify.h>
 
 #include "plugin_under_test.h"
-#undef assert_message
 #include "support.h"
 
 static const struct ct_plugin *plugin;

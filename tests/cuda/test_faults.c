@@ -3,7 +3,7 @@
  * takes memory that a machine gives in no other way, and what it forgets with memory that it
  * returns. Runs on the simulated device.
  */
-#include "../plugin_under_test.h"
+#include "plugin_under_test.h"
 
 #include <ctitan/lib/text.h>
 #include <ctitan/core_ops.h>

@@ -3,7 +3,7 @@
  * scales and casts to the last bit, on the reference device and on the CPU; products up to the
  * order of sums.
  */
-#include "../plugin_under_test.h"
+#include "plugin_under_test.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -2,7 +2,6 @@
  * Freezing: what the transform leaves of a backward.
  */
 #include "plugin_under_test.h"
-#undef assert_message
 #include "support.h"
 
 #include <ctitan/lib/app/verify.h>

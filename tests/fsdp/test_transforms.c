@@ -3,7 +3,6 @@
  * for the backward, ahead of their use, a unit's as one; and what joins no bucket.
  */
 #include "plugin_under_test.h"
-#undef assert_message
 #include "support.h"
 
 #include <ctitan/lib/text.h>

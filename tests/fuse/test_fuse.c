@@ -7,7 +7,6 @@
  * DEVICE: code that this device's own compiler makes, for some ops or all.
  */
 #include "plugin_under_test.h"
-#undef assert_message
 #include <glob.h>
 #include <sys/stat.h>
 #include <unistd.h>

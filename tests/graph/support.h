@@ -6,24 +6,13 @@
 #define GRAPH_TEST_SUPPORT_H
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "assertions.h"
 
-#include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/pass.h>
 #include <ctitan/program.h>
-
-#define assert_message(part)                                                                       \
-    do {                                                                                           \
-        if (!strstr(ct_error_message(), part))                                                     \
-            fail_msg("\"%s\" is not in \"%s\"", part, ct_error_message());                         \
-    } while (0)
 
 /* rc must be 0; else the test fails with the failure's message. */
 #define assert_ok(rc)                                                                              \

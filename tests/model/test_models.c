@@ -7,7 +7,7 @@
 #include <ctitan/lib/app/verify.h>
 #include <ctitan/recipe.h>
 
-#include "../plugin_under_test.h"
+#include "plugin_under_test.h"
 
 static const struct ct_model_ops *ops_of(const char *name)
 {

@@ -4,7 +4,6 @@
  */
 #include "plugin_ops.h"
 #include "plugin_under_test.h"
-#undef assert_message
 #include <ctitan/lib/app/reference.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/train.h>

@@ -3,7 +3,6 @@
  * crosses a split, what is handed on, tied parameters, and what is refused.
  */
 #include "plugin_under_test.h"
-#undef assert_message
 #include "support.h"
 
 #include <ctitan/lib/text.h>

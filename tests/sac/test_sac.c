@@ -3,7 +3,6 @@
  * computes the same to the last bit; that memory and FLOPs are what they should be.
  */
 #include "plugin_under_test.h"
-#undef assert_message
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/app/verify.h>

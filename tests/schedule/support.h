@@ -2,7 +2,7 @@
 #ifndef SUPPORT_H
 #define SUPPORT_H
 
-#include "../plugin_under_test.h"
+#include "plugin_under_test.h"
 
 #include <ctitan/lib/pipeline.h>
 

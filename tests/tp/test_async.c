@@ -3,7 +3,7 @@
  * others do not; and that, in the program, chunks are exchanged beside products.
  */
 #include "plugin_under_test.h"
-#undef assert_message
+
 #include <ctitan/core_ops.h>
 #include <ctitan/device/device.h>
 #include <ctitan/lib/text.h>

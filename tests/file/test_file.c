@@ -1,0 +1,206 @@
+#include "assertions.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ctitan/lib/file.h>
+
+static char folder[] = "/tmp/ctitan-file-XXXXXX";
+
+static const char *in(struct ct_arena *arena, const char *name)
+{
+    return ct_arena_printf(arena, "%s/%s", folder, name);
+}
+
+static int entries(const char *path)
+{
+    DIR *dir = opendir(path);
+    int count = 0;
+
+    assert_non_null(dir);
+    for (struct dirent *e; (e = readdir(dir));)
+        count += *e->d_name != '.';
+    closedir(dir);
+    return count;
+}
+
+static void what_is_written_is_read(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *path = in(&arena, "a/b/c.txt");
+    char *text;
+    size_t size;
+
+    (void)state;
+    assert_int_equal(ct_file_write(path, "hello\0!", 7), 0);
+    assert_int_equal(ct_file_read(&arena, path, 7, &text, &size), 0);
+    assert_int_equal(size, 7);
+    assert_memory_equal(text, "hello\0!", 8);
+    assert_int_equal(ct_file_write(path, "", 0), 0);
+    assert_int_equal(ct_file_read(&arena, path, 0, &text, &size), 0);
+    assert_int_equal(size, 0);
+    assert_int_equal(entries(in(&arena, "a/b")), 1);
+    ct_arena_finish(&arena);
+}
+
+static void what_is_written_is_mapped(void **state)
+{
+    struct ct_arena arena = {0};
+    const void *base;
+    size_t size;
+
+    (void)state;
+    assert_int_equal(ct_file_write(in(&arena, "mapped"), "hello", 5), 0);
+    assert_int_equal(ct_file_map(in(&arena, "mapped"), &base, &size), 0);
+    assert_int_equal(size, 5);
+    assert_memory_equal(base, "hello", 5);
+    ct_file_unmap(base, size);
+    assert_int_equal(ct_file_write(in(&arena, "mapped"), "", 0), 0);
+    assert_int_equal(ct_file_map(in(&arena, "mapped"), &base, &size), 0);
+    assert_null(base);
+    assert_int_equal(size, 0);
+    ct_file_unmap(base, size);
+    assert_fails(ct_file_map(in(&arena, "none"), &base, &size), CT_ENOENT, "none");
+    assert_fails(ct_file_map(folder, &base, &size), CT_ECONFIG, "is not a regular file");
+    assert_int_equal(unlink(in(&arena, "mapped")), 0);
+    ct_arena_finish(&arena);
+}
+
+static void a_folder_is_removed_but_not_what_its_links_lead_to(void **state)
+{
+    struct ct_arena arena = {0};
+
+    (void)state;
+    assert_int_equal(ct_file_write(in(&arena, "kept/file"), "", 0), 0);
+    assert_int_equal(ct_file_write(in(&arena, "gone/below/file"), "", 0), 0);
+    assert_int_equal(symlink(in(&arena, "kept"), in(&arena, "gone/link")), 0);
+    assert_int_equal(ct_file_remove_folder(in(&arena, "gone")), 0);
+    assert_int_not_equal(access(in(&arena, "gone"), F_OK), 0);
+    assert_int_equal(access(in(&arena, "kept/file"), F_OK), 0);
+    assert_int_equal(ct_file_remove_folder(in(&arena, "gone")), 0);
+    assert_int_equal(ct_file_remove_folder(in(&arena, "kept")), 0);
+    ct_arena_finish(&arena);
+}
+
+static void failures_leave_nothing_behind(void **state)
+{
+    struct ct_arena arena = {0};
+    const void *mapped;
+    char *text;
+    size_t size;
+
+    (void)state;
+    assert_fails(ct_file_read(&arena, in(&arena, "none"), 9, &text, &size), CT_ENOENT, "none");
+    assert_fails(ct_file_read(&arena, folder, 9, &text, &size), CT_EINVAL, "is not a regular file");
+    assert_int_equal(mkfifo(in(&arena, "pipe"), 0600), 0); /* which nobody writes to */
+    assert_fails(ct_file_read(&arena, in(&arena, "pipe"), 9, &text, &size), CT_EINVAL, "regular");
+    assert_fails(ct_file_map(in(&arena, "pipe"), &mapped, &size), CT_ECONFIG, "regular");
+    unlink(in(&arena, "pipe"));
+    assert_int_equal(ct_file_write(in(&arena, "big"), "123456789", 9), 0);
+    assert_fails(ct_file_read(&arena, in(&arena, "big"), 8, &text, &size), CT_EINVAL, "at most 8");
+    assert_int_equal(ct_file_make_folder(in(&arena, "taken")), 0);
+    assert_int_equal(ct_file_make_folder(in(&arena, "taken")), 0);
+    assert_fails(ct_file_write(in(&arena, "taken"), "x", 1), CT_EIO, "taken");
+    assert_fails(ct_file_make_folder(in(&arena, "big")), CT_EIO, "is not a folder");
+    assert_fails(ct_file_make_folder(""), CT_EINVAL, "is empty");
+    assert_fails(ct_file_make_folder(in(&arena, "big/inside")), CT_EIO, "cannot create the folder");
+    assert_fails(ct_file_write(in(&arena, "big/inside"), "x", 1), CT_EIO, "big");
+    assert_int_equal(entries(folder), 3);
+    ct_arena_finish(&arena);
+}
+
+static int make(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int clean(void **state)
+{
+    char command[64];
+
+    (void)state;
+    snprintf(command, sizeof(command), "rm -rf %s", folder);
+    return system(command);
+}
+
+static void a_folder_is_renamed_where_there_is_none_with_files(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *from = in(&arena, "step.tmp"), *to = in(&arena, "step");
+
+    (void)state;
+    assert_int_equal(ct_file_write(in(&arena, "step.tmp/file"), "1", 1), 0);
+    assert_int_equal(ct_file_rename(from, to), 0);
+    assert_int_equal(entries(to), 1);
+    assert_int_equal(ct_file_make_folder(from), 0);
+    assert_int_equal(ct_file_rename(from, from), 0);
+    assert_fails(ct_file_rename(in(&arena, "nothing"), to), CT_EIO, "No such file");
+    assert_fails(ct_file_rename(from, to), CT_EIO, "not empty");
+    ct_arena_finish(&arena);
+}
+
+static void links_stay_and_what_they_lead_to_is_written(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *far = in(&arena, "links/far"), *near = in(&arena, "links/near");
+    char *text;
+    size_t size;
+
+    (void)state;
+    assert_int_equal(ct_file_make_folder(in(&arena, "links/deep")), 0);
+    assert_int_equal(symlink("deep/file", far), 0);
+    assert_int_equal(symlink(far, near), 0);
+    for (int i = 0; i < 2; i++) { /* that leads to nothing at first */
+        assert_int_equal(ct_file_write(near, "12", 2), 0);
+        assert_int_equal(ct_file_read(&arena, in(&arena, "links/deep/file"), 2, &text, &size), 0);
+        assert_int_equal(entries(in(&arena, "links")), 3);
+        assert_int_equal(entries(in(&arena, "links/deep")), 1);
+    }
+    assert_int_equal(readlink(near, (char[8]){0}, 8), 8);
+    assert_int_equal(symlink("loop", in(&arena, "links/loop")), 0);
+    assert_fails(ct_file_write(in(&arena, "links/loop"), "1", 1), CT_EIO, "symbolic links");
+    ct_arena_finish(&arena);
+}
+
+static void devices_and_pipes_are_written_in_place(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *pipe = in(&arena, "pipe"), *null = in(&arena, "null");
+    struct stat st;
+    char got[4];
+    int from;
+
+    (void)state;
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    from = open(pipe, O_RDONLY | O_NONBLOCK);
+    assert_int_equal(ct_file_write(pipe, "1234", 4), 0);
+    assert_int_equal(read(from, got, sizeof(got)), 4);
+    close(from);
+    assert_int_equal(stat(pipe, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    assert_int_equal(symlink("/dev/null", null), 0);
+    assert_int_equal(ct_file_write(null, "1234", 4), 0);
+    assert_int_equal(stat(null, &st), 0);
+    assert_true(S_ISCHR(st.st_mode));
+    assert_fails(ct_file_write("/dev/full", "1234", 4), CT_EIO, "/dev/full: No space");
+    ct_arena_finish(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(what_is_written_is_mapped),
+        cmocka_unit_test(a_folder_is_removed_but_not_what_its_links_lead_to),
+        cmocka_unit_test(failures_leave_nothing_behind),
+        cmocka_unit_test(a_folder_is_renamed_where_there_is_none_with_files),
+        cmocka_unit_test(links_stay_and_what_they_lead_to_is_written),
+        cmocka_unit_test(devices_and_pipes_are_written_in_place),
+    };
+
+    return cmocka_run_group_tests(tests, make, clean);
+}

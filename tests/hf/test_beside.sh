@@ -1,0 +1,96 @@
+#!/bin/sh
+# test_beside.sh CTITAN FOLDER..: folders that transformers' save_pretrained wrote (tests/hf/make.py)
+# train, generate, and come back complete: from save_to, from a checkpoint whose source is gone, and
+# through an imported checkpoint. All files are the same but the weights, and so is config.json.
+set -eu
+
+ctitan=$1
+shift
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# is_complete FOLDER: it has all that the source has.
+is_complete() {
+    diff -r -x model.safetensors -x config.json "$source" "$1"
+    [ -s "$1/model.safetensors" ]
+    # A width that null stands for is written as a number.
+    sed -e 's/"n_inner": null/"n_inner": 64/' "$source/config.json" > "$work/expected.json"
+    tr -d '\n ' < "$work/expected.json" > "$work/expected"
+    tr -d '\n ' < "$1/config.json" | diff "$work/expected" -
+}
+
+# recipe MODEL FOLDER [LINE]
+recipe() {
+    cat > "$work/recipe.ini" <<END
+[job]
+dump_folder = $work/run
+[plugins]
+load = cpu, $1, text, bytes, adamw, ckpt
+[model]
+name = $1
+init_from = $2
+save_to = $work/run/model
+[training]
+seq_len = 32
+local_batch_size = 1
+steps = 2
+dtype = bfloat16
+[text]
+path = $0
+cache = none
+END
+}
+
+for source; do
+    model=$(basename "$source")
+    rm -rf "${work:?}"/*
+    cp -r "$source" "$work/source"
+    chmod -R u+w "$work/source"
+    echo hidden > "$work/source/.gitattributes"
+    echo state > "$work/source/optimizer.pt"
+    mkdir "$work/source/original"
+    recipe "$model" "$work/source"
+    "$ctitan" train "$work/recipe.ini" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+    "$ctitan" generate "$work/recipe.ini" --prompt 'The quick' --tokens 3 > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+    rm -rf "$work/source"
+    is_complete "$work/run/model"
+    "$ctitan" export "$work/run" "$work/exported" > /dev/null
+    is_complete "$work/exported"
+    "$ctitan" import "$work/exported" "$work/imported" > /dev/null
+    "$ctitan" export "$work/imported" "$work/again" > /dev/null
+    is_complete "$work/again"
+    echo "$model: complete"
+done
+
+# The dtype is that of the weights that are written.
+"$ctitan" export "$work/run" "$work/wide" --dtype float32 > /dev/null
+grep -q '"dtype": "float32"' "$work/wide/config.json"
+
+# Numbers that a dtype cannot hold are not written in it: 99840 and 70144, but 65280, are beyond float16.
+rm -rf "$work/large"
+mkdir "$work/large"
+cp "$work/exported/config.json" "$work/large"
+{ head -c -6 "$work/exported/model.safetensors" && printf '\303\107\211\107\177\107'; } > "$work/large/model.safetensors"
+"$ctitan" import "$work/large" "$work/large_checkpoint" > /dev/null
+status=0
+"$ctitan" export "$work/large_checkpoint" "$work/narrow" --dtype float16 2> "$work/log" || status=$?
+[ $status = 2 ] || { cat "$work/log"; exit 1; }
+grep -q '\(model.norm\|lm_head\).weight: 2 of [0-9]* values are beyond float16, the largest 99840: set --dtype bfloat16 or float32' "$work/log"
+[ ! -e "$work/narrow/model.safetensors" ]
+"$ctitan" export "$work/large_checkpoint" "$work/narrow" --dtype float32 > /dev/null
+
+# A small file of a checkpoint that is damaged is not written.
+echo ' ' >> "$work/run/checkpoint/step-2/hf/tokenizer.json"
+! "$ctitan" export "$work/run" "$work/damaged" 2> "$work/log"
+grep -q 'hf/tokenizer.json: its checksum is wrong' "$work/log"
+! "$ctitan" ckpt verify "$work/run" > "$work/log" 2>&1
+grep -q 'damaged: .*hf/tokenizer.json' "$work/log"
+
+# A model from random weights has the ids of its tokenizer.
+recipe llama ""
+rm -rf "$work/run"
+"$ctitan" train "$work/recipe.ini" --set llama.dim=16 --set llama.n_layers=1 --set llama.n_heads=2 --set llama.vocab_size=320 \
+    > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+grep -q '"bos_token_id": 256' "$work/run/model/config.json"
+grep -q '"eos_token_id": 257' "$work/run/model/config.json"
+grep -q '"dtype": "bfloat16"' "$work/run/model/config.json"
