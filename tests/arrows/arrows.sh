@@ -8,7 +8,8 @@
 #   5  The core's code names no technique and no model.
 #   6  The core's code names no op but its own, and recognises none by its name.
 #   7  Only lib/json reads JSON with jansson's own functions.
-#   8  Each folder of core, lib, plugins and models has a suite of its name or a row in tests/places, which names tests that are there.
+#   8  Each folder of core, lib, plugins and models has a suite of its name or a row in tests/places. It and tests/slow
+#      name tests that are there.
 set -uo pipefail
 cd "$1" || exit
 build=$2
@@ -140,9 +141,12 @@ check_places() {
             awk -v path="$folder" '!/^#/ && $1 ~ "/" && index(path, $1) == 1 { found = 1 } END { exit !found }' tests/places ||
             echo "$folder has no suite of its name, and tests/places no row for it"
     done
-    comm -13 <(echo "$tests") <(sed -e '/^#/d' -e 's/^[^ ]* *//' tests/places | tr ';' '\n' | sed 's/^ *//;s/ *$//' | sort -u) |
+    comm -13 <(echo "$tests") <({
+        sed -e '/^#/d' -e 's/^[^ ]* *//' tests/places | tr ';' '\n' | sed 's/^ *//;s/ *$//'
+        sed -e '/^#/d' -e 's/^[0-9]* *//' tests/slow
+    } | sort -u) |
         grep -vE 'cuda|nccl|mpi' | # a build may lack these
-        sed 's/^/tests\/places names a test that is not there: /'
+        sed 's/^/tests\/places or tests\/slow names a test that is not there: /'
 }
 
 check_json() {
