@@ -10,6 +10,7 @@
 #include <ctitan/model.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/lib/outlet.h>
 
 #include "cli.h"
 
@@ -183,7 +184,10 @@ static int run_program(int argc, char **argv)
         rc = run_verb(argc - 1, argv + 1);
     log_finish();
     if (rc < 0)
-        fprintf(stderr, "ctitan: %s\n", *ct_error_message() ? ct_error_message() : ct_strerror(rc));
+        ct_outlet_print(STDERR_FILENO, "ctitan: %s\n",
+                        *ct_error_message() ? ct_error_message() : ct_strerror(rc));
+    ct_outlet_flush(STDOUT_FILENO);
+    ct_outlet_flush(STDERR_FILENO);
     return exit_status(rc);
 }
 

@@ -4,6 +4,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <ctitan/lib/outlet.h>
+
 #include "cli.h"
 
 static bool terminal;        /* stderr is a terminal */
@@ -12,7 +14,7 @@ static bool status_is_shown; /* the cursor is after a progress line */
 static void erase_status(void)
 {
     if (status_is_shown)
-        fputs("\r\033[K", stderr);
+        ct_outlet_print(STDERR_FILENO, "\r\033[K");
     status_is_shown = false;
 }
 
@@ -41,16 +43,15 @@ static void write_line(enum ct_log_level level, const char *line, void *context)
         return;
     erase_status();
     if (level == CT_LOG_STATUS) {
-        fprintf(stderr, "%s", line);
+        ct_outlet_print(STDERR_FILENO, "%s", line);
         status_is_shown = true;
-        fflush(stderr);
         return;
     }
     gettimeofday(&now, NULL);
     localtime_r(&now.tv_sec, &local);
     strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &local);
-    fprintf(stderr, "[ctitan] %s,%03d - root - %s - %s\n", when, (int)(now.tv_usec / 1000),
-            level_name(level), line);
+    ct_outlet_print(STDERR_FILENO, "[ctitan] %s,%03d - root - %s - %s\n", when,
+                    (int)(now.tv_usec / 1000), level_name(level), line);
 }
 
 void log_to_terminal(enum ct_log_level level)
@@ -62,5 +63,4 @@ void log_to_terminal(enum ct_log_level level)
 void log_finish(void)
 {
     erase_status();
-    fflush(stderr);
 }

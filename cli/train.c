@@ -10,6 +10,7 @@
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/launch.h>
+#include <ctitan/lib/outlet.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/train.h>
@@ -68,10 +69,11 @@ static void interrupt(int number)
         "\nctitan: the run ends after a step; interrupt again to end it at once\n";
 
     interrupted = number;
+    ct_outlet_hurry();
     run_interrupted(number);
     call_former(number);
-    if (running->rank == 0 && write(STDERR_FILENO, said, sizeof(said) - 1) < 0)
-        return;
+    if (running->rank == 0)
+        ct_outlet_interject(STDERR_FILENO, said, sizeof(said) - 1);
 }
 
 /* SIGTERM also comes from a launcher that ends the ranks because one has failed, so a job with

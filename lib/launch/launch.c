@@ -1,9 +1,10 @@
 /*
  * The launcher: starts ranks, relays their output, and ends them together.
  *
- * One loop polls the pipes, a signalfd and the time. Each rank leads its own process group. A
- * signal thus also reaches the processes that it started, and a Ctrl-C reaches it once, through us.
- * The kernel kills a rank when its launcher dies.
+ * One loop polls the pipes, a signalfd and the time. It never waits for whoever reads its output:
+ * the outlets hold a part of that, and while they are full, the pipes wait. Each rank leads its own
+ * process group. A signal thus also reaches the processes that it started, and a Ctrl-C reaches it
+ * once, through us. The kernel kills a rank when its launcher dies.
  *
  * Ranks that fail for the same reason print the same message, which is relayed once. A rank that
  * fails because another one did says so by its exit status, so the cause is named, whichever ends
@@ -11,6 +12,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,6 +26,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/launch.h>
+#include <ctitan/lib/outlet.h>
 
 #define LINE 4096
 #define LAST 400 /* characters kept of a rank's last line */
@@ -74,22 +77,6 @@ static double now(void)
 
 /* ---- output ---- */
 
-static void write_all(int fd, const char *data, size_t bytes)
-{
-    while (bytes) {
-        ssize_t n = write(fd, data, bytes);
-
-        if (n < 0 && errno == EAGAIN)
-            poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
-        else if (n < 0 && errno != EINTR)
-            return;
-        if (n > 0) {
-            data += n;
-            bytes -= (size_t)n;
-        }
-    }
-}
-
 /* Keep the last line that is not blank. */
 static void keep_last(struct rank *r, const char *line, size_t length)
 {
@@ -132,7 +119,7 @@ static void end_line(struct launcher *l, struct rank *r, struct stream *s, size_
         n += length;
         if (whole[n - 1] != '\n')
             whole[n++] = '\n';
-        write_all(s->to, whole, n);
+        ct_outlet_write(s->to, whole, n);
     }
     s->used -= length;
     memmove(s->line, s->line + length, s->used);
@@ -158,7 +145,7 @@ static bool relay(struct launcher *l, struct rank *r, struct stream *s)
     if (n == 0)
         return false;
     if (s->raw)
-        write_all(s->to, s->line + s->used, (size_t)n);
+        ct_outlet_write(s->to, s->line + s->used, (size_t)n);
     s->used += (size_t)n;
     take_lines(l, r, s);
     return true;
@@ -332,6 +319,7 @@ static void take_signal(struct launcher *l)
         return;
     }
     l->received++;
+    ct_outlet_hurry();
     signal_all(l, l->received == 1 ? (int)info.ssi_signo : SIGKILL);
     schedule_end(l, now() + l->leave);
 }
@@ -350,23 +338,39 @@ static void end_in_time(struct launcher *l)
         signal_all(l, SIGKILL);
 }
 
-static int milliseconds_left(const struct launcher *l)
+static int milliseconds_left(const struct launcher *l, bool held)
 {
     double left = l->term > 0 ? l->term - now() : 3600;
 
+    left = held ? fmin(left, 0.1) : left; /* until an outlet has room, or nobody reads it */
     return left < 0.01 ? 10 : (int)(left * 1000) + 1;
+}
+
+/* A stream that fills a full outlet has to wait. */
+static struct pollfd input(const struct stream *s, bool *held)
+{
+    bool room = s->from < 0 || ct_outlet_has_room(s->to, 2 * LINE);
+
+    *held |= !room;
+    return (struct pollfd){.fd = room ? s->from : -1, .events = POLLIN};
 }
 
 static void turn(struct launcher *l)
 {
+    bool held = false;
     int n = 0;
 
     l->poll[n++] = (struct pollfd){.fd = l->signals, .events = POLLIN};
     for (int i = 0; i < l->count; i++) {
-        l->poll[n++] = (struct pollfd){.fd = l->ranks[i].out.from, .events = POLLIN};
-        l->poll[n++] = (struct pollfd){.fd = l->ranks[i].err.from, .events = POLLIN};
+        l->poll[n++] = input(&l->ranks[i].out, &held);
+        l->poll[n++] = input(&l->ranks[i].err, &held);
     }
-    poll(l->poll, (nfds_t)n, milliseconds_left(l));
+    l->poll[n++] = ct_outlet_poll(STDOUT_FILENO);
+    l->poll[n++] = ct_outlet_poll(STDERR_FILENO);
+    if (poll(l->poll, (nfds_t)n, milliseconds_left(l, held)) < 0)
+        return;
+    ct_outlet_push(STDOUT_FILENO);
+    ct_outlet_push(STDERR_FILENO);
     for (int i = 0; i < l->count; i++) {
         struct rank *r = &l->ranks[i];
 
@@ -475,7 +479,7 @@ int ct_launch(const struct ct_launch_request *request)
     if (request->ranks < 1)
         return ct_fail(CT_EINVAL, "%d ranks", request->ranks);
     l.ranks = calloc((size_t)l.count, sizeof(*l.ranks));
-    l.poll = calloc((size_t)l.count * 2 + 1, sizeof(*l.poll));
+    l.poll = calloc((size_t)l.count * 2 + 3, sizeof(*l.poll));
     if (!l.ranks || !l.poll) {
         free(l.ranks);
         free(l.poll);

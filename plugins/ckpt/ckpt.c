@@ -12,11 +12,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/comm.h>
+#include <ctitan/lib/launch.h>
+#include <ctitan/lib/outlet.h>
 #include <ctitan/lib/state.h>
 #include <ctitan/lib/train.h>
 
@@ -70,13 +73,26 @@ static const struct ct_option options[] = {
                "How many times [training] non_finite = rewind may go back"),
     {0}};
 
+#define SAME_SIGNAL                                                                                \
+    1.0 /* seconds: a cluster may signal a launcher's ranks as well as the launcher */
+
 static volatile sig_atomic_t terminated; /* by SIGTERM */
+static volatile double first_signal;     /* when */
+static bool is_launched;                 /* the launcher kills after a second signal */
 static bool catches;                     /* SIGTERM */
 static struct sigaction former;          /* of SIGTERM; is called as well */
 
 static void on_sigterm(int number)
 {
+    if (terminated && ct_now() - first_signal > SAME_SIGNAL && !is_launched) {
+        signal(number, SIG_DFL);
+        raise(number); /* when this returns */
+        return;
+    }
+    if (!terminated)
+        first_signal = ct_now();
     terminated = true;
+    ct_outlet_hurry();
     /* Not one that is for a single signal, which would end the run as interrupted. */
     if (former.sa_handler != SIG_DFL && former.sa_handler != SIG_IGN &&
         !(former.sa_flags & (int)SA_RESETHAND))
@@ -223,6 +239,7 @@ static int ready(struct ct_run *run)
 
 static void step_begin(struct ct_run *run)
 {
+    is_launched = ct_launch_is_rank();
     if (!catches && !ckpt_config.load_only)
         catches = !sigaction(SIGTERM,
                              &(struct sigaction){.sa_handler = on_sigterm, .sa_flags = SA_RESTART},

@@ -45,6 +45,7 @@
 #include <ctitan/lib/mixture.h>
 #include <ctitan/lib/numa.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/lib/outlet.h>
 #include <ctitan/lib/patterns.h>
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/plugin.h>

@@ -21,6 +21,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/launch.h>
+#include <ctitan/lib/outlet.h>
 
 static double now(void)
 {
@@ -111,7 +112,9 @@ static int launch(int ranks, const char *act)
     int rc = ct_launch(&request);
 
     if (rc < 0)
-        fprintf(stderr, "%s\n", ct_error_message());
+        ct_outlet_print(STDERR_FILENO, "%s\n", ct_error_message());
+    ct_outlet_flush(STDOUT_FILENO);
+    ct_outlet_flush(STDERR_FILENO);
     return rc == CT_ECONFIG ? 2 : rc < 0;
 }
 

@@ -52,7 +52,8 @@ struct ct_launch_request {
  * if it is also the last line of another rank. SIGINT, SIGTERM and (unless it is ignored: nohup)
  * SIGHUP are passed on; a second signal kills. SIGQUIT is passed on each time: ranks with a flight
  * recorder answer it with a report and go on, others end. When a rank fails, the others get
- * `patience`, then SIGTERM, then SIGKILL. Ranks do not outlive this process, however it ends.
+ * `patience`, then SIGTERM, then SIGKILL. Ranks do not outlive this process, however it ends. Lines
+ * go through the outlets (outlet.h), which the program flushes at its end.
  *
  * 0 if all ranks returned 0. Otherwise the first failure, of those that did not follow from another
  * rank's if there is one: CT_ECONFIG if that rank returned 2, else CT_EPEER, with the rank, its
