@@ -125,13 +125,12 @@ static const struct ct_op_type *find_op(struct check *c, const char *name)
 {
     const struct ct_op_type *type = ct_op_find(name);
     const struct ct_plugin *plugin;
-    const char **names;
-    char path[PATH_MAX];
+    const char **names, *what = ct_arena_printf(&c->arena, "op:%s", name);
     size_t count = type ? 0 : ct_plugin_names(&c->arena, &names);
 
     for (size_t i = 0; !type && i < count; i++) {
-        if (ct_plugin_path(names[i], path, sizeof(path)) < 0 || !file_contains(path, name) ||
-            ct_plugin_open(path, &plugin) < 0)
+        if (ct_plugin_describe(names[i], &plugin) < 0 || !ct_plugin_has(plugin, what) ||
+            ct_plugin_find(names[i], &plugin) < 0)
             continue;
         for (const struct ct_offer *o = plugin->offers; !type && o->kind != CT_NOTHING; o++)
             if (o->kind == CT_OP && !strcmp(o->name, name) && ct_op_need(o->ops) == 0)

@@ -2,7 +2,6 @@
  * `ctitan check`: what a plugin declares: what it needs, the phase and the properties of
  * transforms, the events of hooks. Nothing of it is called here.
  */
-#include <limits.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -58,7 +57,6 @@ static bool is_given(struct check *c, const char *property)
     bool given = lists(core, property) || gives(c->plugin, property);
     const struct ct_plugin *plugin;
     const char **names;
-    char path[PATH_MAX];
     size_t count;
 
     for (size_t i = 0; !given && ct_transform_at(i); i++)
@@ -67,9 +65,7 @@ static bool is_given(struct check *c, const char *property)
         given = gives(ct_plugin_at(i), property);
     count = given ? 0 : ct_plugin_names(&c->arena, &names);
     for (size_t i = 0; !given && i < count; i++)
-        given = ct_plugin_path(names[i], path, sizeof(path)) == 0 &&
-                file_contains(path, property) && ct_plugin_open(path, &plugin) == 0 &&
-                gives(plugin, property);
+        given = ct_plugin_describe(names[i], &plugin) == 0 && gives(plugin, property);
     return given;
 }
 

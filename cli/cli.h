@@ -44,16 +44,25 @@ int verb_new(int argc, char **argv);
 void print_overview(FILE *out);
 
 struct ct_verb_ops;
-/* The verb called name that a plugin in the folders offers. NULL: none; `unusable` then says why a
-   plugin that may have it is empty or cannot be loaded. CT_ECONFIG: two plugins have it. Plugins
-   that cannot have it are not loaded. */
-int find_plugin_verb(const char *name, const struct ct_verb_ops **ops, char *unusable, size_t room);
-/* Whether a file contains name with a terminating 0: whether a plugin may offer it. */
-bool file_contains(const char *path, const char *name);
+/* A verb that a plugin offers. The plugin is not loaded: `ops` can be read, not called. */
+struct plugin_verb {
+    const char *name, *plugin;
+    const struct ct_verb_ops *ops;
+};
+struct plugin_verbs {
+    struct plugin_verb *verb;
+    size_t count;
+    size_t unreadable; /* plugins whose descriptor cannot be read; they may have others */
+};
+/* The verbs of all plugins in the folders, by plugin. */
+void find_plugin_verbs(struct ct_arena *arena, struct plugin_verbs *found);
+/* That called name, or NULL. CT_ECONFIG: two plugins have it. */
+int find_plugin_verb(const struct plugin_verbs *all, const char *name,
+                     const struct plugin_verb **verb);
+/* Load its plugin and run it. */
+int run_plugin_verb(const struct plugin_verb *verb, int argc, char **argv);
 /* Print "--man", the manual page, or "--bash", the completion. false: `which` is neither. */
 bool help_page(const char *which);
-/* A line for each verb that a plugin offers, as in the overview. */
-void print_plugin_verbs(FILE *out);
 
 /* Send log lines of this level and above to stderr. */
 void log_to_terminal(enum ct_log_level level);

@@ -94,7 +94,7 @@ static int help_plugin(const char *name)
     if (rc < 0)
         return name_nearest(name) < 0 ? CT_ECONFIG
                                       : ct_context(CT_ECONFIG, "no verb or section %s", name);
-    rc = ct_plugin_open(path, &plugin);
+    rc = ct_plugin_describe(path, &plugin);
     if (rc < 0)
         return rc;
     printf("[%s]: %s\nplugin %s %s, %s\n", plugin->name, plugin->summary, plugin->name,
@@ -121,21 +121,42 @@ static void list_plugins(void)
     ct_arena_finish(&arena);
 }
 
+static int print_plugin_verb(const struct plugin_verb *verb)
+{
+    printf("usage: ctitan %s %s\n\n%s: %s\n", verb->name, verb->ops->usage, verb->name,
+           verb->ops->summary);
+    if (strcmp(verb->name, verb->plugin) != 0)
+        return 0;
+    printf("\n");
+    return help_plugin(verb->plugin);
+}
+
 /* 1: help was shown; 0: no plugin has the verb. */
 static int help_plugin_verb(const char *name)
 {
-    const struct ct_verb_ops *ops;
-    char unusable[512], path[PATH_MAX];
-    int rc = find_plugin_verb(name, &ops, unusable, sizeof(unusable));
+    const struct plugin_verb *verb;
+    struct ct_arena arena = {0};
+    struct plugin_verbs all;
+    int rc;
 
-    if (rc < 0 || !ops)
-        return rc;
-    printf("usage: ctitan %s %s\n\n%s: %s\n", name, ops->usage, name, ops->summary);
-    if (ct_plugin_path(name, path, sizeof(path)) < 0) /* the verb's plugin has another name */
-        return 1;
-    printf("\n");
-    rc = help_plugin(name);
-    return rc < 0 ? rc : 1;
+    find_plugin_verbs(&arena, &all);
+    rc = find_plugin_verb(&all, name, &verb);
+    if (rc == 0 && verb)
+        rc = print_plugin_verb(verb) < 0 ? CT_EINVAL : 1;
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+static void print_plugin_verbs(FILE *out)
+{
+    struct ct_arena arena = {0};
+    struct plugin_verbs all;
+
+    find_plugin_verbs(&arena, &all);
+    for (size_t i = 0; i < all.count; i++)
+        fprintf(out, "  %-9s %s (plugin %s)\n", all.verb[i].name, all.verb[i].ops->summary,
+                all.verb[i].plugin);
+    ct_arena_finish(&arena);
 }
 
 /* A plugin may have the name of an op. */

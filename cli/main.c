@@ -70,7 +70,7 @@ const struct verb verbs[] = {
      "model|op|transform|optimizer|lr_schedule|data|tokenizer|schedule|axis|hook|device|"
      "compiler|communicator|order|verb NAME",
      "create a plugin that builds and passes its checks, to start from", verb_new},
-    {"plugins", "", "list all plugins, and why some cannot be loaded", verb_plugins},
+    {"plugins", "", "list all plugins, and what each offers", verb_plugins},
     {"help", "[VERB|SECTION|PLUGIN|--man|--bash]",
      "explain a verb, a section or a plugin; print the manual page, or the completion for bash",
      verb_help},
@@ -95,8 +95,8 @@ static const struct verb *find_verb(const char *name)
     return NULL;
 }
 
-/* unusable: why a plugin that may have it cannot be loaded. */
-static int unknown_verb(const char *name, const char *unusable)
+/* unreadable: plugins that may have it. */
+static int unknown_verb(const char *name, size_t unreadable)
 {
     const char *names[32], *near;
     size_t count = 0;
@@ -108,25 +108,29 @@ static int unknown_verb(const char *name, const char *unusable)
     near = ct_nearest(name, names, count);
     if (near)
         return ct_fail(CT_ECONFIG, "no verb %s; did you mean %s?", name, near);
-    if (*unusable)
+    if (unreadable)
         return ct_fail(CT_ECONFIG,
-                       "no verb %s; this plugin, which cannot be loaded, may have it: %s", name,
-                       unusable);
+                       "no verb %s; `ctitan help` lists them. %zu plugin%s, which may have it, "
+                       "cannot be read: `ctitan plugins` says why",
+                       name, unreadable, unreadable > 1 ? "s" : "");
     return ct_fail(CT_ECONFIG, "no verb %s; `ctitan help` lists them", name);
 }
 
 static int run_verb(int argc, char **argv)
 {
     const struct verb *verb = find_verb(argv[0]);
-    const struct ct_verb_ops *offered;
-    char unusable[512];
+    const struct plugin_verb *offered;
+    struct ct_arena arena = {0};
+    struct plugin_verbs all;
     int rc;
 
     if (verb)
         return verb->run(argc, argv);
-    rc = find_plugin_verb(argv[0], &offered, unusable, sizeof(unusable));
+    find_plugin_verbs(&arena, &all);
+    rc = find_plugin_verb(&all, argv[0], &offered);
     if (rc == 0)
-        rc = offered ? offered->run(argc, argv) : unknown_verb(argv[0], unusable);
+        rc = offered ? run_plugin_verb(offered, argc, argv) : unknown_verb(argv[0], all.unreadable);
+    ct_arena_finish(&arena);
     return rc;
 }
 

@@ -47,7 +47,7 @@ static void add_plugin(struct tables *t, const struct ct_plugin *plugin)
     }
 }
 
-/* Plugins that cannot be opened are left out. */
+/* Plugins that cannot be read are left out. */
 static void collect(struct tables *t)
 {
     const struct ct_plugin *plugin;
@@ -62,7 +62,7 @@ static void collect(struct tables *t)
         append(t, &t->sections, (struct entry){s->name, NULL, s->summary, s->options});
     }
     for (size_t i = 0; i < count; i++)
-        if (ct_plugin_find(names[i], &plugin) == 0)
+        if (ct_plugin_describe(names[i], &plugin) == 0)
             add_plugin(t, plugin);
 }
 

@@ -40,7 +40,7 @@ int verb_plugins(int argc, char **argv)
         return ct_fail(CT_ECONFIG, "plugins takes no argument, but got %s", argv[1]);
     count = ct_plugin_names(&arena, &names);
     for (size_t i = 0; i < count; i++) {
-        if (ct_plugin_find(names[i], &plugin) == 0)
+        if (ct_plugin_describe(names[i], &plugin) == 0)
             print_plugin(names[i], plugin);
         else
             printf("%-14s %-8s %s\n", names[i], "unusable", ct_error_message());

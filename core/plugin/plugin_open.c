@@ -133,16 +133,12 @@ static void *load(const char *path)
     return dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
-/* Set *plugin to the exported struct, in the layout of this build. */
-static int take(const struct ct_plugin *exported, const char *path, const struct ct_plugin **plugin)
+int ct_plugin_convert(const struct ct_plugin *exported, const char *path,
+                      const struct ct_plugin **plugin)
 {
     struct ct_plugin *p;
-    int rc;
+    int rc = check_abi(&exported->abi);
 
-    *plugin = find_opened(exported);
-    if (*plugin)
-        return 0;
-    rc = check_abi(&exported->abi);
     if (rc < 0)
         return rc;
     p = ct_arena_new(&arena, struct ct_plugin);
@@ -151,11 +147,23 @@ static int take(const struct ct_plugin *exported, const char *path, const struct
     if (rc == 0)
         rc = ct_plugin_widen(p, &arena);
     rc = rc < 0 ? rc : ct_diagnostics()->plugin(p);
-    if (rc < 0)
-        return rc;
-    remember(exported, p);
-    *plugin = p;
-    return 0;
+    if (rc == 0)
+        *plugin = p;
+    return rc;
+}
+
+/* Set *plugin to the exported struct, in the layout of this build. */
+static int take(const struct ct_plugin *exported, const char *path, const struct ct_plugin **plugin)
+{
+    int rc;
+
+    *plugin = find_opened(exported);
+    if (*plugin)
+        return 0;
+    rc = ct_plugin_convert(exported, path, plugin);
+    if (rc == 0)
+        remember(exported, *plugin);
+    return rc;
 }
 
 int ct_plugin_open(const char *path, const struct ct_plugin **plugin)

@@ -7,15 +7,14 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/plugin.h>
 
-/* The plugins in the folders that are, or offer, what. It loads them, as the caller is about to
-   fail anyway. Returns their number. */
+/* The plugins in the folders that are, or offer, what. Returns their number. */
 static size_t providers(struct ct_arena *scratch, const char *what, const char ***names)
 {
     size_t count = ct_plugin_names(scratch, names), kept = 0;
     const struct ct_plugin *p;
 
     for (size_t i = 0; i < count; i++) {
-        if (ct_plugin_find((*names)[i], &p) == 0 && ct_plugin_has(p, what))
+        if (ct_plugin_describe((*names)[i], &p) == 0 && ct_plugin_has(p, what))
             (*names)[kept++] = (*names)[i];
     }
     return kept;

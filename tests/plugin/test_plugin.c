@@ -8,8 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <ctitan/lib/file.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/plugin.h>
+#include <ctitan/model.h>
 
 static const char *folder;
 
@@ -104,6 +106,146 @@ static void a_file_that_is_no_library_is_refused(void **state)
     assert_fails(ct_plugin_open(path, &plugin), CT_ENOENT, path);
     assert_null(strstr(strstr(ct_error_message(), path) + 1, path)); /* said once */
     unlink(path);
+}
+
+/* ---- descriptors of plugins that are not loaded ---- */
+
+static void assert_same_text(const char *a, const char *b)
+{
+    assert_int_equal(!a, !b);
+    if (a)
+        assert_string_equal(a, b);
+}
+
+static void assert_same_options(const struct ct_option *a, const struct ct_option *b)
+{
+    assert_int_equal(!a, !b);
+    for (; a && b->name; a++, b++) {
+        assert_same_text(a->name, b->name);
+        assert_same_text(a->fallback, b->fallback);
+        assert_same_text(a->doc, b->doc);
+        assert_same_text(a->choices, b->choices);
+        assert_int_equal(a->type, b->type);
+        assert_true(a->min == b->min && a->max == b->max);
+    }
+    assert_true(!a || !a->name);
+}
+
+/* Every plugin that loads is described as it describes itself. */
+static void descriptors_are_read_without_loading(void **state)
+{
+    const struct ct_plugin *opened, *described;
+    struct ct_arena arena = {0};
+    const char **names;
+    size_t count = ct_plugin_names(&arena, &names), compared = 0;
+
+    (void)state;
+    for (size_t i = 0; i < count; i++) {
+        const struct ct_offer *a, *b;
+
+        if (ct_plugin_find(names[i], &opened) < 0)
+            continue;
+        assert_int_equal(ct_plugin_describe(names[i], &described), 0);
+        assert_ptr_not_equal(opened->offers, described->offers);
+        assert_same_text(described->name, opened->name);
+        assert_same_text(described->version, opened->version);
+        assert_same_text(described->summary, opened->summary);
+        assert_same_options(described->options, opened->options);
+        for (a = described->offers, b = opened->offers; b->kind != CT_NOTHING; a++, b++) {
+            assert_int_equal(a->kind, b->kind);
+            assert_same_text(a->name, b->name);
+            assert_int_equal(!a->ops, !b->ops);
+            if (b->kind == CT_VERB)
+                assert_same_text(((const struct ct_verb_ops *)a->ops)->summary,
+                                 ((const struct ct_verb_ops *)b->ops)->summary);
+        }
+        assert_int_equal(a->kind, CT_NOTHING);
+        compared++;
+    }
+    assert_true(compared > 30);
+    ct_arena_finish(&arena);
+}
+
+static void descriptors_of_broken_plugins_say_why(void **state)
+{
+    static const struct {
+        const char *name;
+        int code;
+        const char *expected;
+    } broken[] = {
+        {"wrong_magic", CT_EABI, "not a ctitan plugin: its descriptor begins with 0x12345678"},
+        {"wrong_abi", CT_EABI, "built for plugin interface 99.0, this program has " VERSION},
+        {"wrong_size", CT_EABI, "its descriptor has 8 bytes"},
+        {"newer", CT_EABI, "this program has " VERSION},
+        {"no_export", CT_EABI, "exports no ct_plugin_v1"},
+        {"misnamed", CT_EINVAL, "must be called other_name.so"},
+        {"no_summary", CT_EINVAL, "lacks name, version, summary or offers"},
+        {"no_size", CT_EABI, "the transform unsized: struct ct_transform: begins with"},
+        {"no_function", CT_EINVAL, "the model hollow: its `build` is not set"},
+        {"same_options", CT_EINVAL, "it has two options called ratio"},
+    };
+    const struct ct_plugin *plugin;
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(broken); i++) {
+        char file[64];
+
+        snprintf(file, sizeof(file), "/%s.so: ", broken[i].name);
+        assert_fails(ct_plugin_describe(broken[i].name, &plugin), broken[i].code,
+                     broken[i].expected);
+        assert_message(file);
+    }
+    /* What these need is absent; they have a descriptor all the same. */
+    assert_int_equal(ct_plugin_describe("unbound_library", &plugin), 0);
+    assert_int_equal(ct_plugin_describe("undefined_symbol", &plugin), 0);
+}
+
+static void write_file(const char *path, const char *data, size_t size)
+{
+    FILE *out = fopen(path, "w");
+
+    assert_non_null(out);
+    assert_int_equal(fwrite(data, 1, size, out), size);
+    assert_int_equal(fclose(out), 0);
+}
+
+/* A file that is cut short, or has a wrong byte, is refused, or described; it does no harm. */
+static void damaged_files_do_no_harm(void **state)
+{
+    char scratch[] = "/tmp/ctitan-XXXXXX", path[4096], *data;
+    const struct ct_plugin *plugin;
+    struct ct_arena arena = {0};
+    size_t size, refused = 0;
+
+    (void)state;
+    assert_non_null(mkdtemp(scratch));
+    snprintf(path, sizeof(path), "%s/good.so", folder);
+    assert_int_equal(ct_file_read(&arena, path, 1 << 20, &data, &size), 0);
+    snprintf(path, sizeof(path), "%s/good.so", scratch);
+    write_file(path, data, 0);
+    assert_fails(ct_plugin_describe(path, &plugin), CT_EABI, "good.so: an empty file");
+    write_file(path, data, 20);
+    assert_fails(ct_plugin_describe(path, &plugin), CT_EABI, "not a shared object: a file of 20");
+    write_file(path, "no library, and nothing of verbs; but it is as long as a header of one", 70);
+    assert_fails(ct_plugin_describe(path, &plugin), CT_EABI, "good.so: not a shared object");
+    write_file(path, data, 200);
+    assert_fails(ct_plugin_describe(path, &plugin), CT_EABI, "good.so: a truncated file");
+    write_file(path, data, size / 4);
+    assert_fails(ct_plugin_describe(path, &plugin), CT_EABI, "good.so: a truncated file");
+    data[18] ^= 0x40; /* the machine */
+    write_file(path, data, size);
+    assert_fails(ct_plugin_describe(path, &plugin), CT_EABI, "for another machine");
+    data[18] ^= 0x40;
+    for (size_t i = 0; i < size; i += 1 + size / 400) {
+        data[i] ^= 0x55;
+        write_file(path, data, size);
+        refused += ct_plugin_describe(path, &plugin) < 0;
+        data[i] ^= 0x55;
+    }
+    assert_true(refused > 20);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(scratch), 0);
+    ct_arena_finish(&arena);
 }
 
 /* ---- where they are ---- */
@@ -233,6 +375,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(broken_plugins_say_why),
         cmocka_unit_test(a_plugin_of_the_version_before_loads),
         cmocka_unit_test(a_file_that_is_no_library_is_refused),
+        cmocka_unit_test(descriptors_are_read_without_loading),
+        cmocka_unit_test(descriptors_of_broken_plugins_say_why),
+        cmocka_unit_test(damaged_files_do_no_harm),
         cmocka_unit_test(plugins_are_found_by_name),
         cmocka_unit_test(needs_and_clashes_are_found),
         cmocka_unit_test(offers_are_found),

@@ -119,6 +119,14 @@ struct ct_plugin {
 CT_API int ct_plugin_open(const char *path, const struct ct_plugin **plugin);
 
 /*
+ * Check a descriptor as the file at path exports it, and set *plugin to a copy in the layout of
+ * this build, which lives as long as the process. No code of the plugin runs. Fails as
+ * ct_plugin_open, without the path in the message.
+ */
+CT_API int ct_plugin_convert(const struct ct_plugin *exported, const char *path,
+                             const struct ct_plugin **plugin);
+
+/*
  * Register a plugin: its ops, kernels and hooks, and its other offers for ct_offer_find.
  * CT_ECONFIG: two offers of one kind and name, or a conflict. ct_plugin_check_all (lib/plugin.h)
  * checks what plugins need once everything is loaded.

@@ -23,6 +23,17 @@ CT_API int ct_plugin_path(const char *name, char *buffer, size_t room);
 /* Open the plugin called name, found in the same way. */
 CT_API int ct_plugin_find(const char *name, const struct ct_plugin **plugin);
 
+/*
+ * Read the descriptor of the plugin called name, found in the same way, from its file. The plugin
+ * is not loaded: none of its code and of its libraries' runs, and libraries that it needs may be
+ * absent. Texts, options, and the data of offers can be read; functions are not NULL where they
+ * are set, and must not be called; config is not to be written. A pointer to what another library
+ * defines leads to zeros. *plugin lives as long as the process. CT_ENOENT: no such plugin; CT_EABI:
+ * not a plugin, one for another interface or machine, or a damaged file; CT_EINVAL: its descriptor
+ * has a fault. The message names the file.
+ */
+CT_API int ct_plugin_describe(const char *name, const struct ct_plugin **plugin);
+
 /* The names of all plugins in the folders, sorted, without duplicates; the array is in arena. */
 CT_API size_t ct_plugin_names(struct ct_arena *arena, const char ***names);
 
@@ -37,7 +48,8 @@ CT_API int ct_plugin_check_all(void);
    fault. */
 CT_API int ct_plugin_check(const struct ct_plugin *plugin);
 
-/* For struct ct_diagnostics. Opens the plugins in the folders, to name those that have `what`. */
+/* For struct ct_diagnostics. Describes the plugins in the folders, to name those that have
+   `what`. */
 CT_API int ct_plugin_lacking(const char *subject, const char *what);
 
 CT_END_DECLS
