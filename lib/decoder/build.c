@@ -183,13 +183,19 @@ static struct ct_init head_init(const struct ct_decoder *d)
     return (struct ct_init){CT_INIT_NORMAL, .a = 1 / sqrt((double)d->sizes->dim), .truncate = 3};
 }
 
+/* The token; -1: none. */
+static int64_t padding_of(const struct ct_decoder_sizes *s)
+{
+    return s->padding < 0 ? s->vocabulary + s->padding : s->padding - 1;
+}
+
 static struct ct_value *embed(struct ct_decoder *d)
 {
     d->b.region = "embedding";
     d->embedding = ct_parameter(&d->b, "model.embed_tokens.weight", 2,
                                 (int64_t[]){d->sizes->vocabulary, d->sizes->dim},
                                 d->sizes->tied ? head_init(d) : CT_INIT_STD(1));
-    return ct_embedding(&d->b, "embedding", d->tokens, d->embedding);
+    return ct_padded_embedding(&d->b, "embedding", d->tokens, d->embedding, padding_of(d->sizes));
 }
 
 static void head(struct ct_decoder *d, struct ct_value *x, struct ct_value *labels)

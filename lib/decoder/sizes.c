@@ -55,6 +55,9 @@ static int check(const struct ct_decoder_family *f, const struct ct_decoder_size
     if (s->dim < 1 || s->layers < 1 || s->heads < 1 || s->kv_heads < 1 || s->head_dim < 1 ||
         (s->ffn_dim < 1 && !f->no_ffn) || s->vocabulary < 1)
         return ct_fail(CT_ECONFIG, "every size of the model must be at least 1");
+    if (s->padding > s->vocabulary || s->padding < -s->vocabulary)
+        return ct_fail(CT_ECONFIG, "pad_token_id = %lld is not in a vocabulary of %lld",
+                       (long long)s->padding - (s->padding > 0), (long long)s->vocabulary);
     if (s->heads % s->kv_heads)
         return ct_fail(CT_ECONFIG, "%lld heads cannot share %lld key/value heads evenly",
                        (long long)s->heads, (long long)s->kv_heads);

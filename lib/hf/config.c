@@ -121,6 +121,19 @@ static int read_size(const json_t *value, const char *key, double fallback, int6
     return 0;
 }
 
+static int read_token(const json_t *value, const char *key, int32_t *token)
+{
+    json_int_t id = json_integer_value(value);
+
+    *token = 0;
+    if (hf_absent(value))
+        return 0;
+    if (!json_is_integer(value) || id <= INT32_MIN || id >= INT32_MAX)
+        return ct_fail(CT_ECONFIG, "%s is not a token", key);
+    *token = (int32_t)(id < 0 ? id : id + 1);
+    return 0;
+}
+
 static int read_bool(const json_t *value, const char *key, double fallback, bool *flag)
 {
     if (!hf_absent(value) && !json_is_boolean(value))
@@ -430,6 +443,8 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
         return read_types(root, value, k->key, "chunked_attention", field);
     case CT_HF_FLAGS:
         return read_flags(root, value, k->key, field);
+    case CT_HF_TOKEN:
+        return read_token(value, k->key, field);
     }
     return ct_fail(CT_EINVAL, "the table's kind of %s is unknown", k->key);
 }

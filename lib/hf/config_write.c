@@ -89,6 +89,11 @@ static bool is_given(const void *layers)
     return ((const struct ct_hf_layers *)layers)->given;
 }
 
+static json_t *token_of(int32_t token)
+{
+    return token ? json_integer(token < 0 ? token : token - 1) : json_null();
+}
+
 static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const void *field)
 {
     switch (k->kind) {
@@ -112,6 +117,8 @@ static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const voi
         return is_given(field) ? list_types(root, field, "chunked_attention") : json_null();
     case CT_HF_FLAGS:
         return is_given(field) ? list_flags(root, field) : json_null();
+    case CT_HF_TOKEN:
+        return token_of(*(const int32_t *)field);
     }
     return NULL;
 }
@@ -191,6 +198,8 @@ static bool same_value(enum ct_hf_kind kind, const void *a, const void *b)
         return !memcmp(((const struct ct_hf_layers *)a)->bits,
                        ((const struct ct_hf_layers *)b)->bits,
                        sizeof(((const struct ct_hf_layers *)a)->bits));
+    case CT_HF_TOKEN:
+        return *(const int32_t *)a == *(const int32_t *)b;
     }
     return false;
 }

@@ -204,6 +204,7 @@ static const struct ct_hf_key keys[] = {
     {"max_position_embeddings", CT_HF_SIZE, FIELD(sizes.max_position), 4096},
     {"rms_norm_eps", CT_HF_NUMBER, FIELD(sizes.norm_eps), 1e-6},
     {"tie_word_embeddings", CT_HF_BOOL, FIELD(sizes.tied), 0},
+    {"pad_token_id", CT_HF_TOKEN, FIELD(sizes.padding), 0},
     {"rope_theta", CT_HF_ROPE, FIELD(sizes.rope), 10000},
     {"rope_interleave", CT_HF_BOOL, FIELD(sizes.rope.interleaved), 1},
     {"first_k_dense_replace", CT_HF_COUNT, FIELD(dense_layers), 3},

@@ -79,6 +79,7 @@ static const struct ct_hf_key keys[] = {
     {"max_position_embeddings", CT_HF_SIZE, FIELD(sizes.max_position), 131072},
     {"rms_norm_eps", CT_HF_NUMBER, FIELD(sizes.norm_eps), 1e-5},
     {"tie_word_embeddings", CT_HF_BOOL, FIELD(sizes.tied), 0},
+    {"pad_token_id", CT_HF_TOKEN, FIELD(sizes.padding), 0},
     {"rope_theta", CT_HF_ROPE, FIELD(sizes.rope), 150000},
     {"sliding_window", CT_HF_SIZE, FIELD(window), 128},
     {"layer_types", CT_HF_SLIDING, FIELD(sliding), 0},
@@ -93,6 +94,7 @@ static const struct ct_hf_key keys[] = {
 static const struct ct_hf_fixed fixed[] = {
     {"hidden_act", "\"silu\"|\"swish\"", false},
     {"attention_bias", "true", false},
+    {"is_causal", "true", false},
     {"output_router_logits", "false", false},
     {"attention_dropout", "0.0", true},
     {0},

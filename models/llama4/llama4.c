@@ -97,6 +97,7 @@ static const struct ct_hf_key keys[] = {
     {"max_position_embeddings", CT_HF_SIZE, FIELD(sizes.max_position), 131072},
     {"rms_norm_eps", CT_HF_NUMBER, FIELD(sizes.norm_eps), 1e-5},
     {"tie_word_embeddings", CT_HF_BOOL, FIELD(sizes.tied), 0},
+    {"pad_token_id", CT_HF_TOKEN, FIELD(sizes.padding), 0},
     {"rope_theta", CT_HF_ROPE, FIELD(sizes.rope), 500000},
     {"num_local_experts", CT_HF_SIZE, FIELD(mixture.experts), 16},
     {"num_experts_per_tok", CT_HF_SIZE, FIELD(mixture.choice.k), 1},
@@ -114,9 +115,13 @@ static const struct ct_hf_key keys[] = {
 };
 
 static const struct ct_hf_fixed fixed[] = {
-    {"hidden_act", "\"silu\"|\"swish\"", false}, {"attention_bias", "false", false},
-    {"output_router_logits", "false", false},    {"router_jitter_noise", "0.0", true},
-    {"attention_dropout", "0.0", true},          {0},
+    {"hidden_act", "\"silu\"|\"swish\"", false},
+    {"attention_bias", "false", false},
+    {"is_causal", "true", false},
+    {"output_router_logits", "false", false},
+    {"router_jitter_noise", "0.0", true},
+    {"attention_dropout", "0.0", true},
+    {0},
 };
 
 static const struct ct_hf_config hf_config = {"llama4_text", "Llama4ForCausalLM", keys, fixed,

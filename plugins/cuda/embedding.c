@@ -3,6 +3,8 @@
  */
 #include <stdio.h>
 
+#include <ctitan/lib/ops.h>
+
 #include "gpu.h"
 
 #define THREADS 256
@@ -112,6 +114,7 @@ static int sort_positions(const struct ct_launch *l, const struct gpu_embedding_
 
 static int run_grad(const struct ct_launch *l)
 {
+    const struct ct_embedding_grad *attrs = l->op->attrs;
     const struct ct_value *table = l->op->out[0];
     const struct ct_tensor *dy = &l->in[0];
     size_t bytes;
@@ -125,6 +128,7 @@ static int run_grad(const struct ct_launch *l)
     a.tokens = l->in[1].data;
     a.first = ct_launch_offset(l, table, 0);
     a.limit = table->shape[0];
+    a.padding = (int32_t)attrs->padding;
     a.accumulate = l->accumulate & 1;
     a.fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address;
     rc = sort_positions(l, &a);

@@ -394,7 +394,9 @@
     "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
     "F - %y = embedding(%tokens, %table) : T[" #b "," #t "," #n "]\n"                              \
     "W - %dtable = embedding_grad(%dy, %tokens) {rows=" #v "} : float32![" #v "," #n "]\n"         \
-    "W - %dtable2 = embedding_grad(%dy, %tokens) {rows=" #v "} : T[" #v "," #n "]\n"
+    "W - %dtable2 = embedding_grad(%dy, %tokens) {rows=" #v "} : T[" #v "," #n "]\n"               \
+    "W - %padded = embedding_grad(%dy, %tokens) {rows=" #v ", padding=1} : float32![" #v "," #n    \
+    "]\n"
 
 #define ADAMW(n0, n1, clip)                                                                        \
     "scalar %lr : float64[]\n"                                                                     \

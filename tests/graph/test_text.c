@@ -86,7 +86,7 @@ static struct ct_graph *one_of_everything(struct ct_arena *arena)
     y = ct_emit1(&b, "embedding_grad", "table",
                  (struct ct_value *[]){
                      x, ct_graph_source(graph, CT_ROLE_STATE, "index", CT_I32, 3, x_shape)},
-                 2, &(int64_t){8});
+                 2, &(struct ct_embedding_grad){.rows = 8, .padding = -1});
     assert_non_null(y);
     y->producer->section = ct_graph_section(graph, CT_PART_W, 3);
     y->dtype = CT_F64;

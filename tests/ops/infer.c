@@ -23,6 +23,7 @@ struct infer_case {
 static const struct infer_case good[] = {
     {"embedding", NULL, "int32[2,3] bfloat16[9,4]", "bfloat16[2,3,4]"},
     {"embedding_grad", "rows=9", "float32[2,3,4] int32[2,3]", "float32[9,4]"},
+    {"embedding_grad", "rows=9 padding=8", "float32[2,3,4] int32[2,3]", "float32[9,4]"},
     {"linear", NULL, "bfloat16[2,3,4] bfloat16[5,4]", "bfloat16[2,3,5]"},
     {"linear", NULL, "float32[3,4] float32[5,4] float32[6,4]", "float32[3,5] float32[3,6]"},
     {"linear_dx", NULL, "float32[3,5] float32[3,6] float32[5,4] float32[6,4]", "float32[3,4]"},
@@ -207,6 +208,10 @@ static const struct infer_case bad[] = {
      "%b [2,4]"},
     {"embedding_grad", NULL, "float32[2,4] int32[2]",
      "embedding_grad(%embedding_grad): rows = 0: expected at least 1"},
+    {"embedding_grad", "rows=9 padding=9", "float32[2,4] int32[2]",
+     "embedding_grad(%embedding_grad): padding = 9: the table has 9 rows"},
+    {"embedding", "padding=9", "int32[2,3] float32[9,4]",
+     "embedding(%embedding): padding = 9: the table has 9 rows"},
     {"linear", NULL, "float32[2,4] bfloat16[3,4]",
      "linear(%linear): w.0 %b is bfloat16, not float32 as x %a needs"},
     {"linear", NULL, "float32[2,4] float32[3,4] float32[3,5]",

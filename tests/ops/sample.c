@@ -3,6 +3,7 @@
 const struct ct_sample samples[] = {
     {"embedding", NULL, "index[2,4] real[6,4]"},
     {"embedding_grad", "rows=6", "real[2,4,4] index[2,4]"},
+    {"embedding_grad", "rows=6 padding=1", "real[2,4,4] index[2,4]"},
     {"linear", NULL, "real[4,6] real[2,6]"},
     {"linear", NULL, "real[2,4,6] real[8,6] real[2,6] real[4,6]", 7},
     {"linear_dx", NULL, "real[4,8] real[8,6]"},

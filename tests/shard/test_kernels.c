@@ -41,7 +41,9 @@ static const char *const cases[] = {
     "F - %y = embedding(%tokens, %table) : T[6,10,24]\n"
     "W - %dtable = embedding_grad(%dy, %tokens) {rows=37} : float32![37,24]\n"
     "W - %dtable2 = embedding_grad(%dy, %tokens) {rows=37} : T[37,24]\n"
-    "W - %dtable3 = redistribute(%dtable2) {to=\"[a, -]\"} : T[37,24]\n",
+    "W - %dtable3 = redistribute(%dtable2) {to=\"[a, -]\"} : T[37,24]\n"
+    "W - %padded = embedding_grad(%dy, %tokens) {rows=37, padding=20} : float32![37,24]\n"
+    "W - %padded2 = redistribute(%padded) {to=\"[a, -]\"} : float32![37,24]\n",
 
     "input %x : T[2,13,4,16]\n"
     "input %positions : int32[2,13]\n"

@@ -9,6 +9,7 @@
 #include <omp.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/ops.h>
 
 #include "../cpu.h"
 #include "kernels.h"
@@ -108,8 +109,9 @@ struct lists {
     int32_t *next;  /* by index: the next with the same token; -1: the end */
 };
 
+/* The lists of all tokens but `padding`. */
 static int link_tokens(const struct ct_tensor *tokens, const struct cpu_runs *runs,
-                       const struct shard *shard, struct lists *lists)
+                       const struct shard *shard, int64_t padding, struct lists *lists)
 {
     memset(lists->first, 0xff, (size_t)shard->rows * sizeof(*lists->first));
     for (int64_t r = runs->count - 1; r >= 0; r--) {
@@ -119,7 +121,7 @@ static int link_tokens(const struct ct_tensor *tokens, const struct cpu_runs *ru
 
         if (rc < 0)
             return rc;
-        if (!has(shard, token))
+        if (!has(shard, token) || token == padding)
             continue;
         lists->next[r] = lists->first[row];
         lists->first[row] = (int32_t)r;
@@ -212,6 +214,7 @@ int CPU_ISA(cpu_embedding_grad_prepare)(struct ct_prepare *prepare)
 
 int CPU_ISA(cpu_embedding_grad_run)(const struct ct_launch *launch)
 {
+    const struct ct_embedding_grad *attrs = launch->op->attrs;
     const struct ct_tensor *tokens = launch->in + 1;
     struct gradient g = {
         .dy = launch->in, .dtable = launch->out, .accumulate = launch->accumulate & 1};
@@ -222,7 +225,7 @@ int CPU_ISA(cpu_embedding_grad_run)(const struct ct_launch *launch)
     g.runs = cpu_rows_of((const struct ct_tensor *const[]){g.dy, tokens}, 2);
     g.lists.first = launch->workspace;
     g.lists.next = g.lists.first + rows;
-    rc = link_tokens(tokens, &g.runs, &shard, &g.lists);
+    rc = link_tokens(tokens, &g.runs, &shard, attrs->padding, &g.lists);
     if (rc < 0)
         return rc;
 #pragma omp parallel for schedule(dynamic) if (cpu_worth_threads(rows * g.runs.length))

@@ -193,6 +193,7 @@ struct gpu_embedding_grad {
     int32_t *rank, *sorted;          /* by position */
     float *partial;                  /* [chunks][columns] */
     int64_t count, columns, rows, first, limit;
+    int32_t padding; /* a token that adds nothing; -1: none */
     int32_t accumulate;
     struct gpu_fault *fault;
 };

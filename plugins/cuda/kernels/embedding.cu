@@ -48,7 +48,8 @@ KERNEL(embedding_clear, gpu_embedding_grad, 256)
 
 #define THREADS 256
 
-/* rank = earlier positions of the same token; -1: its row is not here. Blocks of THREADS. */
+/* rank = earlier positions of the same token; -1: its row is not here, or is the padding's.
+   Blocks of THREADS. */
 KERNEL(embedding_rank, gpu_embedding_grad, THREADS)
 {
     __shared__ int32_t earlier[THREADS];
@@ -57,7 +58,7 @@ KERNEL(embedding_rank, gpu_embedding_grad, THREADS)
 
     if (position < a.count) {
         token = a.tokens[position];
-        if (in_range(GPU_FAULT_TOKEN, token, position, a.limit, a.fault))
+        if (in_range(GPU_FAULT_TOKEN, token, position, a.limit, a.fault) && token != a.padding)
             row = token - a.first;
     }
     for (int64_t from = 0; from <= first; from += THREADS) {

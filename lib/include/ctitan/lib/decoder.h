@@ -27,6 +27,8 @@ struct ct_decoder_sizes {
     struct ct_rope rope;
     bool tied;    /* the head's weight is the embedding */
     bool qk_norm; /* heads of q and k are normalised before rope, with one weight for all heads */
+    /* The token whose row of the embedding gets no gradient from the lookup, as CT_HF_TOKEN. */
+    int32_t padding;
 };
 
 /* Rows of a table of struct ct_hf_key for the fields above but qk_norm. T: a struct ct_model whose
@@ -42,6 +44,7 @@ struct ct_decoder_sizes {
         {"max_position_embeddings", CT_HF_SIZE, offsetof(T, sizes.max_position), 2048},            \
         {"rms_norm_eps", CT_HF_NUMBER, offsetof(T, sizes.norm_eps), 1e-6},                         \
         {"tie_word_embeddings", CT_HF_BOOL, offsetof(T, sizes.tied), 0},                           \
+        {"pad_token_id", CT_HF_TOKEN, offsetof(T, sizes.padding), 0},                              \
     {                                                                                              \
         "rope_theta", CT_HF_ROPE, offsetof(T, sizes.rope), 10000                                   \
     }

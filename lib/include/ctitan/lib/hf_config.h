@@ -33,6 +33,8 @@ enum ct_hf_kind {
     CT_HF_FLAGS,   /* struct ct_hf_layers: a list of 1 or 0 for each layer; null or empty: none are
                     given. Both behind the row of num_hidden_layers. */
     CT_HF_DEPTH,   /* as CT_HF_SIZE, a number of layers: at most CT_HF_MAX_LAYERS */
+    CT_HF_TOKEN,   /* int32_t: 1 + a token, or a token below 0, which counts from the vocabulary's
+                      end; 0: none, written as null */
 };
 
 /* A set of layers: layer i is bit i % 64 of bits[i / 64]. */

@@ -113,8 +113,16 @@ CT_API bool ct_copies_of_one(const struct ct_value *a, const struct ct_value *b)
 /* table[v, n], tokens int32 [b, t] (or positions) -> [b, t, n] */
 CT_API struct ct_value *ct_embedding(struct ct_builder *b, const char *name,
                                      struct ct_value *tokens, struct ct_value *table);
+/* The same; the lookup gives the row of the token `padding` no gradient. -1: of none. */
+CT_API struct ct_value *ct_padded_embedding(struct ct_builder *b, const char *name,
+                                            struct ct_value *tokens, struct ct_value *table,
+                                            int64_t padding);
+struct ct_embedding {
+    int64_t padding; /* a token of the whole vocabulary; -1: none */
+};
 struct ct_embedding_grad {
-    int64_t rows; /* of the table: the vocabulary */
+    int64_t rows;    /* of the table: the vocabulary */
+    int64_t padding; /* a token that adds nothing; -1: none */
 };
 
 /* x[.., k], w[n, k] -> x w^T [.., n] */
