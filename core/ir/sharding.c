@@ -69,6 +69,20 @@ int ct_sharding_check(const struct ct_sharding *s, const struct ct_mesh *mesh, i
     return 0;
 }
 
+int64_t ct_shard_begin(int64_t size, int64_t shards, int64_t index)
+{
+    int64_t larger = size % shards;
+
+    return size / shards * index + (index < larger ? index : larger);
+}
+
+int64_t ct_shard_of(int64_t size, int64_t shards, int64_t at)
+{
+    int64_t least = size / shards, larger = size % shards, in_larger = larger * (least + 1);
+
+    return at < in_larger ? at / (least + 1) : larger + (at - in_larger) / least;
+}
+
 void ct_sharding_local(const struct ct_sharding *s, const struct ct_mesh *mesh, int64_t rank,
                        int ndim, const int64_t *global, int64_t *local, int64_t *offset)
 {
@@ -77,13 +91,12 @@ void ct_sharding_local(const struct ct_sharding *s, const struct ct_mesh *mesh, 
 
         for (int i = 0; i < s->count[d]; i++) {
             int axis = s->axis[d][i];
-            int64_t shards = mesh->axis[axis].size, chunk = (size + shards - 1) / shards;
-            int64_t from = chunk * ct_mesh_coordinate(mesh, rank, axis);
+            int64_t shards = mesh->axis[axis].size;
+            int64_t index = ct_mesh_coordinate(mesh, rank, axis);
+            int64_t from = ct_shard_begin(size, shards, index);
 
-            if (from > size)
-                from = size;
             begin += from;
-            size = size - from < chunk ? size - from : chunk;
+            size = ct_shard_begin(size, shards, index + 1) - from;
         }
         local[d] = size;
         if (offset)

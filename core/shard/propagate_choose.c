@@ -61,17 +61,14 @@ static void split_by(const struct ct_rule *rule, struct splits *c, int factor, i
     c->all |= bit;
 }
 
-/* Of tied factors, the second counts groups of the first, all equal except a shorter last one. Axes
-   split the second into equal shards; they must split the first at the same groups. */
+/* The second of tied factors counts groups of the first, which are its shards. Axes split the
+   second into equal shards; they must split the first at the same groups. */
 static bool divides(const struct propagation *p, const struct ct_rule *rule, ct_axes axes)
 {
     int64_t many = rule->factor[rule->tie[0]].size, few = rule->factor[rule->tie[1]].size;
-    int64_t degree = ct_mesh_degree(&p->graph->mesh, axes), group = (many + few - 1) / few;
+    int64_t degree = ct_mesh_degree(&p->graph->mesh, axes);
 
-    if (few % degree)
-        return false;
-    return many == few * group ||
-           (!(axes & (axes - 1)) && (many + degree - 1) / degree == few / degree * group);
+    return few % degree == 0 && (many % few == 0 || (few == degree && !(axes & (axes - 1))));
 }
 
 /* Split the factors of operand o as in its sharding, where that is still possible. */

@@ -442,12 +442,18 @@ static int check_rule(const struct call *c, const struct ct_rule *rule)
     return 0;
 }
 
-/* Tied factors are split where both shards are equal; all others anywhere. */
+/* Tied factors are split where the second's shards are equal, and groups of the first; all others
+   anywhere. */
 static bool may_split(const struct ct_rule *rule, int f)
 {
+    int64_t few;
+
     if (rule->factor[f].kind == CT_FACTOR_WHOLE || rule->factor[f].size == 1)
         return false;
-    return (f != rule->tie[0] && f != rule->tie[1]) || rule->factor[rule->tie[1]].size % 2 == 0;
+    if (f != rule->tie[0] && f != rule->tie[1])
+        return true;
+    few = rule->factor[rule->tie[1]].size;
+    return few == 2 || (few % 2 == 0 && rule->factor[rule->tie[0]].size % few == 0);
 }
 
 /* Every factor that may be split in two is. */

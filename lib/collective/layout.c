@@ -13,13 +13,12 @@
 #include "groups.h"
 #include "layout.h"
 
-/* A rank's shard if all but the last are of equal size. */
+/* A rank's shard if one axis splits the whole, or all shards are equal. */
 static struct ct_shard regular_shard(const struct ct_layout *l, int64_t rank)
 {
-    int64_t end = rank * l->largest + l->largest;
-    int64_t at = rank * l->largest < l->length ? rank * l->largest : l->length;
+    int64_t at = ct_shard_begin(l->length, l->ranks, rank);
 
-    return (struct ct_shard){at, (end < l->length ? end : l->length) - at};
+    return (struct ct_shard){at, ct_shard_begin(l->length, l->ranks, rank + 1) - at};
 }
 
 struct ct_shard ct_layout_shard(const struct ct_layout *l, int64_t rank)
@@ -27,9 +26,9 @@ struct ct_shard ct_layout_shard(const struct ct_layout *l, int64_t rank)
     return l->shard ? l->shard[rank] : regular_shard(l, rank);
 }
 
-static bool is_regular(const struct ct_layout *l, const struct ct_shard *shard, int64_t ranks)
+static bool is_regular(const struct ct_layout *l, const struct ct_shard *shard)
 {
-    for (int64_t i = 0; i < ranks; i++) {
+    for (int64_t i = 0; i < l->ranks; i++) {
         struct ct_shard regular = regular_shard(l, i);
 
         if (shard[i].size != regular.size || (regular.size && shard[i].offset != regular.offset))
@@ -52,6 +51,7 @@ static void lay_out(const struct ct_prepare *p, ct_axes axes, const struct ct_va
     ct_mesh_group(p->mesh, p->rank, axes, ranks);
     ct_sharding_local(around, p->mesh, p->rank, v->ndim, v->shape, local, offset);
     begin = offset[dim];
+    l->ranks = n;
     l->length = local[dim];
     l->outer = ct_shape_count(dim, local);
     l->inner = ct_shape_count(v->ndim - dim - 1, local + dim + 1);
@@ -61,15 +61,15 @@ static void lay_out(const struct ct_prepare *p, ct_axes axes, const struct ct_va
         if (local[dim] > l->largest)
             l->largest = local[dim];
     }
-    if (!is_regular(l, shard, n))
+    if (!is_regular(l, shard))
         l->shard = ct_arena_copy(p->arena, shard, sizeof(*shard) * (size_t)n);
     ct_arena_finish(&scratch);
 }
 
 /* Are the shards equal and contiguous in the order of the group? */
-static bool even(const struct ct_layout *l, int64_t ranks)
+static bool even(const struct ct_layout *l)
 {
-    return !l->shard && l->outer == 1 && l->largest * ranks == l->length;
+    return !l->shard && l->outer == 1 && l->largest * l->ranks == l->length;
 }
 
 static void find_me(struct ct_collective *c, const int64_t *ranks, int64_t count, int64_t rank)
@@ -144,7 +144,7 @@ static int prepare_items(struct ct_prepare *p, bool scatter)
 
         lay_out(p, attrs->axes, x, &shard->sharding, &whole->sharding, (int)attrs->dim,
                 &item->whole);
-        item->direct = even(&item->whole, m->head.ranks);
+        item->direct = even(&item->whole);
         item->bytes = packed_bytes(m, &item->whole);
         item->at = p->workspace;
         if (!item->direct)

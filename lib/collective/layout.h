@@ -14,9 +14,10 @@ struct ct_shard {
 };
 
 struct ct_layout {
-    /* By rank of the group, which may have very many. Nearly always NULL: shards are contiguous, of
-       `largest` elements each as long as there are any. */
+    /* By rank of the group, which may have very many. Nearly always NULL: `length` is split into
+       shards for the ranks, as ct_shard_begin says. */
     const struct ct_shard *shard;
+    int64_t ranks;
     int64_t outer, inner, length, largest; /* elements before, after and along the dimension */
 };
 

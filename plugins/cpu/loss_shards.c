@@ -11,30 +11,27 @@
 
 enum { LARGEST, SUM, LABEL, STATISTICS };
 
-/* The local part of the vocabulary: the number of shards and their length. */
+/* The local part of the vocabulary: its first logit, its number of shards and the first of them. */
 struct span {
-    int64_t first, count, shards, length;
+    int64_t first, shards, shard, vocabulary, all_shards;
 };
 
 static struct span span_of(const struct ct_launch *l, int input, const struct ct_value *stats,
                            int64_t shards)
 {
     const struct ct_value *v = l->op->in[input];
-    const struct ct_tensor *logits = &l->in[input];
-    int64_t whole = stats->shape[stats->ndim - 2];
 
     return (struct span){.first = ct_launch_offset(l, v, v->ndim - 1),
-                         .count = logits->shape[logits->ndim - 1],
                          .shards = shards,
-                         .length = (v->shape[v->ndim - 1] + whole - 1) / whole};
+                         .shard = ct_launch_offset(l, stats, stats->ndim - 2),
+                         .vocabulary = v->shape[v->ndim - 1],
+                         .all_shards = stats->shape[stats->ndim - 2]};
 }
 
-/* The last shard of the vocabulary may be shorter, or empty. */
-static int64_t shard_length(const struct span *s, int64_t p)
+/* The first logit of local shard p among this rank's. */
+static int64_t begin_of(const struct span *s, int64_t p)
 {
-    int64_t left = s->count - p * s->length;
-
-    return left < 0 ? 0 : left < s->length ? left : s->length;
+    return ct_shard_begin(s->vocabulary, s->all_shards, s->shard + p) - s->first;
 }
 
 static int64_t vocabulary(const struct ct_value *logits)
@@ -89,16 +86,16 @@ static void partial_rows(void *context, int thread, int threads)
         const char *row = cpu_row(c->logits, i);
         int64_t label = ((const int32_t *)c->labels->data)[i] - c->span.first;
 
-        for (int64_t p = 0; p < c->span.shards; p++, label -= c->span.length) {
-            int64_t n = shard_length(&c->span, p);
-            const char *shard = element_at(dtype, row, p * c->span.length);
+        for (int64_t p = 0; p < c->span.shards; p++) {
+            int64_t at = begin_of(&c->span, p), n = begin_of(&c->span, p + 1) - at;
+            const char *shard = element_at(dtype, row, at);
             float *out = (float *)c->stats->data + (i * c->span.shards + p) * STATISTICS;
             float stats[STATISTICS] = {-INFINITY, 0, 0};
 
             if (n > 0)
                 stats[SUM] = cpu_loops()->sum_exp(dtype, shard, n, &stats[LARGEST]);
-            if (label >= 0 && label < n)
-                stats[LABEL] = element(dtype, shard, label);
+            if (label >= at && label < at + n)
+                stats[LABEL] = element(dtype, row, label);
             for (int k = 0; k < STATISTICS; k++)
                 out[k] = c->add ? out[k] + stats[k] : stats[k];
         }
@@ -160,19 +157,19 @@ static void partial_grad_rows(void *context, int thread, int threads)
     const struct partial_grad_call *c = context;
     struct cpu_range mine = cpu_share(ct_tensor_count(c->labels), 1, thread, threads);
     const float *d = c->dstats->data, *stats = c->stats->data;
-    int64_t n = c->span.length;
 
     for (int64_t i = mine.begin; i < mine.end; i++) {
         const char *logits = cpu_row(c->logits, i);
         char *out = cpu_row(c->dlogits, i);
         int64_t label = ((const int32_t *)c->labels->data)[i] - c->span.first;
 
-        for (int64_t p = 0; p < c->span.shards; p++, label -= n) {
+        for (int64_t p = 0; p < c->span.shards; p++) {
             int64_t at = (i * c->span.shards + p) * STATISTICS;
+            int64_t begin = begin_of(&c->span, p), n = begin_of(&c->span, p + 1) - begin;
 
-            partial_grad_shard(c, element_at(c->logits->dtype, logits, p * n),
-                               out + (size_t)(p * n) * ct_dtype_size(c->dlogits->dtype),
-                               shard_length(&c->span, p), label, d + at, stats[at + LARGEST]);
+            partial_grad_shard(c, element_at(c->logits->dtype, logits, begin),
+                               out + (size_t)begin * ct_dtype_size(c->dlogits->dtype), n,
+                               label - begin, d + at, stats[at + LARGEST]);
         }
     }
 }

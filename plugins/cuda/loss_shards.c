@@ -22,14 +22,14 @@ static struct gpu_shards arguments(const struct ct_launch *l, int logits, int la
 {
     const struct ct_value *whole = l->op->in[logits];
     const struct ct_tensor *x = &l->in[logits];
-    int64_t shards = whole_stats->shape[whole_stats->ndim - 2];
 
     return (struct gpu_shards){.logits = x->data,
                                .stats = stats->data,
                                .labels = l->in[labels].data,
                                .rows = tokens_of(stats),
                                .shards = shards_of(stats),
-                               .columns = (whole->shape[whole->ndim - 1] + shards - 1) / shards,
+                               .shard = ct_launch_offset(l, whole_stats, whole_stats->ndim - 2),
+                               .all_shards = whole_stats->shape[whole_stats->ndim - 2],
                                .row_columns = x->shape[x->ndim - 1],
                                .first = ct_launch_offset(l, whole, whole->ndim - 1),
                                .limit = whole->shape[whole->ndim - 1],
@@ -39,9 +39,10 @@ static struct gpu_shards arguments(const struct ct_launch *l, int logits, int la
 static int launch(const struct ct_launch *l, const char *name, enum ct_dtype dtype,
                   const struct gpu_shards *a)
 {
-    bool vector = a->columns % gpu_lanes(dtype) == 0 && a->row_columns % gpu_lanes(dtype) == 0 &&
+    int64_t columns = a->row_columns / a->shards; /* of the smallest shard */
+    bool vector = a->row_columns % (a->shards * gpu_lanes(dtype)) == 0 &&
                   (uintptr_t)a->logits % 16 == 0 && (uintptr_t)a->dlogits % 16 == 0;
-    int64_t warps = gpu_blocks(a->columns, 32);
+    int64_t warps = gpu_blocks(columns, 32);
 
     return gpu_launch_as(l, name, dtype, vector,
                          (struct gpu_size){(unsigned)(a->rows * a->shards), 1, 1},

@@ -43,7 +43,7 @@ static int run_route(const struct ct_launch *l)
                           .ids = l->in[0].data,
                           .tokens = rows_of(&l->in[0]),
                           .k = columns_of(&l->in[0]),
-                          .each = ct_op_int(l->op, "each"),
+                          .experts = ct_op_int(l->op, "experts"),
                           .ranks = ct_op_int(l->op, "ranks"),
                           .fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address};
     int rc = launch(l, "route_number", a.ranks, &a);

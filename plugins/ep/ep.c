@@ -62,9 +62,9 @@ static const struct ct_transform batch = {
 
 static int split_weight(struct ct_value *weight, int ep)
 {
-    int64_t experts = weight->shape[0], each = (experts + ep_config.degree - 1) / ep_config.degree;
+    int64_t experts = weight->shape[0];
 
-    if (each * (ep_config.degree - 1) >= experts)
+    if (experts < ep_config.degree)
         return ct_fail(CT_ECONFIG,
                        "[ep] degree = %lld leaves ranks without one of the %lld experts of %s",
                        (long long)ep_config.degree, (long long)experts, weight->name);

@@ -40,9 +40,9 @@ enum { EP_X, EP_WEIGHTS, EP_IDS, EP_GATE, EP_UP, EP_DOWN, EP_GATE_BIAS, EP_UP_BI
  * of indices, rows that are not there hold CT_NO_EXPERT.
  */
 struct ep_route {
-    int64_t each;   /* experts of a rank */
-    int64_t ranks;  /* that share the experts */
-    int64_t groups; /* of such ranks */
+    int64_t experts; /* of all ranks */
+    int64_t ranks;   /* that share the experts */
+    int64_t groups;  /* of such ranks */
 };
 struct ep_round {
     ct_axes axes; /* exchange */

@@ -86,7 +86,8 @@ static int size_rounds(struct mixture *m)
     const struct ct_graph *graph = m->x->graph;
     int64_t tokens = tokens_of(graph, m->in[EP_X]), experts = m->in[EP_GATE]->shape[0];
     int64_t k = m->in[EP_IDS]->shape[m->in[EP_IDS]->ndim - 1];
-    double rows = ep_config.buffer * (double)tokens * share(experts, m->route.each, k);
+    int64_t most = ct_shard_begin(experts, m->route.ranks, 1); /* of the first rank, as any other */
+    double rows = ep_config.buffer * (double)tokens * share(experts, most, k);
 
     m->round.capacity = rows < (double)tokens ? (int64_t)rows + 1 : tokens;
     m->rounds = (tokens + m->round.capacity - 1) / m->round.capacity;
@@ -111,7 +112,7 @@ static int place(struct mixture *m)
     m->round.ranks = m->route.ranks = mesh->axis[ep].size;
     m->round.shards = ct_mesh_degree(mesh, axes);
     m->route.groups = m->round.shards / m->route.ranks;
-    m->route.each = (m->in[EP_GATE]->shape[0] + m->route.ranks - 1) / m->route.ranks;
+    m->route.experts = m->in[EP_GATE]->shape[0];
     for (int axis = 0; axis < mesh->count; axis++)
         if (axis != ep && axes >> axis & 1)
             ct_sharding_split(&m->there, 0, axis);

@@ -29,7 +29,7 @@ static bool travels(const struct ep_round *round, int64_t slot)
 /* ---- ep.route ---- */
 
 static const struct ct_option route_attrs[] = {
-    CT_OPT_INT(struct ep_route, each, "each", "1", 1, 1 << 20, "Experts of a rank"),
+    CT_OPT_INT(struct ep_route, experts, "experts", "1", 1, 1 << 20, "Experts of all ranks"),
     CT_OPT_INT(struct ep_route, ranks, "ranks", "1", 1, 1 << 16, "Ranks that share the experts"),
     CT_OPT_INT(struct ep_route, groups, "groups", "1", 1, INT32_MAX, "Groups of such ranks"),
     {0}};
@@ -61,11 +61,12 @@ static int route_reference(const struct ct_launch *l)
     for (int64_t i = 0; i < tokens * a->ranks; i++)
         slot[i] = -1;
     for (int64_t i = 0; rc == 0 && i < tokens * k; i++) {
-        int64_t rank = (int64_t)r.in[0][i] / a->each;
+        int64_t rank;
 
         if (r.in[0][i] == CT_NO_EXPERT)
             continue;
-        rc = ct_checked_index(r.in[0], i, a->ranks * a->each, "expert");
+        rc = ct_checked_index(r.in[0], i, a->experts, "expert");
+        rank = rc == 0 ? ct_shard_of(a->experts, a->ranks, (int64_t)r.in[0][i]) : 0;
         if (rc == 0 && slot[i / k * a->ranks + rank] < 0)
             slot[i / k * a->ranks + rank] = count[rank]++;
     }
@@ -79,7 +80,8 @@ const struct ct_op_type ep_route = {
     .name = "ep.route",
     .summary = "numbers the rows from this rank to each that has chosen experts",
     .signature = "ids i -> slot i, most i",
-    .samples = "each=2 ranks=3: index[2,4,2]; each=6: index[5,3]; each=1 ranks=8: index[6,2]",
+    .samples = "experts=5 ranks=3: index[2,4,2]; experts=6: index[5,3]; "
+               "experts=8 ranks=8: index[6,2]",
     .attrs = route_attrs,
     .attrs_size = sizeof(struct ep_route),
     .infer = route_infer,

@@ -1,6 +1,6 @@
 /*
  * Token cross entropy in two steps, for logits that are split by vocabulary. The vocabulary is
- * divided into `shards` parts in the way of shardings: equal parts, the last ones shorter or empty.
+ * divided into `shards` parts in the way of shardings (ct_shard_begin).
  * Each part gives three numbers per token: its largest logit, the sum of exp(logit - largest), and
  * the label's logit, or 0 if the label is in another shard. Merged, they give the loss. A rank
  * needs only its own shards for the first step, which has the logits.
@@ -40,17 +40,24 @@ static int check_statistics(const struct ct_value *stats)
 
 /* ---- shards ---- */
 
-static int64_t length_of_shard(const struct ct_value *logits, const struct ct_value *stats)
-{
-    int64_t shards = stats->shape[stats->ndim - 2];
+/* This rank's logits, and the first of its shards of them. */
+struct span {
+    int64_t first, shard, vocabulary, shards;
+};
 
-    return (logits->shape[logits->ndim - 1] + shards - 1) / shards;
+static struct span span_of(const struct ct_launch *l, const struct ct_value *logits,
+                           const struct ct_value *stats)
+{
+    return (struct span){.first = ct_launch_offset(l, logits, logits->ndim - 1),
+                         .shard = ct_launch_offset(l, stats, stats->ndim - 2),
+                         .vocabulary = logits->shape[logits->ndim - 1],
+                         .shards = stats->shape[stats->ndim - 2]};
 }
 
-/* Logits of local shard p, of `columns` in all; n in each shard except the last. */
-static int64_t shard_length(int64_t columns, int64_t n, int64_t p)
+/* The first logit of local shard p among this rank's. */
+static int64_t begin_of(const struct span *s, int64_t p)
 {
-    return columns < p * n ? 0 : columns < (p + 1) * n ? columns - p * n : n;
+    return ct_shard_begin(s->vocabulary, s->shards, s->shard + p) - s->first;
 }
 
 static void summarise(const double *logits, int64_t n, double label, double *stats)
@@ -78,16 +85,18 @@ static int partial_reference(const struct ct_launch *l)
     struct ct_reference r = ct_reference_begin(l);
     const struct ct_value *logits = l->op->in[0];
     int64_t shards = l->out[0].shape[l->out[0].ndim - 2], v = ct_columns(&l->in[0]);
-    int64_t n = length_of_shard(logits, l->op->out[0]);
-    int64_t first = ct_launch_offset(l, logits, logits->ndim - 1);
+    struct span span = span_of(l, logits, l->op->out[0]);
     int rc = 0;
 
     for (int64_t i = 0; rc == 0 && i < ct_tensor_count(&l->in[1]); i++) {
         rc = check_label(&r, 1, i, 0);
-        for (int64_t p = 0; rc == 0 && p < shards; p++)
-            summarise(r.in[0] + i * v + p * n, shard_length(v, n, p),
-                      r.in[1][i] - (double)(first + p * n),
+        for (int64_t p = 0; rc == 0 && p < shards; p++) {
+            int64_t at = begin_of(&span, p);
+
+            summarise(r.in[0] + i * v + at, begin_of(&span, p + 1) - at,
+                      r.in[1][i] - (double)(span.first + at),
                       r.out[0] + (i * shards + p) * STATISTICS);
+        }
     }
     return ct_reference_end(&r, rc);
 }
@@ -144,16 +153,16 @@ static int partial_grad_reference(const struct ct_launch *l)
     struct ct_reference r = ct_reference_begin(l);
     const struct ct_value *logits = l->op->in[2];
     int64_t shards = l->in[1].shape[l->in[1].ndim - 2], v = ct_columns(&l->in[2]);
-    int64_t n = length_of_shard(logits, l->op->in[1]);
-    int64_t first = ct_launch_offset(l, logits, logits->ndim - 1);
+    struct span span = span_of(l, logits, l->op->in[1]);
     int rc = 0;
 
     for (int64_t i = 0; rc == 0 && i < ct_tensor_count(&l->in[3]); i++) {
-        int64_t label = (int64_t)r.in[3][i] - first;
+        int64_t label = (int64_t)r.in[3][i] - span.first;
 
         rc = check_label(&r, 3, i, 2);
         for (int64_t k = 0; rc == 0 && k < v; k++) {
-            int64_t shard = (i * shards + k / n) * STATISTICS;
+            int64_t of = ct_shard_of(span.vocabulary, span.shards, span.first + k) - span.shard;
+            int64_t shard = (i * shards + of) * STATISTICS;
             const double *d = r.in[0] + shard, *stats = r.in[1] + shard;
 
             r.out[0][i * v + k] =

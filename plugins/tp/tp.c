@@ -63,14 +63,6 @@ static const struct ct_shard_rule *find_rule(const struct ct_shard_rule *plan, c
     return NULL;
 }
 
-/* Shards have one length, the last ones less. True if none of them is empty. */
-static bool every_shard_has_rows(int64_t rows, int64_t shards)
-{
-    int64_t length = (rows + shards - 1) / shards;
-
-    return rows > length * (shards - 1);
-}
-
 static int place_parameter(const struct ct_graph *graph, const struct ct_shard_rule *plan,
                            struct ct_value *param)
 {
@@ -88,7 +80,7 @@ static int place_parameter(const struct ct_graph *graph, const struct ct_shard_r
                        (int)rule->how, rule->pattern);
     if (rule->how == CT_SHARD_REPLICATE)
         return 0;
-    if (!every_shard_has_rows(param->shape[dim], tp_config.degree))
+    if (param->shape[dim] < tp_config.degree)
         return ct_fail(CT_ECONFIG,
                        "[tp] degree = %lld leaves ranks without a part of %s, whose dimension %d "
                        "is %lld: choose a smaller one",
@@ -149,7 +141,7 @@ static int split_sequence(struct ct_graph *graph, struct ct_op *embedding)
     ct_sharding_split(&to, 1, tp_axis(graph));
     for (int i = 0; i < to.count[1]; i++)
         shards *= graph->mesh.axis[to.axis[1][i]].size;
-    if (!every_shard_has_rows(x->shape[1], shards))
+    if (x->shape[1] < shards)
         return ct_fail(CT_ECONFIG,
                        "[tp] sequence_parallel: seq_len = %lld leaves some of %lld ranks without a "
                        "token: set sequence_parallel = false",

@@ -482,11 +482,11 @@
     "post - muon.update(%lr, %" clip ", %p, %o) {weight_decay=0.1, scale=3}\n"
 
 /* All rows in two rounds, as devices with memory of their own send them. */
-#define ROUTE(b, t, n, k, each, ranks, capacity)                                                   \
+#define ROUTE(b, t, n, k, experts, ranks, capacity)                                                \
     "input %x : T[" #b "," #t "," #n "]\n"                                                         \
     "input %ids : int32[" #b "," #t "," #k "]\n"                                                   \
-    "F - %slot, %most = ep.route(%ids) {each=" #each ", ranks=" #ranks "} : int32[" #b "," #t      \
-    "," #ranks "], int32[1]\n"                                                                     \
+    "F - %slot, %most = ep.route(%ids) {experts=" #experts ", ranks=" #ranks "} : int32[" #b       \
+    "," #t "," #ranks "], int32[1]\n"                                                              \
     "F - %r0 = ep.pack(%most, %slot, %x) {agreed=false, ranks=" #ranks ", capacity=" #capacity     \
     "} : T[1," #ranks "," #capacity "," #n "]\n"                                                   \
     "F - %r1 = ep.pack(%most, %slot, %x) {agreed=false, round=1, ranks=" #ranks                    \
@@ -752,8 +752,8 @@ const struct conformance_case conformance_cases[] = {
      "scalar %lr : float64[]\nscalar %skip : float32[]\nparam %p : float32[5,7]\n"
      "state %o : T[5,7]\npost - muon.update(%lr, %skip, %p, %o) {weight_decay=0.1, scale=3}\n",
      0, false},
-    {"rows of experts, odd", ROUTE(2, 29, 7, 2, 2, 3, 31), 6, false},
-    {"rows of experts", ROUTE(1, 300, 16, 2, 2, 2, 200), 4, false},
+    {"rows of experts, odd", ROUTE(2, 29, 7, 2, 5, 3, 31), 5, false},
+    {"rows of experts", ROUTE(1, 300, 16, 2, 4, 2, 200), 4, false},
     {"adamw, 8 bits, skipped", ADAMW_FLOAT8(3, 48, 3, "skip"), 0, false},
     {"float8, odd", FLOAT8(2, 8, 16, 32), 0, false},
     {"float8, many", FLOAT8(2, 72, 96, 48), 0, false},

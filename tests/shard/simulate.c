@@ -246,13 +246,14 @@ static int64_t position(const struct collective *c, int64_t rank)
     return i;
 }
 
-/* The shard that torch.chunk gives to number i of n. */
+/* Shard number i of n: the elements are dealt one by one. */
 static void chunk(int64_t size, int64_t i, int64_t n, int64_t *from, int64_t *count)
 {
-    int64_t each = (size + n - 1) / n;
-
-    *from = each * i < size ? each * i : size;
-    *count = size - *from < each ? size - *from : each;
+    *from = *count = 0;
+    for (int64_t k = 0; k < size; k++) {
+        *from += k % n < i;
+        *count += k % n == i;
+    }
 }
 
 /* Copy a box of one tensor onto a box of the same shape of another; add: onto what is there. */

@@ -48,8 +48,17 @@ CT_API void ct_sharding_split(struct ct_sharding *s, int dim, int axis);
 CT_API int ct_sharding_check(const struct ct_sharding *s, const struct ct_mesh *mesh, int ndim);
 
 /*
+ * The first element of shard `index` of a dimension of `size` that is split into `shards`: their
+ * sizes differ by one at most, and the larger ones come first. For index = shards it is `size`.
+ */
+CT_API int64_t ct_shard_begin(int64_t size, int64_t shards, int64_t index);
+/* The shard that element `at` lies in; 0 <= at < size. */
+CT_API int64_t ct_shard_of(int64_t size, int64_t shards, int64_t at);
+
+/*
  * The shard of a global shape that a rank holds: its shape and, in offset (may be NULL), where it
- * begins. Shards follow torch.chunk: ceil(size / n) each, the last ones shorter or empty.
+ * begins. Each axis of a dimension splits the shard of those before it as ct_shard_begin says, so
+ * that rank 0 has a largest shard, and a shard is empty only where shards outnumber the elements.
  */
 CT_API void ct_sharding_local(const struct ct_sharding *s, const struct ct_mesh *mesh, int64_t rank,
                               int ndim, const int64_t *global, int64_t *local, int64_t *offset);

@@ -227,8 +227,10 @@ struct gpu_shards {
     float *stats; /* [rows][shards][3]: largest, sum, label's logit */
     const float *dstats;
     const int32_t *labels;
-    int64_t rows, shards, columns, first, limit; /* columns: of a shard, the last ones apart */
-    int64_t row_columns;                         /* of all shards that lie here */
+    int64_t rows, shards, first,
+        limit;                 /* shards that lie here; their first column, and all columns */
+    int64_t shard, all_shards; /* the first that lies here, and the number of all */
+    int64_t row_columns;       /* of all shards that lie here */
     struct gpu_fault *fault;
 };
 
@@ -407,7 +409,7 @@ struct gpu_experts_combine {
 struct gpu_route {
     int32_t *slot, *counts, *most; /* [tokens][ranks], [ranks], [1] */
     const int32_t *ids;
-    int64_t tokens, k, each, ranks;
+    int64_t tokens, k, experts, ranks;
     struct gpu_fault *fault;
 };
 

@@ -209,20 +209,21 @@ LOSS_ROWS(bfloat16, bfloat16, bfloat16, bfloat16)
 
 enum { LARGEST, SUM, LABEL, STATISTICS };
 
-/* Columns of a shard: the last ones of the vocabulary are shorter, or empty. */
-DEVICE int64_t shard_columns(const gpu_shards &a, int64_t shard)
+/* The first of this rank's columns in a shard that lies here, as ct_shard_begin says. */
+DEVICE int64_t shard_begin(const gpu_shards &a, int64_t shard)
 {
-    int64_t left = a.row_columns - shard * a.columns;
+    int64_t larger = a.limit % a.all_shards;
 
-    return left < 0 ? 0 : left < a.columns ? left : a.columns;
+    shard += a.shard;
+    return a.limit / a.all_shards * shard + (shard < larger ? shard : larger) - a.first;
 }
 
 /* A block for each shard of a row. */
 template <typename T, int W> DEVICE void shard_stats(const gpu_shards &a)
 {
     int64_t row = blockIdx.x / a.shards, shard = blockIdx.x % a.shards, label = a.labels[row];
-    int64_t columns = shard_columns(a, shard);
-    const T *x = (const T *)a.logits + row * a.row_columns + shard * a.columns;
+    int64_t begin = shard_begin(a, shard), columns = shard_begin(a, shard + 1) - begin;
+    const T *x = (const T *)a.logits + row * a.row_columns + begin;
     float *stats = a.stats + blockIdx.x * STATISTICS;
     log_sum all = row_log_sum<T, W>(x, columns);
 
@@ -230,7 +231,7 @@ template <typename T, int W> DEVICE void shard_stats(const gpu_shards &a)
         return;
     if (label != GPU_MASKED)
         in_range(GPU_FAULT_LABEL, label, row, a.limit, a.fault);
-    label -= a.first + shard * a.columns;
+    label -= a.first + begin;
     stats[LARGEST] = all.largest;
     stats[SUM] = all.sum;
     stats[LABEL] = label >= 0 && label < columns ? to_float(x[label]) : 0.0f;
@@ -239,10 +240,10 @@ template <typename T, int W> DEVICE void shard_stats(const gpu_shards &a)
 template <typename T, int W> DEVICE void shard_grad(const gpu_shards &a)
 {
     int64_t row = blockIdx.x / a.shards, shard = blockIdx.x % a.shards;
-    int64_t label = a.labels[row] - a.first - shard * a.columns;
-    int64_t columns = shard_columns(a, shard), begin = row * a.row_columns + shard * a.columns;
-    const T *x = (const T *)a.logits + begin;
-    T *out = (T *)a.dlogits + begin;
+    int64_t begin = shard_begin(a, shard), columns = shard_begin(a, shard + 1) - begin;
+    int64_t label = a.labels[row] - a.first - begin;
+    const T *x = (const T *)a.logits + row * a.row_columns + begin;
+    T *out = (T *)a.dlogits + row * a.row_columns + begin;
     const float *d = a.dstats + blockIdx.x * STATISTICS, *stats = a.stats + blockIdx.x * STATISTICS;
     float largest = stats[LARGEST], of_sum = d[SUM], of_label = d[LABEL];
 

@@ -5,6 +5,15 @@
  */
 #include "device.cuh"
 
+/* The rank of an expert, as ct_shard_of says. */
+DEVICE int64_t rank_of(const gpu_route &a, int64_t expert)
+{
+    int64_t least = a.experts / a.ranks, larger = a.experts % a.ranks;
+    int64_t in_larger = larger * (least + 1);
+
+    return expert < in_larger ? expert / (least + 1) : larger + (expert - in_larger) / least;
+}
+
 /* Did token t choose an expert of this rank? */
 DEVICE bool chose(const gpu_route &a, int64_t t, int64_t rank)
 {
@@ -13,8 +22,8 @@ DEVICE bool chose(const gpu_route &a, int64_t t, int64_t rank)
     for (int64_t k = 0; k < a.k; k++) {
         int64_t id = a.ids[t * a.k + k];
 
-        if (id != GPU_NO_EXPERT && in_range(GPU_FAULT_EXPERT, id, t, a.each * a.ranks, a.fault))
-            here |= id / a.each == rank;
+        if (id != GPU_NO_EXPERT && in_range(GPU_FAULT_EXPERT, id, t, a.experts, a.fault))
+            here |= rank_of(a, id) == rank;
     }
     return here;
 }
