@@ -1,0 +1,202 @@
+# shellcheck shell=bash
+# What the test programs in bash share. A program begins with
+#
+#     source "$(dirname "$0")/../lib/test.sh"
+#     ctitan=$(realpath "$1") data=$(realpath "$2")
+#     enter
+#
+# and ends with `finish`. It prints TAP. DATA is a folder of tests/golden.
+set -u
+shopt -s lastpipe # the last command of a pipe may set variables
+here=$(realpath "$(dirname "$0")")
+count=0 bad=0
+limit=60 # seconds for a run of ctitan: nothing here comes near
+
+# enter: goes to an empty folder, $work, which is removed at the end.
+enter() {
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    cd "$work" || exit
+}
+
+# ---- verdicts ----
+
+# tell NAME [WORDS]: the status of the command before, as a line of TAP; if it is not 0, with the words, or the end of the files
+# `why` and `log`.
+tell() {
+    local status=$?
+    count=$((count + 1))
+    if ((status == 0)); then
+        echo "ok $count - $1"
+    else
+        bad=$((bad + 1))
+        echo "not ok $count - $1${2:+: $2}"
+        [[ ${2-} ]] || tail -qn 5 why log 2>/dev/null | sed 's/^/# /'
+    fi
+}
+
+# check NAME CONDITION: a condition of awk, which is the name, too.
+check() {
+    awk "BEGIN { exit !($2) }"
+    tell "$1: $2"
+}
+
+# try NAME COMMAND..: the status of the command, with what it printed.
+try() {
+    local words
+    count=$((count + 1))
+    if words=$("${@:2}" </dev/null); then
+        echo "ok $count - $1${words:+: $words}"
+    else
+        bad=$((bad + 1))
+        echo "not ok $count - $1: $words"
+    fi
+}
+
+# each FILE COMMAND [all | NAME..]: tries COMMAND with each line of FILE, which begins with its name: the others are its words. Lines
+# whose name begins with "+" are for "all", or asked for by name; with names, no others are tried.
+each() {
+    local file=$1 command=$2 name words
+    shift 2
+    while read -r name words; do
+        [[ $name && $name != \#* ]] || continue
+        [[ $name != +* || $# != 0 ]] || continue
+        name=${name#+}
+        (($# == 0)) || [[ $* == all || " $* " == *" $name "* ]] || continue
+        # shellcheck disable=SC2086
+        try "$name" "$command" $words
+    done <"$file"
+}
+
+# skip WHY: the end of a program that cannot run here.
+skip() {
+    echo "1..0 # SKIP $1"
+    exit 0
+}
+
+finish() {
+    echo "1..$count"
+    exit $((bad > 0 || count == 0))
+}
+
+# ---- recipes and runs ----
+
+# recipe WORD..: writes recipe.ini, which trains the small model of $data in float32 and bfloat16 on the CPU, or as the words say.
+# SECTION.KEY=VALUE: a setting; -SECTION.KEY: none; +PLUGIN, -PLUGIN: loaded, not loaded. A flavor has the place of $data's weights.
+recipe() {
+    local word key model=llama plugins order=()
+    local -A value=()
+    [[ ! -f ${data-}/case.json ]] || model=$(sed -n 's/.*"model": *"\(.*\)".*/\1/p' "$data/case.json")
+    for word; do [[ $word != model.name=* ]] || model=${word#*=}; done
+    plugins=" cpu local ${model:=llama} tokens adamw metrics "
+    for word; do
+        case $word in
+        +*) plugins+="${word#+} " ;;
+        -*.*) ;;
+        -*) plugins=${plugins/ ${word#-} / } ;;
+        esac
+    done
+    set -- job.dump_folder="$work/out" plugins.load="$(sed 's/^ *//; s/ *$//; s/  */, /g' <<<"$plugins")" model.name="$model" \
+        training.seq_len=64 training.local_batch_size=2 training.steps=4 "$@"
+    [[ $* == *model.flavor=* ]] || set -- model.init_from="${data-}/hf" "$@"
+    [[ $plugins != *' tokens '* ]] || set -- tokens.path="${data-}/tokens.bin" tokens.repeat=true "$@"
+    [[ $plugins != *' metrics '* ]] || set -- metrics.log_freq=1 metrics.peak_tflops=1 "$@"
+    for word; do
+        key=${word%%=*}
+        case $word in
+        -*.*) unset "value[${word#-}]" ;;
+        *.*=*) value[$key]=${word#*=} order+=("$key") ;;
+        esac
+    done
+    printf '%s\n' "${order[@]%%.*}" | awk '!seen[$0]++' | while read -r word; do
+        echo "[$word]"
+        for key in $(printf '%s\n' "${order[@]}" | grep "^$word\." | awk '!seen[$0]++'); do
+            [[ ! -v value[$key] ]] || echo "${key#*.} = ${value[$key]}"
+        done
+    done >recipe.ini
+}
+
+# arguments_of RANKS PLUGINS SETTING..: sets the array `arguments` of ctitan. PLUGINS: names with commas; -: none; -NAME: without it.
+arguments_of() {
+    local ranks=$1 plugin
+    arguments=()
+    for plugin in ${2//,/ }; do
+        case $plugin in
+        -) ;;
+        -*) arguments+=(--without "${plugin#-}") ;;
+        *) arguments+=(--with "$plugin") ;;
+        esac
+    done
+    for setting in "${@:3}"; do arguments+=(--set "$setting"); done
+    ((ranks == 1)) || arguments+=(-n "$ranks")
+}
+
+# run VERB..: ctitan, whose output is in `log`.
+run() {
+    timeout "$limit" "$ctitan" "$@" >log 2>&1 </dev/null
+}
+
+# train ARGUMENT..: the recipe.
+train() {
+    run train recipe.ini "$@"
+}
+
+# fails STATUS WORDS COMMAND..: the command has the status, and the extended regular expression is in `log`.
+fails() {
+    local status
+    "${@:3}"
+    status=$?
+    [[ $status == "$1" ]] && grep -qE -- "$2" log
+}
+
+# wait_for SECONDS COMMAND..: until the command is true; false if it is not by then.
+wait_for() {
+    local end=$((SECONDS + $1))
+    until "${@:2}" 2>/dev/null; do
+        ((SECONDS < end)) || return 1
+        sleep 0.02
+    done
+}
+
+# ---- numbers ----
+
+# values KEY.. FILE: the values of the keys of each line of JSON that has them all, with blanks between.
+values() {
+    awk -v keys="${*:1:$#-1}" '
+        BEGIN { n = split(keys, key, " ") }
+        {
+            row = ""
+            for (i = 1; i <= n; i++) {
+                if (!match($0, "\"" key[i] "\": *[^,}]*")) next
+                value = substr($0, RSTART, RLENGTH)
+                sub(/^[^:]*: */, "", value)
+                row = row (i > 1 ? " " : "") value
+            }
+            print row
+        }' "${!#}"
+}
+
+# difference A B: the largest relative difference of two files of numbers; 9 if they have not as many, or what is none.
+difference() {
+    [[ $(wc -l <"$1") == "$(wc -l <"$2")" ]] || { echo 9; return; }
+    paste -d ' ' "$1" "$2" | awk '
+        NF == 0 || NF % 2 || columns && NF != columns || /[^-+0-9.e ]/ { worst = 9 }
+        {
+            columns = NF
+            for (i = 1; i <= NF / 2; i++) {
+                d = $i - $(i + NF / 2)
+                size = $(i + NF / 2)
+                if (d < 0) d = -d
+                if (size < 0) size = -size
+                if (d > worst * size) worst = size > 0 ? d / size : 9
+            }
+        }
+        END { print (NR > 0 ? worst + 0 : 9) }'
+}
+
+# near A B TOLERANCE: their relative difference is less than the tolerance; else what it is.
+near() {
+    local error
+    error=$(difference "$1" "$2")
+    awk -v e="$error" -v t="$3" 'BEGIN { exit !(e < t) }' || { echo "$1 differs from $2 by $error"; return 1; }
+}
