@@ -41,8 +41,44 @@ static void add_validation(struct ct_arena *arena, struct run_log *log, int64_t 
     log->validation[log->validations++] = (struct run_validation){step, loss};
 }
 
+/* "adamw.lr 0.1, now 0.2; plugin tp loaded" */
+static const char *describe_changes(struct ct_arena *arena, json_t *changed)
+{
+    const char *name, *text = "";
+    json_t *pair;
+
+    json_object_foreach(changed, name, pair)
+    {
+        const char *before = json_string_value(json_array_get(pair, 0));
+        const char *after = json_string_value(json_array_get(pair, 1));
+        bool plugin = !strncmp(name, "plugin ", 7);
+
+        if (before && after)
+            text = ct_arena_printf(arena, "%s%s%s %s%s%s", text, *text ? "; " : "", name,
+                                   plugin ? "" : before, plugin ? "" : ", now ", after);
+    }
+    return text;
+}
+
+static void add_resume(struct ct_arena *arena, struct run_log *log, const json_t *line,
+                       int64_t after)
+{
+    while (log->resumes && log->resume[log->resumes - 1].after >= after)
+        log->resumes--;
+    log->resume = ct_arena_grow(arena, log->resume, &log->resume_room, log->resumes + 1,
+                                sizeof(*log->resume));
+    log->resume[log->resumes++] =
+        (struct run_resume){.after = after,
+                            .ranks = json_integer_value(json_object_get(line, "ranks")),
+                            .changed = describe_changes(arena, json_object_get(line, "changed"))};
+}
+
 static void add_step(struct ct_arena *arena, struct run_log *log, const json_t *line, int64_t step)
 {
+    const json_t *after = json_object_get(line, "resumed_after");
+
+    if (after)
+        add_resume(arena, log, line, json_integer_value(after));
     while (log->count && log->step[log->count - 1].step >= step)
         log->count--;
     log->step = ct_arena_grow(arena, log->step, &log->room, log->count + 1, sizeof(*log->step));
@@ -68,17 +104,28 @@ static json_t *read_object(const char *text)
     return ct_json_read(text, strlen(text), NULL, 0, &object) < 0 ? NULL : object;
 }
 
-bool run_log_add(struct ct_arena *arena, struct run_log *log, const char *line)
+enum run_line run_log_add(struct ct_arena *arena, struct run_log *log, const char *line)
 {
     json_t *object = read_object(line), *step = json_object_get(object, "step");
-    bool is_step = json_is_integer(step) && json_object_get(object, "step_time_s");
+    enum run_line is = RUN_NOTHING;
 
-    if (is_step)
-        add_step(arena, log, object, json_integer_value(step));
+    if (json_is_integer(step) && json_object_get(object, "step_time_s"))
+        is = RUN_STEP;
     else if (json_is_integer(step) && json_object_get(object, "validation_loss"))
+        is = RUN_VALIDATION;
+    if (is == RUN_STEP)
+        add_step(arena, log, object, json_integer_value(step));
+    else if (is == RUN_VALIDATION)
         add_validation(arena, log, json_integer_value(step), number(object, "validation_loss"));
     json_decref(object);
-    return is_step;
+    return is;
+}
+
+int64_t run_last_step(const struct run_log *log, const struct run_status *status)
+{
+    int64_t logged = log->count ? log->step[log->count - 1].step : 0;
+
+    return status->step > logged ? status->step : logged;
 }
 
 int run_read_log(struct ct_arena *arena, const char *folder, struct run_log *log)

@@ -22,12 +22,21 @@ struct run_validation {
     double loss;
 };
 
+/* Where the run went on after it was started again, or went back to a checkpoint. */
+struct run_resume {
+    int64_t after;       /* step */
+    int64_t ranks;       /* 0: it does not say */
+    const char *changed; /* "adamw.lr 0.1, now 0.2; plugin tp loaded"; "": nothing */
+};
+
 /* By rising step: of a step that was trained again, the last line counts. */
 struct run_log {
     struct run_step *step;
     size_t count, room;
     struct run_validation *validation;
     size_t validations, validation_room;
+    struct run_resume *resume;
+    size_t resumes, resume_room;
 };
 
 /* "running", "done", "stopped" (before its last step), "failed"; "" where nothing says it. */
@@ -42,8 +51,11 @@ struct run_status {
 bool run_is(const char *folder); /* whether it has metrics.jsonl */
 /* CT_ENOENT, CT_EIO. Lines that are no JSON do not count. */
 int run_read_log(struct ct_arena *arena, const char *folder, struct run_log *log);
-/* Add a line of metrics.jsonl. Returns whether it is a step. */
-bool run_log_add(struct ct_arena *arena, struct run_log *log, const char *line);
+enum run_line { RUN_NOTHING, RUN_STEP, RUN_VALIDATION };
+/* Add a line of metrics.jsonl. Returns what it is. */
+enum run_line run_log_add(struct ct_arena *arena, struct run_log *log, const char *line);
+/* The last step trained; status may know of more than was logged. */
+int64_t run_last_step(const struct run_log *log, const struct run_status *status);
 /* Text of the resolved recipe; "": there is none. */
 const char *run_read_recipe(struct ct_arena *arena, const char *folder);
 struct run_status run_read_status(struct ct_arena *arena, const char *folder);

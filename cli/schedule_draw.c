@@ -2,13 +2,13 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <ctitan/arena.h>
 #include <ctitan/lib/app/chart.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/pipeline.h>
+#include <ctitan/lib/terminal.h>
 
 #include "cli.h"
 
@@ -59,12 +59,11 @@ struct sheet {
 
 static int terminal_width(void)
 {
-    struct winsize size;
     const char *columns = getenv("COLUMNS");
     int width = columns ? atoi(columns) : 0;
 
-    if (width <= 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0)
-        width = size.ws_col;
+    if (width <= 0)
+        width = ct_terminal_columns(STDOUT_FILENO);
     return width < 40 ? 100 : width < MOST_COLUMNS ? width : MOST_COLUMNS;
 }
 

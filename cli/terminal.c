@@ -1,14 +1,18 @@
+/*
+ * Log lines on standard error. A file or a program gets TorchTitan's form of a line; a terminal,
+ * where somebody looks on, the time of day, and the level of warnings and errors alone.
+ */
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <ctitan/lib/outlet.h>
+#include <ctitan/lib/terminal.h>
 
 #include "cli.h"
 
-static bool terminal;        /* stderr is a terminal */
+static int columns;          /* of the terminal; 0: it is none */
 static bool status_is_shown; /* the cursor is after a progress line */
 
 static void erase_status(void)
@@ -32,31 +36,56 @@ static const char *level_name(enum ct_log_level level)
     }
 }
 
+/* A line that wraps could not be erased. */
+static void show_status(const char *line)
+{
+    ct_outlet_print(STDERR_FILENO, "%.*s", columns - 1, line);
+    status_is_shown = true;
+}
+
+static void write_short(enum ct_log_level level, const struct tm *when, const char *line)
+{
+    static const char *const names[] = {[CT_LOG_ERROR] = "error: ", [CT_LOG_WARNING] = "warning: "};
+    const char *name = level <= CT_LOG_WARNING ? names[level] : "";
+
+    ct_outlet_print(STDERR_FILENO, "%02d:%02d:%02d %s%s\n", when->tm_hour, when->tm_min,
+                    when->tm_sec, name, line);
+}
+
+static void write_long(enum ct_log_level level, const struct tm *when, int milliseconds,
+                       const char *line)
+{
+    char text[32];
+
+    strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", when);
+    ct_outlet_print(STDERR_FILENO, "[ctitan] %s,%03d - root - %s - %s\n", text, milliseconds,
+                    level_name(level), line);
+}
+
 static void write_line(enum ct_log_level level, const char *line, void *context)
 {
-    char when[32];
     struct timeval now;
     struct tm local;
 
     (void)context;
-    if (level == CT_LOG_STATUS && !terminal)
+    if (level == CT_LOG_STATUS && !columns)
         return;
     erase_status();
     if (level == CT_LOG_STATUS) {
-        ct_outlet_print(STDERR_FILENO, "%s", line);
-        status_is_shown = true;
+        show_status(line);
         return;
     }
     gettimeofday(&now, NULL);
     localtime_r(&now.tv_sec, &local);
-    strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &local);
-    ct_outlet_print(STDERR_FILENO, "[ctitan] %s,%03d - root - %s - %s\n", when,
-                    (int)(now.tv_usec / 1000), level_name(level), line);
+    if (columns)
+        write_short(level, &local, line);
+    else
+        write_long(level, &local, (int)(now.tv_usec / 1000), line);
 }
 
 void log_to_terminal(enum ct_log_level level)
 {
-    terminal = isatty(STDERR_FILENO) || getenv("CTITAN_TERMINAL");
+    columns = ct_terminal_columns(STDERR_FILENO);
     ct_log_to(write_line, NULL, level);
 }
 

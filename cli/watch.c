@@ -18,6 +18,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/rates.h>
+#include <ctitan/lib/terminal.h>
 
 #include "cli.h"
 #include "runs.h"
@@ -31,7 +32,8 @@ struct watch {
     struct ct_arena arena;
     const char *folder, *path;
     double stall; /* seconds; 0: by the pace of the run */
-    bool once, terminal;
+    bool once;
+    int columns; /* of the terminal; 0: it is none */
     FILE *in;
     off_t read;
     struct run_log log;
@@ -42,14 +44,47 @@ struct watch {
 
 /* ---- what is new ---- */
 
-static void print_step(const struct watch *w, const struct run_step *s)
+/* Erases the progress line. */
+static const char *erased(const struct watch *w)
 {
+    return w->columns ? "\r\033[K" : "";
+}
+
+static void print_resume(const struct run_resume *r)
+{
+    printf("resumed after step %lld", (long long)r->after);
+    if (r->ranks > 1)
+        printf(" on %lld ranks", (long long)r->ranks);
+    printf("%s%s\n", *r->changed ? ": " : "", r->changed);
+}
+
+static void print_step(const struct run_log *log)
+{
+    const struct run_step *s = &log->step[log->count - 1];
+    const struct run_resume *r = log->resumes ? &log->resume[log->resumes - 1] : NULL;
     char speed[32];
 
-    if (w->terminal)
-        fputs("\r\033[K", stdout);
+    if (r && r->after < s->step && (log->count < 2 || s[-1].step <= r->after))
+        print_resume(r);
     printf("step %lld  loss %.5f  grad_norm %.4f  %s tokens/s  mfu %.1f %%\n", (long long)s->step,
            s->loss, s->grad_norm, ct_grouped((int64_t)s->tokens_per_second, speed), s->mfu);
+}
+
+static void print_validation(const struct run_validation *v)
+{
+    printf("step %lld  validation loss %.5f  perplexity %.4g\n", (long long)v->step, v->loss,
+           exp(v->loss));
+}
+
+static void print_line(const struct watch *w, enum run_line is)
+{
+    if (w->once)
+        return;
+    fputs(erased(w), stdout);
+    if (is == RUN_STEP)
+        print_step(&w->log);
+    else
+        print_validation(&w->log.validation[w->log.validations - 1]);
 }
 
 static void open_again(struct watch *w)
@@ -63,7 +98,7 @@ static void open_again(struct watch *w)
         return;
     if (w->in) {
         fclose(w->in);
-        w->log.count = 0;
+        w->log.count = w->log.validations = w->log.resumes = 0;
         if (!w->once)
             printf("the run began anew\n");
     }
@@ -71,12 +106,13 @@ static void open_again(struct watch *w)
     w->read = 0;
 }
 
-/* Take the lines that are complete. Returns how many were steps. */
+/* Take the lines that are complete. Returns how many say something. */
 static size_t read_new(struct watch *w)
 {
     char *line = NULL;
-    size_t room = 0, steps = 0;
+    size_t room = 0, count = 0;
     ssize_t length;
+    enum run_line is;
 
     open_again(w);
     if (!w->in)
@@ -84,14 +120,14 @@ static size_t read_new(struct watch *w)
     fseeko(w->in, w->read, SEEK_SET);
     while ((length = getline(&line, &room, w->in)) > 0 && line[length - 1] == '\n') {
         w->read += length;
-        if (!run_log_add(&w->arena, &w->log, line))
+        is = run_log_add(&w->arena, &w->log, line);
+        if (is == RUN_NOTHING)
             continue;
-        steps++;
-        if (!w->once)
-            print_step(w, &w->log.step[w->log.count - 1]);
+        count++;
+        print_line(w, is);
     }
     free(line);
-    return steps;
+    return count;
 }
 
 /* ---- how it goes ---- */
@@ -118,16 +154,22 @@ static double line_seconds(const struct watch *w)
 static void print_pace(const struct watch *w)
 {
     const struct run_step *last = &w->log.step[w->log.count - 1];
-    struct ct_pace pace = {.step = last->step,
+    int64_t step = run_last_step(&w->log, &w->status);
+    struct ct_pace pace = {.step = step,
                            .steps = w->status.steps,
                            .loss = last->loss,
                            .tokens_per_second = last->tokens_per_second,
-                           .elapsed = last->elapsed,
+                           .elapsed = last->elapsed + (double)(step - last->step) * step_seconds(w),
                            .seconds_per_step = step_seconds(w)};
     char line[160];
 
     ct_pace_print(&pace, line, sizeof(line));
-    printf(w->terminal ? "\r\033[K%s" : "%s\n", line);
+    if (w->columns) /* a line that wraps could not be redrawn */
+        printf("\r\033[K%.*s", w->columns - 1, line);
+    else
+        printf("%s\n", line);
+    if (w->once && w->log.validations)
+        print_validation(&w->log.validation[w->log.validations - 1]);
     fflush(stdout);
 }
 
@@ -154,7 +196,7 @@ static void look_for_stall(struct watch *w)
     if (w->stalled || w->waits || silent < limit)
         return;
     w->stalled = true;
-    printf("%sno step was logged for %.0f s", w->terminal ? "\r\033[K" : "", silent);
+    printf("%sno step was logged for %.0f s", erased(w), silent);
     if (w->log.count)
         printf(" after step %lld, and steps took %.2f s",
                (long long)w->log.step[w->log.count - 1].step, step_seconds(w));
@@ -169,19 +211,18 @@ static void look_for_stall(struct watch *w)
 static int say_end(const struct watch *w)
 {
     const struct run_status *s = &w->status;
-    int64_t step = w->log.count ? w->log.step[w->log.count - 1].step : 0;
+    int64_t step = run_last_step(&w->log, s);
     const char *why = *s->message ? ": " : "";
 
-    if (w->terminal)
-        printf("\r\033[K");
+    fputs(erased(w), stdout);
     if (!strcmp(s->state, "failed"))
-        return ct_fail(CT_EPEER, "the run failed after step %lld%s%s",
-                       (long long)(s->step > step ? s->step : step), why, s->message);
+        return ct_fail(CT_EPEER, "the run failed after step %lld%s%s", (long long)step, why,
+                       s->message);
     if (!strcmp(s->state, "running"))
         return ct_fail(CT_EPEER,
                        "the run ended after step %lld without saying why: its process %d is gone",
                        (long long)step, (int)s->process);
-    printf("%s after step %lld of %lld%s%s, loss %.5f\n", s->state, (long long)s->step,
+    printf("%s after step %lld of %lld%s%s, loss %.5f\n", s->state, (long long)step,
            (long long)s->steps, why, s->message,
            w->log.count ? w->log.step[w->log.count - 1].loss : NAN);
     return 0;
@@ -209,15 +250,15 @@ static void tell_failure(struct watch *w)
     bool waits = !strcmp(s->state, "failed") && may_restart(s);
 
     if (waits && !w->waits)
-        printf("%sfailed after step %lld%s%s; waiting for a restart\n",
-               w->terminal ? "\r\033[K" : "", (long long)s->step, *s->message ? ": " : "",
-               s->message);
+        printf("%sfailed after step %lld%s%s; waiting for a restart\n", erased(w),
+               (long long)run_last_step(&w->log, s), *s->message ? ": " : "", s->message);
     w->waits = waits;
 }
 
 static int follow(struct watch *w)
 {
     struct ct_arena scratch = {0};
+    int64_t trained = 0;
     bool ended;
     int rc;
 
@@ -225,12 +266,14 @@ static int follow(struct watch *w)
     for (;;) {
         w->status = run_read_status(&scratch, w->folder);
         ended = has_ended(&w->status);
-        if (read_new(w)) { /* after the status: what an ended run has logged is all there */
+        /* after the status: what an ended run has logged is all there */
+        if (read_new(w) || w->status.step != trained) {
             w->news = ct_now();
             w->stalled = false;
         }
+        trained = w->status.step;
         tell_failure(w);
-        if (w->log.count && (w->terminal || w->once))
+        if (w->log.count && (w->columns || w->once))
             print_pace(w);
         fflush(stdout);
         if (ended || w->once)
@@ -249,7 +292,7 @@ static int follow(struct watch *w)
 
 static int parse(struct watch *w, int argc, char **argv)
 {
-    *w = (struct watch){.terminal = isatty(STDOUT_FILENO)};
+    *w = (struct watch){.columns = ct_terminal_columns(STDOUT_FILENO)};
     for (int i = 1; i < argc; i++) {
         char *end;
 
@@ -320,7 +363,8 @@ int verb_watch(int argc, char **argv)
     if (rc < 0)
         return rc;
     w.path = ct_arena_printf(&w.arena, "%s/metrics.jsonl", w.folder);
-    w.terminal &= !w.once;
+    if (w.once)
+        w.columns = 0;
     rc = check_folder(&w);
     if (rc == 0)
         rc = follow(&w);

@@ -27,6 +27,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/lib/outlet.h>
+#include <ctitan/lib/terminal.h>
 
 #define LINE 4096
 #define LAST 400 /* characters kept of a rank's last line */
@@ -194,8 +195,8 @@ static void become_rank(const struct launcher *l, int rank, char *const *argv, p
         _exit(1);
     if (null >= 0)
         dup2(null, STDIN_FILENO); /* in the background, reading from a terminal would stop it */
-    if (rank == 0 && isatty(STDERR_FILENO))
-        setenv("CTITAN_TERMINAL", "1", 1);
+    if (rank == 0 && ct_terminal_columns(STDERR_FILENO))
+        set_number("CTITAN_TERMINAL", ct_terminal_columns(STDERR_FILENO));
     if (rank > 0)
         dup2(out[1], STDOUT_FILENO);
     dup2(err[1], STDERR_FILENO);

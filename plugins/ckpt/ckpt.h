@@ -238,10 +238,6 @@ struct ckpt_load {
 int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *load);
 /* Tell what a recipe that has changed since changes. */
 void ckpt_tell_changes(const struct ckpt *c, struct ct_run *run);
-typedef void ckpt_difference(const char *section, const char *key, const char *before,
-                             const char *now, void *context);
-/* Call `tell` for every option of two resolved recipes that differs. */
-int ckpt_compare_recipes(const char *before, const char *now, ckpt_difference *tell, void *context);
 
 /* ---- folder.c ---- */
 

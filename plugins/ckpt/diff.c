@@ -209,7 +209,8 @@ static int compare(const struct ckpt *a, const struct ckpt *b)
         printf("step: %lld, %lld\n", (long long)a->progress.step - 1,
                (long long)b->progress.step - 1);
     if (*a->recipe && *b->recipe)
-        rc = ckpt_compare_recipes(a->recipe, b->recipe, print_option, NULL);
+        rc = ct_recipe_differences("the recipe of a checkpoint", a->recipe, b->recipe, print_option,
+                                   NULL);
     if (rc == 0)
         rc = ckpt_read(a, &(struct ckpt_sink){want, put, &w, false});
     if (rc == 0)

@@ -17,54 +17,6 @@
 
 /* ---- recipes ---- */
 
-static bool is_load_list(const struct ct_setting *s)
-{
-    return !strcmp(s->section, "plugins");
-}
-
-static const char *value_of(const struct ct_recipe *recipe, const struct ct_setting *s)
-{
-    return is_load_list(s) ? NULL : ct_recipe_get(recipe, s->section, s->key);
-}
-
-/* Plugins of the first recipe that the other lacks. */
-static void compare_plugins(const struct ct_recipe *a, const struct ct_recipe *b, bool first,
-                            ckpt_difference *tell, void *context)
-{
-    for (size_t i = 0; i < a->plugin_count; i++) {
-        bool found = false;
-
-        for (size_t k = 0; k < b->plugin_count; k++)
-            found |= !strcmp(a->plugins[i], b->plugins[k]);
-        if (!found)
-            tell("plugins", a->plugins[i], first ? "loaded" : "not loaded",
-                 first ? "not loaded" : "loaded", context);
-    }
-}
-
-int ckpt_compare_recipes(const char *before, const char *now, ckpt_difference *tell, void *context)
-{
-    struct ct_arena scratch = {0};
-    struct ct_recipe *a, *b;
-    int rc = ct_recipe_parse(&scratch, "the recipe of the checkpoint", before, &a);
-
-    if (rc == 0)
-        rc = ct_recipe_parse(&scratch, "the recipe", now, &b);
-    if (rc == 0) {
-        compare_plugins(a, b, true, tell, context);
-        compare_plugins(b, a, false, tell, context);
-    }
-    for (size_t i = 0; rc == 0 && i < a->count; i++) {
-        const struct ct_setting *s = &a->settings[i];
-        const char *value = value_of(b, s);
-
-        if (value && strcmp(value, s->value) != 0)
-            tell(s->section, s->key, s->value, value, context);
-    }
-    ct_arena_finish(&scratch);
-    return rc;
-}
-
 /* What a changed option changes in a run that goes on; those not listed change nothing in it. */
 static const struct {
     const char *section, *key, *what;
@@ -153,7 +105,8 @@ void ckpt_tell_changes(const struct ckpt *c, struct ct_run *run)
     const char *now;
 
     if (c->recipe && (ckpt_recipe_text(c->arena, run, &now) < 0 ||
-                      ckpt_compare_recipes(c->recipe, now, tell_change, (void *)(uintptr_t)c) < 0))
+                      ct_recipe_differences("the recipe of the checkpoint", c->recipe, now,
+                                            tell_change, (void *)(uintptr_t)c) < 0))
         ct_warn("%s", ct_error_message());
     ckpt_tell_batch(c, run);
     for (int i = 0; i < CKPT_DATA; i++)

@@ -21,12 +21,15 @@
 #include <ctitan/lib/file.h>
 #include <ctitan/log.h>
 #include <ctitan/lib/rates.h>
+#include <ctitan/lib/terminal.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 
+#include "resume.h"
 #include "status.h"
 
-#define RECENT 0.1 /* weight of the last step in the mean that progress goes by */
+#define TIME_OF_DAY 9 /* columns of "12:34:56 " before a line on a terminal */
+#define RECENT 0.1    /* weight of the last step in the mean that progress goes by */
 
 static struct config {
     int64_t log_freq;
@@ -139,8 +142,11 @@ static int end_line(void)
 
 /* ---- a logged step ---- */
 
-static int write_step(const struct ct_step_result *s, const struct ct_rate *r)
+static int write_step(const struct ct_run *run, const struct ct_step_result *s,
+                      const struct ct_rate *r)
 {
+    int rc;
+
     fprintf(now.out, "{\"step\": %lld, ", (long long)s->step);
     put("loss", s->loss, ", ");
     put("grad_norm", s->grad_norm, ", ");
@@ -153,19 +159,18 @@ static int write_step(const struct ct_step_result *s, const struct ct_rate *r)
     fprintf(now.out, "\"memory_peak_bytes\": %.0f, ", r->memory_bytes);
     put("elapsed_s", now.all_seconds, ", ");
     put("step_time_s", r->step_time, ", ");
-    put("data_time_s", r->data_time, s->skipped ? ", " : "");
+    put("data_time_s", r->data_time, "");
     if (s->skipped)
-        fputs("\"skipped\": true", now.out);
-    return end_line();
+        fputs(", \"skipped\": true", now.out);
+    rc = resume_write(run, now.out);
+    return rc < 0 ? rc : end_line();
 }
 
 static bool colored(void)
 {
     return !strcmp(config.color, "always") ||
-           (!strcmp(config.color, "auto") && (isatty(STDERR_FILENO) || getenv("CTITAN_TERMINAL")));
+           (!strcmp(config.color, "auto") && ct_terminal_columns(STDERR_FILENO));
 }
-
-enum { RED, GREEN, ORANGE, TURQUOISE, BLUE, CYAN, MAGENTA, PLAIN, COLORS };
 
 /* "12,345", of one rank; of several: "12,345 on 8 ranks" */
 static const char *speed(const struct ct_run *run, double tokens_per_second, char text[64])
@@ -178,22 +183,58 @@ static const char *speed(const struct ct_run *run, double tokens_per_second, cha
     return text;
 }
 
+/* A part of the console line. */
+struct field {
+    const char *colour;
+    int drop; /* order in which parts are left out of a narrow terminal; 0: never */
+    char text[96];
+};
+
+enum { FIELDS = 7 };
+
+static size_t width_of(const struct field *field)
+{
+    size_t width = TIME_OF_DAY;
+
+    for (int i = 0; i < FIELDS; i++)
+        width += *field[i].text ? strlen(field[i].text) + 2 : 0;
+    return width - 2;
+}
+
+static void drop_fields(struct field *field, size_t columns)
+{
+    for (int next = 1; next < FIELDS && width_of(field) > columns; next++)
+        for (int i = 0; i < FIELDS; i++)
+            if (field[i].drop == next)
+                *field[i].text = '\0';
+}
+
 static void log_step(const struct ct_run *run, const struct ct_step_result *s,
                      const struct ct_rate *r)
 {
-    static const char *const codes[COLORS] = {"\033[31m",      "\033[32m", "\033[38;5;208m",
-                                              "\033[38;5;80m", "\033[34m", "\033[36m",
-                                              "\033[35m",      "\033[0m"};
-    static const char *const none[COLORS] = {"", "", "", "", "", "", "", ""};
-    const char *const *c = colored() ? codes : none;
-    char tps[64];
+    struct field field[FIELDS] = {{"\033[31m", 0, ""},       {"\033[32m", 0, ""},
+                                  {"\033[38;5;208m", 4, ""}, {"\033[38;5;80m", 2, ""},
+                                  {"\033[34m", 0, ""},       {"\033[36m", 1, ""},
+                                  {"\033[35m", 3, ""}};
+    int columns = ct_terminal_columns(STDERR_FILENO), less = columns > 0, used = 0;
+    bool colours = colored();
+    char line[1024], tps[64];
 
-    ct_info("%sstep: %2lld  %sloss: %8.5f  %sgrad_norm: %7.4f  %smemory: %5.2fGiB(%.2f%%)  "
-            "%stps: %s  %stflops: %.2f  %smfu: %.2f%%%s",
-            c[RED], (long long)s->step, c[GREEN], s->loss, c[ORANGE], s->grad_norm, c[TURQUOISE],
-            r->memory_bytes / 0x1p30, r->memory_share, c[BLUE],
-            speed(run, r->tokens_per_second, tps), c[CYAN], r->tflops, c[MAGENTA], r->mfu,
-            c[PLAIN]);
+    snprintf(field[0].text, sizeof(field->text), "step: %2lld", (long long)s->step);
+    snprintf(field[1].text, sizeof(field->text), "loss: %*.5f", 8 - less, s->loss);
+    snprintf(field[2].text, sizeof(field->text), "grad_norm: %*.4f", 7 - less, s->grad_norm);
+    snprintf(field[3].text, sizeof(field->text), "memory: %5.2fGiB(%.2f%%)",
+             r->memory_bytes / 0x1p30, r->memory_share);
+    snprintf(field[4].text, sizeof(field->text), "tps: %s", speed(run, r->tokens_per_second, tps));
+    snprintf(field[5].text, sizeof(field->text), "tflops: %.2f", r->tflops);
+    snprintf(field[6].text, sizeof(field->text), "mfu: %.2f%%", r->mfu);
+    if (columns)
+        drop_fields(field, (size_t)columns);
+    for (int i = 0; i < FIELDS; i++)
+        if (*field[i].text)
+            used += snprintf(line + used, sizeof(line) - (size_t)used, "%s%s%s", i ? "  " : "",
+                             colours ? field[i].colour : "", field[i].text);
+    ct_info("%s%s", line, colours ? "\033[0m" : "");
 }
 
 /* ---- events ---- */
@@ -243,10 +284,13 @@ static void show_progress(const struct ct_step_result *s)
 static int step_end(struct ct_run *run, const struct ct_step_result *s)
 {
     struct ct_rate r;
-    int rc = 0;
+    int rc = status_step(s);
 
+    resume_step(s->step);
     ct_rates_add(&now.rates, s);
     count_recent(s);
+    if (rc < 0)
+        return rc;
     if (s->step != 1 && s->step % config.log_freq && s->step != ct_config.training.steps) {
         show_progress(s);
         return 0;
@@ -257,7 +301,7 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
         return rc;
     r = ct_rates_take(&now.rates, run);
     log_step(run, s, &r);
-    rc = write_step(s, &r);
+    rc = write_step(run, s, &r);
     if (s->step < ct_config.training.steps)
         show_progress(s);
     return rc;
@@ -288,6 +332,9 @@ static int on_event(const struct ct_event_data *data, void *context)
     if (data->run->rank != 0)
         return 0;
     switch (data->event) {
+    case CT_EVENT_RUN_OPEN:
+        resume_open();
+        return 0;
     case CT_EVENT_PLAN_READY:
         ct_run_keep(data->run, "metrics.seconds", &now.all_seconds, sizeof(now.all_seconds));
         return 0;
@@ -299,6 +346,7 @@ static int on_event(const struct ct_event_data *data, void *context)
         return validated(data->run, data->result, data->labels);
     default: /* the end, or a failure */
         rc = status_end(data);
+        resume_close();
     }
     if (now.out && fclose(now.out) && data->event == CT_EVENT_RUN_END)
         rc = ct_fail(CT_EIO, "cannot write metrics.jsonl: %s", strerror(errno));
@@ -307,7 +355,7 @@ static int on_event(const struct ct_event_data *data, void *context)
 }
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_PLAN_READY |
+                                    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY |
                                               1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END |
                                               1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_FAILURE |
                                               1u << CT_EVENT_RUN_END | 1u << CT_EVENT_JOB_END,

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,15 +8,20 @@
 
 #include <jansson.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/json.h>
 
 #include "status.h"
 
+#define AT_LEAST 1.0 /* seconds between two writings of the step */
+#define SHARE 0.005  /* of the time, that they take at most: a disk may be slow */
+
 static struct {
     double began; /* seconds since 1970 */
     int64_t ranks, step;
+    double next; /* when the step is due to be written */
 } now;
 
 static double wall_clock(void)
@@ -55,6 +61,16 @@ static int write_status(const char *state, double ended, const char *message, pi
     snprintf(path, sizeof(path), "%s/status.json", ct_config.job.dump_folder);
     rc = ct_file_write(path, text, strlen(text));
     free(text);
+    return rc;
+}
+
+/* The same, and plan the next one. */
+static int write_running(pid_t launcher)
+{
+    double began = ct_now();
+    int rc = write_status("running", 0, "", launcher);
+
+    now.next = ct_now() + fmax(AT_LEAST, (ct_now() - began) / SHARE);
     return rc;
 }
 
@@ -131,7 +147,13 @@ int status_begin(const struct ct_run *run)
     now.began = wall_clock();
     now.ranks = run->world;
     now.step = run->progress.step - 1;
-    return write_status("running", 0, "", launcher_of_rank());
+    return write_running(launcher_of_rank());
+}
+
+int status_step(const struct ct_step_result *step)
+{
+    now.step = step->step;
+    return ct_now() < now.next ? 0 : write_running(launcher_of_rank());
 }
 
 int status_end(const struct ct_event_data *data)

@@ -9,6 +9,8 @@
 
 /* A step begins. The first one counts, so that a run that only generates leaves no trace. */
 int status_begin(const struct ct_run *run);
+/* A step ended. The file is written about once a second. */
+int status_step(const struct ct_step_result *step);
 /* RUN_END or FAILURE. */
 int status_end(const struct ct_event_data *data);
 /* JOB_END: rank 0 may have been killed before it could say how the job ended. */

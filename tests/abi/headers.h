@@ -56,6 +56,7 @@
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/state.h>
 #include <ctitan/lib/stored.h>
+#include <ctitan/lib/terminal.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/train.h>
 

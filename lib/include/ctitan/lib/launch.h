@@ -47,7 +47,7 @@ struct ct_launch_request {
 
 /*
  * Run the ranks and wait for all of them. Rank 0 has this process's standard output, and its
- * standard error passes through unchanged (CTITAN_TERMINAL=1 tells it that this is a terminal).
+ * standard error passes through unchanged (terminal.h says how it learns that this is a terminal).
  * Lines of the others appear as "[rank N] line". A line "argv[0]: .." on standard error is dropped
  * if it is also the last line of another rank. SIGINT, SIGTERM and (unless it is ignored: nohup)
  * SIGHUP are passed on; a second signal kills. SIGQUIT is passed on each time: ranks with a flight

@@ -104,6 +104,14 @@ CT_API void ct_recipe_print_resolved(const struct ct_recipe *recipe, FILE *out);
 /* Write the same to a file, which is complete or absent. */
 CT_API int ct_recipe_save(const struct ct_recipe *recipe, const char *path);
 
+typedef void ct_recipe_difference(const char *section, const char *key, const char *before,
+                                  const char *now, void *context);
+/* Call tell for every plugin (section "plugins") that one of two resolved recipes lacks, and for
+   every option of both whose values differ. path names the former one in failures. CT_ECONFIG: a
+   text is no recipe. */
+CT_API int ct_recipe_differences(const char *path, const char *before, const char *now,
+                                 ct_recipe_difference *tell, void *context);
+
 struct ct_run;
 /*
  * For struct ct_run_options: check that all ranks run the same. Collective. CT_ECONFIG on all ranks

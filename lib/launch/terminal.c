@@ -1,0 +1,23 @@
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <ctitan/lib/terminal.h>
+
+#define USUAL 80
+#define LEAST 40
+
+int ct_terminal_columns(int fd)
+{
+    const char *launcher = fd == STDERR_FILENO ? getenv("CTITAN_TERMINAL") : NULL;
+    struct winsize size = {0};
+    int columns = launcher ? atoi(launcher) : 0;
+
+    if (isatty(fd))
+        columns = ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+    else if (!launcher)
+        return 0;
+    if (columns <= 1)
+        return USUAL;
+    return columns < LEAST ? LEAST : columns;
+}
