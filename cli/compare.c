@@ -26,13 +26,15 @@
 #define ENOUGH 5  /* pairs, to conclude anything */
 #define BLOCKS 10 /* of a finished run */
 #define LONGEST 100000
-#define SHOWN 40 /* differences of options */
+#define SHOWN 40   /* differences of options */
+#define UNEQUAL 10 /* percent of the processors: a load that differs by more is told */
 
 struct side {
     const char *name, *path;
     struct argv changes; /* --set and the like */
     bool finished;       /* path is a run's folder */
     struct run_log first;
+    double others;      /* percent of the processors that other processes took; sum over runs */
     const char *recipe; /* resolved, as the run saved it */
     json_t *plan;
 };
@@ -241,7 +243,7 @@ static double median_seconds(struct comparison *c, const struct run_log *log, si
     return ct_median(seconds, count);
 }
 
-static int train(struct comparison *c, struct side *s, double *seconds)
+static int train(struct comparison *c, struct side *s, double *seconds, double *others)
 {
     const char *folder = ct_arena_printf(&c->arena, "%s/%s", c->folder, s->name), *last;
     struct argv argv = {0};
@@ -275,7 +277,18 @@ static int train(struct comparison *c, struct side *s, double *seconds)
         c->noise = fmax(c->noise, compare_losses(&s->first, &log, &step, &common));
     }
     *seconds = median_seconds(c, &log, warm(log.count), log.count - warm(log.count));
+    *others = run_others(&log);
+    s->others += *others;
     return 0;
+}
+
+/* " (others 12 %)", or "" */
+static const char *beside(double others, char text[64])
+{
+    *text = '\0';
+    if (isfinite(others))
+        snprintf(text, 64, " (others %.0f %%)", others);
+    return text;
 }
 
 static int run_pairs(struct comparison *c)
@@ -288,15 +301,19 @@ static int run_pairs(struct comparison *c)
     c->ratio = ct_arena_array(&c->arena, double, c->runs);
     for (; rc == 0 && c->pairs < c->runs; c->pairs++) {
         int first = (int)c->pairs % 2;
-        double seconds[2] = {1, 1};
+        double seconds[2] = {1, 1}, others[2] = {NAN, NAN};
+        char text[2][64];
 
         for (int s = 0; rc == 0 && s < 2; s++)
-            rc = train(c, &c->side[first ^ s], &seconds[first ^ s]);
+            rc = train(c, &c->side[first ^ s], &seconds[first ^ s], &others[first ^ s]);
         c->ratio[c->pairs] = seconds[0] / seconds[1];
         if (rc == 0 && !c->json)
-            fprintf(stderr, "pair %lld of %lld: A %.4f s, B %.4f s a step\n",
-                    (long long)c->pairs + 1, (long long)c->runs, seconds[0], seconds[1]);
+            fprintf(stderr, "pair %lld of %lld: A %.4f s%s, B %.4f s%s a step\n",
+                    (long long)c->pairs + 1, (long long)c->runs, seconds[0],
+                    beside(others[0], text[0]), seconds[1], beside(others[1], text[1]));
     }
+    for (int s = 0; s < 2; s++)
+        c->side[s].others /= (double)c->runs;
     scratch_remove(c->folder);
     return rc;
 }
@@ -311,6 +328,7 @@ static int compare_finished(struct comparison *c)
         if (rc < 0)
             return rc;
         c->side[s].recipe = run_read_recipe(&c->arena, c->side[s].path);
+        c->side[s].others = run_others(&c->side[s].first);
     }
     count = c->side[0].first.count < c->side[1].first.count ? c->side[0].first.count
                                                             : c->side[1].first.count;
@@ -419,6 +437,28 @@ static void say_speed(const struct comparison *c, char *text, size_t room)
                  r.low, r.high);
 }
 
+/* How busy the machine was. */
+static void say_load(const struct comparison *c, char *text, size_t room)
+{
+    double a = c->side[0].others, b = c->side[1].others;
+
+    if (!isfinite(a) || !isfinite(b))
+        snprintf(text, room, "how busy the machine was is not known");
+    else if (fabs(a - b) > UNEQUAL)
+        snprintf(text, room,
+                 "warning: other processes took %.0f %% of the processors in A and %.0f %% in B: "
+                 "the speeds do not compare; run both again when nothing else runs",
+                 a, b);
+    else if (fmax(a, b) > 100 * CT_LOAD_NOTABLE)
+        snprintf(text, room,
+                 "the machine was busy: other processes took %.0f %% of the processors in A and "
+                 "%.0f %% in B",
+                 a, b);
+    else
+        snprintf(text, room, "other processes took %.0f %% of the processors in A and %.0f %% in B",
+                 a, b);
+}
+
 static void say_loss(const struct comparison *c, char *text, size_t room)
 {
     if (!c->common_steps)
@@ -458,6 +498,8 @@ static void print_people(const struct comparison *c)
     if (c->side[0].finished)
         printf(
             "  (the runs were not interleaved, so other load on the machine affects the result)\n");
+    say_load(c, text, sizeof(text));
+    printf("%s\n", text);
     say_loss(c, text, sizeof(text));
     printf("%s\n", text);
     if (a == b)
@@ -475,7 +517,7 @@ static void print_json(const struct comparison *c)
 {
     struct ratio r =
         c->pairs >= 3 ? ratio_of(c->ratio, (size_t)c->pairs) : (struct ratio){.value = NAN};
-    char speed[512], loss[512];
+    char speed[512], loss[512], load[512];
     json_t *o;
 
     say_speed(c, speed, sizeof(speed));
@@ -487,6 +529,10 @@ static void print_json(const struct comparison *c)
                   c->pairs >= ENOUGH && r.differs, "loss", loss, "loss_difference",
                   json_number(c->loss_difference), "steps", (int)c->common_steps, "memory_a",
                   json_number(memory(&c->side[0])), "memory_b", json_number(memory(&c->side[1])));
+    say_load(c, load, sizeof(load));
+    json_object_set_new(o, "load", json_string(load));
+    json_object_set_new(o, "others_a", json_number(c->side[0].others));
+    json_object_set_new(o, "others_b", json_number(c->side[1].others));
     if (c->pairs >= 3) {
         json_object_set_new(o, "ratio", json_number(r.value));
         json_object_set_new(o, "low", json_number(r.low));

@@ -5,16 +5,13 @@
  * bfloat16 on random tokens; several ranks shard it by fsdp, and then each has all of it, since
  * products with gathered weights and with prepared ones are different calls.
  */
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
-#include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/machine.h>
+#include <ctitan/lib/measure.h>
 #include <ctitan/lib/rng.h>
 
 #include "child.h"
@@ -22,7 +19,6 @@
 
 #define TOKENS 65536
 #define VOCABULARY 2048 /* of the debug model */
-#define OTHERS 0.05     /* share of the processors that is worth a warning */
 
 static const char own_recipe[] = "[plugins]\n"
                                  "load = cpu, llama, tokens, adamw, metrics%s\n"
@@ -119,59 +115,24 @@ static int find_file(struct ct_arena *arena, const char *name, const char **file
 
 /* ---- what else the machine did ---- */
 
-/* Seconds, of all processors that this process may use. */
-struct load {
-    double busy, own, wall;
-    int processors;
-};
-
-static struct load load_now(void)
-{
-    struct load load = {.wall = ct_now()};
-    struct rusage own;
-    double tick = (double)sysconf(_SC_CLK_TCK), spent[8];
-    char line[512];
-    cpu_set_t set;
-    FILE *file = fopen("/proc/stat", "r");
-    int cpu;
-
-    if (sched_getaffinity(0, sizeof(set), &set) < 0)
-        CPU_ZERO(&set);
-    while (file && fgets(line, sizeof(line), file))
-        if (sscanf(line, "cpu%d %lf %lf %lf %lf %lf %lf %lf %lf", &cpu, &spent[0], &spent[1],
-                   &spent[2], &spent[3], &spent[4], &spent[5], &spent[6], &spent[7]) == 9 &&
-            cpu < CPU_SETSIZE && CPU_ISSET(cpu, &set)) {
-            /* 3 and 4 are idle, 7 another guest's */
-            load.busy += (spent[0] + spent[1] + spent[2] + spent[5] + spent[6] + spent[7]) / tick;
-            load.processors++;
-        }
-    if (file)
-        fclose(file);
-    getrusage(RUSAGE_CHILDREN, &own);
-    load.own = (double)(own.ru_utime.tv_sec + own.ru_stime.tv_sec) +
-               1e-6 * (double)(own.ru_utime.tv_usec + own.ru_stime.tv_usec);
-    return load;
-}
-
 /* Warn if other processes took a notable share of the processors since `from`. */
-static void warn_of_load(const struct load *from)
+static void warn_of_load(const struct ct_load *from)
 {
-    struct load now = load_now();
-    double seconds = (now.wall - from->wall) * now.processors;
-    double others = now.busy - from->busy - now.own + from->own;
+    struct ct_load now = ct_load_now(ct_load_children());
+    double others = ct_load_others(from, &now);
 
-    if (others > OTHERS * seconds)
+    if (others > CT_LOAD_NOTABLE)
         fprintf(stderr,
                 "warning: other processes took %.0f %% of the processors meanwhile: the times are "
                 "too long; measure again when nothing else runs\n",
-                100 * others / seconds);
+                100 * others);
 }
 
 int describe_machine(struct args *args, const char *name)
 {
     char *folder = scratch_folder(&args->arena, "describe");
     const char *file, *none = NULL;
-    struct load load = load_now();
+    struct ct_load load = ct_load_now(ct_load_children());
     bool own = !args->path;
     int rc = folder ? find_file(&args->arena, name, &file) : CT_EIO;
 

@@ -1,9 +1,11 @@
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/measure.h>
@@ -11,6 +13,8 @@
 #include <ctitan/lib/plugin.h>
 
 #include "cli.h"
+
+#define LOOK 0.3 /* seconds, at the load of the machine */
 
 /* The value of the first "key : value" line of /proc/cpuinfo, in the arena; "" if there is none. */
 static const char *cpuinfo(struct ct_arena *arena, const char *key)
@@ -105,6 +109,23 @@ static void print_nodes(struct ct_arena *arena)
                    : "left to the system");
 }
 
+/* How busy other processes keep the processors just now. */
+static void print_load(void)
+{
+    struct ct_load before = ct_load_now(ct_load_job(false)), after;
+    double others;
+
+    ct_nap(LOOK);
+    after = ct_load_now(ct_load_job(false));
+    others = ct_load_others(&before, &after);
+    printf("  busy        ");
+    if (isfinite(others))
+        printf("%.0f %%, by other processes just now%s\n", 100 * others,
+               others > CT_LOAD_NOTABLE ? ": rates below are too low" : "");
+    else
+        printf("unknown: /proc/stat does not say\n");
+}
+
 static void print_machine(struct ct_arena *arena)
 {
     double page = (double)sysconf(_SC_PAGESIZE);
@@ -122,6 +143,7 @@ static void print_machine(struct ct_arena *arena)
     printf("  memory      %s, %s free\n",
            human_bytes((double)sysconf(_SC_PHYS_PAGES) * page, total),
            human_bytes((double)sysconf(_SC_AVPHYS_PAGES) * page, available));
+    print_load();
     print_nodes(arena);
     print_huge_pages();
 }

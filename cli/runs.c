@@ -93,7 +93,8 @@ static void add_step(struct ct_arena *arena, struct run_log *log, const json_t *
                           .memory = number(line, "memory_peak_bytes"),
                           .seconds = number(line, "step_time_s"),
                           .elapsed = number(line, "elapsed_s"),
-                          .data_seconds = number(line, "data_time_s")};
+                          .data_seconds = number(line, "data_time_s"),
+                          .others = number(line, "others_percent")};
 }
 
 /* NULL: it is incomplete, as the last line of a run that writes, or was killed, may be. */
@@ -119,6 +120,19 @@ enum run_line run_log_add(struct ct_arena *arena, struct run_log *log, const cha
         add_validation(arena, log, json_integer_value(step), number(object, "validation_loss"));
     json_decref(object);
     return is;
+}
+
+double run_others(const struct run_log *log)
+{
+    double sum = 0;
+    size_t count = 0;
+
+    for (size_t i = 1; i < log->count; i++)
+        if (isfinite(log->step[i].others)) {
+            sum += log->step[i].others;
+            count++;
+        }
+    return count ? sum / (double)count : NAN;
 }
 
 int64_t run_last_step(const struct run_log *log, const struct run_status *status)

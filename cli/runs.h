@@ -14,6 +14,7 @@
 struct run_step {
     int64_t step;
     double loss, grad_norm, lr, tokens, tokens_per_second, mfu, memory, seconds, data_seconds;
+    double others;  /* percent of the host's processors that other processes took */
     double elapsed; /* seconds since the first step began */
 };
 
@@ -54,6 +55,8 @@ int run_read_log(struct ct_arena *arena, const char *folder, struct run_log *log
 enum run_line { RUN_NOTHING, RUN_STEP, RUN_VALIDATION };
 /* Add a line of metrics.jsonl. Returns what it is. */
 enum run_line run_log_add(struct ct_arena *arena, struct run_log *log, const char *line);
+/* The mean of `others`, without the first line; NAN: nothing says it. */
+double run_others(const struct run_log *log);
 /* The last step trained; status may know of more than was logged. */
 int64_t run_last_step(const struct run_log *log, const struct run_status *status);
 /* Text of the resolved recipe; "": there is none. */

@@ -66,8 +66,9 @@ static void print_step(const struct run_log *log)
 
     if (r && r->after < s->step && (log->count < 2 || s[-1].step <= r->after))
         print_resume(r);
-    printf("step %lld  loss %.5f  grad_norm %.4f  %s tokens/s  mfu %.1f %%\n", (long long)s->step,
-           s->loss, s->grad_norm, ct_grouped((int64_t)s->tokens_per_second, speed), s->mfu);
+    printf("step %lld  loss %.5f  grad_norm %.4f  %s tokens/s  mfu %.1f %%%s\n", (long long)s->step,
+           s->loss, s->grad_norm, ct_grouped((int64_t)s->tokens_per_second, speed), s->mfu,
+           s->mfu > 100 ? " (the peak is taken too low)" : "");
 }
 
 static void print_validation(const struct run_validation *v)

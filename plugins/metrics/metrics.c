@@ -20,6 +20,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/log.h>
+#include <ctitan/lib/measure.h>
 #include <ctitan/lib/rates.h>
 #include <ctitan/lib/terminal.h>
 #include <ctitan/plugin.h>
@@ -29,7 +30,8 @@
 #include "status.h"
 
 #define TIME_OF_DAY 9 /* columns of "12:34:56 " before a line on a terminal */
-#define RECENT 0.1    /* weight of the last step in the mean that progress goes by */
+#define LONG 1.0   /* seconds over which the host's load is measured at least, once there are any */
+#define RECENT 0.1 /* weight of the last step in the mean that progress goes by */
 
 static struct config {
     int64_t log_freq;
@@ -50,8 +52,9 @@ static const struct ct_option options[] = {
 static struct {
     FILE *out; /* metrics.jsonl */
     struct ct_rates rates;
-    double began;                /* the first step, less all_seconds of an earlier process */
-    double all_seconds;          /* since the first step began */
+    struct ct_load load; /* of the host, at the last line that is LONG ago, or at the first step */
+    double began;        /* the first step, less all_seconds of an earlier process */
+    double all_seconds;  /* since the first step began */
     double step_seconds, tokens; /* of a step, recent mean */
     double step_began, step_ended;
     double between; /* seconds between steps */
@@ -142,6 +145,17 @@ static int end_line(void)
 
 /* ---- a logged step ---- */
 
+/* Percent of the host's processors that other processes took of late. */
+static double others(const struct ct_run *run)
+{
+    struct ct_load load = ct_load_now(ct_load_job(run->world > 1));
+    double share = ct_load_others(&now.load, &load);
+
+    if (load.at - now.load.at >= LONG)
+        now.load = load;
+    return 100 * share;
+}
+
 static int write_step(const struct ct_run *run, const struct ct_step_result *s,
                       const struct ct_rate *r)
 {
@@ -159,7 +173,8 @@ static int write_step(const struct ct_run *run, const struct ct_step_result *s,
     fprintf(now.out, "\"memory_peak_bytes\": %.0f, ", r->memory_bytes);
     put("elapsed_s", now.all_seconds, ", ");
     put("step_time_s", r->step_time, ", ");
-    put("data_time_s", r->data_time, "");
+    put("data_time_s", r->data_time, ", ");
+    put("others_percent", others(run), "");
     if (s->skipped)
         fputs(", \"skipped\": true", now.out);
     rc = resume_write(run, now.out);
@@ -242,8 +257,10 @@ static void log_step(const struct ct_run *run, const struct ct_step_result *s,
 static int step_begin(const struct ct_run *run)
 {
     now.step_began = ct_now();
-    if (now.began == 0)
+    if (now.began == 0) {
         now.began = now.step_began - now.all_seconds;
+        now.load = ct_load_now(ct_load_job(run->world > 1));
+    }
     if (now.step_ended > 0) {
         now.between += now.step_began - now.step_ended;
         now.gaps++;

@@ -2,8 +2,15 @@
  * Rates of training: the peak that utilisation is relative to, means over steps, and the line that
  * shows progress.
  */
+#include <math.h>
+#include <string.h>
+
+#include <ctitan/clock.h>
 #include <ctitan/device/device.h>
+#include <ctitan/lib/measure.h>
+#include <ctitan/lib/plugin.h>
 #include <ctitan/lib/rates.h>
+#include <ctitan/log.h>
 #include <ctitan/recipe.h>
 
 #include "assertions.h"
@@ -66,6 +73,76 @@ static void rates_are_means_over_steps(void **state)
     assert_true(rates.steps == 0 && rates.seconds == 0);
 }
 
+/* A step of 100 FLOPs per second, relative to a peak of 1. */
+static struct ct_rate take_too_much(struct ct_rates *rates, struct ct_run *run)
+{
+    ct_rates_add(rates, &(struct ct_step_result){.tokens = 100, .seconds = 1});
+    return ct_rates_take(rates, run);
+}
+
+static int warnings;
+
+static void count_warnings(enum ct_log_level level, const char *line, void *context)
+{
+    (void)context;
+    warnings +=
+        level == CT_LOG_WARNING && strstr(line, "mfu is above 100 %: the run reaches 1e-10 "
+                                                "TFLOP/s, but the peak is said to be 1e-12");
+}
+
+static void a_peak_that_is_too_low_is_measured_again(void **state)
+{
+    struct ct_device_request request = {.local_ranks = 1};
+    const struct ct_plugin *plugin;
+    const struct ct_offer *offer;
+    const struct ct_device_ops *cpu;
+    struct ct_run run = {.world = 1};
+    struct ct_rates rates = {.peak = 1, .measured = true, .whole = 1, .halved = 1};
+    struct ct_rate r;
+
+    (void)state;
+    ct_config.training.mixed_precision_param = "float32";
+    assert_int_equal(ct_plugin_find("cpu", &plugin), 0);
+    assert_int_equal(ct_options_reset(plugin->options, plugin->config), 0);
+    assert_int_equal(ct_plugin_register(plugin), 0);
+    assert_int_equal(ct_offer_find(CT_DEVICE, "cpu", &offer), 0);
+    cpu = offer->ops;
+    assert_int_equal(cpu->open(&request, &run.device), 0);
+    run.device->ops = cpu;
+    ct_log_to(count_warnings, NULL, CT_LOG_WARNING);
+    r = take_too_much(&rates, &run);
+    assert_true(rates.peak > 1e6 && r.mfu > 0 && r.mfu < 100);
+    assert_int_equal(warnings, 0);
+    rates = (struct ct_rates){.peak = 1, .whole = 1, .halved = 1}; /* a user's */
+    r = take_too_much(&rates, &run);
+    assert_true(rates.peak == 1 && r.mfu == 10000);
+    take_too_much(&rates, &run);
+    assert_int_equal(warnings, 1);
+    ct_log_to(NULL, NULL, CT_LOG_ERROR);
+    cpu->close(run.device);
+}
+
+/* Of the two seconds that two processors have in one, others computed for one. */
+static void the_load_is_what_others_take(void **state)
+{
+    const struct ct_load from = {.at = 10, .busy = 100, .own = 5, .processors = 2};
+    struct ct_load to = {.at = 11, .busy = 101.5, .own = 5.5, .processors = 2};
+    struct ct_load before, after;
+
+    (void)state;
+    assert_true(ct_load_others(&from, &to) == 0.5);
+    to.own = 7; /* counted in hundredths: more than was busy */
+    assert_true(ct_load_others(&from, &to) == 0);
+    to.at = 10.05;
+    assert_true(isnan(ct_load_others(&from, &to)));
+    before = ct_load_now(ct_load_job(false));
+    for (double began = ct_now(); ct_now() < began + 0.2;)
+        ;
+    after = ct_load_now(ct_load_job(false));
+    assert_true(after.processors > 0 && after.busy > before.busy && after.own > before.own);
+    assert_true(ct_load_job(true) >= 0);
+}
+
 static void a_pace_says_what_is_left(void **state)
 {
     const struct ct_pace pace = {10, 100, 5.5, 12345, 3700, 2};
@@ -82,6 +159,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_peak_is_that_of_what_is_computed),
         cmocka_unit_test(rates_are_means_over_steps),
+        cmocka_unit_test(a_peak_that_is_too_low_is_measured_again),
+        cmocka_unit_test(the_load_is_what_others_take),
         cmocka_unit_test(a_pace_says_what_is_left),
     };
 

@@ -31,6 +31,27 @@ typedef double ct_element(const struct ct_value *value, int64_t i);
 CT_API int ct_measure_graph(const struct ct_graph *graph, struct ct_device *device,
                             ct_element *element, double enough, double *seconds);
 
+/* What the processors that this process may use have done by now, from /proc. */
+struct ct_load {
+    double at;      /* seconds, as ct_now */
+    double busy;    /* seconds of them all, another guest's of the host among them */
+    double own;     /* seconds that the caller's job has computed */
+    int processors; /* 0: not known */
+};
+
+CT_API struct ct_load ct_load_now(double own);
+/* Seconds that this process has computed; several: all children of its parent, the ranks of this
+   host. NAN: not known. */
+CT_API double ct_load_job(bool several);
+/* Seconds that children have computed that this process has waited for. */
+CT_API double ct_load_children(void);
+/* The share of the processors that other processes took between two of these. NAN: not known, or
+   they are less than a tenth of a second apart; the system counts in hundredths. */
+CT_API double ct_load_others(const struct ct_load *from, const struct ct_load *to);
+
+/* A share from which on measured times are too long to be trusted. */
+#define CT_LOAD_NOTABLE 0.05
+
 /* The middle of values, which are sorted; of an even number, the mean of the middle two; NaN: there
    are none. */
 CT_API double ct_median(double *value, size_t count);
