@@ -145,13 +145,14 @@ int64_t run_last_step(const struct run_log *log, const struct run_status *status
 int run_read_log(struct ct_arena *arena, const char *folder, struct run_log *log)
 {
     const char *path = ct_arena_printf(arena, "%s/metrics.jsonl", folder);
-    FILE *in = fopen(path, "r");
     char *line = NULL;
     size_t room = 0;
+    FILE *in;
+    int rc = ct_file_open_stream(path, &in);
 
     *log = (struct run_log){0};
-    if (!in)
-        return ct_fail(errno == ENOENT ? CT_ENOENT : CT_EIO, "%s: %s", path, strerror(errno));
+    if (rc < 0)
+        return rc;
     while (getline(&line, &room, in) > 0)
         run_log_add(arena, log, line);
     free(line);

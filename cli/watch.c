@@ -103,7 +103,7 @@ static void open_again(struct watch *w)
         if (!w->once)
             printf("the run began anew\n");
     }
-    w->in = fopen(w->path, "r");
+    ct_file_open_stream(w->path, &w->in);
     w->read = 0;
 }
 

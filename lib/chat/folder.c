@@ -33,8 +33,7 @@ static char *folder_template(const char *folder, char *path)
     size_t size = 0;
 
     snprintf(path, CT_PATH_ROOM, "%s/chat_template.jinja", folder);
-    file = fopen(path, "re");
-    if (file) {
+    if (ct_file_open_stream(path, &file) == 0) {
         if (getdelim(&text, &size, '\0', file) < 0) {
             free(text);
             text = NULL;

@@ -47,8 +47,6 @@ static int read_open(struct ct_arena *arena, int fd, const char *path, size_t li
 
     if (fstat(fd, &st) < 0)
         return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode))
-        return ct_fail(CT_EINVAL, "%s is not a regular file", path);
     if ((size_t)st.st_size > limit)
         return ct_fail(CT_EINVAL, "%s has %lld bytes; at most %zu are allowed", path,
                        (long long)st.st_size, limit);
@@ -57,21 +55,30 @@ static int read_open(struct ct_arena *arena, int fd, const char *path, size_t li
     return read_all(fd, *text, *size, path);
 }
 
-int ct_file_read(struct ct_arena *arena, const char *path, size_t limit, char **text, size_t *size)
+static int read_as(unsigned how, struct ct_arena *arena, const char *path, size_t limit,
+                   char **text, size_t *size)
 {
-    int fd, tries = 0, rc;
+    int fd = ct_file_open(path, how), rc;
 
-    do
-        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe has no end to wait for */
-    while (fd < 0 && ct_file_again(&tries));
     if (fd < 0)
-        return ct_fail(errno == ENOENT ? CT_ENOENT : CT_EIO, "%s: %s", path, strerror(errno));
+        return fd;
     rc = read_open(arena, fd, path, limit, text, size);
     close(fd);
     return rc;
 }
 
-int ct_file_make_folder(const char *path)
+int ct_file_read(struct ct_arena *arena, const char *path, size_t limit, char **text, size_t *size)
+{
+    return read_as(0, arena, path, limit, text, size);
+}
+
+int ct_file_read_own(struct ct_arena *arena, const char *path, size_t limit, char **text,
+                     size_t *size)
+{
+    return read_as(CT_FILE_OWN, arena, path, limit, text, size);
+}
+
+int ct_file_make_folder_mode(const char *path, unsigned mode)
 {
     char part[PATH_MAX];
     struct stat st;
@@ -84,7 +91,7 @@ int ct_file_make_folder(const char *path)
     for (char *slash = strchr(part + 1, '/');; slash = strchr(slash + 1, '/')) {
         if (slash)
             *slash = '\0';
-        if (mkdir(part, 0777) < 0 && errno != EEXIST)
+        if (mkdir(part, mode) < 0 && errno != EEXIST)
             return ct_fail(CT_EIO, "cannot create the folder %s: %s", part, strerror(errno));
         if (!slash)
             break;
@@ -95,6 +102,11 @@ int ct_file_make_folder(const char *path)
     if (!S_ISDIR(st.st_mode))
         return ct_fail(CT_EIO, "%s is not a folder", path);
     return 0;
+}
+
+int ct_file_make_folder(const char *path)
+{
+    return ct_file_make_folder_mode(path, 0777);
 }
 
 /* A process that was just killed may take a moment to be gone. */
@@ -130,19 +142,6 @@ int ct_file_lock_folder(const char *path)
         return file;
     close(file);
     return ct_fail(CT_EPEER, "another process has locked %s", path);
-}
-
-int ct_file_cache_folder(char path[CT_PATH_ROOM], const char *name)
-{
-    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    bool own = base && *base;
-
-    if (!own && !(home && *home))
-        return ct_fail(CT_ENOENT, "neither XDG_CACHE_HOME nor HOME is set");
-    if (snprintf(path, CT_PATH_ROOM, "%s%s/ctitan/%s", own ? base : home, own ? "" : "/.cache",
-                 name) >= CT_PATH_ROOM)
-        return ct_fail(CT_EINVAL, "$XDG_CACHE_HOME or $HOME is too long");
-    return ct_file_make_folder(path);
 }
 
 /* Create the parent folder of path. */

@@ -13,8 +13,8 @@ static int map(int fd, const char *path, const void **base, size_t *size)
     struct stat st;
     void *at;
 
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-        return ct_fail(CT_ECONFIG, "%s is not a regular file", path);
+    if (fstat(fd, &st) < 0)
+        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
     if (st.st_size == 0)
         return 0;
     at = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -27,12 +27,12 @@ static int map(int fd, const char *path, const void **base, size_t *size)
 
 int ct_file_map(const char *path, const void **base, size_t *size)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc; /* a pipe has no end to wait for */
+    int fd = ct_file_open(path, 0), rc;
 
     *base = NULL;
     *size = 0;
     if (fd < 0)
-        return ct_fail(errno == ENOENT ? CT_ENOENT : CT_ECONFIG, "%s: %s", path, strerror(errno));
+        return fd == CT_ENOENT ? fd : CT_ECONFIG;
     rc = map(fd, path, base, size);
     close(fd);
     return rc;

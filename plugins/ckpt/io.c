@@ -23,16 +23,23 @@ uint64_t ckpt_hash(const void *data, size_t bytes)
 
 /* ---- files ---- */
 
+static int open_file(const char *path, int flags)
+{
+    int fd, tries = 0;
+
+    if (flags == O_RDONLY)
+        return ct_file_open(path, 0);
+    do
+        fd = open(path, flags | O_CLOEXEC, 0666);
+    while (fd < 0 && ct_file_again(&tries));
+    return fd < 0 ? ct_fail(CT_EIO, "%s: %s", path, strerror(errno)) : fd;
+}
+
 int ckpt_io_open(struct ckpt_io *io, const char *path, int flags, bool direct)
 {
-    int tries = 0;
-
-    *io = (struct ckpt_io){.path = path};
-    do
-        io->fd = open(path, flags | O_CLOEXEC, 0666);
-    while (io->fd < 0 && ct_file_again(&tries));
-    if (io->fd < 0)
-        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    *io = (struct ckpt_io){.path = path, .fd = open_file(path, flags)};
+    if (io->fd < 0) /* a folder or a pipe in a file's place is damage */
+        return io->fd == CT_EINVAL ? CT_EDAMAGED : CT_EIO;
     io->direct = direct && fcntl(io->fd, F_SETFL, O_DIRECT) == 0;
     return 0;
 }
@@ -79,7 +86,7 @@ int ckpt_io_write(struct ckpt_io *io, const void *data, size_t bytes, size_t at)
    opened. */
 static bool reopen(struct ckpt_io *io)
 {
-    int error = errno, fd = error == ESTALE ? open(io->path, O_RDONLY | O_CLOEXEC) : io->fd;
+    int error = errno, fd = error == ESTALE ? ct_file_open(io->path, 0) : io->fd;
 
     if (fd < 0)
         return false;

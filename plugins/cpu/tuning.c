@@ -108,9 +108,9 @@ static int open_locked(bool *writable)
         return -1;
     snprintf(path + strlen(path), sizeof(path) - strlen(path), "/%s-onednn-%d.%d.%d-kernels-%d.txt",
              model, v->major, v->minor, v->patch, KERNELS);
-    file = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    file = open(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
     *writable = file >= 0 && flock(file, LOCK_EX) == 0;
-    return file >= 0 ? file : open(path, O_RDONLY | O_CLOEXEC);
+    return file >= 0 ? file : ct_file_open(path, CT_FILE_OWN);
 }
 
 /* Read the lines that came since the last call: the file only grows. */

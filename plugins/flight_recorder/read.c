@@ -203,13 +203,13 @@ static bool is_sound(const struct flight_header *h)
 
 static int map(const char *path, bool writable, struct flight_rank *r)
 {
-    int file = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    int file = ct_file_open(path, writable ? CT_FILE_WRITE : 0);
     struct stat s;
     void *data = MAP_FAILED;
     struct flight_header *h;
 
     if (file < 0)
-        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+        return file;
     if (fstat(file, &s) == 0 && (size_t)s.st_size >= sizeof(struct flight_header))
         data = mmap(NULL, (size_t)s.st_size, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED,
                     file, 0);

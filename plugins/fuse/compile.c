@@ -7,6 +7,9 @@
  * them; a file with another checksum is compiled again. Whoever compiles holds a lock on HASH.c.
  * Ranks that find a lock taken compile another one first, and so share the work.
  *
+ * What lies here is run, so nobody but this user (or root) may put it here: the folder is one that
+ * no other user can change, and neither are the files.
+ *
  * A process loads each code for host memory once, for all ops that it computes.
  */
 #include <dlfcn.h>
@@ -15,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <ctitan/clock.h>
@@ -36,10 +40,14 @@ static void hash_as_text(char text[33], XXH128_hash_t hash)
 
 static int find_folder(struct compiler *c)
 {
-    if (!*fuse_config.cache)
-        return ct_context(ct_file_cache_folder(c->folder, "kernels"), "[fuse] cache is not set");
-    snprintf(c->folder, sizeof(c->folder), "%s", fuse_config.cache);
-    return ct_file_make_folder(c->folder);
+    int rc;
+
+    if (!*fuse_config.cache) {
+        rc = ct_file_cache_folder(c->folder, "kernels");
+        return rc < 0 ? ct_context(rc, "[fuse] cache is not set") : 0;
+    }
+    rc = ct_file_private_folder(c->folder, fuse_config.cache);
+    return rc < 0 ? ct_context(rc, "[fuse] cache") : 0;
 }
 
 static void end(struct compiler *c)
@@ -120,10 +128,13 @@ static int read_object(const struct job *job, struct ct_arena *arena, char **dat
 {
     XXH128_hash_t sum;
     char path[CT_PATH_ROOM + 8];
+    int rc;
 
     snprintf(path, sizeof(path), "%s.so", job->path);
-    if (access(path, R_OK) < 0 || ct_file_read(arena, path, 1 << 28, data, size) < 0 ||
-        *size <= sizeof(sum))
+    rc = ct_file_read_own(arena, path, 1 << 28, data, size);
+    if (rc == CT_EINVAL)
+        ct_warn("fuse: %s: it is compiled again", ct_error_message());
+    if (rc < 0 || *size <= sizeof(sum))
         return CT_ENOENT;
     *size -= sizeof(sum);
     memcpy(&sum, *data + *size, sizeof(sum));
@@ -156,6 +167,8 @@ static int append_checksum(const char *path)
     if (rc < 0)
         return rc;
     sum = XXH3_128bits(data, size);
+    if (chmod(path, 0700) < 0)
+        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
     file = fopen(path, "ae");
     if (!file || fwrite(&sum, sizeof(sum), 1, file) != 1)
         rc = ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
@@ -173,7 +186,7 @@ static int take_lock(struct job *job, bool wait)
     char path[CT_PATH_ROOM + 8];
 
     snprintf(path, sizeof(path), "%s.c", job->path);
-    job->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    job->lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (job->lock < 0)
         return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
     while (flock(job->lock, LOCK_EX | (wait ? 0 : LOCK_NB)) < 0) {

@@ -189,6 +189,8 @@ static int fuse(struct fuse_plan *plan)
     if (rc < 0)
         return rc;
     rc = fuse_compile(&plan->target, k.code, k.count, &result);
+    if (rc == CT_ECONFIG)
+        return rc;
     if (rc < 0) {
         give_up(ct_error_message());
         return 0;

@@ -82,20 +82,21 @@ static int keep_former(const char *path)
 /* A full disk may have cut the last line off: the next one must not continue it. */
 static int drop_part_of_line(const char *path)
 {
-    FILE *in = fopen(path, "r");
     char *line = NULL;
     size_t room = 0;
     off_t end = 0, size = 0;
-    int rc = 0;
+    FILE *in;
+    int rc = ct_file_open_stream(path, &in);
 
-    for (ssize_t n; in && (n = getline(&line, &room, in)) > 0; size += n)
+    if (rc < 0)
+        return rc == CT_ENOENT ? 0 : rc;
+    for (ssize_t n; (n = getline(&line, &room, in)) > 0; size += n)
         if (line[n - 1] == '\n')
             end = size + n;
     if (size > end && truncate(path, end) < 0)
         rc = ct_fail(CT_EIO, "cannot shorten %s: %s", path, strerror(errno));
     free(line);
-    if (in)
-        fclose(in);
+    fclose(in);
     return rc;
 }
 

@@ -91,7 +91,7 @@ static int64_t last_logged(void)
     FILE *in;
 
     snprintf(path, sizeof(path), "%s/metrics.jsonl", ct_config.job.dump_folder);
-    in = fopen(path, "re");
+    ct_file_open_stream(path, &in);
     while (in && fstat(fileno(in), &st) == 0 && (double)st.st_mtime + 1 > now.began &&
            getline(&line, &room, in) > 0)
         sscanf(line, "{\"step\": %lld", &step);

@@ -93,12 +93,12 @@ static int find_path(struct store *s, const struct opening *o)
     int rc;
 
     if (*folder)
-        rc = ct_file_make_folder(folder);
+        rc = ct_file_team_folder(own, folder);
     else
         rc = ct_file_cache_folder(own, "tokens");
     if (rc < 0)
         return cannot_keep(CT_ECONFIG);
-    if (snprintf(s->path, sizeof(s->path) - 8, "%s/%016llx%016llx", *folder ? folder : own,
+    if (snprintf(s->path, sizeof(s->path) - 8, "%s/%016llx%016llx", own,
                  (unsigned long long)o->key.high64,
                  (unsigned long long)o->key.low64) >= (int)sizeof(s->path) - 8)
         rc = ct_fail(CT_ECONFIG, "the path is too long");
@@ -181,10 +181,10 @@ int store_check(struct store *s, size_t block)
 /* 1: mapped; 0: there is none, or it is damaged. */
 static int find(struct store *s)
 {
-    int fd = open(s->path, O_RDONLY | O_CLOEXEC), rc;
+    int fd = ct_file_open(s->path, CT_FILE_TEAM), rc;
 
     if (fd < 0)
-        return errno == ENOENT ? 0 : ct_fail(CT_EIO, "%s: %s", s->path, strerror(errno));
+        return fd == CT_ENOENT ? 0 : fd == CT_EINVAL ? CT_ECONFIG : fd;
     rc = map(s, fd);
     close(fd);
     return rc == 0 ? 1 : rc == CT_EINVAL ? 0 : rc;
@@ -199,7 +199,7 @@ static int lock(const char *path, int *fd)
     struct stat mine, there;
     int rc;
 
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    *fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (*fd < 0)
         return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
     rc = flock(*fd, LOCK_EX | LOCK_NB);

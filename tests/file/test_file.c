@@ -190,6 +190,119 @@ static void devices_and_pipes_are_written_in_place(void **state)
     ct_arena_finish(&arena);
 }
 
+static void only_regular_files_are_opened(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *pipe = in(&arena, "waits");
+    const void *base;
+    FILE *stream;
+    char *text;
+    size_t size;
+
+    (void)state;
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    assert_fails(ct_file_open(pipe, 0), CT_EINVAL, "waits is not a regular file");
+    assert_fails(ct_file_open(pipe, CT_FILE_WRITE), CT_EINVAL, "waits is not a regular file");
+    assert_fails(ct_file_open_stream(pipe, &stream), CT_EINVAL, "waits is not a regular file");
+    assert_null(stream);
+    assert_fails(ct_file_read(&arena, pipe, 9, &text, &size), CT_EINVAL, "is not a regular file");
+    assert_fails(ct_file_map(pipe, &base, &size), CT_ECONFIG, "waits is not a regular file");
+    assert_fails(ct_file_open(in(&arena, "none"), 0), CT_ENOENT, "none: No such file");
+    assert_int_equal(unlink(pipe), 0);
+    ct_arena_finish(&arena);
+}
+
+static int open_mode(const char *path, mode_t mode, unsigned how)
+{
+    int fd;
+
+    assert_int_equal(chmod(path, mode), 0);
+    fd = ct_file_open(path, how);
+    if (fd >= 0)
+        close(fd);
+    return fd < 0 ? fd : 0;
+}
+
+static void files_of_others_are_not_opened_as_own(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *path = in(&arena, "own/code"), *link = in(&arena, "own/link");
+
+    (void)state;
+    assert_int_equal(ct_file_write(path, "code", 4), 0);
+    assert_int_equal(symlink(path, link), 0);
+    assert_int_equal(open_mode(path, 0755, CT_FILE_OWN), 0);
+    assert_fails(open_mode(path, 0775, CT_FILE_OWN), CT_EINVAL, "other users (mode 0775)");
+    assert_int_equal(open_mode(path, 0775, CT_FILE_TEAM), 0);
+    assert_fails(open_mode(path, 0666, CT_FILE_TEAM), CT_EINVAL, "other users (mode 0666)");
+    assert_int_equal(open_mode(path, 0666, 0), 0);
+    assert_int_equal(open_mode(link, 0600, 0), 0);
+    assert_fails(open_mode(link, 0600, CT_FILE_OWN), CT_EIO, "symbolic links");
+    assert_fails(open_mode(link, 0600, CT_FILE_TEAM), CT_EIO, "symbolic links");
+    if (geteuid() == 0) {
+        assert_int_equal(chown(path, 12345, 0), 0);
+        assert_fails(open_mode(path, 0600, CT_FILE_OWN), CT_EINVAL, "another user (12345)");
+    }
+    ct_arena_finish(&arena);
+}
+
+static int with_mode(const char *path, mode_t mode, const char *name, bool team)
+{
+    char got[CT_PATH_ROOM];
+
+    assert_int_equal(chmod(path, mode), 0);
+    return team ? ct_file_team_folder(got, name) : ct_file_private_folder(got, name);
+}
+
+static void folders_of_others_are_not_private(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *above = in(&arena, "above"), *own = in(&arena, "above/private");
+    char got[CT_PATH_ROOM], real[CT_PATH_ROOM];
+    struct stat s;
+
+    (void)state;
+    assert_int_equal(ct_file_private_folder(got, own), 0);
+    assert_int_equal(stat(own, &s), 0);
+    assert_int_equal(s.st_mode & 07777, 0700);
+    assert_non_null(realpath(own, real));
+    assert_string_equal(got, real);
+    assert_int_equal(with_mode(own, 0755, own, false), 0);
+    assert_fails(with_mode(own, 01777, own, false), CT_ECONFIG, "private can be written");
+    assert_fails(with_mode(own, 01777, own, true), CT_ECONFIG, "private can be written");
+    assert_int_equal(with_mode(own, 0700, own, false), 0);
+    assert_fails(with_mode(above, 0777, own, false), CT_ECONFIG, "above can be written");
+    assert_int_equal(with_mode(above, 01777, own, false), 0);
+    assert_int_equal(with_mode(above, 02770, own, true), 0);
+    if (geteuid() == 0) {
+        assert_int_equal(chown(own, 12345, 12345), 0);
+        assert_fails(with_mode(above, 0700, own, false), CT_ECONFIG, "another user (12345)");
+        assert_int_equal(with_mode(above, 0700, own, true), 0);
+        assert_int_equal(chown(own, 0, 12345), 0); /* the group of another user */
+        assert_fails(with_mode(own, 0770, own, false), CT_ECONFIG, "(mode 0770)");
+    }
+    ct_arena_finish(&arena);
+}
+
+static void a_cache_that_others_can_change_is_not_used(void **state)
+{
+    struct ct_arena arena = {0};
+    char got[CT_PATH_ROOM], expected[CT_PATH_ROOM];
+    const char *base = in(&arena, "caches");
+
+    (void)state;
+    setenv("XDG_CACHE_HOME", base, 1);
+    snprintf(expected, sizeof(expected), "%s/ctitan/things", base);
+    assert_int_equal(ct_file_cache_folder(got, "things"), 0);
+    assert_string_equal(got, expected);
+    assert_int_equal(chmod(base, 0777), 0);
+    assert_int_equal(ct_file_cache_folder(got, "test-of-caches"), 0);
+    snprintf(expected, sizeof(expected), "/tmp/ctitan-%u/test-of-caches", geteuid());
+    assert_string_equal(got, expected);
+    assert_int_equal(rmdir(got), 0);
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -200,6 +313,10 @@ int main(void)
         cmocka_unit_test(a_folder_is_renamed_where_there_is_none_with_files),
         cmocka_unit_test(links_stay_and_what_they_lead_to_is_written),
         cmocka_unit_test(devices_and_pipes_are_written_in_place),
+        cmocka_unit_test(only_regular_files_are_opened),
+        cmocka_unit_test(files_of_others_are_not_opened_as_own),
+        cmocka_unit_test(folders_of_others_are_not_private),
+        cmocka_unit_test(a_cache_that_others_can_change_is_not_used),
     };
 
     return cmocka_run_group_tests(tests, make, clean);

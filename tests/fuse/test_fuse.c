@@ -426,6 +426,25 @@ static void damaged_kernels_are_compiled_again(void **state)
     test_remove(folder);
 }
 
+static void a_cache_that_others_can_change_is_refused(void **state)
+{
+    const char *folder = test_folder();
+    char option[96];
+    struct ct_arena arena = {0};
+    struct ct_run run = {.device = device, .device_ops = device->ops};
+
+    (void)state;
+    snprintf(option, sizeof(option), "cache=%s", folder);
+    TEST_OPTIONS(plugin, option);
+    assert_int_equal(chmod(folder, 01777), 0);
+    assert_fails(
+        test_transform(plugin, "fuse")->apply(graph_of(&arena, chains[3], "float32"), &run),
+        CT_ECONFIG, "[fuse] cache: ");
+    assert_message("can be written by other users (mode 1777)");
+    ct_arena_finish(&arena);
+    test_remove(folder);
+}
+
 static int never(const struct ct_launch *l)
 {
     return ct_fail(CT_EINVAL, "%s is not run here", l->op->type->name);
@@ -550,6 +569,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(graphs_are_as_agreed),
         cmocka_unit_test(without_a_compiler_nothing_changes),
         cmocka_unit_test(damaged_kernels_are_compiled_again),
+        cmocka_unit_test(a_cache_that_others_can_change_is_refused),
         cmocka_unit_test(what_would_be_slower_is_left_apart_and_says_why),
     };
 

@@ -12,11 +12,27 @@
 CT_BEGIN_DECLS
 
 /*
+ * Open a regular file. The result is a descriptor. CT_ENOENT: no such file; CT_EINVAL: it is not a
+ * regular file (opening a pipe would wait for its writer), or not this user's; CT_EIO.
+ */
+enum {
+    CT_FILE_WRITE = 1, /* for reading and writing */
+    CT_FILE_TEAM = 2,  /* not a link, and not for everybody to write */
+    CT_FILE_OWN = 4    /* not a link, belongs to this user or root, and nobody else may write it */
+};
+CT_API int ct_file_open(const char *path, unsigned how);
+/* The same, for reading, as a stream. *in: NULL if it fails. */
+CT_API int ct_file_open_stream(const char *path, FILE **in);
+
+/*
  * Read a file of at most limit bytes into the arena, followed by a zero byte. CT_ENOENT: no such
  * file; CT_EINVAL: it is larger; CT_EIO.
  */
 CT_API int ct_file_read(struct ct_arena *arena, const char *path, size_t limit, char **text,
                         size_t *size);
+/* The same of a file that nobody else can change: CT_FILE_OWN. */
+CT_API int ct_file_read_own(struct ct_arena *arena, const char *path, size_t limit, char **text,
+                            size_t *size);
 
 /*
  * Whether a call that failed with errno is to be made again: after EINTR at once; if the cause may
@@ -72,6 +88,8 @@ CT_API bool ct_file_is_same(const char *a, const char *b);
 
 /* Create a folder and its parents; 0 if it exists already. */
 CT_API int ct_file_make_folder(const char *path);
+/* The same; mode: of those that are created, as of mkdir. */
+CT_API int ct_file_make_folder_mode(const char *path, unsigned mode);
 /* The same, and check that files can be written there. CT_EIO: they cannot. */
 CT_API int ct_file_try_folder(const char *path);
 
@@ -90,8 +108,18 @@ CT_API int ct_file_find(struct ct_arena *arena, const char *pattern, char ***pat
    file system has no locks, nobody is kept out, and a warning says so. */
 CT_API int ct_file_lock_folder(const char *path);
 
-/* The folder ctitan/NAME in $XDG_CACHE_HOME or ~/.cache, which is created. CT_ENOENT: neither
-   variable is set. CT_EIO. */
+/* A folder `name` for what nobody else may change, as code that is loaded. It is created for this
+   user alone. path: where it is, without symbolic links. CT_ECONFIG: another user can change it or
+   a folder above it; the message names the folder. CT_EIO. */
+CT_API int ct_file_private_folder(char path[CT_PATH_ROOM], const char *name);
+
+/* The same for data that a team shares: the owners and the groups of the folders are trusted, and
+   those that it creates have the usual mode. */
+CT_API int ct_file_team_folder(char path[CT_PATH_ROOM], const char *name);
+
+/* The private folder ctitan/NAME in $XDG_CACHE_HOME or ~/.cache, which is created. If another user
+   can change it, a warning says so, and it is /tmp/ctitan-USER/NAME. CT_ENOENT: neither variable is
+   set. CT_EIO. */
 CT_API int ct_file_cache_folder(char path[CT_PATH_ROOM], const char *name);
 
 struct ct_run;
