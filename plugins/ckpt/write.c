@@ -40,6 +40,18 @@ struct copy {
     size_t released;    /* boxes */
 };
 
+/* Elements that the dtype in the file holds as infinity would be lost. */
+static int check_range(const struct ckpt_box *b, const struct ct_weight *raw, int64_t count)
+{
+    double largest = 0;
+
+    if (!ct_weights_beyond(raw, 0, count, b->dtype, &largest))
+        return 0;
+    return ct_fail(CT_ECONFIG,
+                   "%s: a value of %g is beyond %s: set [ckpt] export_dtype = %sfloat32", b->name,
+                   largest, ct_dtype_name(b->dtype), b->dtype == CT_F16 ? "bfloat16 or " : "");
+}
+
 /* Copy elements, and convert them to the dtype in the file. */
 static int convert(struct copy *c, const struct ckpt_box *b, size_t begin, size_t end, char *to)
 {
@@ -53,6 +65,8 @@ static int convert(struct copy *c, const struct ckpt_box *b, size_t begin, size_
         struct ct_weight raw = {b->name, b->state->dtype, 1, {n}, c->raw};
 
         rc = ct_run_copy_out(c->w->run, b->state, b->from + i * in, (size_t)n * in, c->raw);
+        if (rc == 0)
+            rc = check_range(b, &raw, n);
         if (rc == 0)
             rc = ct_weights_read(&raw, &zero, &n, b->dtype, to + (i - begin) * out);
     }

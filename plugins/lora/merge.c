@@ -2,6 +2,7 @@
  * Adapters of a run, added to its weights: each rank adds to its own shards, for which it needs all
  * of A and B.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,11 +94,23 @@ float *lora_whole(struct ct_run *run, const struct ct_state *state)
 
 /* ---- merging ---- */
 
-/* w += scale b a, for a shard of the weight that begins at offset. */
-static void add_product(const struct ct_tensor *w, const int64_t *offset, const float *a,
-                        int64_t columns, const float *b, double *row)
+/* The dtype of a weight holds a sum; CT_ECONFIG: as infinity. */
+static int put_sum(const struct ct_tensor *w, int64_t at, double sum)
 {
-    for (int64_t i = 0; i < w->shape[0]; i++) {
+    ct_tensor_store(w, at, sum);
+    if (!isfinite(sum) || isfinite(ct_tensor_load(w, at)))
+        return 0;
+    return ct_fail(CT_ECONFIG, "a value of %g is beyond %s%s", sum, ct_dtype_name(w->dtype),
+                   w->dtype == CT_F32 ? "" : ": set [training] dtype = float32");
+}
+
+/* w += scale b a, for a shard of the weight that begins at offset. */
+static int add_product(const struct ct_tensor *w, const int64_t *offset, const float *a,
+                       int64_t columns, const float *b, double *row)
+{
+    int rc = 0;
+
+    for (int64_t i = 0; rc == 0 && i < w->shape[0]; i++) {
         memset(row, 0, sizeof(*row) * (size_t)w->shape[1]);
         for (int64_t r = 0; r < lora_config.rank; r++) {
             double factor = lora_scale() * b[(offset[0] + i) * lora_config.rank + r];
@@ -105,12 +118,13 @@ static void add_product(const struct ct_tensor *w, const int64_t *offset, const 
             for (int64_t j = 0; j < w->shape[1]; j++)
                 row[j] += factor * a[r * columns + offset[1] + j];
         }
-        for (int64_t j = 0; j < w->shape[1]; j++) {
+        for (int64_t j = 0; rc == 0 && j < w->shape[1]; j++) {
             int64_t at = i * w->shape[1] + j;
 
-            ct_tensor_store(w, at, ct_tensor_load(w, at) + row[j]);
+            rc = put_sum(w, at, ct_tensor_load(w, at) + row[j]);
         }
     }
+    return rc;
 }
 
 /* *kept: the shard as it was; kept NULL: nobody needs it. */
@@ -137,9 +151,10 @@ static int merge_shard(struct ct_run *run, const struct ct_state *w, const float
         memcpy(*kept, data, bytes);
     if (rc == 0) {
         t = ct_tensor_dense(data, w->dtype, 2, shape);
-        add_product(&t, offset, a, w->shape[1], b, row);
-        rc = ct_run_write(run, w, NULL, NULL, data);
+        rc = add_product(&t, offset, a, w->shape[1], b, row);
     }
+    if (rc == 0)
+        rc = ct_run_write(run, w, NULL, NULL, data);
     free(row);
     free(data);
     return rc;
@@ -152,6 +167,7 @@ static int merge_layer(struct ct_run *run, const struct lora_layer *l, void **ke
 
     free(a);
     free(b);
+    rc = ct_group_agree(ct_run_world(run), rc);
     return rc < 0 ? ct_context(rc, "merging the adapter of %s", l->module) : 0;
 }
 

@@ -79,6 +79,14 @@ grep -q '\(model.norm\|lm_head\).weight: 2 of [0-9]* values are beyond float16, 
 [ ! -e "$work/narrow/model.safetensors" ]
 "$ctitan" export "$work/large_checkpoint" "$work/narrow" --dtype float32 > /dev/null
 
+status=0
+"$ctitan" train "$work/recipe.ini" --set training.steps=1 --set job.dump_folder="$work/large_run" --set model.init_from="$work/large" \
+    --set model.save_to= --set ckpt.last_save_model_only=true --set ckpt.export_dtype=float16 > "$work/log" 2>&1 || status=$?
+[ $status = 2 ] && grep -q 'the checkpoint of step 1: .*weight: a value of .* is beyond float16: set .ckpt. export_dtype = bfloat16' "$work/log" || {
+    cat "$work/log"
+    exit 1
+}
+
 # A small file of a checkpoint that is damaged is not written.
 echo ' ' >> "$work/run/checkpoint/step-2/hf/tokenizer.json"
 ! "$ctitan" export "$work/run" "$work/damaged" 2> "$work/log"
