@@ -306,9 +306,7 @@ static void print_json(const struct planned *planned, const struct args *args,
 
 static int64_t tokens_per_step(const struct ct_run *run)
 {
-    const struct ct_value *tokens = ct_graph_find_input(run->graph, "tokens");
-
-    return run->program->microbatches * ct_shape_count(tokens->ndim, tokens->shape);
+    return run->program->microbatches * ct_graph_batch(run->graph) * ct_config.training.seq_len;
 }
 
 /* times: only with args->machine. */

@@ -130,8 +130,8 @@ static struct summary summarise(const struct planned *p, const struct args *args
                                 const struct ct_simulated *result)
 {
     const struct ct_run *run = p->run;
-    const struct ct_value *tokens = ct_graph_find_input(run->graph, "tokens");
-    int64_t step = run->program->microbatches * ct_shape_count(tokens->ndim, tokens->shape);
+    int64_t step =
+        run->program->microbatches * ct_graph_batch(run->graph) * ct_config.training.seq_len;
     struct summary s = {.tokens = (double)step / result->seconds / (double)run->world,
                         .times = &result->times[0]};
     double whole, halved;

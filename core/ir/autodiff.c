@@ -222,13 +222,15 @@ static void fold_casts(struct ct_graph *graph, struct ct_op *from)
 
 static struct ct_value *seed(struct ct_graph *graph)
 {
-    struct ct_value *tokens = ct_graph_find_input(graph, "valid_tokens");
+    const char *over = ct_graph_fetched_over(graph, "loss");
+    const char *name = over ? over : ct_default_counts[0].name;
+    struct ct_value *count = ct_graph_find_input(graph, name);
     struct ct_builder b = ct_pre_builder(graph);
 
-    if (!tokens)
-        tokens = ct_graph_source(graph, CT_ROLE_SCALAR, "valid_tokens", CT_F32, 0, NULL);
+    if (!count)
+        count = ct_graph_source(graph, CT_ROLE_SCALAR, name, CT_F32, 0, NULL);
     b.why = "gradients are those of the mean over the global batch";
-    return ct_emit_type1(&b, &ct_op_reciprocal, "d.loss", &tokens, 1, NULL);
+    return ct_emit_type1(&b, &ct_op_reciprocal, "d.loss", &count, 1, NULL);
 }
 
 int ct_differentiate(struct ct_graph *graph)

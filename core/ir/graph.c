@@ -83,21 +83,70 @@ void ct_value_rename(struct ct_graph *graph, struct ct_value *value, const char 
 
 void ct_graph_fetch(struct ct_graph *graph, const char *name, struct ct_value *value)
 {
+    size_t room = graph->fetch_room;
+
     if (!value)
         return;
     graph->fetches = ct_arena_grow(graph->arena, graph->fetches, &graph->fetch_room,
                                    graph->fetch_count + 1, sizeof(*graph->fetches));
+    graph->over = ct_arena_grow(graph->arena, graph->over, &room, graph->fetch_count + 1,
+                                sizeof(*graph->over));
+    graph->over[graph->fetch_count] = NULL;
     graph->fetches[graph->fetch_count++] =
         (struct ct_fetch){ct_arena_strdup(graph->arena, name), value};
     value->fetch_count++;
 }
 
+/* Number of the fetch of this name; fetch_count: there is none. */
+static size_t fetch_index(const struct ct_graph *graph, const char *name)
+{
+    size_t i = 0;
+
+    while (i < graph->fetch_count && strcmp(graph->fetches[i].name, name) != 0)
+        i++;
+    return i;
+}
+
 struct ct_value *ct_graph_fetched(const struct ct_graph *graph, const char *name)
 {
-    for (size_t i = 0; i < graph->fetch_count; i++)
-        if (!strcmp(graph->fetches[i].name, name))
-            return graph->fetches[i].value;
-    return NULL;
+    size_t i = fetch_index(graph, name);
+
+    return i < graph->fetch_count ? graph->fetches[i].value : NULL;
+}
+
+const char *ct_graph_fetched_over(const struct ct_graph *graph, const char *name)
+{
+    size_t i = fetch_index(graph, name);
+
+    return i < graph->fetch_count ? graph->over[i] : NULL;
+}
+
+void ct_graph_fetch_mean(struct ct_graph *graph, const char *name, struct ct_value *value,
+                         struct ct_value *over)
+{
+    if (!value || !over)
+        return;
+    ct_graph_fetch(graph, name, value);
+    graph->over[graph->fetch_count - 1] = ct_arena_strdup(graph->arena, over->name);
+    if (!ct_graph_fetched(graph, over->name))
+        ct_graph_fetch(graph, over->name, over);
+}
+
+struct ct_value *ct_graph_unfetch(struct ct_graph *graph, const char *name)
+{
+    size_t i = graph->fetch_count, left;
+    struct ct_value *value;
+
+    while (i > 0 && strcmp(graph->fetches[i - 1].name, name) != 0)
+        i--;
+    if (i-- == 0)
+        return NULL;
+    value = graph->fetches[i].value;
+    left = --graph->fetch_count - i;
+    memmove(&graph->fetches[i], &graph->fetches[i + 1], sizeof(*graph->fetches) * left);
+    memmove(&graph->over[i], &graph->over[i + 1], sizeof(*graph->over) * left);
+    value->fetch_count--;
+    return value;
 }
 
 /* ---- sections ---- */

@@ -1,5 +1,6 @@
 /*
- * The table of a run's inputs, and the graph sources that represent them.
+ * The inputs of a graph, found among the streams of its data, what is counted there, and what the
+ * run makes.
  */
 #include <string.h>
 
@@ -7,41 +8,139 @@
 #include <ctitan/input.h>
 #include <ctitan/option.h>
 
-const struct ct_input ct_inputs[] = {
-    {"tokens", CT_ROLE_INPUT, CT_I32, "the tokens"},
-    {"labels", CT_ROLE_INPUT, CT_I32, "the token that follows each; -100 where none counts"},
-    {"documents", CT_ROLE_INPUT, CT_I32, "ids that change where a document begins"},
-    {"positions", CT_ROLE_INPUT, CT_I32, "the position of each token in its sequence"},
-    {"valid_tokens", CT_ROLE_SCALAR, CT_F32, "labels of the step that count, on this rank"},
-    {"lr", CT_ROLE_SCALAR, CT_F64, "the learning rate of the step"},
-    {"step", CT_ROLE_SCALAR, CT_F64, "1 for the first update that is applied"},
+#define STREAM(named, says)                                                                        \
+    {                                                                                              \
+        .size = sizeof(struct ct_data_stream), .name = named, .dtype = CT_I32, .ndim = 1,          \
+        .summary = says                                                                            \
+    }
+
+const struct ct_data_stream ct_default_streams[] = {
+    STREAM("tokens", "the tokens"),
+    STREAM("labels", "the token that follows each; -100 where none counts"),
+    STREAM("documents", "ids that change where a document begins"),
     {0},
 };
+
+static const char *const labels[] = {"labels", NULL};
+
+const struct ct_count ct_default_counts[] = {
+    {.size = sizeof(struct ct_count),
+     .name = "valid_tokens",
+     .summary = "labels of the step that count, on this rank",
+     .streams = labels,
+     .count = ct_count_unmasked},
+    {0},
+};
+
+/* What the run makes itself. */
+static const struct made {
+    const char *name;
+    enum ct_role role;
+    enum ct_dtype dtype;
+} made[] = {
+    {"positions", CT_ROLE_INPUT, CT_I32},
+    {"lr", CT_ROLE_SCALAR, CT_F64},
+    {"step", CT_ROLE_SCALAR, CT_F64},
+};
+
+double ct_count_unmasked(const void *const *data, int64_t elements)
+{
+    const int32_t *label = data[0];
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < elements; i++)
+        count += label[i] != -100;
+    return (double)count;
+}
 
 static bool is_fed(const struct ct_value *v)
 {
     return v->role == CT_ROLE_INPUT || v->role == CT_ROLE_SCALAR;
 }
 
-static const struct ct_input *find(const char *name)
+/* ---- what feeds an input ---- */
+
+static const struct ct_data_stream *streams(const struct ct_graph *graph)
 {
-    for (const struct ct_input *i = ct_inputs; i->name; i++)
-        if (!strcmp(i->name, name))
-            return i;
+    return graph->streams ? graph->streams : ct_default_streams;
+}
+
+const struct ct_count *ct_graph_counts(const struct ct_graph *graph)
+{
+    return graph->counts ? graph->counts : ct_default_counts;
+}
+
+const struct ct_data_stream *ct_graph_find_stream(const struct ct_graph *graph, const char *name)
+{
+    for (const struct ct_data_stream *s = streams(graph); s->name; s++)
+        if (!strcmp(s->name, name))
+            return s;
     return NULL;
 }
 
-static int unknown(const char *name)
-{
-    const char *names[CT_COUNT(ct_inputs)];
-    size_t count = 0;
+/* An input as it must be declared. */
+struct wanted {
+    enum ct_role role;
+    enum ct_dtype dtype;
+    int ndim;
+    int64_t shape[CT_MAX_DIMS]; /* 0: any */
+    int sequence;
+};
 
-    for (const struct ct_input *i = ct_inputs; i->name; i++)
-        names[count++] = i->name;
-    return ct_fail(CT_EINVAL,
-                   "nobody feeds an input \"%s\"; a run feeds tokens, labels, documents, "
-                   "positions, valid_tokens, lr and step%s",
-                   name, ct_did_you_mean(name, names, count));
+static bool find(const struct ct_graph *graph, const char *name, struct wanted *w)
+{
+    const struct ct_data_stream *s = ct_graph_find_stream(graph, name);
+
+    for (const struct ct_count *c = ct_graph_counts(graph); c->name; c++)
+        if (!strcmp(c->name, name)) {
+            *w = (struct wanted){CT_ROLE_SCALAR, CT_F32, 0, {0}, -1};
+            return true;
+        }
+    for (size_t i = 0; i < CT_COUNT(made); i++)
+        if (!strcmp(made[i].name, name)) {
+            *w = (struct wanted){made[i].role,
+                                 made[i].dtype,
+                                 made[i].role == CT_ROLE_INPUT ? 2 : 0,
+                                 {0},
+                                 made[i].role == CT_ROLE_INPUT ? 1 : -1};
+            return true;
+        }
+    if (!s)
+        return false;
+    *w = (struct wanted){CT_ROLE_INPUT, s->dtype, s->ndim + 1, {0}, 1};
+    if (graph->streams) {
+        memcpy(w->shape + 1, s->shape, sizeof(*s->shape) * (size_t)s->ndim);
+        w->sequence = s->sequence < 0 ? -1 : s->sequence + 1;
+    }
+    return true;
+}
+
+static int unknown(const struct ct_graph *graph, const char *name)
+{
+    struct ct_arena scratch = {0};
+    const char **names = NULL, *list = "";
+    size_t count = 0, room = 0, fed;
+
+    for (const struct ct_data_stream *s = streams(graph); s->name; s++) {
+        names = ct_arena_grow(&scratch, names, &room, count + 1, sizeof(*names));
+        names[count++] = s->name;
+        list = ct_arena_printf(&scratch, "%s%s%s", list, *list ? ", " : "", s->name);
+    }
+    fed = count;
+    for (const struct ct_count *c = ct_graph_counts(graph); c->name; c++) {
+        names = ct_arena_grow(&scratch, names, &room, count + 1, sizeof(*names));
+        names[count++] = c->name;
+    }
+    names = ct_arena_grow(&scratch, names, &room, count + CT_COUNT(made), sizeof(*names));
+    for (size_t i = 0; i < CT_COUNT(made); i++)
+        names[count++] = made[i].name;
+    for (size_t i = fed; i < count; i++)
+        list = ct_arena_printf(&scratch, "%s%s%s", list, i == fed ? "; the run makes " : ", ",
+                               names[i]);
+    ct_fail(CT_EINVAL, "nobody feeds an input \"%s\"; the data source has %s%s", name, list,
+            ct_did_you_mean(name, names, count));
+    ct_arena_finish(&scratch);
+    return CT_EINVAL;
 }
 
 struct ct_value *ct_graph_find_input(const struct ct_graph *graph, const char *name)
@@ -51,48 +150,140 @@ struct ct_value *ct_graph_find_input(const struct ct_graph *graph, const char *n
     return v && is_fed(v) ? v : NULL;
 }
 
-static int check_same(const struct ct_value *v, const struct ct_input *input, const int64_t *shape)
-{
-    int ndim = input->role == CT_ROLE_INPUT ? 2 : 0;
+/* ---- declaring ---- */
 
-    if (v->role == input->role && v->dtype == input->dtype && v->ndim == ndim &&
-        (!ndim || !memcmp(v->shape, shape, sizeof(*shape) * 2)))
-        return 0;
-    return ct_fail(CT_EINVAL, "input \"%s\" was declared before with another shape or dtype",
-                   input->name);
+static const char *shape_text(struct ct_arena *scratch, int ndim, const int64_t *shape)
+{
+    const char *text = "[batch";
+
+    for (int d = 1; d < ndim; d++)
+        text = shape[d] ? ct_arena_printf(scratch, "%s, %lld", text, (long long)shape[d])
+                        : ct_arena_printf(scratch, "%s, seq_len", text);
+    return ct_arena_printf(scratch, "%s]", text);
 }
 
-int ct_graph_input(struct ct_graph *graph, const char *name, const int64_t *shape,
-                   struct ct_value **value)
+/* The stream as the data source has it, and the declaration. */
+static int check_shape(const struct wanted *w, const char *name, int ndim, const int64_t *shape)
 {
-    const struct ct_input *input = find(name);
-    struct ct_value *other = ct_graph_find(graph, name);
+    struct ct_arena scratch = {0};
+    bool same = ndim == w->ndim;
 
-    if (!input)
-        return unknown(name);
+    for (int d = 1; same && d < ndim; d++)
+        same = !w->shape[d] || w->shape[d] == shape[d];
+    if (same)
+        return 0;
+    ct_fail(CT_EINVAL, "input \"%s\" was declared as %s, but it is %s", name,
+            shape_text(&scratch, ndim, shape), shape_text(&scratch, w->ndim, w->shape));
+    ct_arena_finish(&scratch);
+    return CT_EINVAL;
+}
+
+static int check_same(const struct ct_value *v, const struct wanted *w, const int64_t *shape)
+{
+    if (v->role == w->role && v->dtype == w->dtype && v->ndim == w->ndim &&
+        (!w->ndim || !memcmp(v->shape, shape, sizeof(*shape) * (size_t)w->ndim)))
+        return 0;
+    return ct_fail(CT_EINVAL, "input \"%s\" was declared before with another shape or dtype",
+                   v->name);
+}
+
+int ct_graph_input_tensor(struct ct_graph *graph, const char *name, int ndim, const int64_t *shape,
+                          struct ct_value **value)
+{
+    struct ct_value *other = ct_graph_find(graph, name);
+    struct wanted w;
+    int rc;
+
+    if (!find(graph, name, &w))
+        return unknown(graph, name);
+    if (w.role == CT_ROLE_INPUT && (rc = check_shape(&w, name, ndim, shape)) < 0)
+        return rc;
     if (other && is_fed(other)) {
         *value = other;
-        return check_same(other, input, shape);
+        return check_same(other, &w, shape);
     }
     if (other && other->role != CT_ROLE_TEMP)
         return ct_fail(CT_EINVAL, "a %s is called \"%s\", which is the name of an input",
                        other->role == CT_ROLE_PARAM ? "parameter" : "state", name);
     if (other)
         ct_value_rename(graph, other, ct_arena_printf(graph->arena, "%s.made", name));
-    *value = ct_graph_source(graph, input->role, name, input->dtype,
-                             input->role == CT_ROLE_INPUT ? 2 : 0, shape);
+    *value = ct_graph_source(graph, w.role, name, w.dtype, w.ndim, shape);
+    if (w.sequence != (w.ndim > 1 ? 1 : -1))
+        (*value)->sequence = w.sequence;
     return 0;
 }
 
-struct ct_value *ct_input(struct ct_builder *b, const char *name, const int64_t *shape)
+int ct_graph_input(struct ct_graph *graph, const char *name, const int64_t *shape,
+                   struct ct_value **value)
+{
+    return ct_graph_input_tensor(graph, name, 2, shape, value);
+}
+
+struct ct_value *ct_input_tensor(struct ct_builder *b, const char *name, int ndim,
+                                 const int64_t *shape)
 {
     struct ct_value *value = NULL;
 
     if (b->status < 0)
         return NULL;
-    b->status = ct_graph_input(b->graph, name, shape, &value);
+    b->status = ct_graph_input_tensor(b->graph, name, ndim, shape, &value);
     return b->status < 0 ? NULL : value;
 }
+
+struct ct_value *ct_input(struct ct_builder *b, const char *name, const int64_t *shape)
+{
+    return ct_input_tensor(b, name, 2, shape);
+}
+
+/* ---- sequences ---- */
+
+int ct_input_sequence(const struct ct_value *input)
+{
+    if (input->role != CT_ROLE_INPUT || input->sequence < 0)
+        return -1;
+    if (input->sequence)
+        return input->sequence;
+    return input->ndim > 1 ? 1 : -1;
+}
+
+struct ct_value *ct_graph_sequence_input(const struct ct_graph *graph)
+{
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (ct_input_sequence(graph->values[i]) > 0)
+            return graph->values[i];
+    return NULL;
+}
+
+struct ct_sharding ct_graph_sequence_sharding(const struct ct_graph *graph)
+{
+    const struct ct_value *input = ct_graph_sequence_input(graph);
+    struct ct_sharding sharding = {0};
+
+    for (int d = 0; input && d < 2; d++) {
+        int from = d ? ct_input_sequence(input) : 0;
+
+        sharding.count[d] = input->sharding.count[from];
+        memcpy(sharding.axis[d], input->sharding.axis[from], sizeof(sharding.axis[d]));
+    }
+    return sharding;
+}
+
+int64_t ct_graph_seq_len(const struct ct_graph *graph)
+{
+    const struct ct_value *input = ct_graph_sequence_input(graph);
+
+    return input ? input->shape[ct_input_sequence(input)] : 0;
+}
+
+int64_t ct_graph_batch(const struct ct_graph *graph)
+{
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->role == CT_ROLE_INPUT && graph->values[i]->ndim)
+            return graph->values[i]->shape[0];
+    return 0;
+}
+
+/* ---- the whole graph ---- */
 
 static bool fed_to_generate(const char *name)
 {
@@ -103,17 +294,15 @@ int ct_graph_check_inputs(const struct ct_graph *graph, bool all)
 {
     for (size_t i = 0; i < graph->value_count; i++) {
         const struct ct_value *v = graph->values[i];
-        const struct ct_input *input = is_fed(v) ? find(v->name) : NULL;
+        struct wanted w;
 
         if (!is_fed(v))
             continue;
-        if (!input)
-            return unknown(v->name);
-        if (v->role != input->role || v->dtype != input->dtype ||
-            v->ndim != (input->role == CT_ROLE_INPUT ? 2 : 0))
+        if (!find(graph, v->name, &w))
+            return unknown(graph, v->name);
+        if (v->role != w.role || v->dtype != w.dtype || v->ndim != w.ndim)
             return ct_fail(CT_EINVAL, "input \"%s\" has %d dimensions of %s, not %d of %s", v->name,
-                           v->ndim, ct_dtype_name(v->dtype), input->role == CT_ROLE_INPUT ? 2 : 0,
-                           ct_dtype_name(input->dtype));
+                           v->ndim, ct_dtype_name(v->dtype), w.ndim, ct_dtype_name(w.dtype));
         if (!all && !fed_to_generate(v->name))
             return ct_fail(CT_EINVAL, "nobody feeds the input \"%s\" where a model generates",
                            v->name);

@@ -377,15 +377,18 @@ static bool asks_positions(const struct ct_op *op)
 /* Is dimension dim of v a split sequence dimension whose chunks are fed in another order? */
 static bool is_reordered(const struct ct_launch *l, const struct ct_value *v, int dim)
 {
-    const struct ct_value *tokens;
+    const struct ct_value *input;
+    int along;
 
     if (!l->graph || !l->graph->chunks || !v->sharding.count[dim] ||
         !ct_part_is_microbatch(l->op->section->part))
         return false;
-    tokens = ct_graph_find_input(l->graph, "tokens");
-    return tokens && v->shape[dim] == tokens->shape[1] &&
-           v->sharding.count[dim] == tokens->sharding.count[1] &&
-           !memcmp(v->sharding.axis[dim], tokens->sharding.axis[1], tokens->sharding.count[1]);
+    input = ct_graph_sequence_input(l->graph);
+    along = input ? ct_input_sequence(input) : 0;
+    return input && v->shape[dim] == input->shape[along] &&
+           v->sharding.count[dim] == input->sharding.count[along] &&
+           !memcmp(v->sharding.axis[dim], input->sharding.axis[along],
+                   input->sharding.count[along]);
 }
 
 static int64_t offset_of(const struct ct_launch *launch, const struct ct_value *v, int dim)

@@ -12,6 +12,7 @@
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
 #include <ctitan/model.h>
+#include <ctitan/objective.h>
 #include <ctitan/pass.h>
 
 #include "plugin/abi.h"
@@ -39,6 +40,7 @@ static const struct layout {
     [CT_AXIS] = LAYOUT(struct ct_axis_ops, degree),
     [CT_HOOK] = LAYOUT(struct ct_hook, context),
     [CT_VERB] = LAYOUT(struct ct_verb_ops, run),
+    [CT_OBJECTIVE] = LAYOUT(struct ct_objective_ops, build),
     [CT_ORDER] = LAYOUT(struct ct_order_ops, order),
 };
 static const struct layout option_layout = LAYOUT(struct ct_option, choices);

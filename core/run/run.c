@@ -57,6 +57,28 @@ static const void *offered(enum ct_kind kind, bool needed, int *rc)
     return *rc < 0 ? NULL : offer->ops;
 }
 
+static int choose_objective(struct ct_run *run)
+{
+    const char *name = ct_config.objective ? ct_config.objective : "", *fallback;
+    const struct ct_objective_ops *ops = ct_objective_default(&fallback);
+    const struct ct_offer *offer = ct_offer_at(CT_OBJECTIVE, 0);
+    int rc;
+
+    if (ops && (!*name || !strcmp(name, fallback))) {
+        run->objective = ops;
+        return !offer ? 0
+                      : ct_fail(CT_ECONFIG,
+                                "a plugin offers the objective %s, but [objective] name = %s: name "
+                                "it there, or take the plugin out of [plugins] load",
+                                offer->name, fallback);
+    }
+    rc = ct_offer_find(CT_OBJECTIVE, *name ? name : NULL, &offer);
+    if (rc < 0)
+        return ct_context(rc, "[objective] name = %s", name);
+    run->objective = offer->ops;
+    return 0;
+}
+
 static int find_offers(struct ct_run *run, bool train)
 {
     const struct ct_offer *offer;
@@ -71,6 +93,7 @@ static int find_offers(struct ct_run *run, bool train)
         return rc;
     run->lr_schedule = offered(CT_LR_SCHEDULE, false, &rc);
     rc = rc < 0 ? rc : choose_optimizer(run);
+    rc = rc < 0 ? rc : choose_objective(run);
     run->data_ops = offered(CT_DATA, true, &rc);
     return rc;
 }
@@ -133,12 +156,11 @@ static int transform(struct ct_run *run, struct ct_graph *graph,
     return rc < 0 ? rc : ct_passes_run(graph, list, count, run, options);
 }
 
-/* Check what the run needs from a model. */
+/* Check what generating needs from a model. */
 static int check_model(const struct ct_graph *graph, const struct ct_model_request *request)
 {
     const struct ct_value *tokens = ct_graph_find_input(graph, "tokens");
-    const char *wanted = request->logits ? "logits" : "loss";
-    const struct ct_value *result = ct_graph_fetched(graph, wanted);
+    const struct ct_value *logits = ct_graph_fetched(graph, "logits");
 
     if (!graph->first)
         return ct_fail(CT_EINVAL, "it has no op");
@@ -148,30 +170,34 @@ static int check_model(const struct ct_graph *graph, const struct ct_model_reque
         tokens->shape[1] != request->seq_len)
         return ct_fail(CT_EINVAL, "its input \"tokens\" is not [%lld, %lld]",
                        (long long)request->batch, (long long)request->seq_len);
-    if (!result || !result->producer)
-        return ct_fail(CT_EINVAL, "it fetches no \"%s\"", wanted);
-    if (result->ndim != (request->logits ? 3 : 0))
-        return ct_fail(CT_EINVAL, "its \"%s\" has %d dimensions, not %d", wanted, result->ndim,
-                       request->logits ? 3 : 0);
-    return ct_graph_check_inputs(graph, !request->logits);
+    if (!logits || !logits->producer)
+        return ct_fail(CT_EINVAL, "it fetches no \"logits\"");
+    if (logits->ndim != 3)
+        return ct_fail(CT_EINVAL, "its \"logits\" has %d dimensions, not 3", logits->ndim);
+    return ct_graph_check_inputs(graph, false);
 }
 
-static int build_model(struct ct_run *run, struct ct_graph *graph,
-                       const struct ct_model_request *request)
+static int build_logits(struct ct_run *run, struct ct_graph *graph,
+                        const struct ct_model_request *request)
 {
-    struct ct_value *valid;
     struct ct_calling before = ct_calling_begin("model", NULL);
     int rc = run->model_ops->build(run->model, graph, request);
 
     ct_calling_end(&before);
-    if (rc == 0)
-        rc = check_model(graph, request);
-    if (rc < 0 || request->logits)
-        return rc;
-    rc = ct_graph_input(graph, "valid_tokens", NULL, &valid);
-    if (rc == 0)
-        ct_graph_fetch(graph, "valid_tokens", valid);
-    return rc;
+    return rc < 0 ? rc : check_model(graph, request);
+}
+
+static int build_loss(struct ct_run *run, struct ct_graph *graph,
+                      const struct ct_model_request *request)
+{
+    struct ct_objective objective = {.graph = graph,
+                                     .request = request,
+                                     .model_ops = run->model_ops,
+                                     .model = run->model,
+                                     .ops = run->objective};
+    int rc = ct_objective_build(&objective);
+
+    return rc < 0 ? rc : ct_graph_check_inputs(graph, true);
 }
 
 /* The graph as built by the model. */
@@ -186,7 +212,8 @@ static int build_graph(struct ct_run *run, const struct ct_model_request *reques
     *graph = ct_graph_create(&run->arena, ct_config.model.name);
     (*graph)->mesh = run->mesh;
     (*graph)->seed = (uint64_t)ct_config.training.seed;
-    rc = build_model(run, *graph, request);
+    (*graph)->streams = request->logits ? NULL : run->streams;
+    rc = request->logits ? build_logits(run, *graph, request) : build_loss(run, *graph, request);
     if (rc < 0)
         return ct_context(rc, "model %s", ct_config.model.name);
     set_parameter_dtype(*graph, dtype);
@@ -247,6 +274,30 @@ static int check_batch(const struct ct_run *run)
     return 0;
 }
 
+static struct ct_data_request data_request(const struct ct_run *run)
+{
+    return (struct ct_data_request){.seq_len = ct_config.training.seq_len,
+                                    .seed = (uint64_t)ct_config.training.seed,
+                                    .tokenizer = run->tokenizer};
+}
+
+static int find_streams(struct ct_run *run)
+{
+    struct ct_data_request request = data_request(run);
+    int rc = ct_data_streams(run->data_ops, &request, &run->arena, &run->streams);
+
+    return rc < 0 ? ct_context(rc, "the data source") : 0;
+}
+
+static bool has_stream(const struct ct_run *run, const char *name)
+{
+    const struct ct_data_stream *s = run->streams;
+
+    while (s->name && strcmp(s->name, name) != 0)
+        s++;
+    return s->name;
+}
+
 static int open_graphs(struct ct_run *run, const struct ct_run_options *options, int *microbatches)
 {
     struct ct_model_request request = {.seq_len = ct_config.training.seq_len,
@@ -261,7 +312,11 @@ static int open_graphs(struct ct_run *run, const struct ct_run_options *options,
         request.seq_len = options->tokens ? options->tokens : request.seq_len;
         *microbatches = 1;
     }
-    request.documents = run->data_ops && run->data_ops->has_documents();
+    if (run->data_ops)
+        rc = find_streams(run);
+    if (rc < 0)
+        return rc;
+    request.documents = run->data_ops && has_stream(run, "documents");
     passes.training = !options->logits;
     rc = open_graph(run, &request, passes, options->peers ? &run->common_graph : NULL, &run->graph);
     if (rc == 0 && !options->logits)
@@ -413,9 +468,7 @@ static int open_memory(struct ct_run *run, const struct ct_run_options *options)
 
 static int open_data(struct ct_run *run)
 {
-    struct ct_data_request request = {.seq_len = ct_config.training.seq_len,
-                                      .seed = (uint64_t)ct_config.training.seed,
-                                      .tokenizer = run->tokenizer};
+    struct ct_data_request request = data_request(run);
     int64_t need, have = run->model_ops->vocabulary(run->model);
     int rc = run->data_ops->open(&request, &run->data);
 

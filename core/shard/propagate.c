@@ -227,14 +227,33 @@ static int gather_fetches(struct propagation *p)
     return 0;
 }
 
-/* Each rank counts the labels that it is fed: valid_tokens is unreduced. */
-static void share_count(struct ct_graph *graph)
+/* The axes over which samples are split. */
+static ct_axes batch_axes(const struct ct_graph *graph)
 {
-    const struct ct_value *labels = ct_graph_find_input(graph, "labels");
-    struct ct_value *count = ct_graph_find_input(graph, "valid_tokens");
+    struct ct_sharding batch = {0};
 
-    if (labels && count)
-        count->sharding.unreduced = ct_sharding_axes(&labels->sharding);
+    for (size_t i = 0; i < graph->value_count; i++) {
+        const struct ct_value *v = graph->values[i];
+
+        if (v->role != CT_ROLE_INPUT || !v->ndim)
+            continue;
+        batch.count[0] = v->sharding.count[0];
+        memcpy(batch.axis[0], v->sharding.axis[0], sizeof(batch.axis[0]));
+        break;
+    }
+    return ct_sharding_axes(&batch);
+}
+
+/* Each rank counts in the data that it is fed: counts are unreduced. */
+static void share_counts(struct ct_graph *graph)
+{
+    for (const struct ct_count *c = ct_graph_counts(graph); c->name; c++) {
+        struct ct_value *count = ct_graph_find_input(graph, c->name);
+        const struct ct_value *in = c->streams ? ct_graph_find_input(graph, c->streams[0]) : NULL;
+
+        if (count && (in || !c->streams))
+            count->sharding.unreduced = in ? ct_sharding_axes(&in->sharding) : batch_axes(graph);
+    }
 }
 
 static void find_data(struct propagation *p)
@@ -255,7 +274,7 @@ static int propagate(struct ct_graph *graph, struct ct_run *run)
     p.moved = ct_arena_array(&p.scratch, struct moved *, p.count);
     mark_weights(&p);
     find_data(&p);
-    share_count(graph);
+    share_counts(graph);
     ct_for_each_op_safe (op, graph) {
         if (op->section->part == CT_PART_INIT)
             continue;

@@ -160,10 +160,7 @@ static int build(struct ct_model *model, struct ct_graph *graph,
         x = layer(&m, x);
     }
     m.b.region = "head";
-    x = ct_linear(&m.b, "logits", norm(&m, x, "norm.weight"), table);
-    if (!request->logits)
-        x = ct_cross_entropy(&m.b, "loss", x, ct_input(&m.b, "labels", shape));
-    ct_graph_fetch(graph, request->logits ? "logits" : "loss", x);
+    ct_graph_fetch(graph, "logits", ct_linear(&m.b, "logits", norm(&m, x, "norm.weight"), table));
     return m.b.status;
 }
 

@@ -12,6 +12,7 @@
 #include <ctitan/lib/app/verify.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/rng.h>
+#include <ctitan/objective.h>
 #include <ctitan/pass.h>
 
 #include "machine.h"
@@ -109,11 +110,13 @@ static int build(struct ct_trial *m, const struct ct_model_ops *ops, struct ct_m
 {
     const struct ct_model_request request = {
         .batch = BATCH, .seq_len = TOKENS, .documents = documents};
+    struct ct_objective objective = {
+        .request = &request, .model_ops = ops, .model = model, .ops = &ct_objective_cross_entropy};
     int64_t elements = 0;
     int rc;
 
-    m->graph = ct_graph_create(&m->arena, "model");
-    rc = ops->build(model, m->graph, &request);
+    m->graph = objective.graph = ct_graph_create(&m->arena, "model");
+    rc = ct_objective_build(&objective);
     if (rc == 0)
         rc = check_names(m->graph);
     if (rc == 0)
@@ -126,8 +129,6 @@ static int build(struct ct_trial *m, const struct ct_model_ops *ops, struct ct_m
         if (v->role == CT_ROLE_PARAM)
             elements += ct_shape_count(v->ndim, v->shape);
     }
-    if (rc == 0 && !ct_graph_fetched(m->graph, "loss"))
-        return ct_fail(CT_EINVAL, "the model fetches no \"loss\"");
     if (rc == 0 && elements > MOST_PARAMETERS)
         return ct_fail(CT_ECONFIG,
                        "the model has %lld parameters, but finite differences allow at most %d: "

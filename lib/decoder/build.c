@@ -198,7 +198,7 @@ static struct ct_value *embed(struct ct_decoder *d)
     return ct_padded_embedding(&d->b, "embedding", d->tokens, d->embedding, padding_of(d->sizes));
 }
 
-static void head(struct ct_decoder *d, struct ct_value *x, struct ct_value *labels)
+static void head(struct ct_decoder *d, struct ct_value *x)
 {
     int64_t shape[] = {d->sizes->vocabulary, d->sizes->dim};
     struct ct_value *w = d->embedding;
@@ -209,10 +209,7 @@ static void head(struct ct_decoder *d, struct ct_value *x, struct ct_value *labe
                     d->sizes->norm_eps);
     if (!d->sizes->tied)
         w = ct_parameter(&d->b, "lm_head.weight", 2, shape, head_init(d));
-    x = ct_linear(&d->b, "logits", x, w);
-    if (labels)
-        x = ct_cross_entropy(&d->b, "loss", x, labels);
-    ct_graph_fetch(d->b.graph, labels ? "loss" : "logits", x);
+    ct_graph_fetch(d->b.graph, "logits", ct_linear(&d->b, "logits", x, w));
 }
 
 int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
@@ -223,11 +220,9 @@ int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
     struct ct_decoder d = {.b = ct_builder_at_end(graph, CT_PART_F, "embedding"),
                            .sizes = (const struct ct_decoder_sizes *)(const void *)model,
                            .request = request};
-    struct ct_value *labels = NULL, *x;
+    struct ct_value *x;
 
     d.tokens = ct_input(&d.b, "tokens", shape);
-    if (!request->logits)
-        labels = ct_input(&d.b, "labels", shape);
     if (request->documents) {
         d.documents = ct_input(&d.b, "documents", shape);
         d.positions = ct_input(&d.b, "positions", shape);
@@ -242,7 +237,7 @@ int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
         x = attention(&d, x);
         x = feed_forward(&d, x);
     }
-    head(&d, x, labels);
+    head(&d, x);
     return d.b.status;
 }
 

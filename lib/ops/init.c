@@ -140,10 +140,12 @@ struct ct_value *ct_parameter(struct ct_builder *b, const char *name, int ndim,
                               const int64_t *shape, struct ct_init init)
 {
     struct ct_builder at = ct_init_builder(b->graph);
-    struct ct_value *p;
+    struct ct_value *p = b->graph->same_parameters ? ct_graph_find(b->graph, name) : NULL;
 
     if (b->status < 0)
         return NULL;
+    if (p && p->role == CT_ROLE_PARAM)
+        return p;
     at.region = b->region;
     at.why = b->why;
     p = ct_graph_source(b->graph, CT_ROLE_PARAM, name, CT_F32, ndim, shape);

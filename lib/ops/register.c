@@ -41,6 +41,7 @@ int ct_ops_register(void)
         rc = ct_op_need(types[i]);
     for (size_t i = 0; !done && rc == 0 && i < CT_COUNT(transforms); i++)
         rc = ct_transform_register(transforms[i]);
+    ct_objective_register("cross_entropy", &ct_objective_cross_entropy);
     ct_collective_register();
     ct_diagnostics_install(&diagnostics);
     done |= rc == 0;

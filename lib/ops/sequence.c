@@ -1,7 +1,8 @@
 /*
  * Reordered sequences: which dimensions run along sequences, and which ops cannot be reordered.
  *
- * Dimension 1 of every input runs along sequences, and so does every dimension derived from one.
+ * A dimension of an input may run along sequences (ct_input_sequence), and so does every dimension
+ * derived from one.
  * Two kinds of ops would silently be wrong. The first needs whole sequences: it sees them in the
  * order in which they are fed, so its signature must declare that it knows positions ("@"). The
  * second combines a sequence dimension with one that is not along a sequence, such as the rows of a
@@ -113,8 +114,8 @@ int ct_check_sequences(const struct ct_graph *graph, const char *because)
 
     t.dims = ct_arena_array(&t.arena, uint8_t, graph->value_count);
     for (size_t i = 0; i < graph->value_count; i++)
-        if (graph->values[i]->role == CT_ROLE_INPUT)
-            t.dims[graph->values[i]->id] = 1u << 1;
+        if (ct_input_sequence(graph->values[i]) > 0)
+            t.dims[graph->values[i]->id] = (uint8_t)(1u << ct_input_sequence(graph->values[i]));
     ct_for_each_op (op, graph)
         if (rc == 0 && ct_part_is_microbatch(op->section->part))
             rc = trace_op(&t, op);

@@ -13,7 +13,7 @@
 #include <ctitan/lib/compiler.h>
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/plugin.h>
-#include <ctitan/model.h>
+#include <ctitan/objective.h>
 #include <ctitan/pass.h>
 
 /* ---- offers ---- */
@@ -54,8 +54,6 @@ static const struct must {
     MUST(COMMUNICATOR, comm_ops, call),
     MUST(DATA, data_ops, open),
     MUST(DATA, data_ops, close),
-    MUST(DATA, data_ops, read),
-    MUST(DATA, data_ops, has_documents),
     MUST(DATA, data_ops, vocabulary),
     MUST(TOKENIZER, tokenizer_ops, vocabulary),
     MUST(TOKENIZER, tokenizer_ops, bos),
@@ -66,6 +64,7 @@ static const struct must {
     MUST(LR_SCHEDULE, lr_schedule_ops, factor),
     MUST(AXIS, axis_ops, degree),
     MUST(HOOK, hook, call),
+    MUST(OBJECTIVE, objective_ops, build),
     MUST(VERB, verb_ops, summary),
     MUST(VERB, verb_ops, usage),
     MUST(VERB, verb_ops, run),
@@ -91,6 +90,24 @@ static bool is_set(const void *ops, size_t at)
     return pointer;
 }
 
+/* It reads text, or streams of its own. */
+static int check_data(const struct ct_offer *o)
+{
+    const struct ct_data_ops *ops = o->ops;
+    size_t all = offsetof(struct ct_data_ops, read_streams) + sizeof(ops->read_streams);
+    const char *lacking = NULL;
+
+    if (ops->size >= all && (ops->streams || ops->read_streams))
+        lacking = !ops->streams ? "streams" : !ops->read_streams ? "read_streams" : NULL;
+    else if (!is_set(ops, offsetof(struct ct_data_ops, read)))
+        lacking = "read";
+    else if (!is_set(ops, offsetof(struct ct_data_ops, has_documents)))
+        lacking = "has_documents";
+    return lacking ? ct_fail(CT_EINVAL, "the %s %s: its `%s` is not set", ct_kind_name(o->kind),
+                             o->name, lacking)
+                   : 0;
+}
+
 static int check_offer(const struct ct_offer *o)
 {
     const struct ct_optimizer_ops *optimizer = o->ops;
@@ -106,6 +123,8 @@ static int check_offer(const struct ct_offer *o)
                            o->name, musts[i].field);
     if (o->kind == CT_OPTIMIZER && !optimizer->takes && !optimizer->lr)
         return ct_fail(CT_EINVAL, "the optimizer %s: neither `lr` nor `takes` is set", o->name);
+    if (o->kind == CT_DATA)
+        return check_data(o);
     return 0;
 }
 

@@ -70,6 +70,34 @@ static int load_brought(const struct ct_recipe *recipe, const struct ct_plugin *
     return rc;
 }
 
+static bool is_offered(const char *name, enum ct_kind kind)
+{
+    const struct ct_offer *offer;
+
+    for (size_t i = 0; (offer = ct_offer_at(kind, i)); i++)
+        if (!strcmp(offer->name, name))
+            return true;
+    return false;
+}
+
+/* [objective] name is the default, or what a loaded plugin offers, or a plugin. */
+static int load_objective(const struct ct_recipe *recipe)
+{
+    const struct ct_setting *s = ct_recipe_find(recipe, "objective", "name");
+    const char *fallback = default_of(ct_recipe_section_find("objective")->options, "name");
+    int rc;
+
+    if (!s || !strcmp(s->value, fallback) || is_offered(s->value, CT_OBJECTIVE))
+        return 0;
+    rc = load_plugin(s->value, s->source);
+    if (rc == 0 && !is_offered(s->value, CT_OBJECTIVE))
+        rc = ct_fail(CT_ECONFIG,
+                     "%s: [objective] name = %s: plugin %s offers no objective of that "
+                     "name",
+                     s->source, s->value, s->value);
+    return rc;
+}
+
 static int load_plugins(const struct ct_recipe *recipe)
 {
     const struct ct_plugin *plugin;
@@ -79,6 +107,8 @@ static int load_plugins(const struct ct_recipe *recipe)
         rc = load_plugin(recipe->plugins[i], recipe->plugin_sources[i]);
     for (size_t i = 0; rc == 0 && (plugin = ct_plugin_at(i)); i++)
         rc = plugin->brings ? load_brought(recipe, plugin) : 0;
+    if (rc == 0)
+        rc = load_objective(recipe);
     if (rc < 0)
         return rc;
     rc = ct_plugin_check_all();

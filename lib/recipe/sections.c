@@ -72,6 +72,13 @@ static const struct ct_option lr_options[] = {
                  "Learning rate at the end, as a share of the peak"),
     {0}};
 
+static const struct ct_option objective_options[] = {
+    CT_OPT_STRING(
+        struct ct_config, objective, "name", "cross_entropy",
+        "The loss: cross_entropy, or the objective of a plugin, which is loaded if it has "
+        "this name"),
+    {0}};
+
 static const struct ct_option comm_options[] = {
     CT_OPT_FLOAT(struct ct_comm_config, timeout, "timeout", "300", 0.1, 1e6,
                  "Seconds that a rank waits in any call before it names those who are missing"),
@@ -90,6 +97,7 @@ static const struct ct_recipe_section sections[] = {
     {"job", "The run as a whole", job_options, &ct_config.job},
     {"training", "Batch, length, precision", training_options, &ct_config.training},
     {"model", "What is trained", model_options, &ct_config},
+    {"objective", "What the model is trained for", objective_options, &ct_config},
     {"lr_scheduler", "Learning rate over the steps: warm-up, stable, decay", lr_options,
      &ct_config},
     {"validation", "Loss on held-out data", validation_options, &ct_config.validation},

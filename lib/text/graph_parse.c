@@ -317,6 +317,8 @@ static void parse_source(struct parser *p, enum ct_role role)
         p->status = ct_fail(CT_EINVAL, "%%%s is defined twice", name);
     else
         parse_type(p, v);
+    if (take(p, "sequence="))
+        v->sequence = take(p, "-1") ? -1 : (int)number(p);
 }
 
 static void parse_mesh(struct parser *p)
@@ -339,10 +341,12 @@ static void parse_mesh(struct parser *p)
 
 static void parse_fetch(struct parser *p)
 {
-    char *name = word(p, "=", "a name");
+    char *name = word(p, "=", "a name"), *over;
 
     need(p, "=");
     ct_graph_fetch(p->graph, name ? name : "", value_used(p));
+    if (take(p, "/") && (over = word(p, "", "a name")))
+        p->graph->over[p->graph->fetch_count - 1] = over;
 }
 
 static void parse_grad(struct parser *p)

@@ -6,7 +6,7 @@
  *     param %model.norm.weight : float32[256] [dp_shard]
  *     F layers.0 %layers.0.q, %layers.0.k = linear(%x, %wq, %wk) : bfloat16[8,256,256], ..
  *     I head %d.x = cast(%d.y) {dtype="float32"} : float32[8] ; needed by ..
- *     fetch loss = %loss
+ *     fetch loss = %loss / valid_tokens
  *     grad %model.norm.weight = %d.model.norm.weight
  *
  *     section 1SEND_F part=F group=1
@@ -14,8 +14,10 @@
  * An op's line begins with its section and region. "_" is an absent input and "-" an empty region.
  * "/gather" is a stream. "#recompute,save" are marks; a value's marks follow its sharding.
  * "float32!" is a dtype fixed by a transform. "opaque<N>" is a layout of N bytes. "chunks=0,3,1,2"
- * in the first line is the order of the sequence's chunks. The text after "; " says why the op is
- * there. Attributes with their default values are left out.
+ * in the first line is the order of the sequence's chunks. "sequence=2" behind an input is the
+ * dimension that runs along sequences (-1: none), where that is not dimension 1. The host divides a
+ * fetch by the one whose name is behind "/". The text after "; " says why the op is there.
+ * Attributes with their default values are left out.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -165,12 +167,15 @@ void ct_graph_print(const struct ct_graph *graph, FILE *out)
         fprintf(out, "%s %%%s%s : ", ct_role_name(v->role), v->name,
                 v->space == CT_SPACE_HOST ? " host" : "");
         print_type(graph, v, out);
+        if (v->sequence)
+            fprintf(out, " sequence=%d", v->sequence);
         fputc('\n', out);
     }
     ct_for_each_op (op, graph)
         print_op(graph, op, out);
     for (size_t i = 0; i < graph->fetch_count; i++)
-        fprintf(out, "fetch %s = %%%s\n", graph->fetches[i].name, graph->fetches[i].value->name);
+        fprintf(out, "fetch %s = %%%s%s%s\n", graph->fetches[i].name, graph->fetches[i].value->name,
+                graph->over[i] ? " / " : "", graph->over[i] ? graph->over[i] : "");
     for (size_t i = 0; i < graph->value_count; i++)
         if (graph->values[i]->grad)
             fprintf(out, "grad %%%s = %%%s\n", graph->values[i]->name,

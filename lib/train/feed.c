@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -6,25 +7,140 @@
 
 #include "feed.h"
 
-enum { TOKENS, LABELS, DOCUMENTS, POSITIONS };
-
-static const char *const names[FEED_INPUTS] = {"tokens", "labels", "documents", "positions"};
-
 int64_t feed_samples(const struct feed *f)
 {
-    return f->value[TOKENS]->shape[0] * f->microbatches;
+    return ct_graph_batch(f->graph) * f->microbatches;
 }
 
 int64_t feed_seq_len(const struct feed *f)
 {
-    return f->value[TOKENS]->shape[1];
+    (void)f;
+    return ct_config.training.seq_len;
 }
 
-void feed_init(struct feed *f, struct ct_run *run, struct ct_executor *executor,
-               const struct ct_graph *graph, struct ct_data *data, int microbatches)
-{
-    const struct ct_value *tokens;
+/* ---- inputs, counts and their memory ---- */
 
+static bool is_called(const char *name, const char *other)
+{
+    return !strcmp(name, other);
+}
+
+static void *new_row(const struct feed *f, const struct ct_data_stream *s)
+{
+    int64_t elements = ct_shape_count(s->ndim, s->shape);
+
+    return ct_arena_alloc(&f->run->arena, (size_t)elements * ct_dtype_size(s->dtype));
+}
+
+/* Sources of text always read tokens and labels. */
+static void init_rows(struct feed *f)
+{
+    size_t count = 0;
+
+    while (f->run->streams[count].name)
+        count++;
+    f->row = ct_arena_array(&f->run->arena, void *, count + 1);
+    for (size_t i = 0; i < count; i++) {
+        const struct ct_data_stream *s = &f->run->streams[i];
+        bool taken = ct_graph_find_input(f->graph, s->name);
+
+        if (taken || (!f->ops->read_streams && !is_called(s->name, "documents")))
+            f->row[i] = new_row(f, s);
+        if (taken && is_called(s->name, "documents"))
+            f->documents = f->row[i];
+    }
+    f->positions = ct_arena_array(&f->run->arena, int32_t, feed_seq_len(f));
+    for (int64_t t = 0; t < feed_seq_len(f); t++)
+        f->positions[t] = (int32_t)t;
+}
+
+static const void *row_of(const struct feed *f, const struct ct_value *v)
+{
+    for (size_t i = 0; f->run->streams[i].name; i++)
+        if (is_called(f->run->streams[i].name, v->name))
+            return f->row[i];
+    return f->positions;
+}
+
+static void init_input(struct feed *f, struct feed_input *in, const struct ct_value *v)
+{
+    size_t bytes = ct_dtype_size(v->dtype);
+
+    in->value = v;
+    in->row = row_of(f, v);
+    ct_sharding_local(&v->sharding, &f->graph->mesh, f->run->rank, v->ndim, v->shape, in->local,
+                      in->offset);
+    in->whole[v->ndim] = in->bytes = bytes;
+    for (int d = v->ndim - 1; d > 0; d--) {
+        bool ordered = !f->graph->chunks || d != ct_input_sequence(v);
+
+        in->whole[d] =
+            ordered && in->local[d] == v->shape[d] ? in->whole[d + 1] * (size_t)v->shape[d] : 0;
+        in->bytes *= (size_t)in->local[d];
+    }
+    in->shard =
+        ct_arena_alloc(&f->run->arena, in->bytes * (size_t)in->local[0] * (size_t)f->microbatches);
+}
+
+static void init_inputs(struct feed *f)
+{
+    f->input = ct_arena_array(&f->run->arena, struct feed_input, f->graph->value_count);
+    for (size_t i = 0; i < f->graph->value_count; i++)
+        if (f->graph->values[i]->role == CT_ROLE_INPUT)
+            init_input(f, &f->input[f->inputs++], f->graph->values[i]);
+}
+
+static const struct feed_input *find_input(const struct feed *f, const char *name)
+{
+    for (size_t i = 0; i < f->inputs; i++)
+        if (is_called(f->input[i].value->name, name))
+            return &f->input[i];
+    return NULL;
+}
+
+static int init_count(struct feed *f, struct feed_count *c)
+{
+    const char *const *names = c->count->streams;
+    int streams = 0;
+
+    while (names && names[streams])
+        streams++;
+    c->in = ct_arena_array(&f->run->arena, const struct feed_input *, streams + 1);
+    for (int i = 0; i < streams; i++) {
+        c->in[i] = find_input(f, names[i]);
+        if (!c->in[i] || c->in[i]->value->ndim != c->in[0]->value->ndim ||
+            memcmp(c->in[i]->local, c->in[0]->local,
+                   sizeof(*c->in[0]->local) * (size_t)c->in[0]->value->ndim) != 0)
+            return ct_fail(CT_EINVAL, "%s is counted in %s: %s", c->count->name, names[i],
+                           c->in[i] ? "its streams differ in shape" : "the graph does not take it");
+    }
+    return 0;
+}
+
+static int init_counts(struct feed *f)
+{
+    const struct ct_count *counts = ct_graph_counts(f->graph);
+    size_t room = 0;
+    int rc = 0;
+
+    for (const struct ct_count *c = counts; c->name; c++)
+        room++;
+    f->count = ct_arena_array(&f->run->arena, struct feed_count, room + 1);
+    for (const struct ct_count *c = counts; rc == 0 && c->name; c++) {
+        struct feed_count *count = &f->count[f->counts];
+
+        *count = (struct feed_count){.count = c, .value = ct_graph_find_input(f->graph, c->name)};
+        if (count->value) {
+            rc = init_count(f, count);
+            f->counts++;
+        }
+    }
+    return rc;
+}
+
+int feed_init(struct feed *f, struct ct_run *run, struct ct_executor *executor,
+              const struct ct_graph *graph, struct ct_data *data, int microbatches)
+{
     *f = (struct feed){.run = run,
                        .executor = executor,
                        .graph = graph,
@@ -33,19 +149,10 @@ void feed_init(struct feed *f, struct ct_run *run, struct ct_executor *executor,
                        .microbatches = microbatches,
                        .lock = PTHREAD_MUTEX_INITIALIZER,
                        .changed = PTHREAD_COND_INITIALIZER};
-    for (int i = 0; i < FEED_INPUTS; i++)
-        f->value[i] = ct_graph_find_input(graph, names[i]);
-    f->valid = ct_graph_find_input(graph, "valid_tokens");
-    tokens = f->value[TOKENS];
-    ct_sharding_local(&tokens->sharding, &graph->mesh, run->rank, 2, tokens->shape, f->local,
-                      f->offset);
-    for (int i = 0; i < FEED_INPUTS; i++) {
-        f->row[i] = ct_arena_array(&run->arena, int32_t, tokens->shape[1]);
-        f->shard[i] =
-            ct_arena_array(&run->arena, int32_t, f->local[0] * f->local[1] * microbatches);
-    }
-    for (int64_t t = 0; t < tokens->shape[1]; t++)
-        f->row[POSITIONS][t] = (int32_t)t;
+    metrics_init(&f->metrics, run, executor, graph);
+    init_rows(f);
+    init_inputs(f);
+    return init_counts(f);
 }
 
 /* ---- reading, in the thread ---- */
@@ -53,26 +160,53 @@ void feed_init(struct feed *f, struct ct_run *run, struct ct_executor *executor,
 /* Positions begin again with each document. */
 static int read_sample(struct feed *f, int64_t index)
 {
-    int32_t *documents = f->row[DOCUMENTS], *positions = f->row[POSITIONS];
+    const int32_t *documents = f->documents;
     struct ct_calling before = ct_calling_begin("data source", NULL);
-    int rc = f->ops->read(f->data, index, f->row[TOKENS], f->row[LABELS],
-                          f->value[DOCUMENTS] ? documents : NULL);
+    int rc = ct_data_read(f->ops, f->data, index, f->row);
 
     ct_calling_end(&before);
-    for (int64_t t = 1; rc == 0 && f->value[DOCUMENTS] && t < feed_seq_len(f); t++)
-        positions[t] = documents[t] == documents[t - 1] ? positions[t - 1] + 1 : 0;
+    for (int64_t t = 1; rc == 0 && documents && t < feed_seq_len(f); t++)
+        f->positions[t] = documents[t] == documents[t - 1] ? f->positions[t - 1] + 1 : 0;
     return rc;
 }
 
-/* Copy this rank's part of a sample, in the order in which the graph is fed. */
-static void split_row(struct feed *f, int64_t to)
+/* Copy this rank's part of dimensions d and behind, in the order in which the graph is fed. index:
+   of the dimensions before. Returns the end of the copy. */
+static char *split(const struct feed *f, const struct feed_input *in, int d, int64_t index,
+                   char *to)
 {
-    for (int64_t t = 0; t < f->local[1]; t++) {
-        int64_t from = ct_graph_position(f->graph, feed_seq_len(f), f->offset[1] + t);
+    const char *row = in->row;
+    int64_t all, from;
 
-        for (int i = 0; i < FEED_INPUTS; i++)
-            f->shard[i][to + t] = f->row[i][from];
-        f->valid_tokens += f->row[LABELS][from] != -100;
+    if (in->whole[d]) {
+        memcpy(to, row + (size_t)index * in->whole[d], in->whole[d]);
+        return to + in->whole[d];
+    }
+    assert(d < CT_MAX_DIMS);
+    all = in->value->shape[d];
+    for (int64_t i = 0; i < in->local[d]; i++) {
+        from = in->offset[d] + i;
+        if (d == ct_input_sequence(in->value))
+            from = ct_graph_position(f->graph, all, from);
+        to = split(f, in, d + 1, index * all + from, to);
+    }
+    return to;
+}
+
+/* sample: of those of this rank in the step. */
+static void split_sample(struct feed *f, int64_t sample)
+{
+    for (size_t i = 0; i < f->inputs; i++)
+        split(f, &f->input[i], 1, 0, f->input[i].shard + (size_t)sample * f->input[i].bytes);
+    for (size_t i = 0; i < f->counts; i++) {
+        struct feed_count *c = &f->count[i];
+        const void *data[CT_MAX_DIMS] = {NULL};
+        int64_t elements =
+            c->in[0] ? (int64_t)(c->in[0]->bytes / ct_dtype_size(c->in[0]->value->dtype)) : 0;
+
+        for (int k = 0; c->in[k]; k++)
+            data[k] = c->in[k]->shard + (size_t)sample * c->in[k]->bytes;
+        c->found += c->in[0] ? c->count->count(data, elements) : c->count->per_sample;
     }
 }
 
@@ -92,14 +226,17 @@ static int read_within(struct feed *f, int64_t index)
    all of theirs, and wait for the others. */
 static int read_step(struct feed *f)
 {
+    const struct feed_input *in = &f->input[0];
+    int64_t batch = ct_graph_batch(f->graph);
     int rc = read_sample(f, f->first + feed_samples(f) - 1);
 
-    f->valid_tokens = 0;
+    for (size_t i = 0; i < f->counts; i++)
+        f->count[i].found = 0;
     for (int m = 0; rc == 0 && m < f->microbatches; m++)
-        for (int64_t b = 0; rc == 0 && b < f->local[0]; b++) {
-            rc = read_within(f, f->first + m * f->value[TOKENS]->shape[0] + f->offset[0] + b);
+        for (int64_t b = 0; rc == 0 && b < in->local[0]; b++) {
+            rc = read_within(f, f->first + m * batch + in->offset[0] + b);
             if (rc == 0)
-                split_row(f, (m * f->local[0] + b) * f->local[1]);
+                split_sample(f, m * in->local[0] + b);
         }
     return rc;
 }
@@ -157,20 +294,33 @@ static bool collect(struct feed *f, int64_t first)
     return done;
 }
 
+static int write_counts(struct feed *f)
+{
+    const char *over = ct_graph_fetched_over(f->graph, "loss");
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < f->counts; i++) {
+        const struct feed_count *c = &f->count[i];
+
+        if (over && is_called(c->count->name, over))
+            f->counted = c->found;
+        rc = ct_executor_write(f->executor, c->value, -1, &(float){(float)c->found}, sizeof(float));
+    }
+    return rc;
+}
+
 static int write_inputs(struct feed *f)
 {
-    int64_t tokens = f->local[0] * f->local[1];
     int rc = 0;
 
     for (int m = 0; m < f->microbatches; m++)
-        for (int i = 0; rc == 0 && i < FEED_INPUTS; i++)
-            if (f->value[i])
-                rc = ct_executor_write(f->executor, f->value[i], m, f->shard[i] + m * tokens,
-                                       sizeof(int32_t) * (size_t)tokens);
-    if (rc < 0)
-        return rc;
-    f->labels = f->valid_tokens;
-    return ct_executor_write(f->executor, f->valid, -1, &(float){(float)f->labels}, sizeof(float));
+        for (size_t i = 0; rc == 0 && i < f->inputs; i++) {
+            const struct feed_input *in = &f->input[i];
+            size_t bytes = in->bytes * (size_t)in->local[0];
+
+            rc = ct_executor_write(f->executor, in->value, m, in->shard + (size_t)m * bytes, bytes);
+        }
+    return rc < 0 ? rc : write_counts(f);
 }
 
 int feed_step(struct feed *f, int64_t first, int64_t next)

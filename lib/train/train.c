@@ -12,6 +12,7 @@
 #include <ctitan/lib/train.h>
 
 #include "feed.h"
+#include "metrics.h"
 
 #define SLOW_DATA 1.0 /* seconds */
 
@@ -50,21 +51,13 @@ static int write_double(struct ct_run *run, const char *name, double x)
     return v ? ct_executor_write(run->executor, v, -1, &x, sizeof(x)) : 0;
 }
 
-static int read_float(struct ct_executor *e, const struct ct_graph *g, const char *name, double *x)
-{
-    float f = 0;
-    int rc = ct_executor_read(e, ct_graph_fetched(g, name), &f, sizeof(f));
-
-    *x = isnan(f) ? NAN : (double)f; /* its sign says nothing, and would be printed */
-    return rc;
-}
-
-/* Read the sum of losses and the number of labels, over all ranks. */
+/* Read the sum of losses and what divides it, such as the number of labels, over all ranks. */
 static int read_loss(struct feed *f, double *sum, double *count)
 {
-    int rc = read_float(f->executor, f->graph, "loss", sum);
+    const char *over = ct_graph_fetched_over(f->graph, "loss");
+    int rc = metrics_read(f->executor, f->graph, "loss", sum);
 
-    return rc < 0 ? rc : read_float(f->executor, f->graph, "valid_tokens", count);
+    return rc < 0 ? rc : metrics_read(f->executor, f->graph, over, count);
 }
 
 /* Calls abandoned by peers may have ended with arbitrary output, so check the communicator. */
@@ -122,6 +115,16 @@ static void report_slow_data(const struct ct_run *run, const struct ct_step_resu
                 (long long)run->rank, r->data_seconds, (long long)r->step, (long long)times);
 }
 
+/* Why there is nothing to divide by. */
+static const char *nothing(const struct ct_graph *graph)
+{
+    const char *over = ct_graph_fetched_over(graph, "loss");
+
+    return !strcmp(over, ct_default_counts[0].name)
+               ? "every label of its batch is masked"
+               : ct_arena_printf(graph->arena, "%s of its batch is 0", over);
+}
+
 static bool policy_is(const char *policy)
 {
     return !strcmp(ct_config.training.non_finite, policy);
@@ -131,11 +134,11 @@ static bool policy_is(const char *policy)
    Where the step is to be skipped, it is not run. */
 static int find_labels(struct feed *f, bool *found)
 {
-    int64_t most = 1;
+    int64_t own = f->counted > 0, most = 1;
     int rc = 0;
 
     if (policy_is("skip"))
-        rc = ct_group_all_reduce(ct_run_world(f->run), &f->labels, &most, 1, CT_I64, CT_REDUCE_MAX);
+        rc = ct_group_all_reduce(ct_run_world(f->run), &own, &most, 1, CT_I64, CT_REDUCE_MAX);
     *found = most > 0;
     return rc;
 }
@@ -147,6 +150,7 @@ static int compute(struct feed *f, struct ct_step_result *r, bool *labels)
     double valid = 0;
     int rc = feed_scalars(run, r);
 
+    metrics_begin(&f->metrics);
     if (rc == 0)
         rc = find_labels(f, labels);
     r->loss = r->grad_norm = NAN;
@@ -156,7 +160,9 @@ static int compute(struct feed *f, struct ct_step_result *r, bool *labels)
     if (rc == 0)
         rc = read_loss(f, &r->loss, &valid);
     if (rc == 0)
-        rc = read_float(run->executor, run->graph, "grad_norm", &r->grad_norm);
+        rc = metrics_read(run->executor, run->graph, "grad_norm", &r->grad_norm);
+    if (rc == 0)
+        rc = metrics_add(&f->metrics);
     *labels = valid > 0;
     r->loss = *labels ? r->loss / valid : NAN;
     return rc;
@@ -188,13 +194,14 @@ static int run_step(struct feed *f, struct ct_step_result *r, bool *labels)
 /* Apply the recipe's policy for a loss or norm that is not finite. */
 static int check_finite(struct ct_run *run, struct ct_step_result *r, bool labels)
 {
-    char what[96] = "every label of its batch is masked, so there is no loss";
+    char what[96];
     bool applied = labels && isfinite(r->grad_norm); /* the device decides by the norm */
 
     if (isfinite(r->loss) && isfinite(r->grad_norm)) {
         run->progress.updates++;
         return 0;
     }
+    snprintf(what, sizeof(what), "%s, so there is no loss", nothing(run->graph));
     if (labels)
         snprintf(what, sizeof(what), "loss %g, grad_norm %g; the update was %sapplied", r->loss,
                  r->grad_norm, applied ? "" : "not ");
@@ -238,6 +245,7 @@ static int validate(struct feed *f, int64_t step)
     int64_t samples = feed_samples(f), n, steps = ct_config.validation.steps;
     int rc = 0;
 
+    metrics_begin(&f->metrics);
     for (n = 0; n < steps; n++) {
         rc = feed_step(f, n * samples, n + 1 < steps ? (n + 1) * samples : -1);
         if (rc == FEED_END_OF_DATA)
@@ -246,6 +254,8 @@ static int validate(struct feed *f, int64_t step)
             rc = execute(f);
         if (rc == 0)
             rc = read_loss(f, &loss, &count);
+        if (rc == 0)
+            rc = metrics_add(&f->metrics);
         if (rc < 0)
             return rc;
         sum += loss;
@@ -255,14 +265,13 @@ static int validate(struct feed *f, int64_t step)
     if (n == 0)
         return ct_fail(CT_ECONFIG, "the validation data has less than one batch");
     if (valid == 0)
-        return ct_fail(CT_EINVAL,
-                       "validation after step %lld: every label is masked, so there is "
-                       "no loss",
-                       (long long)step);
+        return ct_fail(CT_EINVAL, "validation after step %lld: %s, so there is no loss",
+                       (long long)step, nothing(f->graph));
     if (n < steps)
         report_short(f, n);
     r.loss = sum / valid;
     r.seconds = ct_now() - begin;
+    metrics_publish(&f->metrics);
     if (!ct_hook_wanted(CT_EVENT_VALIDATED))
         return 0;
     return ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_VALIDATED,
@@ -292,6 +301,7 @@ static int run_and_tell(struct ct_run *run, struct feed *feed, struct ct_step_re
     if (rc)
         return rc;
     run->progress.step++;
+    metrics_publish(&feed->metrics);
     rc = fire(run, CT_EVENT_STEP_END, r);
     if (rc == 0 && r->skipped && !went_back(run, r) && policy_is("rewind"))
         return ct_fail(CT_EINVAL,
@@ -355,13 +365,14 @@ static int save(struct ct_run *run)
 static int train_and_save(struct ct_run *run, struct ct_step_result *result)
 {
     struct feed feed, validation = {0};
-    int rc;
+    int rc =
+        feed_init(&feed, run, run->executor, run->graph, run->data, run->program->microbatches);
 
-    feed_init(&feed, run, run->executor, run->graph, run->data, run->program->microbatches);
-    if (run->validation_executor)
-        feed_init(&validation, run, run->validation_executor, run->validation_graph,
-                  run->validation_data, run->validation_program->microbatches);
-    rc = train(run, &feed, &validation, result);
+    if (rc == 0 && run->validation_executor)
+        rc = feed_init(&validation, run, run->validation_executor, run->validation_graph,
+                       run->validation_data, run->validation_program->microbatches);
+    if (rc == 0)
+        rc = train(run, &feed, &validation, result);
     feed_finish(&feed);
     feed_finish(&validation);
     if (rc == 0)

@@ -94,12 +94,21 @@ static void give_positions(struct ct_graph *graph, struct ct_op *op, struct ct_v
 
 static int split_inputs(struct ct_graph *graph, struct ct_run *run)
 {
-    const struct ct_value *tokens = ct_graph_find_input(graph, "tokens");
+    const int64_t shape[] = {ct_graph_batch(graph), ct_graph_seq_len(graph)};
+    const struct ct_value *first = ct_graph_sequence_input(graph);
     struct ct_value *positions;
-    int rc = cp_axis(graph) < 0 ? 0 : check_length(tokens->shape[1]);
+    int rc;
 
     (void)run;
-    if (cp_axis(graph) < 0 || rc < 0)
+    if (cp_axis(graph) < 0)
+        return 0;
+    if (!first)
+        return ct_fail(CT_ECONFIG,
+                       "[cp] degree = %lld: the model has no input that runs along "
+                       "sequences",
+                       (long long)cp_config.degree);
+    rc = check_length(shape[1]);
+    if (rc < 0)
         return rc;
     balance(graph);
     if (graph->chunks)
@@ -107,13 +116,16 @@ static int split_inputs(struct ct_graph *graph, struct ct_run *run)
                                        "order; load_balancer = none keeps the order");
     if (rc < 0)
         return rc;
-    rc = ct_graph_input(graph, "positions", tokens->shape, &positions);
+    rc = ct_graph_input(graph, "positions", shape, &positions);
     if (rc < 0)
         return rc;
-    positions->sharding = tokens->sharding;
-    for (size_t i = 0; i < graph->value_count; i++)
-        if (graph->values[i]->role == CT_ROLE_INPUT)
-            ct_sharding_split(&graph->values[i]->sharding, 1, cp_axis(graph));
+    positions->sharding = ct_graph_sequence_sharding(graph);
+    for (size_t i = 0; i < graph->value_count; i++) {
+        struct ct_value *v = graph->values[i];
+
+        if (ct_input_sequence(v) > 0)
+            ct_sharding_split(&v->sharding, ct_input_sequence(v), cp_axis(graph));
+    }
     ct_for_each_op (op, graph)
         give_positions(graph, op, positions);
     return 0;

@@ -17,7 +17,7 @@ struct places {
 
 static struct places places_of(const struct ct_graph *graph)
 {
-    struct ct_sharding tokens = ct_graph_find_input(graph, "tokens")->sharding, heads = tokens;
+    struct ct_sharding tokens = ct_graph_sequence_sharding(graph), heads = tokens;
     int tp = ct_mesh_find(&graph->mesh, "tp");
 
     heads.count[1] = 0;

@@ -19,6 +19,7 @@
 #include <ctitan/mesh.h>
 #include <ctitan/model.h>
 #include <ctitan/number.h>
+#include <ctitan/objective.h>
 #include <ctitan/op.h>
 #include <ctitan/op_author.h>
 #include <ctitan/option.h>

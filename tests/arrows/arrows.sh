@@ -31,7 +31,7 @@ folder_of() {
     app/diagnose.h | app/sorted.h | arena.h | base.h | clock.h | error.h | hook.h | log.h | number.h | option.h) echo base ;;
     calling.h | core_ops.h | device/comm.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | rule.h | sharding.h | tensor.h) echo ir ;;
     app/segments.h | program.h) echo lower ;;
-    model.h | plugin.h | recipe.h) echo plugin ;;
+    model.h | objective.h | plugin.h | recipe.h) echo plugin ;;
     run.h) echo run ;;
     *) echo unknown ;;
     esac

@@ -1,6 +1,8 @@
 /*
  * What a run feeds, and what it refuses before the first step.
  */
+#include <math.h>
+
 #include "toy.h"
 
 static void a_model_without_tokens_is_refused(void **state)
@@ -90,6 +92,73 @@ static void data_that_goes_on_after_its_end_is_refused(void **state)
     ct_run_close(run);
 }
 
+static void use_streams(void)
+{
+    toy_data.streams = toy_list_streams;
+    toy_data.read_streams = toy_read_streams;
+}
+
+static void streams_are_fed_in_their_shape_and_dtype(void **state)
+{
+    struct ct_run *run;
+    struct ct_tensor pairs, kind;
+
+    (void)state;
+    use_streams();
+    toy.width = 2;
+    run = toy_opened();
+    train(run);
+    pairs = ct_executor_tensor(run->executor, ct_graph_find_input(run->graph, "pairs"), 0);
+    kind = ct_executor_tensor(run->executor, ct_graph_find_input(run->graph, "kind"), 0);
+    assert_int_equal(pairs.dtype, CT_F32);
+    assert_int_equal(kind.ndim, 1);
+    for (int i = 0; i < 4 * TOY_LENGTH * 2; i++) { /* the last of four steps has samples 12 to 15 */
+        int sample = 12 + i / 2 / TOY_LENGTH, t = i / 2 % TOY_LENGTH;
+
+        assert_true(((const float *)pairs.data)[i] == (float)(100 * sample + 10 * t + i % 2));
+    }
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(((const int32_t *)kind.data)[i], 12 + i);
+    ct_run_close(run);
+}
+
+static void an_input_that_no_stream_feeds_names_the_streams(void **state)
+{
+    (void)state;
+    use_streams();
+    toy.declare = "pears";
+    assert_refused("the data source has kind, tokens, labels, pairs, unused; the run makes "
+                   "valid_tokens, positions, lr, step; did you mean pairs?");
+}
+
+static void an_input_of_another_shape_than_its_stream_is_refused(void **state)
+{
+    (void)state;
+    use_streams();
+    toy.width = 3;
+    assert_refused("input \"pairs\" was declared as [batch, 6, 3], but it is [batch, 6, 2]");
+    toy.width = 0;
+    toy.declare = "pairs";
+    assert_refused("input \"pairs\" was declared as [batch, 6], but it is [batch, 6, 2]");
+}
+
+static void scalars_that_are_fetched_are_metrics(void **state)
+{
+    struct ct_run *run;
+
+    (void)state;
+    use_streams(); /* three of six labels count */
+    toy.metrics = true;
+    run = toy_opened();
+    train(run);
+    assert_int_equal(run->metric_count, 2);
+    assert_string_equal(run->metrics[0].name, "squares");
+    assert_string_equal(run->metrics[1].name, "mean_square");
+    assert_true(run->metrics[0].value > 0);
+    assert_true(fabs(run->metrics[1].value - run->metrics[0].value / 12) < 1e-12);
+    ct_run_close(run);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup(name, toy_reset)
@@ -102,6 +171,10 @@ int main(void)
         TEST(a_value_that_is_called_like_an_input_is_not_fed),
         TEST(an_input_takes_its_name_from_other_values),
         TEST(data_that_goes_on_after_its_end_is_refused),
+        TEST(streams_are_fed_in_their_shape_and_dtype),
+        TEST(an_input_that_no_stream_feeds_names_the_streams),
+        TEST(an_input_of_another_shape_than_its_stream_is_refused),
+        TEST(scalars_that_are_fetched_are_metrics),
     };
 
     return cmocka_run_group_tests(tests, toy_start, NULL);

@@ -37,6 +37,8 @@ static struct {
     bool occupy;         /* call the output of an op "positions" */
     int64_t samples;
     int64_t missing; /* a sample before the end that is not there; 0: none */
+    int width;       /* of the input "pairs" [b, t, width] that is declared, and of "kind" [b]; 0 */
+    bool metrics;    /* fetch the sum of the hidden states' squares, and its mean */
 } toy;
 
 static int toy_create(struct ct_run *run, struct ct_model **model)
@@ -66,6 +68,21 @@ static struct ct_value *toy_body(struct ct_builder *b, struct ct_value *tokens,
     return ct_add(b, "sum", x, ct_embedding(b, "place", ct_input(b, "positions", shape), at));
 }
 
+/* Inputs of streams that text lacks. */
+static void toy_streams(struct ct_builder *b, const int64_t *shape)
+{
+    ct_input_tensor(b, "pairs", 3, (int64_t[]){shape[0], shape[1], toy.width});
+    ct_input_tensor(b, "kind", 1, shape);
+}
+
+static void toy_metrics(struct ct_builder *b, struct ct_value *x)
+{
+    struct ct_value *squares = ct_emit1(b, "squared_norm", "squares", &x, 1, NULL);
+
+    ct_graph_fetch(b->graph, "squares", squares);
+    ct_graph_fetch_mean(b->graph, "mean_square", squares, ct_input(b, "valid_tokens", NULL));
+}
+
 static int toy_build(struct ct_model *model, struct ct_graph *graph,
                      const struct ct_model_request *request)
 {
@@ -80,6 +97,10 @@ static int toy_build(struct ct_model *model, struct ct_graph *graph,
     if (toy.no_ops || b.status < 0)
         return b.status;
     x = toy_body(&b, toy.no_tokens ? labels : tokens, shape);
+    if (toy.width)
+        toy_streams(&b, shape);
+    if (toy.metrics)
+        toy_metrics(&b, x);
     w = ct_parameter(&b, "head", 2, (int64_t[]){TOY_VOCABULARY, TOY_WIDTH}, CT_INIT_STD(0.1));
     x = ct_linear_cross_entropy(&b, "loss", x, w, labels);
     if (x && !toy.no_loss)
@@ -126,6 +147,39 @@ static int toy_read(struct ct_data *data, int64_t index, int32_t *tokens, int32_
     return 0;
 }
 
+/* ---- a source of streams ---- */
+
+static inline int toy_list_streams(const struct ct_data_request *request, struct ct_arena *arena,
+                                   const struct ct_data_stream **streams)
+{
+    const size_t size = sizeof(struct ct_data_stream);
+    const struct ct_data_stream list[] = {
+        {size, "kind", CT_I32, 0, {0}, -1, "one number"},
+        {size, "tokens", CT_I32, 1, {request->seq_len}, 0, "tokens"},
+        {size, "labels", CT_I32, 1, {request->seq_len}, 0, "labels"},
+        {size, "pairs", CT_F32, 2, {request->seq_len, 2}, 0, "two numbers for each token"},
+        {size, "unused", CT_F64, 1, {1 << 20}, -1, "nobody reads it"},
+        {0}};
+
+    *streams = ct_arena_copy(arena, list, sizeof(list));
+    return 0;
+}
+
+static inline int toy_read_streams(struct ct_data *data, int64_t index, void *const *sample)
+{
+    (void)data;
+    assert_null(sample[4]);
+    if (sample[0])
+        *(int32_t *)sample[0] = (int32_t)index;
+    for (int t = 0; t < TOY_LENGTH; t++) {
+        ((int32_t *)sample[1])[t] = (int32_t)((index + t) % TOY_VOCABULARY);
+        ((int32_t *)sample[2])[t] = t % 2 ? -100 : (int32_t)((index + t + 1) % TOY_VOCABULARY);
+        for (int k = 0; sample[3] && k < 2; k++)
+            ((float *)sample[3])[2 * t + k] = (float)(100 * index + 10 * t + k);
+    }
+    return 0;
+}
+
 static bool toy_documents(void)
 {
     return false;
@@ -144,12 +198,12 @@ static const struct ct_model_ops toy_model = {.size = sizeof(struct ct_model_ops
                                               .vocabulary = toy_vocabulary,
                                               .flops_per_token = toy_flops};
 
-static const struct ct_data_ops toy_data = {.size = sizeof(struct ct_data_ops),
-                                            .open = toy_open_data,
-                                            .close = toy_close_data,
-                                            .read = toy_read,
-                                            .has_documents = toy_documents,
-                                            .vocabulary = toy_data_vocabulary};
+static struct ct_data_ops toy_data = {.size = sizeof(struct ct_data_ops),
+                                      .open = toy_open_data,
+                                      .close = toy_close_data,
+                                      .read = toy_read,
+                                      .has_documents = toy_documents,
+                                      .vocabulary = toy_data_vocabulary};
 
 static const struct ct_plugin toy_plugin = {
     .abi = {CT_MAGIC, CT_ABI_MAJOR, CT_ABI_MINOR, sizeof(struct ct_plugin)},
@@ -202,6 +256,8 @@ static inline int toy_reset(void **state)
 {
     (void)state;
     memset(&toy, 0, sizeof(toy));
+    toy_data.streams = NULL;
+    toy_data.read_streams = NULL;
     ct_config.training.steps = 4;
     return 0;
 }

@@ -67,6 +67,8 @@ enum ct_space {
 
 struct ct_op;
 struct ct_op_type;
+struct ct_data_stream;
+struct ct_count;
 
 /*
  * One input of an op in the graph, as an element of its value's list of uses. Only the functions
@@ -100,6 +102,7 @@ struct ct_value {
     struct ct_use *first_use, *last_use;  /* in order of creation */
     uint32_t use_count, fetch_count;      /* inputs of ops; fetches */
     struct ct_value *grad_of, *next_grad; /* first value with this as its grad; next one */
+    int sequence;                         /* of an input: see ct_input_sequence */
 };
 
 struct ct_op {
@@ -141,6 +144,11 @@ struct ct_graph {
     int chunks;            /* sequences are split into equal chunks and reordered; 0: in order */
     const int32_t *chunk_order; /* numbers of the chunks, in the order of feeding */
     struct ct_name_table *names;
+    /* Streams of the data that feeds it, ended by {0}. NULL: those of text (input.h). */
+    const struct ct_data_stream *streams;
+    const struct ct_count *counts; /* scalars counted in the data, ended by {0}; NULL: ct_counts */
+    bool same_parameters;          /* a parameter that is declared again is the one of that name */
+    const char **over; /* by fetch: name of the fetch that divides it; NULL: it is a sum */
 };
 
 /* The uses of a value, in order of creation. The body of the safe form may change the current
@@ -191,6 +199,13 @@ CT_API struct ct_value *ct_graph_find(const struct ct_graph *graph, const char *
 CT_API void ct_value_rename(struct ct_graph *graph, struct ct_value *value, const char *name);
 /* Let the host read value after each step, under this name. */
 CT_API void ct_graph_fetch(struct ct_graph *graph, const char *name, struct ct_value *value);
+/* The same for a mean: the host divides the sum by the scalar `over`, which is fetched, too. */
+CT_API void ct_graph_fetch_mean(struct ct_graph *graph, const char *name, struct ct_value *value,
+                                struct ct_value *over);
+/* Drop the last fetch of this name. Returns its value; NULL: there is none. */
+CT_API struct ct_value *ct_graph_unfetch(struct ct_graph *graph, const char *name);
+/* The name of the fetch that divides it; NULL: it is a sum, or there is none. */
+CT_API const char *ct_graph_fetched_over(const struct ct_graph *graph, const char *name);
 /* The value that is fetched under this name, or NULL. */
 CT_API struct ct_value *ct_graph_fetched(const struct ct_graph *graph, const char *name);
 /* Make fetch number index read another value. */

@@ -5,6 +5,7 @@
 #ifndef CT_MODEL_H
 #define CT_MODEL_H
 
+#include <ctitan/arena.h>
 #include <ctitan/core_ops.h>
 #include <ctitan/input.h>
 
@@ -17,7 +18,7 @@ struct ct_run;
 struct ct_model_request {
     int64_t batch;   /* sequences in one microbatch, over all data-parallel ranks */
     int64_t seq_len; /* tokens in a sequence */
-    bool logits;     /* fetch "logits" [b, t, v] instead of "loss" (for generation) */
+    bool logits;     /* fetch "logits"; true, unless a program asks for a loss of its own */
     bool documents;  /* the data has document ids: attention must not cross them */
 };
 
@@ -59,12 +60,14 @@ struct ct_model_ops {
     /* NULL: nothing is to be freed. */
     void (*destroy)(struct ct_model *model);
     /* Build the forward pass of one microbatch. Declare with ct_input (input.h) the inputs
-       "tokens", "labels" unless logits are requested, "documents" if requested, and "positions" if
-       the model uses them (with documents, they begin again with each), all [batch, seq_len]. Give
-       parameters their Hugging Face names. Fetch "loss", a scalar: the sum of cross entropies over
-       unmasked tokens (or "logits", [batch, seq_len, vocabulary]). Regions are "embedding",
-       "layers.N", "head". A transform may feed sequences in another order: what depends on
-       positions must use the input, or ct_launch_position (op.h). */
+       "tokens", "documents" if requested, and "positions" if the model uses them (with documents,
+       they begin again with each), all [batch, seq_len], and with ct_input_tensor other streams of
+       the data. Give parameters their Hugging Face names. Fetch "logits", [batch, seq_len,
+       vocabulary]: the objective (objective.h) makes the loss. A model whose loss is not made of
+       logits fetches "loss" in their place, a scalar: the sum over unmasked labels. Regions are
+       "embedding", "layers.N", "head". A transform may feed sequences in another order: what
+       depends on positions must use the input, or ct_launch_position (op.h). An objective may build
+       a model twice in one graph. */
     int (*build)(struct ct_model *model, struct ct_graph *graph,
                  const struct ct_model_request *request);
     int64_t (*vocabulary)(const struct ct_model *model);
@@ -118,6 +121,10 @@ struct ct_data_request {
 
 struct ct_data; /* defined by the source */
 
+/*
+ * A source of text has `read` and `has_documents`: its streams (input.h) are tokens, labels and
+ * documents. One with other streams has `streams` and `read_streams` in their place.
+ */
 struct ct_data_ops {
     size_t size; /* of this struct */
     int (*open)(const struct ct_data_request *request, struct ct_data **data);
@@ -142,7 +149,23 @@ struct ct_data_ops {
     /* Name of the format in which conversations are written (lib/chat.h); NULL: the data has none.
        Depends on the options only. NULL: it has none. */
     const char *(*chat)(void);
+    /* The streams of a sample, ended by {0}, in memory that lives as long as the process, or in the
+       arena. Depends on the options and the request only, as planning opens no data. */
+    int (*streams)(const struct ct_data_request *request, struct ct_arena *arena,
+                   const struct ct_data_stream **streams);
+    /* As `read`. sample[i] is the memory of stream i, dense; NULL: it is not needed. */
+    int (*read_streams)(struct ct_data *data, int64_t index, void *const *sample);
 };
+
+/*
+ * The streams of a source, ended by {0}, in this build's layout, whichever functions it has.
+ * CT_EINVAL: they are no streams, or one has the name of an input that the run makes.
+ */
+CT_API int ct_data_streams(const struct ct_data_ops *ops, const struct ct_data_request *request,
+                           struct ct_arena *arena, const struct ct_data_stream **streams);
+/* Read a sample into the memory of its streams, as `read_streams` does. */
+CT_API int ct_data_read(const struct ct_data_ops *ops, struct ct_data *data, int64_t index,
+                        void *const *sample);
 
 /* Bytes [begin, end) of a text. */
 struct ct_text_span {

@@ -109,9 +109,9 @@ CT_API extern const struct ct_transform ct_pass_differentiate, ct_pass_propagate
 
 /*
  * Reverse-mode differentiation of the fetch called "loss": appends I and W ops, and sets
- * value->grad of every parameter. The seed is 1 / (scalar "valid_tokens"), so gradients are those
- * of the mean over the global batch's unmasked tokens. An op that only the gradients of parameters
- * need is W; all others are I.
+ * value->grad of every parameter. The seed is 1 / the scalar that divides the loss ("valid_tokens"
+ * if none does), so gradients are those of the mean over the global batch. An op that only the
+ * gradients of parameters need is W; all others are I.
  */
 CT_API int ct_differentiate(struct ct_graph *graph);
 

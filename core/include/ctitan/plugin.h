@@ -42,7 +42,7 @@ CT_BEGIN_DECLS
  * the layouts of MAJOR.0, and runs plugins that end where those of MAJOR.0 did.
  */
 #define CT_ABI_MAJOR 7 /* 7: tests/abi has its layouts */
-#define CT_ABI_MINOR 1
+#define CT_ABI_MINOR 2
 #define CT_MAGIC 0x47505443u /* "CTPG" in memory: a ctitan plugin */
 
 struct ct_abi {
@@ -69,7 +69,8 @@ struct ct_abi {
     X(HOOK, "hook", struct ct_hook)                                                                \
     X(VERB, "verb", struct ct_verb_ops)                                                            \
     X(ORDER, "order", struct ct_order_ops)                                                         \
-    X(COMPILER, "compiler", struct ct_compiler_ops) /* name: the device */
+    X(COMPILER, "compiler", struct ct_compiler_ops) /* name: the device */                         \
+    X(OBJECTIVE, "objective", struct ct_objective_ops)
 
 enum ct_kind {
     CT_NOTHING,

@@ -45,6 +45,7 @@ struct ct_config {
     struct ct_comm_config comm;
     int64_t lr_total_steps; /* [lr_scheduler] total_steps; 0: training.steps */
     bool model_overwrite;   /* [model] overwrite */
+    const char *objective;  /* [objective] name */
 };
 CT_API extern struct ct_config ct_config;
 

@@ -11,6 +11,7 @@
 #include <ctitan/device/comm.h>
 #include <ctitan/hook.h>
 #include <ctitan/model.h>
+#include <ctitan/objective.h>
 #include <ctitan/pass.h>
 #include <ctitan/program.h>
 #include <ctitan/recipe.h>
@@ -59,6 +60,13 @@ struct ct_kept {
     size_t bytes;
 };
 
+/* A scalar that a model, an objective or a transform fetches, besides the loss and the norm: the
+   sum over the step (or the validation), or the mean, if something divides it. */
+struct ct_metric {
+    const char *name; /* of the fetch */
+    double value;     /* NAN: there was nothing to divide by */
+};
+
 struct ct_run {
     struct ct_arena arena;
     struct ct_recipe *recipe;
@@ -103,6 +111,11 @@ struct ct_run {
     struct ct_executor *validation_executor;
     struct ct_data *validation_data;
     int64_t began; /* the step that this process's training began with; 0: there is none */
+    const struct ct_data_stream *streams; /* of the data, ended by {0} */
+    const struct ct_objective_ops *objective;
+    /* Of the step or validation that ended last, for hooks on STEP_END and VALIDATED. */
+    const struct ct_metric *metrics;
+    size_t metric_count;
 };
 
 enum ct_run_depth {

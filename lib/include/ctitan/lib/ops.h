@@ -398,6 +398,9 @@ CT_API struct ct_value *ct_linear_cross_entropy(struct ct_builder *b, const char
 CT_API struct ct_value *ct_cross_entropy(struct ct_builder *b, const char *name,
                                          struct ct_value *logits, struct ct_value *labels);
 
+/* The objective of recipes that name none: the mean cross entropy of the stream "labels". */
+CT_API extern const struct ct_objective_ops ct_objective_cross_entropy;
+
 /* For transforms that drop the gradients of parameters (ct_value_set_grad): remove the ops that
    only these needed, and let ops that give several gradients leave out those of weights. */
 CT_API int ct_sweep_gradients(struct ct_graph *graph);

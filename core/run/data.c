@@ -1,0 +1,109 @@
+/*
+ * The streams of a data source, whichever functions it has for them.
+ */
+#include <ctype.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/model.h>
+#include <ctitan/option.h>
+
+#include "plugin/abi.h"
+
+enum { TOKENS, LABELS, DOCUMENTS };
+
+static const char *const made_by_the_run[] = {"positions", "lr", "step"};
+
+static int check_name(const char *name)
+{
+    for (const char *c = name; *c; c++)
+        if (!isalnum((unsigned char)*c) && *c != '_')
+            return ct_fail(CT_EINVAL, "stream \"%s\": a name has letters, digits and '_'", name);
+    for (size_t i = 0; i < CT_COUNT(made_by_the_run); i++)
+        if (!strcmp(name, made_by_the_run[i]))
+            return ct_fail(CT_EINVAL, "stream %s: the run makes the input of that name", name);
+    return *name ? 0 : ct_fail(CT_EINVAL, "a stream has no name");
+}
+
+static int check_stream(const struct ct_data_stream *s, int64_t seq_len)
+{
+    int rc = check_name(s->name ? s->name : "");
+
+    if (rc < 0)
+        return rc;
+    if (s->ndim < 0 || s->ndim >= CT_MAX_DIMS)
+        return ct_fail(CT_EINVAL, "stream %s: ndim is %d: expected 0 to %d", s->name, s->ndim,
+                       CT_MAX_DIMS - 1);
+    if (!ct_dtype_size(s->dtype))
+        return ct_fail(CT_EINVAL, "stream %s: it has no dtype", s->name);
+    for (int d = 0; d < s->ndim; d++)
+        if (s->shape[d] < 1)
+            return ct_fail(CT_EINVAL, "stream %s: dimension %d of a sample is %lld", s->name, d,
+                           (long long)s->shape[d]);
+    if (s->sequence < -1 || s->sequence >= s->ndim)
+        return ct_fail(CT_EINVAL,
+                       "stream %s: sequence is %d: expected a dimension of a sample, or "
+                       "-1",
+                       s->name, s->sequence);
+    if (s->sequence >= 0 && s->shape[s->sequence] != seq_len)
+        return ct_fail(CT_EINVAL,
+                       "stream %s: dimension %d runs along the sequence, and is %lld: expected one "
+                       "entry for each of the %lld tokens",
+                       s->name, s->sequence, (long long)s->shape[s->sequence], (long long)seq_len);
+    return 0;
+}
+
+static int check_streams(const struct ct_data_stream *streams, int64_t seq_len)
+{
+    int rc = streams->size ? 0 : ct_fail(CT_EINVAL, "it has no stream");
+
+    for (const struct ct_data_stream *s = streams; rc == 0 && s->size; s++) {
+        rc = check_stream(s, seq_len);
+        for (const struct ct_data_stream *t = streams; rc == 0 && t < s; t++)
+            if (!strcmp(s->name, t->name))
+                rc = ct_fail(CT_EINVAL, "it has two streams called %s", s->name);
+    }
+    return rc;
+}
+
+static const struct ct_data_stream *text_streams(bool documents, int64_t seq_len,
+                                                 struct ct_arena *arena)
+{
+    struct ct_data_stream *s =
+        ct_arena_copy(arena, ct_default_streams, sizeof(*s) * (DOCUMENTS + 2));
+
+    for (int i = TOKENS; i <= DOCUMENTS; i++)
+        s[i].shape[0] = seq_len;
+    if (!documents)
+        s[DOCUMENTS] = (struct ct_data_stream){0};
+    return s;
+}
+
+int ct_data_streams(const struct ct_data_ops *ops, const struct ct_data_request *request,
+                    struct ct_arena *arena, const struct ct_data_stream **streams)
+{
+    const void *list;
+    int rc;
+
+    if (!ops->streams) {
+        *streams = text_streams(ops->has_documents(), request->seq_len, arena);
+        return 0;
+    }
+    rc = ops->streams(request, arena, streams);
+    if (rc < 0)
+        return rc;
+    rc = ct_abi_widen_array(arena, *streams,
+                            offsetof(struct ct_data_stream, summary) + sizeof(char *),
+                            sizeof(struct ct_data_stream), &list);
+    *streams = list;
+    return rc < 0 ? rc : check_streams(*streams, request->seq_len);
+}
+
+int ct_data_read(const struct ct_data_ops *ops, struct ct_data *data, int64_t index,
+                 void *const *sample)
+{
+    if (ops->read_streams)
+        return ops->read_streams(data, index, sample);
+    return ops->read(data, index, sample[TOKENS], sample[LABELS],
+                     ops->has_documents() ? sample[DOCUMENTS] : NULL);
+}

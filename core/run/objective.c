@@ -1,0 +1,166 @@
+/*
+ * From a model to its loss.
+ */
+#include <string.h>
+
+#include <ctitan/calling.h>
+#include <ctitan/error.h>
+#include <ctitan/objective.h>
+
+static struct {
+    const char *name;
+    const struct ct_objective_ops *ops;
+} fallback;
+
+void ct_objective_register(const char *name, const struct ct_objective_ops *ops)
+{
+    fallback.name = name;
+    fallback.ops = ops;
+}
+
+const struct ct_objective_ops *ct_objective_default(const char **name)
+{
+    *name = fallback.name;
+    return fallback.ops;
+}
+
+/* ---- the forward ---- */
+
+static int check_tokens(const struct ct_graph *graph, const struct ct_model_request *request)
+{
+    const struct ct_value *tokens = ct_graph_find_input(graph, "tokens");
+
+    if (!graph->first)
+        return ct_fail(CT_EINVAL, "it has no op");
+    if (!tokens && ct_graph_find_stream(graph, "tokens"))
+        return ct_fail(CT_EINVAL, "it declares no input \"tokens\"");
+    if (!ct_graph_batch(graph))
+        return ct_fail(CT_EINVAL, "it declares no input");
+    if (tokens && (tokens->ndim != 2 || tokens->shape[0] != request->batch ||
+                   tokens->shape[1] != request->seq_len))
+        return ct_fail(CT_EINVAL, "its input \"tokens\" is not [%lld, %lld]",
+                       (long long)request->batch, (long long)request->seq_len);
+    return 0;
+}
+
+static int check_fetch(const struct ct_graph *graph, const char *name, int ndim)
+{
+    const struct ct_value *v = ct_graph_fetched(graph, name);
+
+    if (!v || !v->producer)
+        return ct_fail(CT_EINVAL, "it fetches no \"%s\"", name);
+    if (v->ndim != ndim)
+        return ct_fail(CT_EINVAL, "its \"%s\" has %d dimensions, not %d", name, v->ndim, ndim);
+    return 0;
+}
+
+/* Fetches from number `first` on. */
+static void forget_fetches(struct ct_graph *graph, size_t first)
+{
+    while (graph->fetch_count > first)
+        ct_graph_unfetch(graph, graph->fetches[graph->fetch_count - 1].name);
+}
+
+static void mark_after(struct ct_graph *graph, struct ct_op *last, ct_marks mark)
+{
+    for (struct ct_op *op = last ? last->next : graph->first; op; op = op->next)
+        if (op->section->part == CT_PART_F)
+            op->marks |= mark;
+}
+
+static int build_model(const struct ct_objective *o)
+{
+    struct ct_model_request request = *o->request;
+    struct ct_calling before = ct_calling_begin("model", NULL);
+    int rc;
+
+    request.logits = true;
+    o->graph->same_parameters = o->passes > 0;
+    rc = o->model_ops->build(o->model, o->graph, &request);
+    o->graph->same_parameters = false;
+    ct_calling_end(&before);
+    return rc < 0 ? rc : check_tokens(o->graph, o->request);
+}
+
+/* The logits of the pass whose fetches begin with number `first`. */
+static int take_logits(struct ct_objective *o, size_t first, struct ct_value **logits)
+{
+    struct ct_graph *graph = o->graph;
+
+    *logits = NULL;
+    for (size_t i = first; i < graph->fetch_count; i++)
+        if (!strcmp(graph->fetches[i].name, "logits"))
+            *logits = graph->fetches[i].value;
+    if (*logits && (*logits)->ndim == 3 && (*logits)->producer) {
+        ct_graph_unfetch(graph, "logits");
+        o->region = (*logits)->producer->region;
+        return 0;
+    }
+    if (*logits)
+        return check_fetch(graph, "logits", 3);
+    if (!ct_graph_fetched(graph, "loss"))
+        return ct_fail(CT_EINVAL, "it fetches no \"loss\" of its own, and no \"logits\"");
+    return o->ops->own_loss
+               ? check_fetch(graph, "loss", 0)
+               : ct_fail(CT_EINVAL, "it makes a loss of its own, and hands out no \"logits\", "
+                                    "from which this objective makes one");
+}
+
+int ct_objective_forward(struct ct_objective *o, enum ct_forward weights, struct ct_value **logits)
+{
+    struct ct_op *last = o->graph->last;
+    size_t fetches = o->graph->fetch_count;
+    int rc = build_model(o);
+
+    if (rc == 0)
+        rc = take_logits(o, fetches, logits);
+    if (rc < 0)
+        return rc;
+    o->passes++;
+    if (weights == CT_FORWARD_REFERENCE) {
+        forget_fetches(o->graph, fetches);
+        mark_after(o->graph, last, ct_mark("reference"));
+    }
+    return 0;
+}
+
+struct ct_builder ct_objective_builder(const struct ct_objective *o)
+{
+    return ct_builder_at_end(o->graph, CT_PART_F, o->region ? o->region : "");
+}
+
+/* ---- the loss ---- */
+
+/* The streams in which the graph's scalars are counted are inputs, whether an op uses them or not:
+   the counts are split as they are. */
+static int declare_counted(struct ct_graph *graph, int64_t batch)
+{
+    int rc = 0;
+
+    for (const struct ct_count *c = ct_graph_counts(graph); c->name; c++)
+        for (int i = 0; ct_graph_find_input(graph, c->name) && c->streams && c->streams[i]; i++) {
+            const struct ct_data_stream *s = ct_graph_find_stream(graph, c->streams[i]);
+            int64_t shape[CT_MAX_DIMS] = {batch};
+            struct ct_value *value;
+
+            for (int d = 0; s && d < s->ndim; d++)
+                shape[d + 1] = s->shape[d];
+            if (rc == 0 && !ct_graph_find_input(graph, c->streams[i]))
+                rc =
+                    ct_graph_input_tensor(graph, c->streams[i], s ? s->ndim + 1 : 0, shape, &value);
+        }
+    return rc;
+}
+
+int ct_objective_build(struct ct_objective *o)
+{
+    int rc;
+
+    o->graph->counts = o->ops->counts;
+    rc = o->ops->build(o);
+    if (rc == 0)
+        rc = check_fetch(o->graph, "loss", 0);
+    if (rc == 0 && !ct_graph_fetched_over(o->graph, "loss"))
+        rc = ct_fail(CT_EINVAL, "nothing divides its \"loss\": fetch it with ct_graph_fetch_mean");
+    return rc < 0 ? rc : declare_counted(o->graph, o->request->batch);
+}
