@@ -6,8 +6,8 @@
 
 #include <ctitan/calling.h>
 #include <ctitan/clock.h>
-#include <ctitan/app/diagnose.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/app/verify.h>
 #include <ctitan/log.h>
 #include <ctitan/pass.h>
 
@@ -139,7 +139,7 @@ static int run_one(struct ct_graph *graph, const struct ct_transform *t, struct 
     ct_calling_end(&before);
     rc = rc > 0 ? ct_fail(CT_EINVAL, "it returned %d, neither 0 nor a failure", rc) : rc;
     if (rc == 0)
-        rc = ct_diagnostics()->graph(graph);
+        rc = ct_graph_verify(graph, NULL);
     if (rc == 0)
         ct_debug("transform %s: %.1f ms", t->name, 1e3 * (ct_now() - begin));
     if (watch)
@@ -191,7 +191,7 @@ int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *tran
     if (rc == 0)
         rc = find_range(t, n, options, &begin, &end);
     if (rc == 0 && begin == 0)
-        rc = ct_diagnostics()->graph(graph);
+        rc = ct_graph_verify(graph, NULL);
     for (size_t i = begin; rc == 0 && i < end; i++)
         rc = run_one(graph, t[i], run, options->watch);
     ct_arena_finish(&scratch);

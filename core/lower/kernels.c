@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include <ctitan/core_ops.h>
-#include <ctitan/app/diagnose.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/text.h>
 
 #include "lower/lower.h"
 
@@ -123,7 +123,7 @@ int ct_lower_choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lo
 
     lowered->kernel = ct_lower_find_kernel(l, op, &p);
     if (!lowered->kernel)
-        return ct_diagnostics()->no_kernel(&p);
+        return ct_kernel_lacking(&p);
     locate(l, op, &p);
     rc = ct_lower_prepare(l, lowered->kernel, &p);
     if (rc < 0)

@@ -3,8 +3,8 @@
  */
 #include <string.h>
 
-#include <ctitan/app/diagnose.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/text.h>
 
 #include "lower/lower.h"
 
@@ -318,7 +318,7 @@ int ct_lower(const struct ct_lower_request *request, struct ct_program **program
         ct_lower_plan(p, &l.scratch);
         ct_lower_events(p, &l.scratch);
         count_bytes(&l, before);
-        ct_diagnostics()->lowered(p, request->device);
+        ct_kernel_report(p, request->device);
         *program = p;
     }
     ct_arena_finish(&l.scratch);

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <ctitan/app/diagnose.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
+#include <ctitan/lib/plugin.h>
 #include <ctitan/op.h>
 #include <ctitan/plugin.h>
 
@@ -170,5 +170,5 @@ int ct_offer_find(enum ct_kind kind, const char *name, const struct ct_offer **o
         return 0;
     }
     snprintf(what, sizeof(what), "%s:%s", kind_names[kind], name ? name : "*");
-    return ct_diagnostics()->lacking("this run needs", what);
+    return ct_plugin_lacking("this run needs", what);
 }

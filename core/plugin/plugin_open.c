@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <ctitan/app/diagnose.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/plugin.h>
 #include <ctitan/plugin.h>
 
 #include "plugin/abi.h"
@@ -146,7 +146,7 @@ int ct_plugin_convert(const struct ct_plugin *exported, const char *path,
     rc = check(p, path);
     if (rc == 0)
         rc = ct_plugin_widen(p, &arena);
-    rc = rc < 0 ? rc : ct_diagnostics()->plugin(p);
+    rc = rc < 0 ? rc : ct_plugin_check(p);
     if (rc == 0)
         *plugin = p;
     return rc;

@@ -81,6 +81,13 @@ static int fire_end(const struct ct_event_data *data)
     return first < 0 && data->event != CT_EVENT_FAILURE ? ct_error_restore(first, &kept) : 0;
 }
 
+/* A call of the host knows its group only: that of all ranks belongs to a run. */
+static void find_run(struct ct_event_data *data)
+{
+    data->run = ct_run_of_world(data->group);
+    data->step = data->run ? data->run->progress.step : 0;
+}
+
 int ct_hook_fire(const struct ct_event_data *given)
 {
     struct ct_event_data data = *given;
@@ -91,6 +98,8 @@ int ct_hook_fire(const struct ct_event_data *given)
     data.size = sizeof(data);
     if (data.time == 0)
         data.time = ct_now();
+    if (data.call && !data.run)
+        find_run(&data);
     if (data.event == CT_EVENT_FAILURE || data.event == CT_EVENT_RUN_END)
         return fire_end(&data);
     for (size_t i = 0; rc >= 0 && i < count; i++)

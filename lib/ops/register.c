@@ -1,26 +1,10 @@
 /*
- * Registers the models' ops, the transforms of every run, and what the core leaves to libraries.
+ * Registers the models' ops, the transforms of every run, and the library of collectives.
  */
-#include <ctitan/app/diagnose.h>
 #include <ctitan/lib/collective.h>
-#include <ctitan/lib/plugin.h>
-#include <ctitan/lib/text.h>
 #include <ctitan/lib/train.h>
-#include <ctitan/lib/app/verify.h>
 
 #include "list.h"
-
-static int check_graph(const struct ct_graph *graph)
-{
-    return ct_graph_verify(graph, NULL);
-}
-
-static const struct ct_diagnostics diagnostics = {.size = sizeof(struct ct_diagnostics),
-                                                  .plugin = ct_plugin_check,
-                                                  .graph = check_graph,
-                                                  .lacking = ct_plugin_lacking,
-                                                  .no_kernel = ct_kernel_lacking,
-                                                  .lowered = ct_kernel_report};
 
 int ct_ops_register(void)
 {
@@ -43,7 +27,6 @@ int ct_ops_register(void)
         rc = ct_transform_register(transforms[i]);
     ct_objective_register("cross_entropy", &ct_objective_cross_entropy);
     ct_collective_register();
-    ct_diagnostics_install(&diagnostics);
     done |= rc == 0;
     return rc;
 }

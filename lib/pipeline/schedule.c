@@ -26,7 +26,11 @@ int ct_schedule_offered(const struct ct_offer *offer, const struct ct_schedule_o
     int rc = ct_struct_widen(offer->ops, least, sizeof(**ops), &widened);
 
     *ops = rc < 0 ? NULL : widened;
-    return rc < 0 ? ct_context(rc, "the schedule %s: struct ct_schedule_ops", offer->name) : 0;
+    if (rc < 0)
+        return ct_context(rc, "the schedule %s: struct ct_schedule_ops", offer->name);
+    return (*ops)->generate
+               ? 0
+               : ct_fail(CT_EINVAL, "the schedule %s: its `generate` is not set", offer->name);
 }
 
 static bool takes_microbatch(enum ct_action_type type)

@@ -373,6 +373,6 @@ static const struct ct_verb_ops import_verb = {
 CT_PLUGIN(.name = "ckpt", .version = "1.0",
           .summary = "Checkpoints: saved while training goes on, loaded on any mesh",
           .options = options, .config = &ckpt_config, .config_size = sizeof(ckpt_config),
-          .offers = CT_OFFERS({CT_HOOK, "ckpt", &hook}, {CT_VERB, "ckpt", &verb},
+          .offers = CT_OFFERS({CT_HOOK, "rewind", &hook}, {CT_VERB, "ckpt", &verb},
                               {CT_VERB, "export", &export_verb},
                               {CT_VERB, "import", &import_verb}));

@@ -11,6 +11,13 @@
 
 #include "fuse.h"
 
+static int check_compiler(const char *device, const struct ct_compiler_ops *ops)
+{
+    if (ops->version && ops->compile && ops->load && ops->workers && ops->launch)
+        return 0;
+    return ct_fail(CT_EINVAL, "the compiler %s: one of its functions is not set", device);
+}
+
 /* The offer and its functions; NULL: the device has no compiler. */
 static int compiler_of(const char *device, const struct ct_offer **offer,
                        const struct ct_compiler_ops **ops)
@@ -25,7 +32,9 @@ static int compiler_of(const char *device, const struct ct_offer **offer,
     if (*offer)
         rc = ct_struct_widen((*offer)->ops, least, sizeof(**ops), &widened);
     *ops = rc < 0 ? NULL : widened;
-    return rc < 0 ? ct_context(rc, "the compiler %s: struct ct_compiler_ops", device) : 0;
+    if (rc < 0)
+        return ct_context(rc, "the compiler %s: struct ct_compiler_ops", device);
+    return *ops ? check_compiler(device, *ops) : 0;
 }
 
 static bool runs_compiled_code(const char *device)

@@ -4,9 +4,11 @@
 #   1  A folder of core/ includes headers of itself and of the folders below it, never of lib/.
 #   2  A public header of the core includes headers of its own folder and below; see `folder_of`.
 #   3  A folder of lib/, plugins/ and models/, and cli/, includes its own headers and public ones.
+#      A folder of lib/ includes public headers of the folders below it, see `lib_order`.
 #   4  Headers of programs (app/) are included by programs, core and lib, never by plugins and models.
 #   5  The core's code names no technique and no model.
-#   6  The core's code names no op but its own, and recognises none by its name.
+#   6  The core's code names no op but its own, and recognises none by its name. Keys and values of recipes may be
+#      words that name ops too.
 #   7  Only lib/json reads JSON with jansson's own functions.
 #   8  Each folder of core, lib, plugins and models has a suite of its name or a row in tests/places. It and tests/slow
 #      name tests that are there.
@@ -14,7 +16,8 @@ set -uo pipefail
 cd "$1" || exit
 build=$2
 
-order=(base ir shard lower plugin run)
+order=(base ir shard plugin comm lower recipe run train)
+lib_order=(json patterns numa outlet launch ops pointwise chart chat hf decoder mixture measure machine pipeline generate check reference)
 techniques='ddp|hsdp|offloaded|pipeline|pipelines|stage|stages|zero_bubble|unshard|reshard|experts|ring|ulysses'
 # But for names that are common words, or the name of a phase.
 for plugin in plugins/*/ models/*/; do
@@ -28,21 +31,47 @@ done
 # The folder of the core to which a public header belongs.
 folder_of() {
     case $1 in
-    app/diagnose.h | app/sorted.h | arena.h | base.h | clock.h | error.h | hook.h | log.h | number.h | option.h) echo base ;;
-    calling.h | core_ops.h | device/comm.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | rule.h | sharding.h | tensor.h) echo ir ;;
+    app/sorted.h | arena.h | base.h | clock.h | error.h | hook.h | lib/file.h | lib/rng.h | log.h | number.h | option.h) echo base ;;
+    calling.h | core_ops.h | device/comm.h | device/device.h | graph.h | input.h | lib/app/verify.h | lib/text.h | mesh.h | op.h | op_author.h | pass.h | rule.h | sharding.h | tensor.h) echo ir ;;
+    lib/plugin.h | model.h | objective.h | plugin.h | recipe.h) echo plugin ;;
+    lib/collective.h | lib/comm.h) echo comm ;;
     app/segments.h | program.h) echo lower ;;
-    model.h | objective.h | plugin.h | recipe.h) echo plugin ;;
-    run.h) echo run ;;
+    lib/recipe.h) echo recipe ;;
+    lib/state.h | run.h) echo run ;;
+    lib/train.h) echo train ;;
     *) echo unknown ;;
     esac
 }
 
+# The folder of lib to which a public header belongs: that of its name, but for these.
+lib_folder_of() {
+    case $1 in
+    compiler.h | vector.h) echo pointwise ;;
+    hf_config.h | safetensors.h | stored.h) echo hf ;;
+    rates.h) echo measure ;;
+    terminal.h) echo launch ;;
+    app/simulate.h) echo pipeline ;;
+    *) basename "$1" .h ;;
+    esac
+}
+
+# level FOLDER ORDER...: its place in an order, from 0.
 level() {
-    local i
-    for i in "${!order[@]}"; do
-        [[ ${order[i]} != "$1" ]] || { echo "$i"; return; }
+    local i=0 folder
+    for folder in "${@:2}"; do
+        [[ $folder != "$1" ]] || { echo "$i"; return; }
+        ((++i))
     done
     echo 99
+}
+
+# own_folder FILE: the folder of core or lib to which a file belongs.
+own_folder() {
+    case $1 in
+    core/include/ctitan/*) folder_of "${1#core/include/ctitan/}" ;;
+    lib/include/ctitan/lib/*) lib_folder_of "${1#lib/include/ctitan/lib/}" ;;
+    *) local within=${1#*/}; echo "${within%%/*}" ;;
+    esac
 }
 
 # included FILE...: "FILE KIND HEADER" for each include, in the order of the files; KIND: < or ".
@@ -54,8 +83,7 @@ included() {
 # core_folder INCLUDED OWN: the folder of the core that an included header is of; "" if it is none.
 core_folder() {
     case $1 in
-    ctitan/lib/*) echo lib ;;
-    ctitan/*) folder_of "${1#ctitan/}" ;;
+    ctitan/*) [[ -e core/include/$1 ]] || { echo lib; return; }; folder_of "${1#ctitan/}" ;;
     */*) [[ -e core/$1 ]] && echo "${1%%/*}" ;;
     *) [[ -e core/$2/$1 ]] && echo "$2" ;;
     esac
@@ -66,16 +94,26 @@ check_core() {
     mapfile -t files < <(find core -name '*.[ch]' | sort)
     while read -r file _ header; do
         if [[ $file != "$last" ]]; then
-            last=$file
-            case $file in
-            core/include/ctitan/*) own=$(folder_of "${file#core/include/ctitan/}") ;;
-            *) own=${file#core/} own=${own%%/*} ;;
-            esac
+            last=$file own=$(own_folder "$file")
             [[ $own != unknown ]] || echo "$file is in no folder: add it to folder_of"
         fi
         folder=$(core_folder "$header" "$own")
-        [[ ! $folder ]] || (($(level "$folder") <= $(level "$own"))) || echo "$file includes $header"
+        [[ ! $folder ]] || (($(level "$folder" "${order[@]}") <= $(level "$own" "${order[@]}"))) || echo "$file includes $header"
     done < <(included "${files[@]}")
+}
+
+check_lib() {
+    local file own header folder
+    mapfile -t files < <(find lib -name '*.[ch]' | sort)
+    while read -r file _ header; do
+        [[ $header == ctitan/lib/* && -e lib/include/$header ]] || continue
+        own=$(own_folder "$file") folder=$(lib_folder_of "${header#ctitan/lib/}")
+        (($(level "$folder" "${lib_order[@]}") <= $(level "$own" "${lib_order[@]}"))) ||
+            echo "$file includes $header, which is above it in lib_order"
+    done < <(included "${files[@]}")
+    for file in lib/*/; do
+        [[ $file == lib/include/ || $(level "$(basename "$file")" "${lib_order[@]}") != 99 ]] || echo "$file is not in lib_order"
+    done
 }
 
 # Quoted headers lie in the folder, or below it, of the file that includes them.
@@ -92,7 +130,7 @@ check_others() {
         elif [[ $kind == '"' ]]; then
             [[ -e ${file%/*}/$header || -e $home/$header ]] || echo "$file includes $header"
         fi
-        [[ ! $header =~ ^(ir|shard|lower|comm|plugin|run|base)/ ]] || echo "$file includes $header"
+        [[ ! $header =~ ^(ir|shard|lower|comm|plugin|recipe|run|train|base)/ ]] || echo "$file includes $header"
         [[ $file != plugins/* && $file != models/* || $header != ctitan/app/* && $header != ctitan/lib/app/* ]] ||
             echo "$file includes $header"
     done < <(included "${files[@]}")
@@ -123,7 +161,7 @@ check_words() {
             n = split(text, word, /[^a-z0-9]+/)
             for (i = 1; i <= n; i++) if (word[i] in wanted) print file " names " word[i]
         }' "$scratch" | sort -u
-    grep -oE "^[^:]*:|\"($foreign)\"" "$scratch" |
+    grep -v '^core/recipe/' "$scratch" | grep -oE "^[^:]*:|\"($foreign)\"" |
         awk '/:$/ { file = substr($0, 1, length($0) - 1); next } { gsub(/"/, ""); print file " names the op " $0 }' |
         sort -u
     grep -E 'strn?cmp\([^;]*type->name' "$scratch" | cut -d: -f1 | sort -u | grep -vx core/ir/op.c |
@@ -156,5 +194,5 @@ check_json() {
 
 scratch=$(mktemp)
 trap 'rm -f "$scratch"' EXIT
-faults=$({ check_core; check_others; check_words; check_json; check_places; } | sort -u)
+faults=$({ check_core; check_lib; check_others; check_words; check_json; check_places; } | sort -u)
 [[ ! $faults ]] || { printf '%s\n' "$faults"; exit 1; }

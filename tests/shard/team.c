@@ -4,7 +4,7 @@
 
 #include <ctitan/error.h>
 
-#include "collective/groups.h"
+#include "comm/groups.h"
 #include "team.h"
 
 #define MOST 64 /* ranks */

@@ -1,5 +1,5 @@
 /*
- * lib/collective: the kernels of collectives on host devices move what the simulated ones move, for
+ * core/comm: the kernels of collectives on host devices move what the simulated ones move, for
  * random redistributions. Shards are uneven, empty, in any dimension and order.
  */
 #include <math.h>
@@ -17,8 +17,8 @@
 #include <ctitan/lib/text.h>
 #include <ctitan/number.h>
 
-#include "collective/groups.h"
-#include "collective/layout.h"
+#include "comm/groups.h"
+#include "comm/layout.h"
 #include "steps.h"
 #include "team.h"
 

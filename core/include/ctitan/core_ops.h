@@ -24,7 +24,12 @@ CT_BEGIN_DECLS
     X(all_reduce)                                                                                  \
     X(all_to_all)                                                                                  \
     X(permute)                                                                                     \
-    X(slice)
+    X(slice)                                                                                       \
+    X(squared_norm)                                                                                \
+    X(clip_coefficient)                                                                            \
+    X(send)                                                                                        \
+    X(receive)                                                                                     \
+    X(contribution)
 
 #define X(id) extern CT_API const struct ct_op_type ct_op_##id;
 CT_CORE_OPS(X)
@@ -101,6 +106,42 @@ CT_API struct ct_op *ct_all_reduce(struct ct_builder *b, const char *name,
    round. */
 CT_API struct ct_op *ct_permute(struct ct_builder *b, const char *name, struct ct_value *const *x,
                                 int count, ct_axes axes, int shift);
+
+/* ---- the gradient's norm ---- */
+
+/* Sum of the squares of all elements, float64. */
+CT_API struct ct_value *ct_squared_norm(struct ct_builder *b, const char *name,
+                                        struct ct_value *const *x, int count);
+
+struct ct_clip_coefficient {
+    double max_norm; /* 0 or less: no limit */
+};
+/* Outputs: the norm from sums of squares; the factor that clips it, -1 if that is not finite. */
+CT_API struct ct_op *ct_clip_coefficient(struct ct_builder *b, const char *name,
+                                         struct ct_value *const *sums, int count, double max_norm);
+
+/* ---- values that only some ranks along the graph's partition_axis have ---- */
+
+struct ct_transfer {     /* send, receive */
+    ct_axes axes;        /* ranks are numbered along these */
+    enum ct_dtype dtype; /* receive: of the value, and its shape */
+    struct ct_shape shape;
+    int64_t from, to, tag;
+};
+/* `origin` is the value in the graph that all ranks share: its id is the tag, and it has the dtype,
+   shape and sharding of what is sent. */
+CT_API int ct_send(struct ct_builder *b, const struct ct_value *origin, struct ct_value *value,
+                   int from, int to);
+CT_API struct ct_value *ct_receive(struct ct_builder *b, const char *name,
+                                   const struct ct_value *origin, int from, int to);
+
+struct ct_contribution { /* dtype and shape: for an absent input */
+    ct_axes axes;
+    enum ct_dtype dtype;
+    struct ct_shape shape;
+};
+/* x as a pending sum over partition_axis: the first rank that has x gives it, all others zeros. */
+CT_API struct ct_value *ct_contribution(struct ct_builder *b, const char *name, struct ct_value *x);
 
 CT_END_DECLS
 

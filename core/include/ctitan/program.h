@@ -35,6 +35,8 @@ enum ct_category {
 #undef X
         CT_CATEGORY_COUNT
 };
+/* "optimizer": the name of the category in plans. */
+CT_API const char *ct_category_name(enum ct_category category);
 
 #define CT_HOST_OFFSET ((size_t)1 << 60)
 #define CT_BUFFER_ALIGNMENT ((size_t)256) /* what libraries of devices ask of their workspaces */

@@ -21,6 +21,8 @@
 
 CT_BEGIN_DECLS
 
+struct ct_launch; /* op.h */
+
 struct ct_comm_ops;
 
 /* Common head of every communicator, one per process; plugins put it first in their own struct. */
@@ -135,6 +137,27 @@ struct ct_communicator {
     const struct ct_comm_ops *ops;
     struct ct_comm *comm;
     struct ct_communicator_groups *groups; /* what lib/collective.h has made */
+};
+
+/*
+ * How flat memory is moved from and to a device. All functions enqueue on the stream of the launch,
+ * or have done their work when they return.
+ *
+ * Where calls are enqueued and no host waits in them, sends and receives run on streams of their
+ * own, and receives are enqueued early. A device whose transport waits inside calls must set
+ * in_order (device.h): then ranks communicate in the order of the program.
+ */
+struct ct_transport {
+    size_t size;      /* of this struct */
+    const char *name; /* of its kernels, in plans: "nccl" */
+    bool waits;       /* the host waits in each call: used only if the device has no other */
+    /* Calls between begin and end are batched into one. begin returns 1: they are, and `end` must
+       follow whatever they return; 0: not in this group. NULL: they never are. */
+    int (*begin)(const struct ct_launch *l, struct ct_group *group);
+    int (*end)(const struct ct_launch *l, struct ct_group *group);
+    /* Run a call that ct_call_check has accepted. A group for SEND and RECEIVE has two ranks, the
+       sender first; each direction has its own group. */
+    int (*call)(const struct ct_launch *l, const struct ct_call *call);
 };
 
 CT_END_DECLS

@@ -71,16 +71,11 @@
     X(linear_cross_entropy_dx)                                                                     \
     X(cross_entropy)                                                                               \
     X(cross_entropy_grad)                                                                          \
-    X(squared_norm)                                                                                \
-    X(clip_coefficient)                                                                            \
     X(sign_step)                                                                                   \
     X(cast_into)                                                                                   \
     X(load)                                                                                        \
     X(store)                                                                                       \
-    X(offload)                                                                                     \
-    X(send)                                                                                        \
-    X(receive)                                                                                     \
-    X(contribution)
+    X(offload)
 
 struct ct_run;
 
@@ -95,9 +90,8 @@ extern CT_API const struct ct_op_type ct_op_experts_kept, ct_op_experts_kept_gra
 
 CT_BEGIN_DECLS
 
-/* Register the op types of this header, the transforms of every run, lib/collective.h for the
-   core's collectives, and lib's diagnostics (app/diagnose.h). A program calls it before it opens a
-   run; a second call does nothing. */
+/* Register the op types of this header, the transforms of every run, and lib/collective.h for the
+   core's collectives. A program calls it before it opens a run; a second call does nothing. */
 CT_API int ct_ops_register(void);
 
 /* For the transform of a device with kernels for both: experts becomes experts_kept where its
@@ -445,18 +439,7 @@ struct ct_init_constant {
 /* Fill p with one number. */
 CT_API void ct_init_constant(struct ct_builder *b, struct ct_value *p, double value);
 
-/* ---- the gradient's norm ---- */
-
-/* Sum of the squares of all elements, float64. */
-CT_API struct ct_value *ct_squared_norm(struct ct_builder *b, const char *name,
-                                        struct ct_value *const *x, int count);
-
-struct ct_clip_coefficient {
-    double max_norm; /* 0 or less: no limit */
-};
-/* Outputs: the norm from sums of squares; the factor that clips it, -1 if that is not finite. */
-CT_API struct ct_op *ct_clip_coefficient(struct ct_builder *b, const char *name,
-                                         struct ct_value *const *sums, int count, double max_norm);
+/* ---- steps of given sizes ---- */
 
 struct ct_sign_step { /* clip, then parameters and gradients in turn */
     double rate;
@@ -519,29 +502,6 @@ CT_API struct ct_value *ct_all_to_all(struct ct_builder *b, const char *name, st
 /* The rank's own shard along dim of a replicated value; nothing is sent. */
 CT_API struct ct_value *ct_slice(struct ct_builder *b, const char *name, struct ct_value *x,
                                  ct_axes axes, int dim);
-
-/* ---- values that only some ranks along the graph's partition_axis have ---- */
-
-struct ct_transfer {     /* send, receive */
-    ct_axes axes;        /* ranks are numbered along these */
-    enum ct_dtype dtype; /* receive: of the value, and its shape */
-    struct ct_shape shape;
-    int64_t from, to, tag;
-};
-/* `origin` is the value in the graph that all ranks share: its id is the tag, and it has the dtype,
-   shape and sharding of what is sent. */
-CT_API int ct_send(struct ct_builder *b, const struct ct_value *origin, struct ct_value *value,
-                   int from, int to);
-CT_API struct ct_value *ct_receive(struct ct_builder *b, const char *name,
-                                   const struct ct_value *origin, int from, int to);
-
-struct ct_contribution { /* dtype and shape: for an absent input */
-    ct_axes axes;
-    enum ct_dtype dtype;
-    struct ct_shape shape;
-};
-/* x as a pending sum over partition_axis: the first rank that has x gives it, all others zeros. */
-CT_API struct ct_value *ct_contribution(struct ct_builder *b, const char *name, struct ct_value *x);
 
 CT_END_DECLS
 

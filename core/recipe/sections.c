@@ -1,0 +1,130 @@
+/*
+ * The sections of every recipe: their options, and where the core finds the values.
+ */
+#include <string.h>
+
+#include <math.h>
+
+#include <ctitan/lib/recipe.h>
+#include <ctitan/plugin.h>
+
+#include "recipe/settings.h"
+
+static const struct ct_option job_options[] = {
+    CT_OPT_STRING(struct ct_job_config, name, "name", "", "Name of the run, for people"),
+    CT_OPT_STRING(struct ct_job_config, dump_folder, "dump_folder", "./outputs",
+                  "Folder for everything that the run writes"),
+    CT_OPT_STRING(struct ct_job_config, description, "description", "", "What the run is for"),
+    {0}};
+
+static const struct ct_option training_options[] = {
+    CT_OPT_INT(struct ct_training_config, seq_len, "seq_len", "2048", 1, 1 << 30,
+               "Tokens in a sequence"),
+    CT_OPT_INT(struct ct_training_config, local_batch_size, "local_batch_size", "8", 1, 1 << 30,
+               "Sequences per data-parallel rank and accumulation step"),
+    CT_OPT_INT(struct ct_training_config, global_batch_size, "global_batch_size", "-1", -1, 1 << 30,
+               "Sequences in a step; -1: local_batch_size times the data-parallel degree"),
+    CT_OPT_INT(struct ct_training_config, steps, "steps", "10000", 1, 1e15,
+               "Steps to train for, unless the data ends before"),
+    CT_OPT_INT(struct ct_training_config, seed, "seed", "0", 0, 9e15,
+               "Seed of the initial weights and of the order of the data"),
+    CT_OPT_FLOAT(struct ct_training_config, max_norm, "max_norm", "1.0", 0, INFINITY,
+                 "Gradients are scaled down to this norm; 0: never"),
+    CT_OPT_CHOICE(struct ct_training_config, dtype, "dtype", "float32", "float32|bfloat16",
+                  "Type of weights, gradients and optimizer state"),
+    CT_OPT_CHOICE(struct ct_training_config, mixed_precision_param, "mixed_precision_param",
+                  "bfloat16", "float32|bfloat16",
+                  "Type that float32 weights are used in, forward and backward"),
+    CT_OPT_CHOICE(
+        struct ct_training_config, non_finite, "non_finite", "stop", "stop|skip|rewind",
+        "What a non-finite loss or gradient norm does: end the run, skip the update, or go "
+        "back to the last checkpoint and skip the batch"),
+    CT_OPT_STRING(struct ct_training_config, skip, "skip", "",
+                  "Transforms of the graph that are left out, comma-separated: for comparisons"),
+    {0}};
+
+static const struct ct_option model_options[] = {
+    CT_OPT_STRING(struct ct_config, model.name, "name", NULL, "The model, as its plugin is called"),
+    CT_OPT_STRING(struct ct_config, model.flavor, "flavor", "debug", "Its size, by name"),
+    CT_OPT_STRING(struct ct_config, model.init_from, "init_from", "",
+                  "Hugging Face folder to take shape and weights from; overrides flavor"),
+    CT_OPT_STRING(
+        struct ct_config, model.save_to, "save_to", "",
+        "Folder to write the trained weights to, as init_from reads them; also if the run is "
+        "stopped. One inside the recipe's dump_folder follows --set job.dump_folder"),
+    CT_OPT_FLOAT(struct ct_config, model.max_shard_size, "max_shard_size", "5", 1e-6, 1e9,
+                 "Largest file of save_to, in GB; more weights get several files and an index"),
+    CT_OPT_BOOL(struct ct_config, model_overwrite, "overwrite", "false",
+                "Replace a model that this run did not write, where a save_to leads to its folder"),
+    {0}};
+
+static const struct ct_option lr_options[] = {
+    CT_OPT_INT(struct ct_config, lr_scheduler.warmup_steps, "warmup_steps", "200", 0, 1e15,
+               "Steps of linear warm-up; in a schedule of fewer steps, all of them"),
+    CT_OPT_INT(struct ct_config, lr_total_steps, "total_steps", "0", 0, 1e15,
+               "Steps of the whole schedule, of which the run may be the beginning; 0: "
+               "[training] steps"),
+    CT_OPT_FLOAT(struct ct_config, lr_scheduler.decay_ratio, "decay_ratio", "-1", -1, 1,
+                 "Share of the schedule's steps that decays; negative: all after the warm-up"),
+    CT_OPT_ENUM(struct ct_config, lr_scheduler.decay_type, "decay_type", "linear",
+                "linear|sqrt|cosine", "Shape of the decay"),
+    CT_OPT_FLOAT(struct ct_config, lr_scheduler.min_lr_factor, "min_lr_factor", "0", 0, 1,
+                 "Learning rate at the end, as a share of the peak"),
+    {0}};
+
+static const struct ct_option objective_options[] = {
+    CT_OPT_STRING(
+        struct ct_config, objective, "name", "cross_entropy",
+        "The loss: cross_entropy, or the objective of a plugin, which is loaded if it has "
+        "this name"),
+    {0}};
+
+static const struct ct_option comm_options[] = {
+    CT_OPT_FLOAT(struct ct_comm_config, timeout, "timeout", "300", 0.1, 1e6,
+                 "Seconds that a rank waits in any call before it names those who are missing"),
+    {0}};
+
+static const struct ct_option validation_options[] = {
+    CT_OPT_INT(struct ct_validation_config, freq, "freq", "0", 0, 1e15,
+               "Validate every so many steps; 0: never"),
+    CT_OPT_INT(
+        struct ct_validation_config, steps, "steps", "10", 1, 1e15,
+        "Batches in one validation, each of local_batch_size sequences for every data-parallel "
+        "rank: more such ranks read more of the held-out data"),
+    {0}};
+
+static const struct ct_recipe_section sections[] = {
+    {"job", "The run as a whole", job_options, &ct_config.job},
+    {"training", "Batch, length, precision", training_options, &ct_config.training},
+    {"model", "What is trained", model_options, &ct_config},
+    {"objective", "What the model is trained for", objective_options, &ct_config},
+    {"lr_scheduler", "Learning rate over the steps: warm-up, stable, decay", lr_options,
+     &ct_config},
+    {"validation", "Loss on held-out data", validation_options, &ct_config.validation},
+    {"comm", "Communication between ranks", comm_options, &ct_config.comm},
+    {NULL, NULL, NULL, NULL}};
+
+const struct ct_recipe_section *ct_recipe_section_at(size_t index)
+{
+    return &sections[index < CT_COUNT(sections) ? index : CT_COUNT(sections) - 1];
+}
+
+const struct ct_recipe_section *ct_recipe_section_find(const char *name)
+{
+    for (const struct ct_recipe_section *s = sections; s->name; s++)
+        if (!strcmp(s->name, name))
+            return s;
+    return NULL;
+}
+
+const struct ct_plugin *ct_recipe_replaced_by(const char *section, const char *key)
+{
+    const struct ct_plugin *p;
+
+    if (strcmp(section, "lr_scheduler") || !strcmp(key, "total_steps"))
+        return NULL;
+    for (size_t i = 0; (p = ct_plugin_at(i)); i++)
+        if (ct_plugin_has(p, "learning-rate schedule:*"))
+            return p;
+    return NULL;
+}

@@ -1,0 +1,80 @@
+/*
+ * What feeds a graph: this rank's shards of the samples of each step, read by a thread while the
+ * step before runs.
+ */
+#ifndef FEED_H
+#define FEED_H
+
+#include <pthread.h>
+
+#include <ctitan/lib/train.h>
+
+#include "train/metrics.h"
+
+#define FEED_END_OF_DATA 1
+
+/* An input of the graph, and this rank's parts of it. */
+struct feed_input {
+    const struct ct_value *value;
+    const void *row; /* one sample, dense: of its stream, or the positions */
+    int64_t local[CT_MAX_DIMS], offset[CT_MAX_DIMS];
+    size_t whole[CT_MAX_DIMS + 1]; /* bytes behind an index of the dimension before, if this rank
+                                      has them all and in order; else 0 */
+    char *shard;                   /* for all microbatches, sample by sample */
+    size_t bytes;                  /* of one sample there */
+};
+
+/* A scalar that is counted in the data. */
+struct feed_count {
+    const struct ct_count *count;
+    const struct ct_value *value;
+    const struct feed_input **in; /* by stream */
+    double found;                 /* by the thread */
+};
+
+struct feed {
+    struct ct_run *run;
+    struct ct_executor *executor;
+    const struct ct_graph *graph;
+    const struct ct_data_ops *ops;
+    struct ct_data *data;
+    int microbatches;
+    void **row;               /* by stream: one sample from the source; NULL: it is not needed */
+    int32_t *positions;       /* of one sample */
+    const int32_t *documents; /* of one sample; NULL: the graph does not take them */
+    struct feed_input *input;
+    size_t inputs;
+    struct feed_count *count;
+    size_t counts;
+    struct metrics metrics;
+    double counted; /* by this rank in the step that was fed: what the loss is divided by */
+
+    /* One request at a time: the thread owns the rows and shards from READ to DONE. */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    enum { FEED_IDLE, FEED_READ, FEED_DONE, FEED_QUIT } state;
+    int64_t first; /* sample of the request */
+    int rc;
+    char message[1024];
+};
+
+/* CT_EINVAL: a count names streams that the graph does not take. */
+int feed_init(struct feed *feed, struct ct_run *run, struct ct_executor *executor,
+              const struct ct_graph *graph, struct ct_data *data, int microbatches);
+/* NULL-safe in all its parts; a feed of zeros is finished. */
+void feed_finish(struct feed *feed);
+
+/* Samples of a step. */
+int64_t feed_samples(const struct feed *feed);
+/* Tokens in a sample. */
+int64_t feed_seq_len(const struct feed *feed);
+
+/*
+ * Feed all microbatches of a step, whose samples begin at first, and start to read those from next
+ * on (-1: nothing). FEED_END_OF_DATA: too few samples, on all ranks.
+ */
+int feed_step(struct feed *feed, int64_t first, int64_t next);
+
+#endif

@@ -1,0 +1,423 @@
+/*
+ * The training loop: feed, step, check, validate.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/comm.h>
+#include <ctitan/lib/plugin.h>
+#include <ctitan/lib/state.h>
+#include <ctitan/log.h>
+#include <ctitan/lib/train.h>
+
+#include "train/feed.h"
+#include "train/metrics.h"
+
+#define SLOW_DATA 1.0 /* seconds */
+
+/* TorchTitan's learning-rate schedule: linear warm-up, constant, decay. Steps are 0-based. */
+double ct_lr_factor(const struct ct_lr_config *c, int64_t step, int64_t total)
+{
+    int64_t warmup = c->warmup_steps < total ? c->warmup_steps : total;
+    int64_t decay =
+        c->decay_ratio < 0 ? total - warmup : (int64_t)nearbyint((double)total * c->decay_ratio);
+    int64_t stable;
+    double progress, factor;
+
+    if (warmup + decay > total)
+        decay = total - warmup;
+    stable = total + 1 - warmup - decay;
+    if (step < warmup)
+        return (double)(step + 1) / (double)warmup;
+    if (step < warmup + stable)
+        return 1.0;
+    progress = (double)(step + 1 - (warmup + stable)) / (double)decay;
+    if (c->decay_type == CT_DECAY_LINEAR)
+        factor = 1 - progress;
+    else if (c->decay_type == CT_DECAY_SQRT)
+        factor = 1 - sqrt(progress);
+    else
+        factor = 0.5 * (1 + cos(M_PI * progress));
+    return c->min_lr_factor + (1 - c->min_lr_factor) * factor;
+}
+
+/* ---- steps ---- */
+
+static int write_double(struct ct_run *run, const char *name, double x)
+{
+    const struct ct_value *v = ct_graph_find_input(run->graph, name);
+
+    return v ? ct_executor_write(run->executor, v, -1, &x, sizeof(x)) : 0;
+}
+
+/* Read the sum of losses and what divides it, such as the number of labels, over all ranks. */
+static int read_loss(struct feed *f, double *sum, double *count)
+{
+    const char *over = ct_graph_fetched_over(f->graph, "loss");
+    int rc = metrics_read(f->executor, f->graph, "loss", sum);
+
+    return rc < 0 ? rc : metrics_read(f->executor, f->graph, over, count);
+}
+
+/* Calls abandoned by peers may have ended with arbitrary output, so check the communicator. */
+static int execute(struct feed *f)
+{
+    const struct ct_communicator *c = &f->run->communicator;
+    int rc = ct_executor_step(f->executor);
+
+    return rc == 0 && c->comm && c->ops->check ? c->ops->check(c->comm) : rc;
+}
+
+/* Of the schedule. The run may be its beginning. */
+static int64_t lr_steps(void)
+{
+    return ct_config.lr_total_steps ? ct_config.lr_total_steps : ct_config.training.steps;
+}
+
+static double lr_factor(const struct ct_run *run, int64_t step)
+{
+    int64_t total = lr_steps();
+
+    return run->lr_schedule ? run->lr_schedule->factor(step, total)
+                            : ct_lr_factor(&ct_config.lr_scheduler, step, total);
+}
+
+static void report_warmup(const struct ct_run *run)
+{
+    long long warmup = ct_config.lr_scheduler.warmup_steps, steps = lr_steps();
+
+    if (run->rank == 0 && !run->lr_schedule && warmup > steps)
+        ct_info("[lr_scheduler] warmup_steps = %lld is more than the %lld steps of the %s: the "
+                "learning rate rises until the last one",
+                warmup, steps, ct_config.lr_total_steps ? "schedule" : "run");
+}
+
+static int feed_scalars(struct ct_run *run, struct ct_step_result *r)
+{
+    int rc;
+
+    r->lr = run->optimizer->lr() * lr_factor(run, r->step - 1);
+    rc = write_double(run, "lr", r->lr);
+    return rc < 0 ? rc : write_double(run, "step", (double)(run->progress.updates + 1));
+}
+
+/* Named here, as it would look like a slow step, or, on other ranks, like a slow peer. */
+static void report_slow_data(const struct ct_run *run, const struct ct_step_result *r)
+{
+    static int64_t times;
+
+    if (r->data_seconds < SLOW_DATA)
+        return;
+    times++;
+    if ((times & (times - 1)) == 0)
+        ct_warn("rank %lld waited %.1f s for data before step %lld (%lld steps waited so far)",
+                (long long)run->rank, r->data_seconds, (long long)r->step, (long long)times);
+}
+
+/* Why there is nothing to divide by. */
+static const char *nothing(const struct ct_graph *graph)
+{
+    const char *over = ct_graph_fetched_over(graph, "loss");
+
+    return !strcmp(over, ct_default_counts[0].name)
+               ? "every label of its batch is masked"
+               : ct_arena_printf(graph->arena, "%s of its batch is 0", over);
+}
+
+static bool policy_is(const char *policy)
+{
+    return !strcmp(ct_config.training.non_finite, policy);
+}
+
+/* A batch without labels has gradients of 0, with which the optimizer would still move the weights.
+   Where the step is to be skipped, it is not run. */
+static int find_labels(struct feed *f, bool *found)
+{
+    int64_t own = f->counted > 0, most = 1;
+    int rc = 0;
+
+    if (policy_is("skip"))
+        rc = ct_group_all_reduce(ct_run_world(f->run), &own, &most, 1, CT_I64, CT_REDUCE_MAX);
+    *found = most > 0;
+    return rc;
+}
+
+/* The loss is NaN without labels. */
+static int compute(struct feed *f, struct ct_step_result *r, bool *labels)
+{
+    struct ct_run *run = f->run;
+    double valid = 0;
+    int rc = feed_scalars(run, r);
+
+    metrics_begin(&f->metrics);
+    if (rc == 0)
+        rc = find_labels(f, labels);
+    r->loss = r->grad_norm = NAN;
+    if (rc < 0 || !*labels)
+        return rc;
+    rc = execute(f);
+    if (rc == 0)
+        rc = read_loss(f, &r->loss, &valid);
+    if (rc == 0)
+        rc = metrics_read(run->executor, run->graph, "grad_norm", &r->grad_norm);
+    if (rc == 0)
+        rc = metrics_add(&f->metrics);
+    *labels = valid > 0;
+    r->loss = *labels ? r->loss / valid : NAN;
+    return rc;
+}
+
+static int run_step(struct feed *f, struct ct_step_result *r, bool *labels)
+{
+    struct ct_run *run = f->run;
+    struct ct_progress *p = &run->progress;
+    int64_t samples = feed_samples(f);
+    bool last = r->step == ct_config.training.steps;
+    double begin = ct_now();
+    int rc = feed_step(f, p->samples, last ? -1 : p->samples + samples);
+
+    if (rc)
+        return rc;
+    r->data_seconds = ct_now() - begin;
+    report_slow_data(run, r);
+    rc = compute(f, r, labels);
+    if (rc < 0)
+        return rc;
+    r->tokens = samples * feed_seq_len(f);
+    r->tokens_seen = p->tokens += r->tokens;
+    p->samples += samples;
+    r->seconds = ct_now() - begin;
+    return 0;
+}
+
+/* Apply the recipe's policy for a loss or norm that is not finite. */
+static int check_finite(struct ct_run *run, struct ct_step_result *r, bool labels)
+{
+    char what[96];
+    bool applied = labels && isfinite(r->grad_norm); /* the device decides by the norm */
+
+    if (isfinite(r->loss) && isfinite(r->grad_norm)) {
+        run->progress.updates++;
+        return 0;
+    }
+    snprintf(what, sizeof(what), "%s, so there is no loss", nothing(run->graph));
+    if (labels)
+        snprintf(what, sizeof(what), "loss %g, grad_norm %g; the update was %sapplied", r->loss,
+                 r->grad_norm, applied ? "" : "not ");
+    if (policy_is("stop") || (policy_is("skip") && applied))
+        return ct_fail(CT_EINVAL, "step %lld: %s ([training] non_finite = %s)", (long long)r->step,
+                       what, applied ? "rewind goes back" : "skip continues without it");
+    r->skipped = true;
+    ct_warn("step %lld skipped: %s", (long long)r->step, what);
+    return 0;
+}
+
+static int fire(struct ct_run *run, enum ct_event event, const struct ct_step_result *r)
+{
+    if (!ct_hook_wanted(event))
+        return 0;
+    return ct_hook_fire(
+        &(struct ct_event_data){.event = event, .run = run, .step = r ? r->step : 0, .result = r});
+}
+
+/* ---- validation ---- */
+
+/* Once: it is the same in every validation. */
+static void report_short(const struct feed *f, int64_t batches)
+{
+    static bool said;
+
+    if (!said && f->run->rank == 0)
+        ct_info("validation uses all of its data, which has %lld batches of %lld samples: fewer "
+                "than [validation] steps = %lld",
+                (long long)batches, (long long)feed_samples(f),
+                (long long)ct_config.validation.steps);
+    said = true;
+}
+
+/* Mean loss over the first [validation] steps batches of the held-out data. */
+static int validate(struct feed *f, int64_t step)
+{
+    struct ct_run *run = f->run;
+    struct ct_step_result r = {.step = step};
+    double begin = ct_now(), sum = 0, loss = 0, valid = 0, count = 0;
+    int64_t samples = feed_samples(f), n, steps = ct_config.validation.steps;
+    int rc = 0;
+
+    metrics_begin(&f->metrics);
+    for (n = 0; n < steps; n++) {
+        rc = feed_step(f, n * samples, n + 1 < steps ? (n + 1) * samples : -1);
+        if (rc == FEED_END_OF_DATA)
+            break;
+        if (rc == 0)
+            rc = execute(f);
+        if (rc == 0)
+            rc = read_loss(f, &loss, &count);
+        if (rc == 0)
+            rc = metrics_add(&f->metrics);
+        if (rc < 0)
+            return rc;
+        sum += loss;
+        valid += count;
+        r.tokens += samples * feed_seq_len(f);
+    }
+    if (n == 0)
+        return ct_fail(CT_ECONFIG, "the validation data has less than one batch");
+    if (valid == 0)
+        return ct_fail(CT_EINVAL, "validation after step %lld: %s, so there is no loss",
+                       (long long)step, nothing(f->graph));
+    if (n < steps)
+        report_short(f, n);
+    r.loss = sum / valid;
+    r.seconds = ct_now() - begin;
+    metrics_publish(&f->metrics);
+    if (!ct_hook_wanted(CT_EVENT_VALIDATED))
+        return 0;
+    return ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_VALIDATED,
+                                                .run = run,
+                                                .step = step,
+                                                .result = &r,
+                                                .labels = llround(valid)});
+}
+
+/* ---- the loop ---- */
+
+/* A hook has set the progress back. */
+static bool went_back(const struct ct_run *run, const struct ct_step_result *r)
+{
+    return run->progress.step <= r->step;
+}
+
+static int run_and_tell(struct ct_run *run, struct feed *feed, struct ct_step_result *r)
+{
+    bool labels = true;
+    int rc = fire(run, CT_EVENT_STEP_BEGIN, r);
+
+    if (rc == 0)
+        rc = run_step(feed, r, &labels);
+    if (rc == 0)
+        rc = check_finite(run, r, labels);
+    if (rc)
+        return rc;
+    run->progress.step++;
+    metrics_publish(&feed->metrics);
+    rc = fire(run, CT_EVENT_STEP_END, r);
+    if (rc == 0 && r->skipped && !went_back(run, r) && policy_is("rewind"))
+        return ct_fail(CT_EINVAL,
+                       "[training] non_finite = rewind: no plugin went back from step "
+                       "%lld",
+                       (long long)r->step);
+    return rc;
+}
+
+/* The data has no whole batch any more, on all ranks. */
+static int end_of_data(struct ct_run *run, const struct feed *feed)
+{
+    long long step = (long long)run->progress.step;
+
+    if (step == 1)
+        return ct_fail(CT_ECONFIG,
+                       "the data ended within step 1, for which %lld samples of %lld tokens are "
+                       "needed: use more data, or lower [training] local_batch_size, "
+                       "global_batch_size or seq_len",
+                       (long long)feed_samples(feed), (long long)feed_seq_len(feed));
+    if (run->rank == 0)
+        ct_warn("the data ended within step %lld, which was cancelled", step);
+    ct_run_stop(run, "the data ended");
+    return 0;
+}
+
+/* result: of the last step that was done, or of the one that failed. */
+static int train(struct ct_run *run, struct feed *feed, struct feed *validation,
+                 struct ct_step_result *result)
+{
+    int64_t freq = ct_config.validation.freq, steps = ct_config.training.steps;
+    int rc = 0;
+
+    report_warmup(run);
+    *result = (struct ct_step_result){.step = run->progress.step - 1};
+    while (rc == 0 && run->progress.step <= steps && !run->stop) {
+        struct ct_step_result r = {.step = run->progress.step};
+
+        rc = run_and_tell(run, feed, &r);
+        if (rc == FEED_END_OF_DATA)
+            return end_of_data(run, feed);
+        *result = r;
+        if (rc == 0 && freq && !went_back(run, &r) && (r.step % freq == 0 || r.step == steps))
+            rc = validate(validation, r.step);
+    }
+    return rc;
+}
+
+/* Also if the run was stopped: the weights would be lost otherwise. */
+static int save(struct ct_run *run)
+{
+    const char *folder = ct_config.model.save_to;
+    int rc = *folder ? run->save(run, folder) : 0;
+
+    if (rc == 0 && *folder && run->rank == 0)
+        ct_info("saved the weights after step %lld in %s", (long long)run->progress.step - 1,
+                folder);
+    return rc;
+}
+
+static int train_and_save(struct ct_run *run, struct ct_step_result *result)
+{
+    struct feed feed, validation = {0};
+    int rc =
+        feed_init(&feed, run, run->executor, run->graph, run->data, run->program->microbatches);
+
+    if (rc == 0 && run->validation_executor)
+        rc = feed_init(&validation, run, run->validation_executor, run->validation_graph,
+                       run->validation_data, run->validation_program->microbatches);
+    if (rc == 0)
+        rc = train(run, &feed, &validation, result);
+    feed_finish(&feed);
+    feed_finish(&validation);
+    if (rc == 0)
+        rc = save(run);
+    return rc < 0 ? rc : fire(run, CT_EVENT_RUN_END, result);
+}
+
+static const struct ct_run *rewinds;
+
+void ct_run_rewinds(const struct ct_run *run)
+{
+    rewinds = run;
+}
+
+static int check_policy(const struct ct_run *run)
+{
+    struct ct_arena scratch = {0};
+    const char **names;
+    size_t count;
+    int rc;
+
+    if (!policy_is("rewind") || rewinds == run)
+        return 0;
+    count = ct_plugin_providers(&scratch, "hook:rewind", &names);
+    rc = ct_fail(CT_ECONFIG,
+                 "[training] non_finite = rewind needs a plugin that can go back: load %s, and do "
+                 "not disable it",
+                 count ? ct_plugin_list(&scratch, names, count) : "one with the hook \"rewind\"");
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+int ct_run_train(struct ct_run *run)
+{
+    struct ct_step_result result = {0};
+    int rc = check_policy(run);
+
+    run->began = run->progress.step;
+    if (rc == 0)
+        rc = train_and_save(run, &result);
+    return rc >= 0 ? 0 : ct_hook_fire_failure(run, &result, rc);
+}
+
+void ct_run_stop(struct ct_run *run, const char *why)
+{
+    __atomic_store_n(&run->stop, why, __ATOMIC_RELEASE);
+}
