@@ -23,6 +23,12 @@ const struct ct_option ct_attention_attrs[] = {
     CT_OPT_INT(
         struct ct_attention, known, "known", "0", 0, 1 << 20,
         "Positions follow from the graph; keys are from the rank this many places before, less 1"),
+    CT_OPT_FLOAT(struct ct_attention, softcap, "softcap", "0", 0, 1e30,
+                 "Scores s become softcap tanh(s / softcap); 0: they stay"),
+    CT_OPT_FLOAT(
+        struct ct_attention, alibi, "alibi", "0", 0, 1e3,
+        "Scores sink with the distance of a key, in head i of n by 2^(-alibi (i + 1) / n); "
+        "0: they stay"),
     {0},
 };
 
@@ -34,6 +40,8 @@ struct heads {
     int64_t first, k_first;
     double scale, window; /* window 0: none */
     bool causal;
+    double softcap, alibi; /* 0: none */
+    int64_t first_head, all_heads;
 };
 
 /* q is input `at`, k and v the next ones; the optional inputs begin at `more`. */
@@ -63,7 +71,22 @@ static struct heads heads_of(const struct ct_launch *l, const struct ct_referenc
         .scale = scale > 0 ? scale : 1 / sqrt((double)q->shape[3]),
         .window = (double)ct_op_int(l->op, "window"),
         .causal = ct_op_bool(l->op, "causal"),
+        .softcap = ct_op_float(l->op, "softcap"),
+        .alibi = ct_op_float(l->op, "alibi"),
+        .first_head = ct_launch_offset(l, l->op->in[at], 2),
+        .all_heads = l->op->in[at]->shape[2],
     };
+}
+
+double ct_alibi_slope(double alibi, int64_t heads, int64_t head)
+{
+    int64_t power = 1;
+
+    while (2 * power <= heads)
+        power *= 2;
+    if (head < power)
+        return exp2(-alibi * (double)(head + 1) / (double)power);
+    return exp2(-alibi * (double)(2 * (head - power) + 1) / (double)(2 * power));
 }
 
 static int64_t query_row(const struct heads *a, int64_t b, int64_t i, int64_t h)
@@ -76,16 +99,22 @@ static int64_t key_row(const struct heads *a, int64_t b, int64_t j, int64_t h)
     return (b * a->s + j) * a->g + h / (a->h / a->g);
 }
 
+/* How far query i is behind key j. */
+static double distance(const struct heads *a, int64_t b, int64_t i, int64_t j)
+{
+    double position = a->positions ? a->positions[b * a->t + i] : (double)(a->first + i);
+    double k_position = a->k_positions ? a->k_positions[b * a->s + j] : (double)(a->k_first + j);
+
+    return position - k_position;
+}
+
 /* Does query i see key j? */
 static bool sees(const struct heads *a, int64_t b, int64_t i, int64_t j)
 {
-    int64_t query = b * a->t + i, key = b * a->s + j;
-    double position = a->positions ? a->positions[query] : (double)(a->first + i);
-    double k_position = a->k_positions ? a->k_positions[key] : (double)(a->k_first + j);
+    double behind = distance(a, b, i, j);
 
-    return (!a->causal || k_position <= position) &&
-           (!a->window || fabs(k_position - position) < a->window) &&
-           (!a->documents || a->documents[query] == a->k_documents[key]);
+    return (!a->causal || behind >= 0) && (!a->window || fabs(behind) < a->window) &&
+           (!a->documents || a->documents[b * a->t + i] == a->k_documents[b * a->s + j]);
 }
 
 static double dot(const double *x, const double *y, int64_t n)
@@ -103,6 +132,22 @@ static void add_scaled(double *y, double a, const double *x, int64_t n)
         y[k] += a * x[k];
 }
 
+/* A scaled score, changed as the attributes say. */
+static double changed(const struct heads *a, int64_t b, int64_t i, int64_t j, int64_t h, double s)
+{
+    if (a->softcap > 0)
+        s = a->softcap * tanh(s / a->softcap);
+    if (a->alibi > 0)
+        s -= ct_alibi_slope(a->alibi, a->all_heads, a->first_head + h) * fabs(distance(a, b, i, j));
+    return s;
+}
+
+/* Its derivative, given what it became. */
+static double slope_at(const struct heads *a, double s)
+{
+    return a->softcap > 0 ? 1 - s / a->softcap * (s / a->softcap) : 1;
+}
+
 /* Scores of one query; -inf for keys that it does not see. Returns their log sum exp. */
 static double scores(const struct heads *a, const double *q, const double *k, int64_t b, int64_t i,
                      int64_t h, double *s)
@@ -111,8 +156,9 @@ static double scores(const struct heads *a, const double *q, const double *k, in
 
     q += query_row(a, b, i, h) * a->d;
     for (int64_t j = 0; j < a->s; j++) {
-        s[j] =
-            sees(a, b, i, j) ? a->scale * dot(q, k + key_row(a, b, j, h) * a->d, a->d) : -INFINITY;
+        double score = a->scale * dot(q, k + key_row(a, b, j, h) * a->d, a->d);
+
+        s[j] = sees(a, b, i, j) ? changed(a, b, i, j, h, score) : -INFINITY;
         largest = s[j] > largest || isnan(s[j]) ? s[j] : largest;
     }
     for (int64_t j = 0; j < a->s && largest != -INFINITY; j++)
@@ -164,9 +210,12 @@ static int shards(const struct ct_op *op, struct ct_rule *rule, int at, int more
 {
     int t = rule->operand[at].factor[1], s = rule->operand[at + 1].factor[1];
     int64_t queries = rule->factor[t].size, keys = rule->factor[s].size;
-    bool blockwise = ((const struct ct_attention *)op->attrs)->blockwise;
+    const struct ct_attention *how = op->attrs;
+    bool blockwise = how->blockwise;
     bool shared = present(op, more) && !present(op, more + 1);
 
+    if (how->softcap > 0 && how->alibi > 0)
+        return ct_fail(CT_EINVAL, "softcap and alibi exclude each other");
     if (present(op, more + 1) && !present(op, more))
         return ct_fail(CT_EINVAL, "k_documents without documents");
     if (queries != keys && (blockwise || shared))
@@ -276,7 +325,7 @@ static int attention_grad_reference(const struct ct_launch *l)
             if (unseen(s[j]))
                 continue;
             p = exp(s[j] - r.in[5][row]);
-            ds = p * (dot(d_o + o_at, v_j, a.v_size) - delta) * a.scale;
+            ds = p * (dot(d_o + o_at, v_j, a.v_size) - delta) * a.scale * slope_at(&a, s[j]);
             add_scaled(r.out[0] + at, ds, k + key * a.d, a.d);
             add_scaled(r.out[1] + key * a.d, ds, q + at, a.d);
             add_scaled(r.out[2] + key * a.v_size, p, d_o + o_at, a.v_size);

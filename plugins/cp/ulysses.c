@@ -29,17 +29,19 @@ static struct places places_of(const struct ct_graph *graph)
     return (struct places){tokens, heads};
 }
 
-static int check_heads(const struct ct_graph *graph, int64_t heads, const char *what)
+/* Where key/value heads are fewer than ranks, ranks get copies of them. */
+static int share_heads(struct ct_graph *graph, struct ct_op *op)
 {
     int tp = ct_mesh_find(&graph->mesh, "tp");
-    int64_t of_tp = tp < 0 ? 1 : graph->mesh.axis[tp].size;
+    int64_t of_tp = tp < 0 ? 1 : graph->mesh.axis[tp].size, heads = op->in[0]->shape[2];
 
     if (heads % (cp_config.degree * of_tp) == 0)
-        return 0;
+        return ct_share_heads(graph, op, cp_config.degree * of_tp, tp < 0 ? 0 : (ct_axes)1 << tp,
+                              "cp: ranks outnumber key/value heads, and get copies of them");
     return ct_fail(CT_ECONFIG,
-                   "[cp] method = ulysses: %lld %s cannot be divided among cp x tp = %lld x %lld "
-                   "ranks; use ring or allgather",
-                   (long long)heads, what, (long long)cp_config.degree, (long long)of_tp);
+                   "[cp] method = ulysses: %lld heads cannot be divided among cp x tp = %lld x "
+                   "%lld ranks; use ring or allgather",
+                   (long long)heads, (long long)cp_config.degree, (long long)of_tp);
 }
 
 static struct ct_value *move(struct ct_builder *b, struct ct_value *x, const char *suffix,
@@ -52,16 +54,15 @@ static struct ct_value *move(struct ct_builder *b, struct ct_value *x, const cha
 int cp_exchange_heads(struct ct_graph *graph, struct ct_op *op)
 {
     struct places at = places_of(graph);
-    struct ct_builder before = ct_builder_before(graph, op), after;
+    struct ct_builder before, after;
     struct ct_value *result, *o;
-    int rc = check_heads(graph, op->in[0]->shape[2], "heads");
+    int rc = share_heads(graph, op);
 
-    if (rc == 0)
-        rc = check_heads(graph, op->in[1]->shape[2], "key/value heads");
     if (rc == 0)
         rc = ct_attention_result(op, &result);
     if (rc < 0)
         return rc;
+    before = ct_builder_before(graph, op);
     after = ct_builder_after(graph, result->producer);
     before.why = "cp: tokens are traded for heads";
     after.why = "cp: heads are traded for tokens";

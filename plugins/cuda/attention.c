@@ -30,6 +30,7 @@ static struct gpu_head head_of(const struct ct_tensor *t)
 static struct gpu_attention arguments(const struct ct_launch *l, int at, int more)
 {
     const struct ct_tensor *q = &l->in[at], *k = q + 1, *v = q + 2;
+    const struct ct_value *whole = l->op->in[at];
     double scale = ct_op_float(l->op, "scale");
     struct gpu_attention a = {.q = q->data,
                               .k = k->data,
@@ -39,6 +40,10 @@ static struct gpu_attention arguments(const struct ct_launch *l, int at, int mor
                               .groups = (int32_t)k->shape[2],
                               .causal = ct_op_bool(l->op, "causal"),
                               .window = ct_op_int(l->op, "window"),
+                              .softcap = (float)ct_op_float(l->op, "softcap"),
+                              .alibi = (float)ct_op_float(l->op, "alibi"),
+                              .first_head = (int32_t)ct_launch_offset(l, whole, 2),
+                              .all_heads = (int32_t)whole->shape[2],
                               .scale = (float)(scale > 0 ? scale : 1 / sqrt((double)q->shape[3]))};
 
     a.key = head_of(q);
@@ -68,6 +73,12 @@ static bool fits(const struct ct_prepare *p, int tensors, int outs, int more)
         if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
             return false;
     return gpu_is_compute_dtype(p->in[0].dtype);
+}
+
+/* Scores that softcap or alibi changes are for the plain kernels. */
+bool gpu_attention_changes(const struct ct_op *op)
+{
+    return ct_op_float(op, "softcap") > 0 || ct_op_float(op, "alibi") > 0;
 }
 
 /* With [cuda] attention = cudnn, bfloat16 is left to the other kernels. */
@@ -240,10 +251,10 @@ static bool suits_tensor(const struct ct_prepare *p, int tensors, int outs, int 
     const struct ct_tensor *q = &p->in[outs == 1 ? 0 : 1];
     const struct columns *c = columns_of(q);
 
-    return strcmp(gpu_config.attention, "plain") && fits(p, tensors, outs, more) &&
-           q->dtype == CT_BF16 && in_vectors(p->in, tensors) && in_vectors(p->out, outs) &&
-           q->shape[3] % VECTOR == 0 && q[2].shape[3] % VECTOR == 0 && c &&
-           has_shared(p, tile_bytes(c, values) + ROOM);
+    return strcmp(gpu_config.attention, "plain") && !gpu_attention_changes(p->op) &&
+           fits(p, tensors, outs, more) && q->dtype == CT_BF16 && in_vectors(p->in, tensors) &&
+           in_vectors(p->out, outs) && q->shape[3] % VECTOR == 0 && q[2].shape[3] % VECTOR == 0 &&
+           c && has_shared(p, tile_bytes(c, values) + ROOM);
 }
 
 bool gpu_attention_accepts(const struct ct_prepare *p)

@@ -71,8 +71,8 @@ static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_s
     for (int i = more; i < p->ins; i++)
         if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
             return false;
-    return m.known && sdpa_has_heads(gpu_of(p->device), s) && sdpa_take_strides(s->q, q) &&
-           sdpa_take_strides(s->k, k) && sdpa_take_strides(s->v, v);
+    return m.known && !gpu_attention_changes(p->op) && sdpa_has_heads(gpu_of(p->device), s) &&
+           sdpa_take_strides(s->q, q) && sdpa_take_strides(s->k, k) && sdpa_take_strides(s->v, v);
 }
 
 static bool forward_shape(const struct ct_prepare *p, struct sdpa_shape *s)

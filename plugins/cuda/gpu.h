@@ -118,7 +118,10 @@ int gpu_sum_columns(const struct ct_launch *l, int out, const float *x, int64_t 
 /* sdpa_plans.c */
 void gpu_dnn_close(struct gpu *gpu);
 
-/* attention.c: op attention, or its gradient, on tensor cores; nothing is done if *wanted, on the
+/* attention.c: whether softcap or alibi changes the scores of an attention; then only the plain
+   kernels accept it. */
+bool gpu_attention_changes(const struct ct_op *op);
+/* The same: op attention, or its gradient, on tensor cores; nothing is done if *wanted, on the
    device, is 0 when the kernels run. delta: as many floats as lse has. */
 bool gpu_attention_accepts(const struct ct_prepare *p);
 int gpu_attention_run(const struct ct_launch *l, const int32_t *wanted);
@@ -206,6 +209,7 @@ static inline size_t gpu_carve(size_t *at, size_t bytes)
     X(position)                                                                                    \
     X(scale_rows)                                                                                  \
     X(latent)                                                                                      \
+    X(copy_heads)                                                                                  \
     X(expert_bias)                                                                                 \
     X(experts_tensor)                                                                              \
     X(experts)                                                                                     \

@@ -89,30 +89,34 @@ static int place_parameter(const struct ct_graph *graph, const struct ct_shard_r
     return 0;
 }
 
-/* Heads are not divided: a key/value head cannot be on two ranks. */
-static int check_heads(const struct ct_graph *graph)
+/* Heads are not divided. Where key/value heads are fewer than ranks, ranks have copies of them. */
+static int share_heads(struct ct_graph *graph)
 {
-    ct_for_each_op (op, graph) {
-        if (op->type != &ct_op_attention)
+    ct_axes axes = (ct_axes)1 << tp_axis(graph);
+    int rc = 0;
+
+    ct_for_each_op_safe (op, graph) {
+        if (op->type != &ct_op_attention || rc < 0)
             continue;
-        for (int i = 0; i < 2; i++)
-            if (op->in[i]->shape[2] % tp_config.degree)
-                return ct_fail(CT_ECONFIG,
-                               "[tp] degree = %lld does not divide %lld %s: choose one that does",
-                               (long long)tp_config.degree, (long long)op->in[i]->shape[2],
-                               i ? "key/value heads" : "heads");
+        if (op->in[0]->shape[2] % tp_config.degree)
+            return ct_fail(CT_ECONFIG,
+                           "[tp] degree = %lld does not divide %lld heads: choose one that does",
+                           (long long)tp_config.degree, (long long)op->in[0]->shape[2]);
+        rc = ct_share_heads(graph, op, tp_config.degree, axes,
+                            "tp: ranks outnumber key/value heads, and have copies of them");
     }
-    return 0;
+    return rc;
 }
 
 static int place(struct ct_graph *graph, struct ct_run *run)
 {
-    int rc = tp_axis(graph) < 0 ? 0 : check_heads(graph);
+    int rc;
 
     if (tp_axis(graph) < 0)
         return 0;
     if (!run->model_ops->shard_plan)
         return ct_fail(CT_ECONFIG, "this model has no tensor-parallel plan");
+    rc = share_heads(graph);
     for (size_t i = 0; rc == 0 && i < graph->value_count; i++)
         if (graph->values[i]->role == CT_ROLE_PARAM)
             rc = place_parameter(graph, run->model_ops->shard_plan, graph->values[i]);

@@ -388,6 +388,11 @@
     "I - %dkv3, %dshared3 = expand_latent_grad(_, %dv) {keys=" #keys ", values=" #values           \
     ", shared=" #shared "} : T[" #b "," #t "," #h "," #both "], T[" #b "," #t "," #shared "]\n"
 
+#define COPIES(b, t, h, g, d)                                                                      \
+    "input %x : T[" #b "," #t "," #g "," #d "]\n"                                                  \
+    "F - %y = copy_heads(%x) {heads=" #h "} : T[" #b "," #t "," #h "," #d "]\n"                    \
+    "I - %dx = copy_heads_grad(%y) {groups=" #g "} : T[" #b "," #t "," #g "," #d "]\n"
+
 #define EMBEDDING(b, t, v, n)                                                                      \
     "input %tokens : int32[" #b "," #t "]\n"                                                       \
     "param %table : T[" #v "," #n "]\n"                                                            \
@@ -613,11 +618,23 @@ const struct conformance_case conformance_cases[] = {
     {"attention, larger values", ATTENTION(1, 37, 2, 2, 20, 36, "_"), 2, true, true},
     {"attention, all keys", MASKED(2, 67, 70, 4, 2, 16, 16, "causal=false"), 2, true, true},
     {"attention, window", MASKED(2, 200, 200, 2, 1, 8, 8, "window=17, scale=0.3"), 2, true, true},
+    {"attention, soft cap", MASKED(2, 70, 70, 4, 2, 16, 16, "softcap=1.5"), 2, true, true},
+    {"attention, soft cap, all keys", MASKED(1, 67, 130, 2, 1, 32, 32, "causal=false, softcap=0.3"),
+     2, true, true},
+    {"attention, soft cap, window", MASKED(1, 200, 200, 2, 2, 8, 8, "window=17, softcap=50"), 2,
+     true, true},
+    {"attention, slopes", MASKED(2, 70, 70, 6, 3, 16, 16, "alibi=8"), 2, true, true},
+    {"attention, slopes, all keys", MASKED(1, 67, 130, 3, 1, 32, 32, "causal=false, alibi=3"), 2,
+     true, true},
     {"attention, wide window", MASKED(1, 300, 300, 2, 2, 16, 16, "window=130"), 2, true, true},
     {"attention, documents", ATTENTION(2, 75, 4, 2, 32, 32, "%documents"), 4, true, true},
     {"attention, documents of one head", DOCUMENTS(3, 70, 2, 2, 16, "documents", "scale=0.3"), 7,
      true, true},
     {"attention, documents, window", DOCUMENTS(2, 70, 2, 1, 16, "documents", "window=9"), 5, true,
+     true},
+    {"attention, documents, soft cap", DOCUMENTS(2, 75, 2, 1, 16, "documents", "softcap=2"), 4,
+     true, true},
+    {"attention, documents, slopes", DOCUMENTS(2, 75, 4, 1, 16, "documents", "alibi=8"), 4, true,
      true},
     {"attention, documents, many", DOCUMENTS(2, 40, 2, 1, 16, "documents", "window=3"), 60, true,
      true},
@@ -657,6 +674,8 @@ const struct conformance_case conformance_cases[] = {
      true, true},
     {"attention, tiles, latent", ATTENTION(1, 128, 1, 1, 192, 128, "_"), 2, true, true},
     {"attention, tiles, window", MASKED(1, 256, 256, 2, 2, 32, 32, "window=100"), 2, true, true},
+    {"copies of heads, odd", COPIES(2, 5, 6, 3, 7), 0, false, true},
+    {"copies of heads", COPIES(1, 65, 8, 1, 64), 0, false, true},
     {"attention sink, odd", SINK(2, 37, 3, 35), 0, false, true},
     {"attention sink, many heads", SINK(1, 5, 66, 8), 0, false, true, true},
     {"rope", ROPE(2, 9, 3, 16, "_", "theta=10000"), 50, false},

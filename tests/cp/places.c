@@ -6,6 +6,11 @@
  *   hidden   the same, but the signature does not say so
  *   running  the running mean over whole sequences, without positions
  *   table    a parameter with a row for each position is added to it, row by row
+ *
+ * Or, instead, the scores of attention are changed:
+ *
+ *   softcap  they approach a bound
+ *   slopes   they sink with the distance of query and key
  */
 #include <math.h>
 #include <string.h>
@@ -20,8 +25,10 @@ static struct config {
     const char *op;
 } config;
 
-static const struct ct_option options[] = {
-    CT_OPT_CHOICE(struct config, op, "op", "wave", "wave|hidden|running|table", "Which op"), {0}};
+static const struct ct_option options[] = {CT_OPT_CHOICE(struct config, op, "op", "wave",
+                                                         "wave|hidden|running|table|softcap|slopes",
+                                                         "Which op"),
+                                           {0}};
 
 /* ---- wave ---- */
 
@@ -198,14 +205,26 @@ static const struct ct_op_type *chosen(void)
     return NULL;
 }
 
+static void change_scores(struct ct_graph *graph)
+{
+    ct_for_each_op (op, graph)
+        if (op->type == &ct_op_attention) {
+            struct ct_attention *how = (struct ct_attention *)op->attrs;
+
+            how->softcap = strcmp(config.op, "softcap") ? 0 : 0.02;
+            how->alibi = strcmp(config.op, "slopes") ? 0 : 8;
+        }
+}
+
 static int apply(struct ct_graph *graph, struct ct_run *run)
 {
     (void)run;
+    change_scores(graph);
     ct_for_each_op_safe (op, graph) {
         struct ct_builder b = ct_builder_after(graph, op);
         struct ct_value *in[2] = {op->outs ? op->out[0] : NULL}, *y;
 
-        if (op->type != &ct_op_embedding)
+        if (op->type != &ct_op_embedding || !chosen())
             continue;
         if (chosen() == &table_type)
             in[1] = ct_parameter(&b, "places.table", 2, in[0]->shape + 1, CT_INIT_STD(0.02));

@@ -278,6 +278,26 @@ static void check_places(void)
     check_failure(PLACES "hidden -n 2 --set cp.degree=2", 1, "sequences are in another order");
 }
 
+/* A soft cap and slopes by distance, on every method and beside tp. */
+static void check_scores(void)
+{
+    struct result plain = alone("");
+
+    for (int i = 0; i < 2; i++) {
+        const char *with = i ? PLACES "slopes " : PLACES "softcap ";
+        struct result one = alone(with);
+
+        if (!memcmp(&one, &plain, sizeof(one)))
+            fault("makes no difference", with);
+        for (int m = 0; m < 2; m++)
+            compare_run(
+                with_method(ct_arena_printf(&arena, "%s %s" HEADTAIL, with,
+                                            m ? "-n 4 --with tp --set cp.degree=2 --set tp.degree=2"
+                                              : "-n 2 --set cp.degree=2")),
+                &one);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3 || !mkdtemp(folder) || write_inputs())
@@ -289,11 +309,12 @@ int main(int argc, char **argv)
     } else {
         check_cases();
         check_twice();
+        check_scores();
         check_refusal("-n 2 --set cp.degree=2 --set training.seq_len=51", "is not a multiple of");
     }
     if (!strcmp(method, "ulysses"))
-        check_refusal("-n 2 --set cp.degree=2 --set llama.n_kv_heads=1",
-                      "1 key/value heads cannot be divided");
+        check_refusal("-n 2 --set cp.degree=2 --set llama.n_heads=1 --set llama.n_kv_heads=1",
+                      "1 heads cannot be divided");
     if (system(ct_arena_printf(&arena, "rm -rf '%s'", folder)))
         return 2;
     ct_arena_finish(&arena);

@@ -191,10 +191,6 @@ static void wrong_settings_are_refused(void **state)
     check_refusal(5, 4, "allgather", "none",
                   "[training] seq_len = 5 is not a multiple of 2, as [cp] degree = 2 with "
                   "load_balancer = none needs");
-    check_refusal(
-        8, 2, "ulysses", "headtail",
-        "[cp] method = ulysses: 2 key/value heads cannot be divided among cp x tp = 2 x 2 "
-        "ranks; use ring or allgather");
 }
 
 static void wrong_orders_of_chunks_are_refused(void **state)

@@ -420,6 +420,116 @@ static void yarn_frequencies_equal_those_of_transformers(void **state)
              1);
 }
 
+/* PyTorch's numbers in float64 for a batch of three tokens with three heads of queries and one of
+   keys: input k has the values amplitude[k] sin(rate[k] (i + 1)). */
+static const struct {
+    const char *how;
+    double o[18], lse[9], dq[18], dk[6], dv[6];
+} scored[] = {
+    {
+        "softcap=0.5",
+        {0.863209366649, -0.871575772414, 0.863209366649, -0.871575772414, 0.863209366649,
+         -0.871575772414, 0.244724579198, 0.389788238917, 0.609352604013, -0.353849563268,
+         0.635465803899, -0.407105926601, 0.134866587063, -0.00470029834787, 0.00602272014266,
+         0.314475390268, -0.0663221243489, 0.253616673526},
+        {0.498316387541, 0.812781996847, 1.11157266979, 0.496604715748, 0.738152469185,
+         1.05169236377, -0.488497630477, 0.813065219976, 1.09800676536},
+        {0, 0, 0, 0, 0, 0, -0.0030408595832, -0.00269886657926, 0.291840429329, 0.196187982208,
+         -0.00117485905419, -0.000945800393301, 0.641734715691, 0.563515848116, -0.000863621097222,
+         -0.00147009790446, 0.145564796464, 0.353574062724},
+        {0.0587939885004, 0.0133600333496, -0.0291830141545, 0.0461480957966, -0.0724114514664,
+         0.00218543137668},
+        {0.777943044429, -0.514527076885, -0.499712073504, 0.382052512368, -0.119504876473,
+         -0.252156802769},
+    },
+    {
+        "alibi=8",
+        {0.863209366649, -0.871575772414, 0.863209366649, -0.871575772414, 0.863209366649,
+         -0.871575772414, 0.0391996313931, 0.808944502501, 0.686898717166, -0.512000383358,
+         0.843731990375, -0.831852788169, 0.122402782578, 0.0153987469805, 0.0110247691125,
+         0.805155218791, -0.20421692905, 0.384221686497},
+        {1.59628212235, 1.77108562418, 1.02570244109, 1.42049168335, 0.731550378163, 2.11672786808,
+         -1.11340829648, 1.74286265123, 0.915869157864},
+        {0, 0, 0, 0, 0, 0, -0.120639572668, -0.102202488503, 0.768468079058, 0.651024769716,
+         -0.0972339821209, -0.0823739235812, 0.710270809299, 0.635631709914, -0.0776181256172,
+         -0.102214118123, 0.36143595206, 0.66375593996},
+        {0.0759509565985, 0.0900071405239, 0.00377650322805, -0.105804280465, -0.0797274598265,
+         0.0157971399408},
+        {0.919461591477, -0.649055696875, -0.539834534156, 0.72617539511, -0.22090096287,
+         -0.461751065522},
+    },
+};
+
+static void fill(double *x, int n, double rate, double amplitude)
+{
+    for (int i = 0; i < n; i++)
+        x[i] = amplitude * sin(rate * (i + 1));
+}
+
+static void all_near(const double *got, const double *want, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!(fabs(got[i] - want[i]) <= 1e-10))
+            fail_msg("number %d: %.12g is not %.12g", i, got[i], want[i]);
+}
+
+static void changed_scores_are_as_in_pytorch(void **state)
+{
+    static const char q[] = "real[1,3,3,2]", k[] = "real[1,3,1,2]";
+    struct ct_trial m, back;
+    char inputs[160];
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(scored); i++) {
+        snprintf(inputs, sizeof(inputs), "%s %s %s -", q, k, k);
+        create(&m, "attention", scored[i].how, inputs);
+        fill(in(&m, 0), 18, 0.7, 1);
+        fill(in(&m, 1), 6, 1.3, 2);
+        fill(in(&m, 2), 6, 2.1, 1);
+        run(&m);
+        all_near(out(&m, 0), scored[i].o, 18);
+        all_near(out(&m, 1), scored[i].lse, 9);
+        snprintf(inputs, sizeof(inputs), "%s %s %s %s %s statistic[1,3,3]", q, q, k, k, q);
+        create(&back, "attention_grad", scored[i].how, inputs);
+        fill(in(&back, 0), 18, 1.7, 1);
+        for (int n = 0; n < 3; n++)
+            memcpy(in(&back, 1 + n), in(&m, n), sizeof(double) * (n ? 6 : 18));
+        memcpy(in(&back, 4), out(&m, 0), sizeof(double) * 18);
+        memcpy(in(&back, 5), out(&m, 1), sizeof(double) * 9);
+        run(&back);
+        all_near(out(&back, 0), scored[i].dq, 18);
+        all_near(out(&back, 1), scored[i].dk, 6);
+        all_near(out(&back, 2), scored[i].dv, 6);
+        ct_trial_finish(&m);
+        ct_trial_finish(&back);
+    }
+}
+
+/* Number i of six heads is a copy of number i / 3 of two; gradients add up. */
+static void copies_of_heads_follow_their_formula(void **state)
+{
+    struct ct_trial m, back;
+
+    (void)state;
+    create(&m, "copy_heads", "heads=6", "real[2,3,2,5]");
+    run(&m);
+    create(&back, "copy_heads_grad", "groups=2", "real[2,3,6,5]");
+    run(&back);
+    for (int row = 0; row < 6; row++)
+        for (int g = 0; g < 2; g++)
+            for (int i = 0; i < 5; i++) {
+                double sum = 0;
+
+                for (int h = 3 * g; h < 3 * g + 3; h++) {
+                    near(out(&m, 0)[(row * 6 + h) * 5 + i], in(&m, 0)[(row * 2 + g) * 5 + i]);
+                    sum += in(&back, 0)[(row * 6 + h) * 5 + i];
+                }
+                near(out(&back, 0)[(row * 2 + g) * 5 + i], sum);
+            }
+    ct_trial_finish(&m);
+    ct_trial_finish(&back);
+}
+
 /* ---- latent attention ---- */
 
 /* One head: [keys, values] and what is shared. */
@@ -1202,6 +1312,8 @@ int main(void)
         cmocka_unit_test(rope_frequencies_equal_published_values),
         cmocka_unit_test(yarn_frequencies_equal_those_of_transformers),
         cmocka_unit_test(expand_latent_follows_its_formula),
+        cmocka_unit_test(changed_scores_are_as_in_pytorch),
+        cmocka_unit_test(copies_of_heads_follow_their_formula),
         cmocka_unit_test(split_is_undone_by_its_gradient),
         cmocka_unit_test(rms_norm_follows_its_formula),
         cmocka_unit_test(rms_norm_of_a_constant_is_its_weight),

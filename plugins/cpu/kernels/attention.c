@@ -11,8 +11,8 @@
 
 #include "../cpu.h"
 #include "kernels.h"
+#include "scores.h"
 #include "shares.h"
-#include "sight.h"
 #include "tile.h"
 
 struct state {
@@ -34,6 +34,7 @@ struct forward {
     const struct state *state;
     struct attention a;
     struct sight sight;
+    struct change change;
     const struct ct_tensor *q, *k, *v, *o, *lse;
 };
 
@@ -110,6 +111,7 @@ static void query_tile(const struct forward *f, const struct buffers *w, int64_t
         if (how & HIDDEN)
             continue;
         score(&a->key, diagonal, w->k + j * TILE * a->key.width, w->q, w->scores);
+        change_scores(&f->change, &f->sight, b, head, tile, j, how, w->scores);
         mask(&f->sight, b, tile, j, how, w->scores);
         softmax(a, w, diagonal);
         rescale(&a->value, &w->running, w->o);
@@ -176,6 +178,7 @@ int CPU_ISA(cpu_attention_run)(const struct ct_launch *launch)
     int together = tasks_together(&s->shape, f.q, s->parts, tasks, s->threads);
 
     f.sight = sight_of(launch, 0, 3, &f.a, memory + s->sight);
+    f.change = change_of(launch, 0, &f.a);
 #pragma omp parallel num_threads(s->threads)
     {
         struct buffers w;

@@ -10,6 +10,7 @@
 
 #include "attention_bf16.h"
 #include "kernels.h"
+#include "scores.h"
 #include "shares.h"
 
 #define GROUP 4
@@ -36,6 +37,7 @@ struct forward {
     const struct state *state;
     struct attention a;
     struct sight sight;
+    struct change change;
     const struct ct_tensor *q, *k, *v, *o, *lse;
 };
 
@@ -136,6 +138,7 @@ static void query_tile(const struct forward *f, const struct buffers *w, int64_t
             continue;
         cpu_multiply(f->state->unit, rows_at(&a->key, w->k + j * TILE * a->key.width * 2), w->q,
                      tile_extent(&a->key), scores, false);
+        change_scores(&f->change, &f->sight, b, head, tile, j, how, scores);
         mask(&f->sight, b, tile, j, how, scores);
         tiles++;
         if (j == a->key_tiles - 1)
@@ -210,6 +213,7 @@ int CPU_ISA(cpu_attention_bf16_run)(const struct ct_launch *launch)
     int together = tasks_together(&s->shape, f.q, s->parts, tasks, s->threads);
 
     f.sight = sight_of(launch, 0, 3, &f.a, memory + s->sight);
+    f.change = change_of(launch, 0, &f.a);
 #pragma omp parallel num_threads(s->threads)
     {
         struct buffers w;

@@ -12,6 +12,7 @@
 
 #include "attention_bf16.h"
 #include "kernels.h"
+#include "scores.h"
 #include "shares.h"
 
 #define KEYS 4
@@ -45,6 +46,7 @@ struct backward {
     const struct state *state;
     struct attention a;
     struct sight sight;
+    struct change change;
     const struct ct_tensor *grad, *q, *k, *v, *o, *lse;
     const struct ct_tensor *dq, *dk, *dv;
 };
@@ -132,22 +134,26 @@ static void begin_tile(const struct backward *f, const struct buffers *w, const 
 /* ---- a chunk ---- */
 
 /* s and dp of a tile -> p, ds in rows, and ds in pairs of keys. */
-static void weights(const struct attention *a, const struct buffers *w, int64_t i, int64_t j)
+CPU_INLINE void weights_as(bool capped, const struct backward *f, const struct buffers *w,
+                           int64_t i, int64_t j)
 {
+    float per = per_cap(&f->change);
     char *pairs = w->ds_pairs + (j * KEYS + i) * CPU_STEP_BYTES;
 
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
         vf lse = v_load(w->lse + j * TILE + q) * LOG2_E, d = v_load(w->d + j * TILE + q);
         uint16_t *p = w->p + i * TILE * ROW + j * TILE + q,
                  *ds = w->ds + i * TILE * ROW + j * TILE + q;
-        float unit = a->scale * LOG2_E;
+        float unit = f->a.scale * LOG2_E;
 
         for (int64_t k = 0; k < TILE; k += 2, p += 2 * ROW, ds += 2 * ROW) {
-            vf even = v_exp2(v_load(w->s + k * TILE + q) * unit - lse);
-            vf odd = v_exp2(v_load(w->s + (k + 1) * TILE + q) * unit - lse);
+            vf s_even = v_load(w->s + k * TILE + q), s_odd = v_load(w->s + (k + 1) * TILE + q);
+            vf even = v_exp2(s_even * unit - lse), odd = v_exp2(s_odd * unit - lse);
             vf d_even = even * (v_load(w->dp + k * TILE + q) - d);
             vf d_odd = odd * (v_load(w->dp + (k + 1) * TILE + q) - d);
 
+            d_even = capped ? through_change(per, s_even, d_even) : d_even;
+            d_odd = capped ? through_change(per, s_odd, d_odd) : d_odd;
             v_store_bf16(p, even);
             v_store_bf16(p + ROW, odd);
             v_store_bf16(ds, d_even);
@@ -155,6 +161,14 @@ static void weights(const struct attention *a, const struct buffers *w, int64_t 
             store_pairs(pair_at(pairs, k, q), d_even, d_odd);
         }
     }
+}
+
+static void weights(const struct backward *f, const struct buffers *w, int64_t i, int64_t j)
+{
+    if (f->change.cap > 0)
+        weights_as(true, f, w, i, j);
+    else
+        weights_as(false, f, w, i, j);
 }
 
 /* Weights of a hidden tile between visible ones. */
@@ -184,8 +198,9 @@ static void weigh(const struct backward *f, struct buffers *w, const struct task
                  tile_extent(key), w->s, false);
     cpu_multiply(unit, rows_at(value, w->v + keys * value->width), w->g + queries * value->width,
                  tile_extent(value), w->dp, false);
+    change_scores(&f->change, &f->sight, t->b, c->head, c->query + j, c->key + i, how, w->s);
     mask(&f->sight, t->b, c->query + j, c->key + i, how, w->s);
-    weights(&f->a, w, i, j);
+    weights(f, w, i, j);
 }
 
 /* The visible tiles [begin, end) of a row or a column of a chunk. */
@@ -399,6 +414,7 @@ int CPU_ISA(cpu_attention_grad_bf16_run)(const struct ct_launch *launch)
     int together = tasks_together(&s->shape, f.q, 1, tasks, s->threads);
 
     f.sight = sight_of(launch, 1, 6, &f.a, (char *)launch->workspace + s->sight);
+    f.change = change_of(launch, 1, &f.a);
 #pragma omp parallel num_threads(s->threads)
     {
         struct buffers w;

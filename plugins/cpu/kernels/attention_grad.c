@@ -13,8 +13,8 @@
 
 #include "../cpu.h"
 #include "kernels.h"
+#include "scores.h"
 #include "shares.h"
-#include "sight.h"
 #include "tile.h"
 
 struct state {
@@ -38,6 +38,7 @@ struct backward {
     const struct state *state;
     struct attention a;
     struct sight sight;
+    struct change change;
     const struct ct_tensor *grad, *q, *k, *v, *o, *lse;
     const struct ct_tensor *dq, *dk, *dv;
 };
@@ -125,19 +126,33 @@ static void begin_queries(const struct backward *f, const struct buffers *w, int
 }
 
 /* p: scores -> weights; ds: do v^T -> gradients of the scores */
-static void weights(const struct attention *a, const struct buffers *w, bool diagonal)
+CPU_INLINE void weights_as(bool capped, const struct backward *f, const struct buffers *w,
+                           bool diagonal)
 {
+    const struct attention *a = &f->a;
+    float per = per_cap(&f->change);
+
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
         int64_t keys = keys_of(diagonal, q);
         vf lse = v_load(w->lse + q), d = v_load(w->d + q);
         float *p = w->p + q, *ds = w->ds + q;
 
         for (int64_t k = 0; k < keys; k++, p += TILE, ds += TILE) {
-            vf weight = v_exp2((v_load(p) * a->scale - lse) * LOG2_E);
+            vf score = v_load(p), weight = v_exp2((score * a->scale - lse) * LOG2_E);
+            vf slope = weight * (v_load(ds) - d);
+
             v_store(p, weight);
-            v_store(ds, weight * (v_load(ds) - d));
+            v_store(ds, capped ? through_change(per, score, slope) : slope);
         }
     }
+}
+
+static void weights(const struct backward *f, const struct buffers *w, bool diagonal)
+{
+    if (f->change.cap > 0)
+        weights_as(true, f, w, diagonal);
+    else
+        weights_as(false, f, w, diagonal);
 }
 
 /* out[key][..] += sum over queries of weights[key][query] rows[query][..] */
@@ -165,7 +180,7 @@ static void scatter(const struct head *h, bool diagonal, const float *weights, c
 }
 
 static void key_tile(const struct backward *f, const struct buffers *w, const struct task *t,
-                     int64_t tile, int64_t j)
+                     int64_t head, int64_t tile, int64_t j)
 {
     const struct attention *a = &f->a;
     unsigned how = sight_between(&f->sight, t->b, tile, j);
@@ -176,8 +191,9 @@ static void key_tile(const struct backward *f, const struct buffers *w, const st
         return;
     score(&a->key, diagonal, w->k + key, w->q_columns, w->p);
     score(&a->value, diagonal, w->v + value, w->o_columns, w->ds);
+    change_scores(&f->change, &f->sight, t->b, head, tile, j, how, w->p);
     mask(&f->sight, t->b, tile, j, how, w->p);
-    weights(a, w, diagonal);
+    weights(f, w, diagonal);
     if (t->keys) {
         scatter(&a->value, diagonal, w->p, w->o, w->dv + value);
         scatter(&a->key, diagonal, w->ds, w->q, w->dk + key);
@@ -247,7 +263,7 @@ static void run_task(const struct backward *f, const struct buffers *w, const st
                 continue;
             begin_queries(f, w, t->b, head, tile);
             for (int64_t j = t->begin; j < t->end; j++)
-                key_tile(f, w, t, tile, j);
+                key_tile(f, w, t, head, tile, j);
             if (t->queries)
                 unpack(f->dq, &a->key, t->b, head, tile, w->dq, w->scale);
         }
@@ -294,6 +310,7 @@ int CPU_ISA(cpu_attention_grad_run)(const struct ct_launch *launch)
     int together = tasks_together(&s->shape, f.q, 1, tasks, s->threads);
 
     f.sight = sight_of(launch, 1, 6, &f.a, (char *)launch->workspace + s->sight);
+    f.change = change_of(launch, 1, &f.a);
 #pragma omp parallel num_threads(s->threads)
     {
         struct buffers w;

@@ -33,6 +33,8 @@
     R(split_grad, CPU_STRIDED, isa)                                                                \
     R(expand_latent, CPU_STRIDED, isa)                                                             \
     R(expand_latent_grad, CPU_STRIDED, isa)                                                        \
+    R(copy_heads, 0, isa)                                                                          \
+    R(copy_heads_grad, 0, isa)                                                                     \
     R(swiglu, CPU_STRIDED, isa)                                                                    \
     R(swiglu_grad, CPU_STRIDED, isa)                                                               \
     R(embedding, CPU_STRIDED, isa)                                                                 \

@@ -170,6 +170,14 @@ struct gpu_latent {
     int32_t heads, keys, values, columns; /* columns: keys, values and what is shared */
 };
 
+/* Heads [rows][heads][size] that are copies of [rows][groups][size]. Both are shards of a whole in
+   which each group has `share` copies; count: elements that are written. */
+struct gpu_copy_heads {
+    void *to;
+    const void *from;
+    int64_t count, heads, groups, size, first, first_group, share;
+};
+
 /* ---- embedding ---- */
 
 #define GPU_EMBEDDING_VECTOR 8  /* columns of a thread */
@@ -452,6 +460,8 @@ struct gpu_attention {
     int32_t causal;
     int32_t out_kind[3];
     float scale;
+    float softcap, alibi; /* 0: none */
+    int32_t first_head, all_heads;
     const int32_t *wanted; /* NULL: always; else only if it is not 0 */
 };
 

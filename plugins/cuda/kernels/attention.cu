@@ -55,6 +55,31 @@ DEVICE float dot(const gpu_head &h, const float *x, const float *y)
     return sum;
 }
 
+/* As ct_alibi_slope says. */
+DEVICE float slope_of(const gpu_attention &a, int64_t head)
+{
+    int64_t power = 1;
+
+    head += a.first_head;
+    while (2 * power <= a.all_heads)
+        power *= 2;
+    return head < power ? exp2f(-a.alibi * (float)(head + 1) / (float)power)
+                        : exp2f(-a.alibi * (float)(2 * (head - power) + 1) / (float)(2 * power));
+}
+
+/* A scaled score, of a query that is this far behind the key. */
+DEVICE float changed(const gpu_attention &a, int64_t head, float score, int64_t behind)
+{
+    if (a.softcap > 0)
+        return a.softcap * tanhf(score / a.softcap);
+    return a.alibi > 0 ? score - slope_of(a, head) * fabsf((float)behind) : score;
+}
+
+DEVICE int64_t behind(const row_ids *q, int i, const row_ids *k, int j)
+{
+    return (int64_t)q->position[i] - k->position[j];
+}
+
 /* The eight threads of a row, together. */
 DEVICE float row_sum(float x)
 {
@@ -141,7 +166,10 @@ template <typename T> DEVICE void attention(const gpu_attention &a)
             int key = own_share() + i * SHARE;
 
             s[i] = sees(a, &q_ids, own_row(), &k_ids, key)
-                       ? a.scale * dot(a.key, q + own_row() * a.key.padded, k + key * a.key.padded)
+                       ? changed(a, head,
+                                 a.scale * dot(a.key, q + own_row() * a.key.padded,
+                                               k + key * a.key.padded),
+                                 behind(&q_ids, own_row(), &k_ids, key))
                        : -INFINITY;
             above = fmaxf(above, s[i]);
         }
@@ -202,15 +230,18 @@ struct pair {
     float p, ds;
 };
 
-DEVICE pair pair_of(const gpu_attention &a, bool seen, const float *q, const float *k,
-                    const float *d_o, const float *v, float lse, float delta)
+DEVICE pair pair_of(const gpu_attention &a, int64_t head, bool seen, int64_t behind, const float *q,
+                    const float *k, const float *d_o, const float *v, float lse, float delta)
 {
     pair x = {0.0f, 0.0f};
+    float score, slope;
 
     if (!seen)
         return x;
-    x.p = expf(a.scale * dot(a.key, q, k) - lse);
-    x.ds = x.p * (dot(a.value, d_o, v) - delta) * a.scale;
+    score = changed(a, head, a.scale * dot(a.key, q, k), behind);
+    slope = a.softcap > 0 ? 1.0f - score / a.softcap * (score / a.softcap) : 1.0f;
+    x.p = expf(score - lse);
+    x.ds = x.p * (dot(a.value, d_o, v) - delta) * a.scale * slope;
     return x;
 }
 
@@ -253,9 +284,9 @@ template <typename T> DEVICE void attention_dq(const gpu_attention &a)
         __syncthreads();
         for (int key = own_share(); key < TILE; key += SHARE)
             weights[own_row() * TILE + key] =
-                pair_of(a, sees(a, &q_ids, own_row(), &k_ids, key), q + key_row,
-                        k + key * a.key.padded, d_o + value_row, v + key * a.value.padded,
-                        lse[own_row()], delta[own_row()])
+                pair_of(a, head, sees(a, &q_ids, own_row(), &k_ids, key),
+                        behind(&q_ids, own_row(), &k_ids, key), q + key_row, k + key * a.key.padded,
+                        d_o + value_row, v + key * a.value.padded, lse[own_row()], delta[own_row()])
                     .ds;
         __syncwarp();
         gather(a.key, weights, k, acc);
@@ -296,8 +327,9 @@ template <typename T> DEVICE void attention_dkv(const gpu_attention &a)
         for (int query = own_share(); query < TILE; query += SHARE) {
             bool seen =
                 from + query < a.queries.tokens && sees(a, &q_ids, query, &k_ids, own_row());
-            pair x = pair_of(a, seen, q + query * a.key.padded, k + key_row,
-                             d_o + query * a.value.padded, v + value_row, lse[query], delta[query]);
+            pair x = pair_of(a, head, seen, behind(&q_ids, query, &k_ids, own_row()),
+                             q + query * a.key.padded, k + key_row, d_o + query * a.value.padded,
+                             v + value_row, lse[query], delta[query]);
 
             p[own_row() * TILE + query] = x.p;
             ds[own_row() * TILE + query] = x.ds;

@@ -41,6 +41,8 @@
     X(attention_grad)                                                                              \
     X(attention_sink)                                                                              \
     X(attention_sink_grad)                                                                         \
+    X(copy_heads)                                                                                  \
+    X(copy_heads_grad)                                                                             \
     X(mul)                                                                                         \
     X(scale)                                                                                       \
     X(scale_rows)                                                                                  \
@@ -258,8 +260,15 @@ struct ct_attention {
                        that it holds */
     int64_t known;  /* for transforms: positions follow from ct_launch_position; keys are the block
                        of the rank known - 1 places before this one. 0: positions may be any */
+    double softcap; /* c: scaled scores s become c tanh(s / c), before keys are masked; 0: they stay
+                       (Gemma Team 2024) */
+    double alibi;   /* scaled scores are less ct_alibi_slope times the distance of query and key; 0:
+                       they stay. Not with softcap. 8: Press et al. 2022 */
 };
 CT_API extern const struct ct_option ct_attention_attrs[];
+/* The slope of a head: 2^(-alibi (head + 1) / heads) where `heads` is a power of two. Else those of
+   the next smaller power of two, and then every second one of those of twice that. */
+CT_API double ct_alibi_slope(double alibi, int64_t heads, int64_t head);
 /* Which of a rank's keys its queries see, as far as that is known before a step runs. Documents and
    the window are ignored. */
 enum ct_seen {
@@ -291,6 +300,23 @@ CT_API struct ct_value *ct_attention_with_sink(struct ct_builder *b, const char 
    attention_grad takes as `o`. It is the output of the attention_sink that takes the op's output 0,
    if there is one, else output 0. CT_EINVAL: an attention_sink and others take output 0. */
 CT_API int ct_attention_result(const struct ct_op *attention, struct ct_value **result);
+
+struct ct_copy_heads {
+    int64_t heads;
+    ct_axes axes;
+};
+struct ct_copy_heads_grad {
+    int64_t groups;
+};
+/* Copies of heads: x[.., g, d] -> [.., heads, d], of which number i is head i g / heads of x. g
+   divides `heads`. The ranks along `axes` get equal shares of the copies. */
+CT_API struct ct_value *ct_copy_heads(struct ct_builder *b, const char *name, struct ct_value *x,
+                                      int64_t heads, ct_axes axes);
+/* For transforms that split the heads of an attention over so many shards, which divide those of q:
+   k and v get as many copies of each head as it takes to divide these, too (NAME.copies), which the
+   ranks along `axes` share. */
+CT_API int ct_share_heads(struct ct_graph *graph, struct ct_op *attention, int64_t shards,
+                          ct_axes axes, const char *why);
 
 /* x * y, elementwise */
 CT_API struct ct_value *ct_mul(struct ct_builder *b, const char *name, struct ct_value *x,
