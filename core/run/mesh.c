@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/recipe.h>
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
 
@@ -178,6 +179,27 @@ static int64_t divisor_below(int64_t n, int64_t most)
             best = i;
     }
     return best;
+}
+
+int ct_run_fit_batch(struct ct_run *run)
+{
+    const struct ct_training_config *t = &ct_config.training;
+    int64_t dp = ct_mesh_degree(&run->mesh, run->batch_axes), each = t->global_batch_size / dp;
+    const struct ct_order_ops *ops;
+    int64_t unit;
+    char value[32];
+    int rc = ct_run_find_order(&ops);
+
+    if (rc < 0 || !ct_recipe_given(run->recipe, "training", "global_batch_size"))
+        return rc;
+    unit = ops && ops->microbatch_size() ? ops->microbatch_size() : 1;
+    if (t->global_batch_size % (dp * unit) || each % t->local_batch_size == 0 ||
+        t->local_batch_size % unit)
+        return 0;
+    snprintf(value, sizeof(value), "%lld",
+             (long long)(unit * divisor_below(each / unit, t->local_batch_size / unit)));
+    return ct_recipe_give(run->recipe, "training", "local_batch_size", value,
+                          "what divides global_batch_size among the ranks");
 }
 
 /* Name the numbers next to those of the recipe that fit. */

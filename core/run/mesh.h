@@ -11,6 +11,11 @@ int ct_run_make_mesh(struct ct_run *run);
 /* The offer that orders a step. *ops NULL: it runs microbatch by microbatch. */
 int ct_run_find_order(const struct ct_order_ops **ops);
 
+/* Where a plugin gave global_batch_size (ct_recipe_give), as that of a checkpoint, and it is no
+   multiple of local_batch_size on this mesh, give local_batch_size the next smaller number that
+   fits. If none does, nothing is given, and ct_run_batch_sizes refuses. */
+int ct_run_fit_batch(struct ct_run *run);
+
 /* Sequences of one data-parallel rank in a microbatch. */
 int ct_run_microbatch_size(int64_t *size);
 

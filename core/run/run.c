@@ -596,6 +596,8 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
         rc = find_offers(run, !options->logits);
     if (rc == 0 && !options->logits)
         rc = ct_run_make_mesh(run);
+    if (rc == 0 && !options->logits)
+        rc = ct_run_fit_batch(run);
     if (rc == 0)
         rc = run->model_ops->create(run, &run->model);
     if (rc == 0 && options->depth == CT_RUN_READY && run->tokenizer && run->tokenizer->open)

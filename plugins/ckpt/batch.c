@@ -64,6 +64,11 @@ void ckpt_tell_batch(const struct ckpt *c, const struct ct_run *run)
         ct_info("changed since the checkpoint: [training] global_batch_size = %lld, now %lld: "
                 "steps have another number of sequences from now on",
                 before, now);
+    else if (ct_recipe_given(run->recipe, "training", "local_batch_size"))
+        ct_info("[training] local_batch_size = %lld, so that %lld data-parallel ranks share the "
+                "%lld sequences of a step, as before",
+                (long long)ct_config.training.local_batch_size,
+                (long long)ct_mesh_degree(&run->mesh, run->batch_axes), now);
     else if (ct_recipe_given(run->recipe, "training", "global_batch_size") && now != own)
         ct_info("[training] global_batch_size = %lld, as before: local_batch_size x data-parallel "
                 "degree would be %lld",

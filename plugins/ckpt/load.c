@@ -61,16 +61,23 @@ static const char *effect_of(const char *section, const char *key)
     return NULL;
 }
 
+/* A checkpoint, and the run that goes on from it. */
+struct resumed {
+    const struct ckpt *c;
+    const struct ct_run *run;
+};
+
 static void tell_change(const char *section, const char *key, const char *before, const char *now,
                         void *context)
 {
-    const struct ckpt *c = context;
+    const struct resumed *r = context;
     const char *effect = effect_of(section, key);
 
     if (!strcmp(section, "job") || !strcmp(section, "metrics") || !strcmp(section, "ckpt"))
         return;
-    if (c->batch && !strcmp(key, "global_batch_size")) /* ckpt_tell_batch tells the true ones */
-        return;
+    if (r->c->batch &&
+        (!strcmp(key, "global_batch_size") || ct_recipe_given(r->run->recipe, section, key)))
+        return; /* ckpt_tell_batch tells the true ones */
     ct_info("changed since the checkpoint: [%s] %s = %s, now %s%s%s", section, key, before, now,
             effect ? ": " : "", effect ? effect : "");
 }
@@ -102,11 +109,12 @@ static void tell_data(const struct ckpt *c, const struct ct_run *run, int which)
 
 void ckpt_tell_changes(const struct ckpt *c, struct ct_run *run)
 {
+    struct resumed resumed = {c, run};
     const char *now;
 
     if (c->recipe && (ckpt_recipe_text(c->arena, run, &now) < 0 ||
                       ct_recipe_differences("the recipe of the checkpoint", c->recipe, now,
-                                            tell_change, (void *)(uintptr_t)c) < 0))
+                                            tell_change, &resumed) < 0))
         ct_warn("%s", ct_error_message());
     ckpt_tell_batch(c, run);
     for (int i = 0; i < CKPT_DATA; i++)

@@ -55,8 +55,10 @@ wait $run || status=$?
 step=$(sed -n 's/.*interrupted by signal 2 after step //p' "$work/log")
 [[ -d $work/run/checkpoint/step-$step ]] || fail "no checkpoint of step $step: $(cat "$work/log")"
 
-"$ctitan" train "$work/recipe.ini" -n 2 --set training.local_batch_size=4 --set training.steps=$((step + 2)) > "$work/log" 2>&1 || fail "$(cat "$work/log")"
+"$ctitan" train "$work/recipe.ini" -n 2 --set training.steps=$((step + 2)) > "$work/log" 2>&1 || fail "$(cat "$work/log")"
 grep -q "loaded .*/step-$step" "$work/log" || fail "$(cat "$work/log")"
+grep -q "local_batch_size = 4, so that 2 data-parallel ranks share the 8 sequences of a step" "$work/log" || fail "$(cat "$work/log")"
+! grep -q "changed since the checkpoint.*batch" "$work/log" || fail "$(cat "$work/log")"
 
 generate "$work/run" --tokens 8 --logits "$work/before" > "$work/wrote"
 grep -q "checkpoint/step-$((step + 2))" "$work/said" || fail "$(cat "$work/said")"
