@@ -1,8 +1,10 @@
+#include <errno.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <ctitan/clock.h>
@@ -13,6 +15,8 @@
 #include <ctitan/lib/plugin.h>
 
 #include "cli.h"
+
+#define MOST_SECONDS 60 /* that loading a plugin takes */
 
 #define LOOK 0.3 /* seconds, at the load of the machine */
 
@@ -229,12 +233,36 @@ static int load(const char *name, const struct ct_plugin **plugin)
     return rc;
 }
 
-static bool offers_device(const struct ct_plugin *plugin)
+/* Load it in a process of its own, which a fault in the plugin's or its libraries' code may end.
+   The failure's message is recorded. */
+static int try_to_load(struct ct_arena *arena, const char *name)
 {
-    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
-        if (o->kind == CT_DEVICE)
-            return true;
-    return false;
+    char *words = ct_arena_alloc(arena, 1024);
+    const struct ct_plugin *plugin;
+    int ends[2], status = 0;
+    ssize_t n;
+    pid_t child;
+
+    if (pipe(ends) < 0)
+        return ct_fail(CT_EIO, "%s", strerror(errno));
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        alarm(MOST_SECONDS);
+        if (load(name, &plugin) == 0)
+            _exit(0);
+        n = write(ends[1], ct_error_message(), strlen(ct_error_message()));
+        _exit(n < 0 ? 2 : 1);
+    }
+    close(ends[1]);
+    n = child < 0 ? -1 : read(ends[0], words, 1023);
+    close(ends[0]);
+    if (child < 0 || waitpid(child, &status, 0) < 0)
+        return ct_fail(CT_EIO, "%s", strerror(errno));
+    if (WIFSIGNALED(status))
+        return ct_fail(CT_EABI, "loading it ends the process by signal %d (%s)", WTERMSIG(status),
+                       strsignal(WTERMSIG(status)));
+    return status ? ct_fail(CT_EABI, "%.*s", n > 0 ? (int)n : 0, words) : 0;
 }
 
 static int check_plugins(struct ct_arena *arena)
@@ -245,9 +273,14 @@ static int check_plugins(struct ct_arena *arena)
 
     printf("\nplugins\n");
     for (size_t i = 0; i < count; i++) {
-        int rc = load(names[i], &plugin);
+        int rc = ct_plugin_describe(names[i], &plugin);
+        bool device = rc == 0 && ct_plugin_has(plugin, "device:*");
 
-        if (rc == 0 && offers_device(plugin))
+        if (rc == 0)
+            rc = try_to_load(arena, names[i]);
+        if (rc == 0 && device)
+            rc = load(names[i], &plugin);
+        if (rc == 0 && device)
             rc = ct_plugin_register(plugin);
         printf("  %-12s %s\n", names[i], rc < 0 ? ct_error_message() : "loads");
         broken += rc < 0;
@@ -270,7 +303,7 @@ static int look(struct ct_arena *arena)
     if (!ct_offer_at(CT_DEVICE, 0))
         printf("  none: no plugin that can be loaded has a device\n");
     if (broken)
-        return ct_fail(CT_EABI, "%d plugins cannot be loaded", broken);
+        return ct_fail(CT_EABI, "%d plugin%s cannot be loaded", broken, broken > 1 ? "s" : "");
     return 0;
 }
 

@@ -159,7 +159,7 @@ static size_t schedule_names(struct ct_arena *arena, const char ***names)
     size_t count = ct_plugin_names(arena, &plugins), schedules = 0, room = 0;
 
     for (size_t i = 0; i < count; i++) {
-        if (ct_plugin_find(plugins[i], &plugin) < 0)
+        if (ct_plugin_describe(plugins[i], &plugin) < 0)
             continue;
         for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++) {
             if (o->kind != CT_SCHEDULE)
@@ -195,14 +195,15 @@ static int find_schedule(const char *name, const struct ct_schedule_ops **ops)
 {
     struct ct_arena arena = {0};
     const struct ct_plugin *plugin = NULL;
-    const char **plugins;
+    const char **plugins, *what = ct_arena_printf(&arena, "schedule:%s", name);
     size_t count;
     int rc;
 
     *ops = ct_plugin_find(name, &plugin) == 0 ? offered(plugin, name) : NULL;
     count = *ops ? 0 : ct_plugin_names(&arena, &plugins);
     for (size_t i = 0; i < count && !*ops; i++)
-        if (ct_plugin_find(plugins[i], &plugin) == 0)
+        if (ct_plugin_describe(plugins[i], &plugin) == 0 && ct_plugin_has(plugin, what) &&
+            ct_plugin_find(plugins[i], &plugin) == 0)
             *ops = offered(plugin, name);
     ct_arena_finish(&arena);
     if (!*ops)

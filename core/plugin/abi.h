@@ -19,4 +19,8 @@ int ct_abi_widen(struct ct_arena *arena, const void *given, size_t least, size_t
 int ct_abi_widen_array(struct ct_arena *arena, const void *given, size_t least, size_t size,
                        const void **widened);
 
+/* Whether the linker can map the file. CT_EABI: it is truncated. 0 also where the linker has words
+   for what is wrong. */
+int ct_plugin_is_whole(const char *path);
+
 #endif

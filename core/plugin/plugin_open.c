@@ -169,9 +169,12 @@ static int take(const struct ct_plugin *exported, const char *path, const struct
 int ct_plugin_open(const char *path, const struct ct_plugin **plugin)
 {
     const struct ct_plugin *exported;
-    void *handle = load(path);
-    int rc;
+    void *handle;
+    int rc = ct_plugin_is_whole(path);
 
+    if (rc < 0)
+        return ct_context(rc, "plugin %s", path);
+    handle = load(path);
     if (!handle) {
         rc = explain(path);
         return strncmp(ct_error_message(), path, strlen(path)) == 0

@@ -1,6 +1,9 @@
 /*
  * Rendezvous of ranks: rank 0 listens on an abstract socket named after the job and passes its
  * memfd to all others. The name vanishes with the process, so a killed job leaves nothing behind.
+ *
+ * Any process of the user may connect. One that does not say a hello of this job, or nothing, is
+ * dropped, and nobody waits for it.
  */
 #include <errno.h>
 #include <poll.h>
@@ -15,11 +18,24 @@
 
 #include "local.h"
 
-#define GRACE 1.0 /* seconds for late ranks to learn of a failure */
+#define GRACE 1.0  /* seconds for late ranks to learn of a failure, and for a hello */
+#define WAITING 64 /* that have connected and said nothing yet; the oldest one makes room */
+#define HELLO 0x316f6c6c6568c7c7
 
 struct hello {
+    uint64_t magic, job; /* HELLO; a hash of its name */
     int32_t rank, world, pid;
 };
+
+/* FNV-1a */
+static uint64_t hash_job(const char *job)
+{
+    uint64_t hash = 14695981039346656037u;
+
+    while (*job)
+        hash = (hash ^ (unsigned char)*job++) * 1099511628211u;
+    return hash;
+}
 
 struct answer {
     int32_t code;
@@ -132,8 +148,12 @@ static int judge(const struct comm *comm, const struct hello *h, const struct uc
 /* Rank 0's guests. All that came are answered once every rank has come or something is wrong. */
 struct guests {
     int *sockets, count;
+    uint64_t job;
     double deadline;
     struct answer answer;
+    struct pollfd waiting[1 + WAITING]; /* the listener; who has said nothing, by age */
+    double until[1 + WAITING];
+    int waiting_count;
 };
 
 static void refuse(struct guests *guests, int code)
@@ -144,8 +164,8 @@ static void refuse(struct guests *guests, int code)
     snprintf(guests->answer.text, sizeof(guests->answer.text), "%s", ct_error_message());
 }
 
-/* Drop processes of other jobs. After a wrong rank, all ranks that connect soon are refused too,
-   with the reason. */
+/* Drop processes that are no ranks of this job. After a wrong rank, all ranks that connect soon are
+   refused too, with the reason. */
 static void admit(struct comm *comm, struct guests *guests, int s)
 {
     double soon = ct_now() + GRACE;
@@ -153,8 +173,8 @@ static void admit(struct comm *comm, struct guests *guests, int s)
     struct hello h;
     int rc;
 
-    if (check_peer(s, &peer) < 0 || wait_for(s, soon) != 1 ||
-        recv(s, &h, sizeof(h), 0) != sizeof(h)) {
+    if (check_peer(s, &peer) < 0 || recv(s, &h, sizeof(h), MSG_DONTWAIT) != sizeof(h) ||
+        h.magic != HELLO || h.job != guests->job) {
         close(s);
         return;
     }
@@ -186,24 +206,73 @@ static int missing_ranks(const struct comm *comm, const char *job)
                    used >= sizeof(list) - 16 ? ", .." : "", job);
 }
 
+/* The socket at a place of the list is not waited for any more. */
+static int leave(struct guests *guests, int at)
+{
+    int s = guests->waiting[at].fd;
+
+    guests->waiting_count--;
+    for (int i = at; i <= guests->waiting_count; i++) {
+        guests->waiting[i] = guests->waiting[i + 1];
+        guests->until[i] = guests->until[i + 1];
+    }
+    return s;
+}
+
+static void welcome(struct guests *guests)
+{
+    int s = accept4(guests->waiting[0].fd, NULL, NULL, SOCK_CLOEXEC);
+
+    if (s < 0)
+        return;
+    if (guests->waiting_count == WAITING)
+        close(leave(guests, 1));
+    guests->waiting_count++;
+    guests->waiting[guests->waiting_count] = (struct pollfd){.fd = s, .events = POLLIN};
+    guests->until[guests->waiting_count] = ct_now() + GRACE;
+}
+
+/* Who has said something is admitted, who said nothing for too long is dropped. */
+static void listen_to(struct comm *comm, struct guests *guests)
+{
+    for (int i = guests->waiting_count; i > 0; i--) {
+        if (guests->waiting[i].revents && guests->count < comm->base.world - 1)
+            admit(comm, guests, leave(guests, i));
+        else if (ct_now() > guests->until[i])
+            close(leave(guests, i));
+    }
+    if (guests->waiting[0].revents)
+        welcome(guests);
+}
+
 static void await(struct comm *comm, const char *job, struct guests *guests, int listener)
 {
+    guests->waiting[0] = (struct pollfd){.fd = listener, .events = POLLIN};
     while (guests->count < comm->base.world - 1) {
-        int s, rc = wait_for(listener, guests->deadline);
+        double left = guests->deadline - ct_now(), most = guests->waiting_count ? GRACE : 1000;
+        int rc;
 
-        if (rc <= 0) {
-            refuse(guests, rc < 0 ? rc : missing_ranks(comm, job));
-            return;
+        if (left <= 0) {
+            refuse(guests, missing_ranks(comm, job));
+            break;
         }
-        s = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-        if (s >= 0)
-            admit(comm, guests, s);
+        rc = poll(guests->waiting, (nfds_t)guests->waiting_count + 1,
+                  (int)((left < most ? left : most) * 1e3) + 1);
+        if (rc < 0 && errno != EINTR) {
+            refuse(guests, ct_fail(CT_EIO, "rendezvous: %s", strerror(errno)));
+            break;
+        }
+        if (rc >= 0)
+            listen_to(comm, guests);
     }
+    while (guests->waiting_count)
+        close(leave(guests, 1));
 }
 
 static int serve(struct comm *comm, const char *job, int listener)
 {
-    struct guests guests = {.deadline = local_deadline(comm),
+    struct guests guests = {.job = hash_job(job),
+                            .deadline = local_deadline(comm),
                             .sockets = calloc((size_t)comm->base.world, sizeof(int))};
 
     if (!guests.sockets)
@@ -260,9 +329,13 @@ static int connect_to_host(struct comm *comm, const char *job, int s,
     return 0;
 }
 
-static int ask(struct comm *comm, int s)
+static int ask(struct comm *comm, const char *job, int s)
 {
-    struct hello h = {.rank = comm->base.rank, .world = comm->base.world, .pid = getpid()};
+    struct hello h = {.magic = HELLO,
+                      .job = hash_job(job),
+                      .rank = comm->base.rank,
+                      .world = comm->base.world,
+                      .pid = getpid()};
     struct ucred peer;
     double deadline = local_deadline(comm) + 2 * GRACE;
     int rc = check_peer(s, &peer);
@@ -289,7 +362,7 @@ static int join(struct comm *comm, const char *job, const struct sockaddr_un *ad
         return ct_fail(CT_EIO, "rendezvous socket: %s", strerror(errno));
     rc = connect_to_host(comm, job, s, address, length);
     if (rc == 0)
-        rc = ask(comm, s);
+        rc = ask(comm, job, s);
     close(s);
     return rc < 0 ? rc : local_segment_map(comm, rc);
 }

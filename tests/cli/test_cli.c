@@ -996,10 +996,15 @@ static void doctor_measures_the_machine(void **state)
     assert_int_equal(setenv("CTITAN_SYSTEM_ROOT", ct_arena_printf(&arena, "%s/host", folder), 1),
                      0);
     assert_int_equal(setenv("OMP_NUM_THREADS", "1", 1), 0);
+    assert_int_equal(setenv("CTITAN_PLUGIN_PATH", loud_plugins, 1), 0); /* one of them crashes */
     r = run("doctor");
+    assert_int_equal(unsetenv("CTITAN_PLUGIN_PATH"), 0);
     assert_int_equal(unsetenv("OMP_NUM_THREADS"), 0);
     assert_int_equal(unsetenv("CTITAN_SYSTEM_ROOT"), 0);
-    assert_int_equal(r.status, 0);
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, "1 plugin cannot be loaded");
+    assert_has(r.out,
+               "falls_early  loading it ends the process by signal 11 (Segmentation fault)\n");
     assert_has(r.out, "nodes       0: 4 threads, 1: 2 threads without memory\n");
     assert_has(r.out, "placement   a rank's threads node by node");
     assert_has(r.out, ", 1 thread, ");
@@ -1084,6 +1089,16 @@ static void only_plugins_that_have_a_verb_are_loaded_for_it(void **state)
     assert_int_equal(fclose(out), 0);
     setenv("CTITAN_PLUGIN_PATH",
            ct_arena_printf(&arena, "%s:%s:%s", broken, loud_plugins, verb_plugins), 1);
+    assert_int_equal(
+        system(ct_arena_printf(&arena, "head -c 1024 %s/loud.so >%s/cut.so", loud_plugins, broken)),
+        0);
+    r = run("schedule 9f9b --ranks 2 --microbatches 4");
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, "no schedule 9f9b");
+    assert_null(strstr(r.err, "loud is loaded"));
+    r = run("plan %R --with cut");
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, "/cut.so: a truncated file: it has 1024 of ");
     r = run("shout");
     assert_int_equal(r.status, 0);
     assert_string_equal(r.out, "here\n");

@@ -12,10 +12,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -111,6 +114,28 @@ static int works(struct fixture *f)
     return bad ? bad : check_groups(f);
 }
 
+#define STRANGERS 80
+
+/* Processes of the same user that come to rank 0 before this rank: some say a rank's three numbers,
+   some nothing, and stay. */
+static void send_strangers(const char *job)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int n = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "ctitan/%u/%s",
+                     (unsigned)geteuid(), job);
+    socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+
+    for (int i = 0; i < STRANGERS; i++) {
+        int32_t words[] = {1, 9, getpid()};
+        int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+        while (connect(s, (const struct sockaddr *)&address, length) < 0)
+            usleep(1000);
+        if (i % 8 == 0)
+            send(s, words, sizeof(words), MSG_NOSIGNAL);
+    }
+}
+
 static int run_rank(char **argv)
 {
     struct ct_comm_request request = {.rank = atoi(argv[0]),
@@ -123,6 +148,8 @@ static int run_rank(char **argv)
     bool absent = !strcmp(argv[3], "absent"), wrong = !strcmp(argv[3], "world");
     int rc;
 
+    if (!strcmp(argv[3], "strangers") && request.rank == request.world - 1)
+        send_strangers(argv[2]);
     if (absent && request.rank == request.world - 1)
         return 0;
     if (wrong && request.rank == request.world - 1)
@@ -133,7 +160,9 @@ static int run_rank(char **argv)
         printf("%s\n", ct_error_message());
         return 0;
     }
-    rc = !strcmp(argv[3], "works") ? works(&f) : misbehave(&f, argv[3]);
+    rc = !strcmp(argv[3], "works")       ? works(&f)
+         : !strcmp(argv[3], "strangers") ? reserve(&f, ARENA)
+                                         : misbehave(&f, argv[3]);
     f.ops->close(f.comm);
     return rc != 0;
 }
@@ -241,6 +270,17 @@ static void test_works(int world, char **settings)
     snprintf(name, sizeof(name), "%d ranks%s%s", world, *settings ? ", " : "",
              *settings ? *settings : "");
     verdict(ok, name, "");
+}
+
+/* With as many that say nothing, each of them must not take a second. */
+static void test_strangers(void)
+{
+    struct child children[3];
+    bool ok = run_ranks(children, 3, "strangers", "20", NULL, 20, -1) >= 0;
+
+    for (int i = 0; i < 3; i++)
+        ok &= children[i].status == 0;
+    verdict(ok, "strangers at the rendezvous", "");
 }
 
 struct failure {
@@ -428,12 +468,14 @@ int main(int argc, char **argv)
                             "all_reduce 51 of group 'world': no answer within 1 s from rank 3");
         test_mpirun_failure("other", "ranks disagree");
         test_mpirun_failure("count", "ranks disagree");
-    } else if (!strcmp(argv[2], "stops"))
+    } else if (!strcmp(argv[2], "stops")) {
         for (size_t i = 0; i < CT_COUNT(stops); i++)
             test_failure(&stops[i]);
-    else
+    } else {
         for (size_t i = 0; i < CT_COUNT(failures); i++)
             test_failure(&failures[i]);
+        test_strangers();
+    }
     verdict(count_shared_memory() == shared, "no shared memory is left", "");
     verdict(no_process_is_left(), "no process is left", "");
     printf("1..%d\n", tests);

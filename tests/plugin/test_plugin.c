@@ -230,6 +230,7 @@ static void damaged_files_do_no_harm(void **state)
     assert_fails(ct_plugin_describe(path, &plugin), CT_EABI, "good.so: not a shared object");
     write_file(path, data, 200);
     assert_fails(ct_plugin_describe(path, &plugin), CT_EABI, "good.so: a truncated file");
+    assert_fails(ct_plugin_open(path, &plugin), CT_EABI, "good.so: a truncated file: it has 200");
     write_file(path, data, size / 4);
     assert_fails(ct_plugin_describe(path, &plugin), CT_EABI, "good.so: a truncated file");
     data[18] ^= 0x40; /* the machine */
