@@ -1,9 +1,11 @@
 #!/bin/bash
-# test_main_path.sh CTITAN FOLDER LOGITS: a folder of transformers and a text in: trained, interrupted, resumed on two ranks,
-# exported, and generated from. LOGITS has those of transformers 5.24 for the folder, after PROMPT.
+# test_main_path.sh CTITAN FOLDER LOGITS [PYTHON]: a folder of transformers and a text in: trained, interrupted, resumed on two ranks,
+# exported, and generated from. LOGITS has those of transformers 5.24 for the folder, after PROMPT. With a Python that has
+# transformers, what was exported is loaded there, too:
+#     tests/generate/test_main_path.sh build/ctitan tests/generate/folder{,.logits} python3
 set -euo pipefail
 
-ctitan=$1 folder=$2 logits=$3
+ctitan=$1 folder=$2 logits=$3 python=${4-}
 prompt='Redistribution and use'
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -68,3 +70,33 @@ generate "$work/out" --tokens 8 --logits "$work/after" > "$work/again"
 cmp "$work/before" "$work/after" || fail "logits of what was exported"
 cmp "$work/wrote" "$work/again" || fail "text of what was exported: $(cat "$work/again")"
 ! cmp -s "$work/first" "$work/after" || fail "training changed nothing"
+
+# With PYTHON: what was exported loads in its transformers without a warning, and has the same ids, logits and greedy tokens.
+[[ $python ]] || exit 0
+printf '%s' "$prompt" > "$work/prompt"
+"$ctitan" tokenize --tokenizer "$work/out" < "$work/prompt" > "$work/ids" 2> "$work/log" || fail "$(cat "$work/log")"
+generate "$work/out" --tokens 0 --logits "$work/after" > /dev/null
+"$ctitan" generate "$work/out" --prompt-ids "$(paste -sd, "$work/ids")" --tokens 8 --greedy > "$work/new" 2> "$work/said" || fail "$(cat "$work/said")"
+"$python" -W error - "$work" "$prompt" 2> "$work/said" << 'END' || fail "transformers: $(cat "$work/said")"
+import pathlib, sys
+import torch, transformers
+folder, prompt = sys.argv[1:]
+read = lambda name: (pathlib.Path(folder) / name).read_text()
+transformers.utils.logging.set_verbosity_warning()
+transformers.utils.logging.disable_progress_bar()
+tokenizer = transformers.AutoTokenizer.from_pretrained(folder + '/out')
+model = transformers.AutoModelForCausalLM.from_pretrained(folder + '/out', dtype=torch.float32)
+ids = tokenizer(prompt, return_tensors='pt').input_ids
+own = [int(x) for x in read('ids').split()]
+assert ids[0].tolist() == [tokenizer.bos_token_id] + own, (ids, own)
+with torch.no_grad():
+    logits = model(ids).logits[0, -1]
+ours = torch.tensor([float(x) for x in read('after').split()])
+print('logits of transformers differ by %g' % (logits - ours).abs().max())
+assert torch.allclose(logits, ours, rtol=0, atol=1e-5)
+new = model.generate(torch.tensor([own]), attention_mask=torch.ones(1, len(own)), max_new_tokens=8, do_sample=False)
+ends = model.generation_config.eos_token_id # ctitan does not print them
+new = [id for id in new[0, len(own):].tolist() if id not in (ends if isinstance(ends, list) else [ends])]
+assert new == [int(x) for x in read('new').split(',')], new
+END
+[[ ! -s $work/said ]] || fail "transformers warns: $(cat "$work/said")"
