@@ -32,13 +32,28 @@ static double number(const json_t *line, const char *key)
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-static void add_validation(struct ct_arena *arena, struct run_log *log, int64_t step, double loss)
+static const char *describe_metrics(struct ct_arena *arena, const json_t *line)
+{
+    const char *name, *text = "";
+    json_t *metric;
+
+    json_object_foreach(json_object_get(line, "metrics"), name, metric)
+    {
+        text = ct_arena_printf(arena, "%s  %s %.5g", text, name,
+                               json_is_number(metric) ? json_number_value(metric) : NAN);
+    }
+    return text;
+}
+
+static void add_validation(struct ct_arena *arena, struct run_log *log, const json_t *line,
+                           int64_t step)
 {
     while (log->validations && log->validation[log->validations - 1].step >= step)
         log->validations--;
     log->validation = ct_arena_grow(arena, log->validation, &log->validation_room,
                                     log->validations + 1, sizeof(*log->validation));
-    log->validation[log->validations++] = (struct run_validation){step, loss};
+    log->validation[log->validations++] = (struct run_validation){
+        step, number(line, "validation_loss"), describe_metrics(arena, line)};
 }
 
 /* "adamw.lr 0.1, now 0.2; plugin tp loaded" */
@@ -94,7 +109,8 @@ static void add_step(struct ct_arena *arena, struct run_log *log, const json_t *
                           .seconds = number(line, "step_time_s"),
                           .elapsed = number(line, "elapsed_s"),
                           .data_seconds = number(line, "data_time_s"),
-                          .others = number(line, "others_percent")};
+                          .others = number(line, "others_percent"),
+                          .metrics = describe_metrics(arena, line)};
 }
 
 /* NULL: it is incomplete, as the last line of a run that writes, or was killed, may be. */
@@ -117,7 +133,7 @@ enum run_line run_log_add(struct ct_arena *arena, struct run_log *log, const cha
     if (is == RUN_STEP)
         add_step(arena, log, object, json_integer_value(step));
     else if (is == RUN_VALIDATION)
-        add_validation(arena, log, json_integer_value(step), number(object, "validation_loss"));
+        add_validation(arena, log, object, json_integer_value(step));
     json_decref(object);
     return is;
 }

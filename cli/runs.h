@@ -14,13 +14,15 @@
 struct run_step {
     int64_t step;
     double loss, grad_norm, lr, tokens, tokens_per_second, mfu, memory, seconds, data_seconds;
-    double others;  /* percent of the host's processors that other processes took */
-    double elapsed; /* seconds since the first step began */
+    double others;       /* percent of the host's processors that other processes took */
+    double elapsed;      /* seconds since the first step began */
+    const char *metrics; /* those that the run names: "  margin 0.25  accuracy 0.5"; "": none */
 };
 
 struct run_validation {
     int64_t step;
     double loss;
+    const char *metrics; /* as in run_step */
 };
 
 /* Where the run went on after it was started again, or went back to a checkpoint. */

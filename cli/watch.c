@@ -66,15 +66,16 @@ static void print_step(const struct run_log *log)
 
     if (r && r->after < s->step && (log->count < 2 || s[-1].step <= r->after))
         print_resume(r);
-    printf("step %lld  loss %.5f  grad_norm %.4f  %s tokens/s  mfu %.1f %%%s\n", (long long)s->step,
-           s->loss, s->grad_norm, ct_grouped((int64_t)s->tokens_per_second, speed), s->mfu,
+    printf("step %lld  loss %.5f  grad_norm %.4f%s  %s tokens/s  mfu %.1f %%%s\n",
+           (long long)s->step, s->loss, s->grad_norm, s->metrics,
+           ct_grouped((int64_t)s->tokens_per_second, speed), s->mfu,
            s->mfu > 100 ? " (the peak is taken too low)" : "");
 }
 
 static void print_validation(const struct run_validation *v)
 {
-    printf("step %lld  validation loss %.5f  perplexity %.4g\n", (long long)v->step, v->loss,
-           exp(v->loss));
+    printf("step %lld  validation loss %.5f  perplexity %.4g%s\n", (long long)v->step, v->loss,
+           exp(v->loss), v->metrics);
 }
 
 static void print_line(const struct watch *w, enum run_line is)

@@ -26,6 +26,7 @@
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 
+#include "named.h"
 #include "resume.h"
 #include "status.h"
 
@@ -178,7 +179,9 @@ static int write_step(const struct ct_run *run, const struct ct_step_result *s,
     put("others_percent", others(run), "");
     if (s->skipped)
         fputs(", \"skipped\": true", now.out);
-    rc = resume_write(run, now.out);
+    rc = named_write(run, now.out);
+    if (rc == 0)
+        rc = resume_write(run, now.out);
     return rc < 0 ? rc : end_line();
 }
 
@@ -319,10 +322,19 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
         return rc;
     r = ct_rates_take(&now.rates, run);
     log_step(run, s, &r);
+    named_log(run);
     rc = write_step(run, s, &r);
     if (s->step < ct_config.training.steps)
         show_progress(s);
     return rc;
+}
+
+/* What the loss is a mean of: labels that are not masked are tokens. */
+static const char *counted(const struct ct_run *run)
+{
+    const char *over = ct_graph_fetched_over(run->graph, "loss");
+
+    return strcmp(over, ct_default_counts[0].name) ? over : "tokens";
 }
 
 static int validated(struct ct_run *run, const struct ct_step_result *s, int64_t labels)
@@ -334,10 +346,12 @@ static int validated(struct ct_run *run, const struct ct_step_result *s, int64_t
         return rc;
     ct_info("validate step: %2lld  loss: %7.4f  tps: %s", (long long)s->step, s->loss,
             speed(run, (double)s->tokens / s->seconds, tps));
+    named_log(run);
     fprintf(now.out, "{\"step\": %lld, ", (long long)s->step);
     put("validation_loss", s->loss, ", ");
-    fprintf(now.out, "\"validation_tokens\": %lld", (long long)labels);
-    return end_line();
+    fprintf(now.out, "\"validation_%s\": %lld", counted(run), (long long)labels);
+    rc = named_write(run, now.out);
+    return rc < 0 ? rc : end_line();
 }
 
 static int on_event(const struct ct_event_data *data, void *context)

@@ -118,6 +118,22 @@ static double per_device(const struct ct_run *run, double tokens_per_second)
     return tokens_per_second / (double)run->world;
 }
 
+/* Those that a model, an objective or a transform names. */
+static int write_metrics(const struct ct_run *run, int64_t step, const char *group)
+{
+    struct ct_arena scratch = {0};
+    struct events_scalar *scalars =
+        ct_arena_array(&scratch, struct events_scalar, run->metric_count + 1);
+    int rc;
+
+    for (size_t i = 0; i < run->metric_count; i++)
+        scalars[i] = (struct events_scalar){
+            ct_arena_printf(&scratch, "%s/%s", group, run->metrics[i].name), run->metrics[i].value};
+    rc = run->metric_count ? events_scalars(out, step, scalars, run->metric_count) : 0;
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
 static int write_step(const struct ct_run *run, const struct ct_step_result *s,
                       const struct ct_rate *r, double end_to_end)
 {
@@ -135,7 +151,9 @@ static int write_step(const struct ct_run *run, const struct ct_step_result *s,
         {"memory/max_reserved(%)", r->memory_share},
     };
 
-    return events_scalars(out, s->step, scalars, CT_COUNT(scalars));
+    int rc = events_scalars(out, s->step, scalars, CT_COUNT(scalars));
+
+    return rc < 0 ? rc : write_metrics(run, s->step, "metrics");
 }
 
 static int step_end(struct ct_run *run, const struct ct_step_result *s)
@@ -171,7 +189,9 @@ static int validated(struct ct_run *run, const struct ct_step_result *s)
         {"validation_metrics/throughput(tps)", per_device(run, (double)s->tokens / s->seconds)}};
     int rc = out ? 0 : begin(run);
 
-    return rc < 0 ? rc : events_scalars(out, s->step, scalars, CT_COUNT(scalars));
+    if (rc == 0)
+        rc = events_scalars(out, s->step, scalars, CT_COUNT(scalars));
+    return rc < 0 ? rc : write_metrics(run, s->step, "validation_metrics");
 }
 
 static int on_event(const struct ct_event_data *data, void *context)
