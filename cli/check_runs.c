@@ -113,6 +113,8 @@ static void print_recipe(const void *object, FILE *out)
             "mixed_precision_param = float32\n%s[metrics]\nlog_freq = 1\npeak_tflops = 1\n",
             w->list, model_name(c), CHECK_TOKENS, CHECK_STEPS,
             ct_offer_at(CT_LR_SCHEDULE, 0) ? "" : "[lr_scheduler]\nwarmup_steps = 2\n");
+    if (is_list(w->list, c->path) && check_offers(c->plugin, CT_OBJECTIVE))
+        fprintf(out, "[objective]\nname = %s\n", ct_offer_at(CT_OBJECTIVE, 0)->name);
     if (is_list(w->list, "llama"))
         fprintf(out,
                 "[llama]\ndim = 32\nn_layers = 2\nn_heads = 4\nn_kv_heads = 2\n"
@@ -364,7 +366,7 @@ static void judge(struct check *c, const char *name, const struct outcome *got,
 static bool is_own_measure(const struct ct_plugin *p)
 {
     return check_offers(p, CT_MODEL) || check_offers(p, CT_OPTIMIZER) || check_offers(p, CT_DATA) ||
-           check_offers(p, CT_LR_SCHEDULE);
+           check_offers(p, CT_LR_SCHEDULE) || check_offers(p, CT_OBJECTIVE);
 }
 
 bool check_has_runs(const struct ct_plugin *p)

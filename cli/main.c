@@ -68,7 +68,7 @@ const struct verb verbs[] = {
      "test everything that a plugin offers, and explain failures", verb_check},
     {"new",
      "model|op|transform|optimizer|lr_schedule|data|tokenizer|schedule|axis|hook|device|"
-     "compiler|communicator|order|verb NAME",
+     "compiler|communicator|order|verb|objective NAME",
      "create a plugin that builds and passes its checks, to start from", verb_new},
     {"plugins", "", "list all plugins, and what each offers", verb_plugins},
     {"help", "[VERB|SECTION|PLUGIN|--man|--bash]",

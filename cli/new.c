@@ -35,6 +35,7 @@ static const struct {
     {"communicator", "sockets"},
     {"order", "forwards_first"},
     {"verb", "defaults"},
+    {"objective", "token_weights"},
 };
 
 static int find_example(const char *kind, struct ct_arena *arena, const char **example)

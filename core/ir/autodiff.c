@@ -23,15 +23,18 @@ struct diff {
     size_t count;           /* values before differentiation */
 };
 
+/* No gradient flows into a forward pass with the mark "reference". */
 static void mark_values(struct diff *d)
 {
+    ct_marks reference = ct_mark("reference");
+
     for (size_t i = 0; i < d->count; i++)
         d->wanted[i] = d->weight[i] = d->graph->values[i]->role == CT_ROLE_PARAM;
     ct_for_each_op (op, d->graph) {
-        bool wanted = false, weight = true;
+        bool wanted = false, weight = true, stops = op->marks & reference;
 
         for (int i = 0; i < op->ins; i++) {
-            wanted |= op->in[i] && d->wanted[op->in[i]->id];
+            wanted |= !stops && op->in[i] && d->wanted[op->in[i]->id];
             weight &= !op->in[i] || d->weight[op->in[i]->id];
         }
         for (int i = 0; wanted && i < op->outs; i++) {

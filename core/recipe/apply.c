@@ -85,8 +85,15 @@ static int load_objective(const struct ct_recipe *recipe)
 {
     const struct ct_setting *s = ct_recipe_find(recipe, "objective", "name");
     const char *fallback = default_of(ct_recipe_section_find("objective")->options, "name");
+    const struct ct_offer *offer = ct_offer_at(CT_OBJECTIVE, 0);
     int rc;
 
+    if (!s && offer)
+        return ct_fail(
+            CT_ECONFIG,
+            "%s: a plugin offers the objective %s, but nothing says what is trained: set "
+            "[objective] name = %s, or %s",
+            recipe->path, offer->name, offer->name, fallback);
     if (!s || !strcmp(s->value, fallback) || is_offered(s->value, CT_OBJECTIVE))
         return 0;
     rc = load_plugin(s->value, s->source);

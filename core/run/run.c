@@ -61,17 +61,12 @@ static int choose_objective(struct ct_run *run)
 {
     const char *name = ct_config.objective ? ct_config.objective : "", *fallback;
     const struct ct_objective_ops *ops = ct_objective_default(&fallback);
-    const struct ct_offer *offer = ct_offer_at(CT_OBJECTIVE, 0);
+    const struct ct_offer *offer;
     int rc;
 
-    if (ops && (!*name || !strcmp(name, fallback))) {
-        run->objective = ops;
-        return !offer ? 0
-                      : ct_fail(CT_ECONFIG,
-                                "a plugin offers the objective %s, but [objective] name = %s: name "
-                                "it there, or take the plugin out of [plugins] load",
-                                offer->name, fallback);
-    }
+    run->objective = ops;
+    if (ops && (!*name || !strcmp(name, fallback)))
+        return 0;
     rc = ct_offer_find(CT_OBJECTIVE, *name ? name : NULL, &offer);
     if (rc < 0)
         return ct_context(rc, "[objective] name = %s", name);

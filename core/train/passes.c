@@ -249,6 +249,34 @@ static int optimize(struct ct_builder *b, struct ct_run *run, const struct owned
     return rc;
 }
 
+/* A reference pass has the weights that the run began with, so none of them is trained. */
+static int check_reference(const struct ct_graph *graph)
+{
+    struct ct_arena scratch = {0};
+    /* By value: the parameter that is trained and from which alone it is computed. */
+    const struct ct_value **trained =
+        ct_arena_array(&scratch, const struct ct_value *, graph->value_count);
+    int rc = 0;
+
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->role == CT_ROLE_PARAM && graph->values[i]->grad)
+            trained[i] = graph->values[i];
+    ct_for_each_op (op, graph) {
+        const struct ct_value *first = op->ins && op->in[0] ? trained[op->in[0]->id] : NULL;
+
+        for (int i = 0; rc == 0 && op->marks & ct_mark("reference") && i < op->ins; i++)
+            if (op->in[i] && trained[op->in[i]->id])
+                rc = ct_fail(CT_ECONFIG,
+                             "the objective compares with the weights that the run began with, but "
+                             "%s is trained: train adapters beside them",
+                             trained[op->in[i]->id]->name);
+        for (int i = 0; op->ins == 1 && op->section->part < CT_PART_I && i < op->outs; i++)
+            trained[op->out[i]->id] = first;
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
 static int update(struct ct_graph *graph, struct ct_run *run)
 {
     struct ct_builder b = ct_builder_at_end(graph, CT_PART_POST, "");
@@ -261,7 +289,9 @@ static int update(struct ct_graph *graph, struct ct_run *run)
     if (!has_norm(run, owned, groups))
         return ct_fail(CT_ECONFIG, "no parameter has a gradient of the loss: there is nothing to "
                                    "train");
-    rc = ct_graph_input(graph, "lr", NULL, &lr);
+    rc = check_reference(graph);
+    if (rc == 0)
+        rc = ct_graph_input(graph, "lr", NULL, &lr);
     if (rc == 0)
         rc = ct_graph_input(graph, "step", NULL, &step);
     if (rc < 0)

@@ -14,6 +14,7 @@
 #include <ctitan/lib/rng.h>
 #include <ctitan/objective.h>
 #include <ctitan/pass.h>
+#include <ctitan/plugin.h>
 
 #include "machine.h"
 
@@ -104,6 +105,19 @@ static int check_plan(const struct ct_graph *graph, const struct ct_shard_rule *
     return 0;
 }
 
+/* The streams of the data source that is loaded; NULL: those of text. */
+static int find_streams(struct ct_trial *m, const struct ct_data_stream **streams)
+{
+    const struct ct_data_request request = {.seq_len = TOKENS};
+    const struct ct_offer *offer = ct_offer_at(CT_DATA, 0);
+    const struct ct_data_ops *ops = offer ? offer->ops : NULL;
+
+    *streams = NULL;
+    return ops && ops->streams ? ct_data_streams(ops, &request, &m->arena, streams) : 0;
+}
+
+#define NO_DOCUMENTS 1 /* the data has none */
+
 /* Everything in float64. */
 static int build(struct ct_trial *m, const struct ct_model_ops *ops, struct ct_model *model,
                  bool documents)
@@ -116,7 +130,11 @@ static int build(struct ct_trial *m, const struct ct_model_ops *ops, struct ct_m
     int rc;
 
     m->graph = objective.graph = ct_graph_create(&m->arena, "model");
-    rc = ct_objective_build(&objective);
+    rc = find_streams(m, &m->graph->streams);
+    if (rc == 0 && documents && !ct_graph_find_stream(m->graph, "documents"))
+        return NO_DOCUMENTS;
+    if (rc == 0)
+        rc = ct_objective_build(&objective);
     if (rc == 0)
         rc = check_names(m->graph);
     if (rc == 0)
@@ -300,7 +318,7 @@ static int check_documents(const struct ct_model_ops *ops, struct ct_model *mode
                          before, after);
     }
     ct_trial_finish(&m);
-    return rc < 0 ? ct_context(rc, "with documents") : 0;
+    return rc < 0 ? ct_context(rc, "with documents") : 0; /* or NO_DOCUMENTS */
 }
 
 int ct_check_model(const struct ct_model_ops *ops, struct ct_model *model)

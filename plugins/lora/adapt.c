@@ -65,13 +65,19 @@ static bool is_chosen(struct adapting *a, const struct ct_op *op, const char *mo
     return chosen;
 }
 
+/* Of a forward pass that has the weights of the beginning, and so no adapters. */
+static bool is_reference(const struct ct_op *op)
+{
+    return op->marks & ct_mark("reference");
+}
+
 /* The weight of an adapted layer is merged with the product, which no other op may see. */
 static int check_weight(const struct ct_value *w, const struct ct_op *op, const char *module)
 {
     if (w->ndim != 2)
         return ct_fail(CT_ECONFIG, "[lora] modules: the weight of %s is no matrix", module);
     ct_for_each_use (use, w)
-        if (use->op != op && use->op->section->part != CT_PART_INIT)
+        if (use->op != op && use->op->section->part != CT_PART_INIT && !is_reference(use->op))
             return ct_fail(CT_ECONFIG,
                            "[lora] modules: %s is used by %s, too (is the head tied to the "
                            "embedding?), and cannot have an adapter: choose other modules",
@@ -147,7 +153,7 @@ static int adapt_layer(struct adapting *a, struct ct_op *op, int i)
     const char *module = module_of(a, w);
     int rc;
 
-    if (w->role != CT_ROLE_PARAM)
+    if (w->role != CT_ROLE_PARAM || is_reference(op))
         return 0;
     a->layers++;
     a->example = a->example ? a->example : module;

@@ -20,7 +20,7 @@ cp -r "$(find "$root" -path '*/examples/plain')" plain
 make -s -C plain CC="${CC:-cc}" CFLAGS="$flags"
 
 kinds=$("$ctitan" help new | sed -nE 's/^usage: ctitan new ([a-z_|]*) NAME$/\1/p')
-(($(tr '|' '\n' <<<"$kinds" | wc -l) == 15))
+(($(tr '|' '\n' <<<"$kinds" | wc -l) == 16))
 for kind in ${kinds//|/ }; do
     name=my_$kind
     "$ctitan" new "$kind" "$name" >log

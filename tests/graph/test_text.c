@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include <ctitan/device/device.h>
+#include <ctitan/input.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/app/verify.h>
 #include <ctitan/lib/rng.h>
@@ -126,6 +127,27 @@ static void everything_round_trips(void **state)
 }
 
 /* An op may have any number of operands: an optimizer's update has four for each parameter. */
+static void inputs_and_means_round_trip(void **state)
+{
+    static const char text[] = "graph \"g\"\n"
+                               "input %patches : float32[2,3,4] sequence=2\n"
+                               "input %images : float32[2,3] sequence=-1\n"
+                               "scalar %pairs : float32[]\n"
+                               "F - %loss = squared_norm(%patches) : float32[]\n"
+                               "fetch loss = %loss / pairs\n"
+                               "fetch pairs = %pairs\n";
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = parse(&arena, text);
+
+    (void)state;
+    assert_string_equal(ct_graph_text(graph, &arena), text);
+    assert_int_equal(ct_input_sequence(ct_graph_find(graph, "patches")), 2);
+    assert_int_equal(ct_input_sequence(ct_graph_find(graph, "images")), -1);
+    assert_string_equal(ct_graph_fetched_over(graph, "loss"), "pairs");
+    assert_null(ct_graph_fetched_over(graph, "pairs"));
+    ct_arena_finish(&arena);
+}
+
 static void long_operand_lists_round_trip(void **state)
 {
     enum { MANY = 6000 };
@@ -337,6 +359,7 @@ int main(void)
         cmocka_unit_test(functions_emit_what_text_says),
         cmocka_unit_test(models_round_trip),
         cmocka_unit_test(everything_round_trips),
+        cmocka_unit_test(inputs_and_means_round_trip),
         cmocka_unit_test(long_operand_lists_round_trip),
         cmocka_unit_test(comments_and_blanks_are_ignored),
         cmocka_unit_test(faults_name_their_line),

@@ -38,8 +38,8 @@ CT_BEGIN_DECLS
 enum ct_forward {
     CT_FORWARD_TRAINED, /* those that are trained */
     /* Those that the run began with. Its ops have the mark "reference": techniques that add to a
-       model what is trained, such as adapters, leave them alone. No gradient flows into this pass,
-       so ops that use it have none for these inputs. */
+       model what is trained, such as adapters, leave them alone. No gradient flows into this
+       pass. */
     CT_FORWARD_REFERENCE,
 };
 
