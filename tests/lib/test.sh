@@ -162,6 +162,7 @@ wait_for() {
 
 # values KEY.. FILE: the values of the keys of each line of JSON that has them all, with blanks between.
 values() {
+    local IFS=' '
     awk -v keys="${*:1:$#-1}" '
         BEGIN { n = split(keys, key, " ") }
         {
