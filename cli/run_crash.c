@@ -2,6 +2,7 @@
  * Crashes and hangs of plugins' code while a run trains. What each thread calls is in records
  * (calling.h), so handlers of signals only read them and write lines.
  */
+#include <errno.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -180,7 +181,8 @@ static const struct ct_calling *busy(void)
     const struct ct_calling *c;
 
     for (int i = 0; (c = ct_calling_at(i)); i++)
-        if (c->kind && !c->waits)
+        if (__atomic_load_n(&c->kind, __ATOMIC_RELAXED) &&
+            !__atomic_load_n(&c->waits, __ATOMIC_RELAXED))
             return c;
     return NULL;
 }
@@ -191,7 +193,7 @@ static unsigned signs_of_life(void)
     unsigned sum = 0;
 
     for (int i = 0; (c = ct_calling_at(i)); i++)
-        sum += c->calls;
+        sum += __atomic_load_n(&c->calls, __ATOMIC_RELAXED);
     return sum;
 }
 
@@ -199,6 +201,7 @@ static void look(int number)
 {
     const struct ct_calling *c = busy();
     unsigned now = signs_of_life();
+    int before = errno;
     struct text t;
 
     (void)number;
@@ -220,6 +223,7 @@ static void look(int number)
         raise(asked);
     }
     alarm(1);
+    errno = before;
 }
 
 void run_interrupted(int number)

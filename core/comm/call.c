@@ -115,9 +115,9 @@ int ct_call_run(const struct ct_call *c)
     if (rc < 0)
         return rc;
     if (!is_self(c) && c->group->ops) {
-        calling->waits = true;
+        ct_calling_wait(calling, true);
         rc = c->group->ops->call(c);
-        calling->waits = waits;
+        ct_calling_wait(calling, waits);
         return rc;
     }
     if (c->count && c->in != c->out)

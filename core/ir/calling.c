@@ -25,26 +25,42 @@ const struct ct_calling *ct_calling_at(int i)
     return i < taken && i <= THREADS ? &records[i] : NULL;
 }
 
+/* Its thread alone counts, but for those that share a record: some signs of theirs may be lost. */
+static void count(struct ct_calling *c)
+{
+    __atomic_store_n(&c->calls, c->calls + 1, __ATOMIC_RELAXED);
+}
+
 struct ct_calling ct_calling_begin(const char *kind, const char *name)
 {
     struct ct_calling *now = ct_calling(), before = *now;
 
     now->name = name;
-    now->kind = kind;
-    now->calls++;
+    __atomic_store_n(&now->kind, kind, __ATOMIC_RELAXED);
+    count(now);
     return before;
+}
+
+void ct_calling_wait(struct ct_calling *c, bool waits)
+{
+    __atomic_store_n(&c->waits, waits, __ATOMIC_RELAXED);
 }
 
 void ct_calling_end(const struct ct_calling *before)
 {
     struct ct_calling *now = ct_calling();
-    unsigned calls = now->calls;
 
-    *now = *before;
-    now->calls = calls;
+    __atomic_store_n(&now->kind, before->kind, __ATOMIC_RELAXED);
+    ct_calling_wait(now, before->waits);
+    now->name = before->name;
+    now->event = before->event;
+    now->op = before->op;
+    now->kernel = before->kernel;
+    now->microbatch = before->microbatch;
+    now->step = before->step;
 }
 
 void ct_calling_alive(void)
 {
-    ct_calling()->calls++;
+    count(ct_calling());
 }

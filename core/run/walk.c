@@ -103,7 +103,7 @@ static void say_calling(const struct walk *w, size_t n)
     c->kernel = w->list[n].lowered->kernel;
     c->microbatch = w->list[n].microbatch;
     c->step = w->step;
-    c->waits = c->op->type->flags & CT_OP_COLLECTIVE;
+    ct_calling_wait(c, c->op->type->flags & CT_OP_COLLECTIVE);
     c->kind = "op";
     c->calls++;
 }

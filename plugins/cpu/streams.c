@@ -110,7 +110,7 @@ static void perform(struct cpu_streams *s, const struct task *task)
             ct_calling()->microbatch = -1; /* a thread of its own */
         ct_calling()->op = task->launch->op;
         ct_calling()->kernel = task->kernel;
-        ct_calling()->waits = task->launch->op->type->flags & CT_OP_COLLECTIVE;
+        ct_calling_wait(ct_calling(), task->launch->op->type->flags & CT_OP_COLLECTIVE);
         rc = task->kernel->run(task->launch);
         ct_calling_end(&before);
         if (rc < 0)
