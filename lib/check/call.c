@@ -25,8 +25,19 @@ static struct ct_tensor copied(struct call *c, const struct ct_tensor *t)
     return copy;
 }
 
+static void disturb(struct call *c, const struct ct_tensor *t, int operand)
+{
+    double *numbers = ct_arena_array(&c->m.arena, double, ct_tensor_count(t));
+
+    for (int64_t k = 0; k < ct_tensor_count(t); k++)
+        numbers[k] = ct_tensor_load(t, k);
+    ct_check_disturb(numbers, ct_tensor_count(t), operand);
+    for (int64_t k = 0; k < ct_tensor_count(t); k++)
+        ct_tensor_store(t, k, numbers[k]);
+}
+
 int call_create(struct call *c, const struct ct_sample *s, enum ct_dtype dtype,
-                const struct call *like)
+                const struct call *like, bool disturbed)
 {
     int rc;
 
@@ -42,6 +53,8 @@ int call_create(struct call *c, const struct ct_sample *s, enum ct_dtype dtype,
         c->in[i] = *ct_trial_tensor(&c->m, c->op->in[i]);
         for (int64_t k = 0; like && k < ct_tensor_count(&c->in[i]); k++)
             ct_tensor_store(&c->in[i], k, ct_tensor_load(&like->in[i], k));
+        if (disturbed && ct_dtype_is_float(c->in[i].dtype))
+            disturb(c, &c->in[i], i);
         c->after[i] = copied(c, &c->in[i]);
     }
     for (int i = 0; i < c->op->outs; i++)
@@ -225,7 +238,7 @@ static int run_scattered(struct call *c, const char *what, uint32_t accumulate, 
 static int check_strides(const struct ct_sample *s)
 {
     struct call c;
-    int rc = call_create(&c, s, CT_F64, NULL);
+    int rc = call_create(&c, s, CT_F64, NULL, false);
 
     if (rc == 0)
         rc = run_scattered(&c, "with strides", 0, NAN);
@@ -240,7 +253,7 @@ static int check_strides(const struct ct_sample *s)
 static int check_order(const struct ct_sample *s)
 {
     struct call c;
-    int rc = call_create(&c, s, CT_F64, NULL);
+    int rc = call_create(&c, s, CT_F64, NULL, false);
 
     if (rc == 0)
         rc = call_reorder(&c);
@@ -279,7 +292,7 @@ static int check_in_place(const struct ct_sample *s)
     for (const int8_t(*pair)[2] = type->inplace; rc == 0 && pair && (*pair)[0] >= 0; pair++) {
         struct call c;
 
-        rc = call_create(&c, s, CT_F64, NULL);
+        rc = call_create(&c, s, CT_F64, NULL, false);
         if (rc == 0)
             rc = in_place_once(&c, *pair);
         call_finish(&c);
@@ -294,10 +307,10 @@ static int check_in_place(const struct ct_sample *s)
 static int check_bfloat16(const struct ct_sample *s)
 {
     struct call narrow = {0}, wide = {0};
-    int rc = call_create(&narrow, s, CT_BF16, NULL);
+    int rc = call_create(&narrow, s, CT_BF16, NULL, false);
 
     if (rc == 0)
-        rc = call_create(&wide, s, CT_F64, &narrow);
+        rc = call_create(&wide, s, CT_F64, &narrow, false);
     for (int i = 0; rc == 0 && i < wide.op->outs; i++)
         rc = expect(&narrow, "in bfloat16", "output", i, &narrow.out[i], &wide.out[i], 0, 0x1p-6);
     call_finish(&wide);
@@ -461,7 +474,7 @@ static int check_factors(const struct ct_sample *s)
 {
     struct ct_rule rule;
     struct call c;
-    int rc = call_create(&c, s, CT_F64, NULL), checked = 0;
+    int rc = call_create(&c, s, CT_F64, NULL, false), checked = 0;
 
     if (rc == 0)
         rc = ct_rule_apply(c.op, &c.m.arena, &rule);

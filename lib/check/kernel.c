@@ -1,9 +1,7 @@
 /*
  * A device's kernel against the op's reference in float64 on the same rounded inputs.
- *
- * Tolerance, for an output of dtype D in a tensor whose largest element is S: one rounding to D,
- * and (8 + 3 sqrt(K)) 2^-24 S, where K is the number of terms of the longest sum. tests/conformance
- * tries more calls, larger sizes and difficult numbers.
+ * (lib/app/check.h says how near it must be). tests/conformance tries more calls, larger sizes and
+ * difficult numbers.
  *
  * Operands and the workspace lie between guards, which must stay as they are, like the gaps between
  * rows.
@@ -182,59 +180,78 @@ static double largest(const struct ct_tensor *t)
     return most;
 }
 
-static double rounding(enum ct_dtype dtype)
+/* What a sample's call should give. */
+struct wanted {
+    struct call rounded, exact; /* in the dtype that is tried, and in float64 on the same inputs */
+    struct call disturbed;      /* as exact, with inputs that differ in their 22nd bit */
+};
+
+/* An operand of a call after it: an output, or an input. */
+static const struct ct_tensor *operand(const struct call *c, bool output, int i)
 {
-    switch (dtype) {
-    case CT_F64:
-        return 0x1p-40;
-    case CT_F32:
-        return 0x1p-23;
-    case CT_F16:
-        return 0x1p-10;
-    case CT_BF16:
-        return 0x1.1p-8;
-    default:
-        return 0x1p-3;
-    }
+    return output ? &c->out[i] : &c->after[i];
 }
 
-static int compare(const struct call *c, const struct ct_kernel *kernel, const char *how,
-                   const char *operand, int index, const struct ct_tensor *got,
-                   const struct ct_tensor *want, double before)
+static double *numbers_of(struct call *c, const struct ct_tensor *t)
 {
-    double terms = 1, slack;
+    double *numbers = ct_arena_array(&c->m.arena, double, ct_tensor_count(t));
 
-    for (int i = 0; i < c->op->ins; i++)
-        if (c->in[i].data)
-            terms = fmax(terms, (double)ct_tensor_count(&c->in[i]));
-    slack = ((8 + 3 * sqrt(terms)) * 0x1p-24 + rounding(got->dtype) / 4) *
-            (largest(want) + fabs(before));
-    for (int64_t i = 0; i < ct_tensor_count(want); i++) {
-        double g = ct_tensor_load(got, i), w = ct_tensor_load(want, i) + before;
-
-        if (g != w && !(isnan(g) && isnan(w)) &&
-            !(fabs(g - w) <= rounding(got->dtype) * fabs(w) + slack))
-            return ct_fail(CT_EINVAL,
-                           "kernel %s of %s(%s), %s, %s: %s %d, element %lld: %.9g, and the "
-                           "reference computes %.9g",
-                           kernel->name, c->sample->type, c->sample->inputs, how,
-                           ct_dtype_name(got->dtype), operand, index, (long long)i, g, w);
-    }
-    return 0;
+    for (int64_t i = 0; i < ct_tensor_count(t); i++)
+        numbers[i] = ct_tensor_load(t, i);
+    return numbers;
 }
 
-/* All operands against those of the call `want`. */
-static int compare_all(const struct call *c, const struct ct_kernel *kernel, const char *how,
-                       const struct ct_launch *l, const struct call *want)
+static double largest_difference(const struct ct_tensor *a, const struct ct_tensor *b)
+{
+    double most = 0;
+
+    for (int64_t i = 0; i < ct_tensor_count(a); i++)
+        most = fmax(most, fabs(ct_tensor_load(a, i) - ct_tensor_load(b, i)));
+    return most;
+}
+
+static int compare(struct wanted *w, const struct ct_kernel *kernel, const char *how, bool output,
+                   int index, const struct ct_tensor *got, double before)
+{
+    struct call *c = &w->rounded;
+    const struct ct_tensor *want = operand(&w->exact, output, index);
+    const struct ct_check_call call = {
+        .op = c->op,
+        .in = c->in,
+        .out = c->out,
+        .inner_roundings = c->out[0].dtype == CT_BF16 || c->in[0].dtype == CT_BF16
+                               ? c->sample->inner_roundings
+                               : 0,
+    };
+    double slack = ct_check_slack(&call, got->dtype, largest(want) + fabs(before),
+                                  largest_difference(want, operand(&w->disturbed, output, index)));
+    double once = ct_check_rounding(got->dtype);
+    const double *numbers = numbers_of(c, got);
+    int64_t count = ct_tensor_count(got), where = 0, ignored = 0;
+
+    if (ct_check_error(numbers, numbers_of(c, want), count, slack, NULL, before, once, &where) <=
+            1 ||
+        ct_check_error(numbers, numbers_of(c, operand(c, output, index)), count, slack, NULL,
+                       before, 2 * once, &ignored) <= 1)
+        return 0;
+    return ct_fail(CT_EINVAL,
+                   "kernel %s of %s(%s), %s, %s: %s %d, element %lld: %.9g, and the reference "
+                   "computes %.9g",
+                   kernel->name, c->sample->type, c->sample->inputs, how, ct_dtype_name(got->dtype),
+                   output ? "output" : "input", index, (long long)where, numbers[where],
+                   ct_tensor_load(want, where) + before);
+}
+
+static int compare_all(struct wanted *w, const struct ct_kernel *kernel, const char *how,
+                       const struct ct_launch *l)
 {
     int rc = 0;
 
     for (int i = 0; rc == 0 && i < l->outs; i++)
-        rc = compare(c, kernel, how, "output", i, &l->out[i], &want->out[i],
-                     l->accumulate >> i & 1 ? BEFORE : 0);
+        rc = compare(w, kernel, how, true, i, &l->out[i], l->accumulate >> i & 1 ? BEFORE : 0);
     for (int i = 0; rc == 0 && i < l->ins; i++)
         if (l->in[i].data)
-            rc = compare(c, kernel, how, "input", i, &l->in[i], &want->after[i], 0);
+            rc = compare(w, kernel, how, false, i, &l->in[i], 0);
     return rc;
 }
 
@@ -246,11 +263,11 @@ static int run(struct ct_device *device, const struct ct_kernel *kernel,
     return rc == 0 ? device->ops->synchronize(device) : rc;
 }
 
-/* 1: it was tried; 0: the kernel does not accept the call. exact: the same call in float64. What
-   follows from rounded results may be near the reference on rounded results instead. */
-static int try_layout(struct ct_device *device, const struct ct_kernel *kernel, struct call *c,
-                      const struct call *exact, const struct layout *how)
+/* 1: it was tried; 0: the kernel does not accept the call. */
+static int try_layout(struct ct_device *device, const struct ct_kernel *kernel, struct wanted *w,
+                      const struct layout *how)
 {
+    struct call *c = &w->rounded;
     struct ct_tensor in[CHECK_OPERANDS], out[CHECK_OPERANDS];
     struct memory memory = {.count = 0};
     struct ct_launch l = {.op = c->op,
@@ -285,20 +302,21 @@ static int try_layout(struct ct_device *device, const struct ct_kernel *kernel, 
                           c->sample->inputs, how->name);
     if (rc == 0)
         rc = check_memory(c, kernel, how->name, &memory, &l);
-    if (rc == 0 && compare_all(c, kernel, how->name, &l, c) < 0)
-        rc = compare_all(c, kernel, how->name, &l, exact);
+    if (rc == 0)
+        rc = compare_all(w, kernel, how->name, &l);
     return rc < 0 ? rc : 1;
 }
 
 /* For types whose results depend on positions in sequences. */
-static int try_order(struct ct_device *device, const struct ct_kernel *kernel, struct call *c,
-                     struct call *exact)
+static int try_order(struct ct_device *device, const struct ct_kernel *kernel, struct wanted *w)
 {
-    int rc = call_reorder(c);
+    int rc = call_reorder(&w->rounded);
 
     if (rc > 0)
-        rc = call_reorder(exact);
-    return rc > 0 ? try_layout(device, kernel, c, exact, &in_another_order) : rc;
+        rc = call_reorder(&w->exact);
+    if (rc > 0)
+        rc = call_reorder(&w->disturbed);
+    return rc > 0 ? try_layout(device, kernel, w, &in_another_order) : rc;
 }
 
 int ct_check_kernel(struct ct_device *device, const struct ct_kernel *kernel,
@@ -308,20 +326,23 @@ int ct_check_kernel(struct ct_device *device, const struct ct_kernel *kernel,
     int rc = 0, tried = 0;
 
     for (size_t d = 0; rc >= 0 && d < CT_COUNT(dtypes); d++) {
-        struct call c = {0}, exact = {0};
+        struct wanted w = {0};
 
-        rc = call_create(&c, sample, dtypes[d], NULL);
+        rc = call_create(&w.rounded, sample, dtypes[d], NULL, false);
         if (rc == 0)
-            rc = call_create(&exact, sample, CT_F64, &c);
+            rc = call_create(&w.exact, sample, CT_F64, &w.rounded, false);
+        if (rc == 0)
+            rc = call_create(&w.disturbed, sample, CT_F64, &w.rounded, true);
         for (size_t i = 0; rc >= 0 && i < CT_COUNT(layouts); i++) {
-            rc = try_layout(device, kernel, &c, &exact, &layouts[i]);
+            rc = try_layout(device, kernel, &w, &layouts[i]);
             tried += rc > 0;
         }
         if (rc >= 0)
-            rc = try_order(device, kernel, &c, &exact);
+            rc = try_order(device, kernel, &w);
         tried += rc > 0;
-        call_finish(&exact);
-        call_finish(&c);
+        call_finish(&w.disturbed);
+        call_finish(&w.exact);
+        call_finish(&w.rounded);
     }
     return rc < 0 ? rc : tried;
 }

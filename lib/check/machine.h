@@ -25,9 +25,10 @@ struct call {
     struct ct_tensor in[CHECK_OPERANDS], after[CHECK_OPERANDS], out[CHECK_OPERANDS];
 };
 
-/* In dtype. Inputs have the values of those of `like`, which may be rounded (NULL: their own). */
+/* In dtype. Inputs have the values of those of `like`, which may be rounded (NULL: their own).
+   disturbed: those that are no integers have been changed by ct_check_disturb(). */
 int call_create(struct call *c, const struct ct_sample *s, enum ct_dtype dtype,
-                const struct call *like);
+                const struct call *like, bool disturbed);
 void call_finish(struct call *c);
 /* Feed sequences in another order from now on: the tensors and the graph change. 0: the type's
    results do not depend on positions, the call lacks an input with them, or its sequences have an

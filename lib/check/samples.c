@@ -158,6 +158,8 @@ static int take_words(const struct ct_op_type *type, char *text, struct ct_sampl
             sample->replaced = at[10];
         else if (!strncmp(at, "@gradients=", 11))
             sample->gradients = (unsigned)strtoul(at + 11, NULL, 10);
+        else if (!strncmp(at, "@inner_roundings=", 17))
+            sample->inner_roundings = atoi(at + 17);
         else if (!strncmp(at, "@step=", 6))
             sample->step = strtod(at + 6, NULL);
         else if (!strncmp(at, "@flops=", 7)) {
@@ -175,7 +177,7 @@ static int take_words(const struct ct_op_type *type, char *text, struct ct_sampl
 static int parse(const struct ct_op_type *type, struct ct_arena *arena, char *text,
                  struct ct_sample *sample)
 {
-    char *colon = strchr(text, ':');
+    char *colon = strrchr(text, ':'); /* attributes may have some, too */
     int rc = 0;
 
     *sample = (struct ct_sample){.type = type->name};

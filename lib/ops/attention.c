@@ -302,6 +302,26 @@ const struct ct_op_type ct_op_attention = {
     .flops = attention_flops,
     .factors = attention_factors,
     .reference = attention_reference,
+    .samples =
+        "@inner_roundings=1: real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] document[2,6];"
+        " @inner_roundings=1: real[2,5,4,2] real[2,5,4,2] real[2,5,4,2] -;"
+        " @inner_roundings=1: real[2,5,6,2] real[2,5,2,2] real[2,5,2,2] -;"
+        " @inner_roundings=1: real[2,4,4,4] real[2,6,2,4] real[2,6,2,4] document[2,4] "
+        "document[2,6] position[2,4] position[2,6];"
+        " @inner_roundings=1: real[2,6,2,4] real[2,4,2,4] real[2,4,2,4] document[2,6] "
+        "document[2,4];"
+        " @inner_roundings=1: real[2,4,2,2] real[2,3,2,2] real[2,3,2,2] - - position[2,4];"
+        " @inner_roundings=1 @flops=2048 blockwise=true: real[2,8,4,2] real[2,8,2,2] real[2,8,2,2] "
+        "document[2,8] document[2,8] position[2,8] position[2,8];"
+        " @inner_roundings=1: real[2,5,4,3] real[2,5,2,3] real[2,5,2,2] document[2,5];"
+        " @inner_roundings=1 causal=false scale=0.3: real[1,4,2,2] real[1,3,2,2] real[1,3,2,5] - - "
+        "position[1,4];"
+        " @inner_roundings=1 causal=false: real[2,3,4,2] real[2,5,2,2] real[2,5,2,2] -;"
+        " @inner_roundings=1 window=2 scale=0.3: real[2,6,2,2] real[2,6,2,2] real[2,6,2,2] "
+        "document[2,6];"
+        " @inner_roundings=1 causal=false window=2: real[1,6,2,2] real[1,6,2,2] real[1,6,2,2] -;"
+               " @inner_roundings=1 softcap=0.7: real[2,6,4,4] real[2,6,2,4] real[2,6,2,3];"
+               " @inner_roundings=1 alibi=8: real[2,6,4,4] real[2,6,2,4] real[2,6,2,3]",
 };
 
 static int attention_grad_reference(const struct ct_launch *l)
@@ -354,6 +374,18 @@ const struct ct_op_type ct_op_attention_grad = {
     .flops = attention_grad_flops,
     .factors = attention_grad_factors,
     .reference = attention_grad_reference,
+    .samples =
+        "@inner_roundings=1: real[2,4,4,4] real[2,4,4,4] real[2,6,2,4] real[2,6,2,4] real[2,4,4,4] "
+        "statistic[2,4,4] document[2,4] document[2,6] position[2,4] position[2,6];"
+        " @inner_roundings=1 @flops=2560 blockwise=true: real[2,8,2,2] real[2,8,2,2] real[2,8,2,2] "
+        "real[2,8,2,2] real[2,8,2,2] statistic[2,2,8] document[2,8] document[2,8];"
+        " @inner_roundings=1: real[2,5,4,2] real[2,5,4,3] real[2,5,2,3] real[2,5,2,2] "
+        "real[2,5,4,2] statistic[2,4,5] document[2,5];"
+        " @inner_roundings=1: real[2,6,4,4] real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] "
+        "real[2,6,4,4] statistic[2,4,6] document[2,6];"
+        " @inner_roundings=1: real[2,6,4,4] real[2,6,4,4] real[2,6,4,4] real[2,6,4,4] "
+        "real[2,6,4,4] statistic[2,4,6] -;"
+               " @inner_roundings=1 softcap=0.7: real[2,6,4,3] real[2,6,4,4] real[2,6,2,4] real[2,6,2,3] real[2,6,4,3] statistic[2,4,6]",
 };
 
 struct ct_value *ct_attention(struct ct_builder *b, const char *name, struct ct_value *q,

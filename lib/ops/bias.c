@@ -28,6 +28,8 @@ const struct ct_op_type ct_op_bias = {
     .vjp = bias_vjp,
     .reference = bias_reference,
     .pointwise = "y = x + row",
+    .samples = "real[2,4,6] real[6];"
+               " real[6] real[6]",
 };
 
 static int bias_grad_reference(const struct ct_launch *l)
@@ -48,6 +50,7 @@ const struct ct_op_type ct_op_bias_grad = {
     .flags = CT_OP_LINEAR | CT_OP_ANY_DTYPE,
     .reference = bias_grad_reference,
     .pointwise = "drow = column_sum(dy)",
+    .samples = "real[2,4,6]",
 };
 
 struct ct_value *ct_bias(struct ct_builder *b, const char *name, struct ct_value *x,

@@ -235,6 +235,11 @@ const struct ct_op_type ct_op_top_k = {
     .infer = top_k_infer,
     .vjp = top_k_vjp,
     .reference = top_k_reference,
+    .samples = "k=2: real[2,3,5];"
+               " k=3 normalised=false: real[4,4];"
+               " k=2 scores=sigmoid scale=2.5: real[2,3,5] given[5];"
+               " k=3 scores=sigmoid groups=4 groups_chosen=2: real[2,3,8] given[8];"
+               " k=2 groups=2 groups_chosen=1 normalised=false scale=0.5: real[4,6]",
 };
 
 /* ---- its gradient ---- */
@@ -291,6 +296,8 @@ const struct ct_op_type ct_op_top_k_grad = {
     .attrs = top_k_attrs,
     .attrs_size = sizeof(struct ct_top_k),
     .reference = top_k_grad_reference,
+    .samples = "k=2 scores=sigmoid scale=2.5: statistic[3,2] index[3,2] real[3,6];"
+               " k=2: statistic[3,2] index[3,2] real[3,6]",
 };
 
 static int balanced_infer(struct ct_op *op)
@@ -308,6 +315,7 @@ const struct ct_op_type ct_op_balanced_top_k_grad = {
     .attrs_size = sizeof(struct ct_top_k),
     .infer = balanced_infer,
     .reference = top_k_grad_reference,
+    .samples = "k=2 balance=0.5: statistic[2,3,2] index[2,3,2] real[2,3,6] statistic[2,6]",
 };
 
 struct ct_value *ct_top_k(struct ct_builder *b, const char *name, struct ct_value *x,
@@ -353,6 +361,7 @@ const struct ct_op_type ct_op_expert_load = {
     .signature = "ids[btK] i, x[btE] T -> load[bE] W, total[E] W",
     .vjp = no_gradient,
     .reference = expert_load_reference,
+    .samples = "index[2,3,2] real[2,3,6]",
 };
 
 struct ct_value *ct_expert_load(struct ct_builder *b, const char *name, struct ct_value *ids,
@@ -388,6 +397,7 @@ const struct ct_op_type ct_op_expert_excess = {
     .signature = "ids[.K] i, x[.E] T -> excess[E] W",
     .vjp = no_gradient,
     .reference = expert_excess_reference,
+    .samples = "index[2,3,2] real[2,3,6]",
 };
 
 struct ct_value *ct_expert_excess(struct ct_builder *b, const char *name, struct ct_value *ids,

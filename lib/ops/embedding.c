@@ -71,6 +71,7 @@ const struct ct_op_type ct_op_embedding = {
     .infer = embedding_infer,
     .vjp = embedding_vjp,
     .reference = embedding_reference,
+    .samples = "index[2,4] real[6,4]",
 };
 
 static int embedding_grad_infer(struct ct_op *op)
@@ -115,6 +116,8 @@ const struct ct_op_type ct_op_embedding_grad = {
     .attrs_size = sizeof(struct ct_embedding_grad),
     .infer = embedding_grad_infer,
     .reference = embedding_grad_reference,
+    .samples = "rows=6: real[2,4,4] index[2,4];"
+               " rows=6 padding=1: real[2,4,4] index[2,4]",
 };
 
 struct ct_value *ct_padded_embedding(struct ct_builder *b, const char *name,

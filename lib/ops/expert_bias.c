@@ -71,6 +71,7 @@ const struct ct_op_type ct_op_expert_bias = {
     .signature = "weights[.K] W, ids[.K] i, bias[eN] T -> y[.N] T",
     .vjp = expert_bias_vjp,
     .reference = expert_bias_reference,
+    .samples = "statistic[2,3,2] index[2,3,2] real[6,4]",
 };
 
 static int dweights_reference(const struct ct_launch *l)
@@ -95,6 +96,7 @@ const struct ct_op_type ct_op_expert_bias_dweights = {
     .signature = "dy[.N] T, ids[.K] i, bias[eN] T -> dweights[.K] W",
     .flags = CT_OP_ANY_DTYPE,
     .reference = dweights_reference,
+    .samples = "@flops=0: real[2,3,4] index[2,3,2] real[6,4]",
 };
 
 static int dbias_reference(const struct ct_launch *l)
@@ -119,6 +121,7 @@ const struct ct_op_type ct_op_expert_bias_dbias = {
     .signature = "dy[.N] T, weights[.K] W, ids[.K] i, bias[eN] T -> dbias[eN] T",
     .flags = CT_OP_ANY_DTYPE,
     .reference = dbias_reference,
+    .samples = "@flops=0: real[2,3,4] statistic[2,3,2] index[2,3,2] real[6,4]",
 };
 
 struct ct_value *ct_expert_bias(struct ct_builder *b, const char *name, struct ct_value *weights,

@@ -344,6 +344,11 @@ const struct ct_op_type ct_op_experts = {
     .vjp = experts_vjp,
     .flops = experts_flops,
     .reference = experts_reference,
+    .samples =
+        "@inner_roundings=3 @flops=576: real[2,3,4] statistic[2,3,2] index[2,3,2] real[6,2,4] "
+        "real[6,2,4] real[6,4,2];"
+        " @inner_roundings=3 @flops=576 alpha=1.702 limit=1 offset=1: real[2,3,4] statistic[2,3,2] "
+        "index[2,3,2] real[6,2,4] real[6,2,4] real[6,4,2] real[6,2] real[6,2]",
 };
 
 const struct ct_op_type ct_op_experts_dx = {
@@ -357,6 +362,11 @@ const struct ct_op_type ct_op_experts_dx = {
     .infer = experts_grad_infer,
     .flops = experts_dx_flops,
     .reference = experts_dx_reference,
+    .samples =
+        "@inner_roundings=3 @inner_roundings=3: real[3,4] real[3,4] statistic[3,2] index[3,2] "
+        "real[6,2,4] real[6,2,4] real[6,4,2];"
+        " @inner_roundings=3 @inner_roundings=3 alpha=1.702 limit=1 offset=1: real[3,4] real[3,4] "
+        "statistic[3,2] index[3,2] real[6,2,4] real[6,2,4] real[6,4,2] real[6,2] real[6,2]",
 };
 
 const struct ct_op_type ct_op_experts_dw = {
@@ -371,6 +381,10 @@ const struct ct_op_type ct_op_experts_dw = {
     .infer = experts_grad_infer,
     .flops = experts_dw_flops,
     .reference = experts_dw_reference,
+    .samples = "@inner_roundings=3 @flops=576: real[3,4] real[3,4] statistic[3,2] index[3,2] "
+               "real[6,2,4] real[6,2,4] real[6,4,2];"
+               " @inner_roundings=3 @flops=576 alpha=1.702 limit=1 offset=1: real[3,4] real[3,4] "
+               "statistic[3,2] index[3,2] real[6,2,4] real[6,2,4] real[6,4,2] real[6,2] real[6,2]",
 };
 
 const struct ct_op_type ct_op_experts_grad = {
@@ -385,6 +399,11 @@ const struct ct_op_type ct_op_experts_grad = {
     .infer = experts_grad_infer,
     .flops = experts_grad_flops,
     .reference = experts_grad_reference,
+    .samples =
+        "@inner_roundings=3 @inner_roundings=3: real[3,4] real[3,4] statistic[3,2] index[3,2] "
+        "real[6,2,4] real[6,2,4] real[6,4,2];"
+        " @inner_roundings=3 @inner_roundings=3 alpha=1.702 limit=1 offset=1: real[3,4] real[3,4] "
+        "statistic[3,2] index[3,2] real[6,2,4] real[6,2,4] real[6,4,2] real[6,2] real[6,2]",
 };
 
 struct ct_value *ct_experts(struct ct_builder *b, const char *name, struct ct_value *x,

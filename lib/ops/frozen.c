@@ -23,6 +23,7 @@ const struct ct_op_type ct_op_cast_into = {
     .summary = "copy = p, in its dtype",
     .signature = "!copy[.] F, p[.] F",
     .reference = cast_into_reference,
+    .samples = "real[4,6] real[4,6]",
 };
 
 bool ct_device_runs(const struct ct_op_type *type, unsigned flags)

@@ -56,6 +56,7 @@ const struct ct_op_type ct_op_init_normal = {
             {0}},
     .attrs_size = sizeof(struct ct_init_normal),
     .reference = init_normal_reference,
+    .samples = "std=2 truncate=1.5 seed=3: real[4,6]",
 };
 
 static int init_constant_reference(const struct ct_launch *l)
@@ -77,6 +78,7 @@ const struct ct_op_type ct_op_init_constant = {
                                         {0}},
     .attrs_size = sizeof(struct ct_init_constant),
     .reference = init_constant_reference,
+    .samples = "value=2: real[4,6]",
 };
 
 static int init_uniform_reference(const struct ct_launch *l)
@@ -107,6 +109,7 @@ const struct ct_op_type ct_op_init_uniform = {
             {0}},
     .attrs_size = sizeof(struct ct_init_uniform),
     .reference = init_uniform_reference,
+    .samples = "low=-1 high=2 seed=3: real[4,6]",
 };
 
 void ct_init_normal(struct ct_builder *b, struct ct_value *p, const struct ct_init_normal *attrs)

@@ -61,6 +61,8 @@ const struct ct_op_type ct_op_layer_norm = {
     .reference = layer_norm_reference,
     .pointwise = "mean = row_mean(x); c = x - mean; rstd = 1 / sqrt(row_mean(c * c) + eps);"
                  "y = c * rstd * w + bias",
+    .samples = "eps=0.01: real[2,4,6] real[6] real[6];"
+               " eps=0.01: real[2,4,6] real[6]",
 };
 
 /* One row: x' = (x - mean) rstd, g = dy w; dx = rstd (g - mean of g - x' mean of g x'). */
@@ -100,6 +102,7 @@ const struct ct_op_type ct_op_layer_norm_grad = {
     .pointwise = "g = dy * w; z = (x - mean) * rstd;"
                  "dw = column_sum(dy * z); dbias = column_sum(dy);"
                  "dx = rstd * (g - row_mean(g) - z * row_mean(g * z))",
+    .samples = "real[2,4,6] real[2,4,6] real[6] statistic[2,4] statistic[2,4]",
 };
 
 struct ct_value *ct_layer_norm(struct ct_builder *b, const char *name, struct ct_value *x,

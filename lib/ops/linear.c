@@ -121,6 +121,8 @@ const struct ct_op_type ct_op_linear = {
     .join = linear_join,
     .apart = linear_apart,
     .stack = linear_stack,
+    .samples = "real[4,6] real[2,6];"
+               " @gradients=7: real[2,4,6] real[8,6] real[2,6] real[4,6]",
 };
 
 /* ---- its gradients ---- */
@@ -169,6 +171,8 @@ const struct ct_op_type ct_op_linear_dx = {
     .reference = linear_dx_reference,
     .join = linear_dx_join,
     .stack = linear_dx_stack,
+    .samples = "real[4,8] real[8,6];"
+               " real[2,4,8] real[2,4,2] real[8,6] real[2,6]",
 };
 
 static int linear_dw_reference(const struct ct_launch *l)
@@ -215,6 +219,7 @@ const struct ct_op_type ct_op_linear_dw = {
     .reference = linear_dw_reference,
     .join = linear_dw_join,
     .stack = linear_dw_stack,
+    .samples = "real[2,4,6] real[2,4,8] real[2,4,2]",
 };
 
 /* ---- for model authors ---- */

@@ -69,6 +69,7 @@ const struct ct_op_type ct_op_cross_entropy = {
     .signature = "logits[.V] T, labels[.] i -> loss[] W, lse[.] W",
     .vjp = cross_entropy_vjp,
     .reference = cross_entropy_reference,
+    .samples = "real[2,4,6] label[2,4]",
 };
 
 static int cross_entropy_grad_reference(const struct ct_launch *l)
@@ -96,6 +97,7 @@ const struct ct_op_type ct_op_cross_entropy_grad = {
     .signature = "dloss[] F, logits[.V] T, labels[.] i, lse[.] W -> dlogits[.V] T",
     .inplace = (const int8_t[][2]){{0, 1}, {-1, -1}},
     .reference = cross_entropy_grad_reference,
+    .samples = "positive[] real[2,4,6] label[2,4] statistic[2,4]",
 };
 
 struct ct_value *ct_cross_entropy(struct ct_builder *b, const char *name, struct ct_value *logits,
@@ -177,6 +179,7 @@ const struct ct_op_type ct_op_linear_cross_entropy = {
     .vjp = linear_cross_entropy_vjp,
     .flops = linear_cross_entropy_flops,
     .reference = linear_cross_entropy_reference,
+    .samples = "@inner_roundings=1: real[2,4,4] real[6,4] label[2,4]",
 };
 
 /* One token: d becomes the gradient of its logits, which is propagated to x and w (dw NULL: to x
@@ -231,6 +234,7 @@ const struct ct_op_type ct_op_linear_cross_entropy_grad = {
     .flags = CT_OP_ANY_DTYPE,
     .flops = linear_cross_entropy_grad_flops,
     .reference = linear_cross_entropy_grad_reference,
+    .samples = "@inner_roundings=1 @inner_roundings=1: positive[] real[2,4,4] real[6,4] label[2,4]",
 };
 
 static double linear_cross_entropy_dx_flops(const struct ct_op *op, const struct ct_tensor *in,
@@ -247,6 +251,7 @@ const struct ct_op_type ct_op_linear_cross_entropy_dx = {
     .flags = CT_OP_ANY_DTYPE,
     .flops = linear_cross_entropy_dx_flops,
     .reference = linear_cross_entropy_grad_reference,
+    .samples = "@inner_roundings=1 @inner_roundings=1: positive[] real[2,4,4] real[6,4] label[2,4]",
 };
 
 struct ct_value *ct_linear_cross_entropy(struct ct_builder *b, const char *name, struct ct_value *x,

@@ -67,6 +67,8 @@ const struct ct_op_type ct_op_rms_norm = {
     .vjp = rms_norm_vjp,
     .reference = rms_norm_reference,
     .pointwise = "rstd = 1 / sqrt(row_mean(x * x) + eps); y = x * rstd * (offset + w)",
+    .samples = "eps=0.01: real[2,4,6] real[6];"
+               " eps=0.01 offset=1: real[2,4,6] real[6]",
 };
 
 static int rms_norm_plain_reference(const struct ct_launch *l)
@@ -97,6 +99,7 @@ const struct ct_op_type ct_op_rms_norm_plain = {
     .vjp = rms_norm_plain_vjp,
     .reference = rms_norm_plain_reference,
     .pointwise = "rstd = 1 / sqrt(row_mean(x * x) + eps); y = x * rstd",
+    .samples = "eps=0.01: real[2,4,6]",
 };
 
 static int rms_norm_plain_grad_reference(const struct ct_launch *l)
@@ -124,6 +127,7 @@ const struct ct_op_type ct_op_rms_norm_plain_grad = {
     .flags = CT_OP_ANY_DTYPE,
     .reference = rms_norm_plain_grad_reference,
     .pointwise = "z = x * rstd; dx = rstd * (dy - z * row_mean(dy * z))",
+    .samples = "real[2,4,6] real[2,4,6] statistic[2,4]",
 };
 
 static int add_rms_norm_reference(const struct ct_launch *l)
@@ -183,6 +187,7 @@ const struct ct_op_type ct_op_add_rms_norm = {
     .apart = add_rms_norm_apart,
     .pointwise = "sum = x + r; "
                  "rstd = 1 / sqrt(row_mean(sum * sum) + eps); y = sum * rstd * (offset + w)",
+    .samples = "@gradients=3 eps=0.01: real[2,4,6] real[2,4,6] real[6]",
 };
 
 static int rms_norm_grad_reference(const struct ct_launch *l)
@@ -218,6 +223,9 @@ const struct ct_op_type ct_op_rms_norm_grad = {
     .reference = rms_norm_grad_reference,
     .pointwise = "g = dy * (offset + w); z = x * rstd; dw = column_sum(dy * z);"
                  "dx = rstd * (g - z * row_mean(g * z)) + dres",
+    .samples = "real[2,4,6] real[2,4,6] real[6] statistic[2,4] real[2,4,6];"
+               " real[2,4,6] real[2,4,6] real[6] statistic[2,4] -;"
+               " offset=1: real[2,4,6] real[2,4,6] real[6] statistic[2,4] -",
 };
 
 struct ct_value *ct_rms_norm_offset(struct ct_builder *b, const char *name, struct ct_value *x,

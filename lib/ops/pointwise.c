@@ -33,6 +33,7 @@ const struct ct_op_type ct_op_mul = {
     .vjp = mul_vjp,
     .reference = mul_reference,
     .pointwise = "z = x * y",
+    .samples = "real[2,4,6] real[2,4,6]",
 };
 
 struct ct_value *ct_mul(struct ct_builder *b, const char *name, struct ct_value *x,
@@ -72,6 +73,7 @@ const struct ct_op_type ct_op_scale = {
     .vjp = scale_vjp,
     .reference = scale_reference,
     .pointwise = "y = factor * x",
+    .samples = "factor=-3: real[2,4]",
 };
 
 struct ct_value *ct_scale(struct ct_builder *b, const char *name, struct ct_value *x, double factor)
@@ -135,6 +137,7 @@ const struct ct_op_type ct_op_silu = {
     .vjp = silu_vjp,
     .reference = silu_reference,
     .pointwise = "y = x * sigmoid(x)",
+    .samples = "real[2,4,6]",
 };
 
 static int silu_grad_reference(const struct ct_launch *l)
@@ -150,6 +153,7 @@ const struct ct_op_type ct_op_silu_grad = {
     .inplace = (const int8_t[][2]){{0, 0}, {0, 1}, {-1, -1}},
     .reference = silu_grad_reference,
     .pointwise = "s = sigmoid(x); dx = dy * (s * (1 + x * (1 - s)))",
+    .samples = "real[2,4,6] real[2,4,6]",
 };
 
 struct ct_value *ct_silu(struct ct_builder *b, const char *name, struct ct_value *x)
@@ -217,6 +221,8 @@ const struct ct_op_type ct_op_gelu = {
     .pointwise = "s = sigmoid(x * (1.5957691216057308 + 0.07135481627260025 * x * x));"
                  "e = erf(0.70710678118654752440 * x);"
                  "y = approximate ? x * s : 0.5 * x * (1 + e)",
+    .samples = "real[2,4,6];"
+               " approximate=tanh: real[2,4,6]",
 };
 
 static int gelu_grad_reference(const struct ct_launch *l)
@@ -238,6 +244,8 @@ const struct ct_op_type ct_op_gelu_grad = {
                  "e = erf(0.70710678118654752440 * x);"
                  "n = 0.39894228040143267794 * exp(-0.5 * x * x);"
                  "dx = dy * (approximate ? t : 0.5 * (1 + e) + x * n)",
+    .samples = "real[2,4,6] real[2,4,6];"
+               " approximate=tanh: real[2,4,6] real[2,4,6]",
 };
 
 struct ct_value *ct_gelu(struct ct_builder *b, const char *name, struct ct_value *x,
@@ -273,6 +281,7 @@ const struct ct_op_type ct_op_swiglu = {
     .vjp = swiglu_vjp,
     .reference = swiglu_reference,
     .pointwise = "y = gate * sigmoid(gate) * up",
+    .samples = "real[2,4,6] real[2,4,6]",
 };
 
 static int swiglu_grad_reference(const struct ct_launch *l)
@@ -298,6 +307,7 @@ const struct ct_op_type ct_op_swiglu_grad = {
     .pointwise = "s = sigmoid(gate);"
                  "dgate = dy * up * (s * (1 + gate * (1 - s)));"
                  "dup = dy * (gate * s)",
+    .samples = "real[2,4,6] real[2,4,6] real[2,4,6]",
 };
 
 struct ct_value *ct_swiglu(struct ct_builder *b, const char *name, struct ct_value *gate,

@@ -52,6 +52,8 @@ const struct ct_op_type ct_op_temper = {
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .vjp = temper_vjp,
     .reference = temper_reference,
+    .samples = "scale=0.5 every=2: real[2,4,2,6] position[2,4];"
+               " scale=0.5 every=3: real[2,4,2,6] -",
 };
 
 static int document_chunks_reference(const struct ct_launch *l)
@@ -83,6 +85,8 @@ const struct ct_op_type ct_op_document_chunks = {
     .attrs = document_chunks_attrs,
     .attrs_size = sizeof(struct ct_document_chunks),
     .reference = document_chunks_reference,
+    .samples = "tokens=2 most=4: index[2,4] position[2,4] document[2,4];"
+               " tokens=3 most=4: index[2,4]",
 };
 
 struct ct_value *ct_temper(struct ct_builder *b, const char *name, struct ct_value *x,

@@ -229,6 +229,14 @@ const struct ct_op_type ct_op_rope = {
     .infer = rope_infer,
     .vjp = rope_vjp,
     .reference = rope_reference,
+    .samples = "theta=100: real[2,4,2,6] position[2,4];"
+               " theta=100 factor=8 original_max_position=32: real[2,4,2,6] -;"
+               " inverse=true: real[2,4,2,2] position[2,4];"
+               " theta=100 first=2 interleaved=true: real[2,4,2,6] position[2,4];"
+               " theta=100 rotated=4 magnitude=1.25: real[2,4,2,6] -;"
+               " theta=100 first=1 rotated=4 scaling=linear factor=4: real[2,4,2,7] position[2,4];"
+               " theta=100 scaling=longrope divisors=1.5:2:4: real[2,4,2,6] -;"
+               " theta=100 first=3 scaling=yarn factor=8 original_max_position=32: real[2,3,2,7] -",
 };
 
 struct ct_value *ct_rope(struct ct_builder *b, const char *name, struct ct_value *x,

@@ -30,6 +30,7 @@ const struct ct_op_type ct_op_scale_rows = {
     .vjp = scale_rows_vjp,
     .reference = scale_rows_reference,
     .pointwise = "y = x * w",
+    .samples = "real[2,4,6] statistic[2,4]",
 };
 
 static int scale_rows_grad_reference(const struct ct_launch *l)
@@ -52,6 +53,7 @@ const struct ct_op_type ct_op_scale_rows_grad = {
     .flags = CT_OP_ANY_DTYPE,
     .reference = scale_rows_grad_reference,
     .pointwise = "dx = dy * w; dw = row_sum(dy * x)",
+    .samples = "real[2,4,6] real[2,4,6] statistic[2,4]",
 };
 
 static int ones_reference(const struct ct_launch *l)
@@ -76,6 +78,7 @@ const struct ct_op_type ct_op_ones = {
     .signature = "x[.] T -> y[.] T",
     .vjp = ones_vjp,
     .reference = ones_reference,
+    .samples = "statistic[2,4,1]",
 };
 
 struct ct_value *ct_scale_rows(struct ct_builder *b, const char *name, struct ct_value *x,

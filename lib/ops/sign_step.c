@@ -27,4 +27,5 @@ const struct ct_op_type ct_op_sign_step = {
                                         {0}},
     .attrs_size = sizeof(struct ct_sign_step),
     .reference = sign_step_reference,
+    .samples = "rate=0.25: factor[] real[2,4] real[2,4] real[3] real[3]",
 };

@@ -43,6 +43,7 @@ const struct ct_op_type ct_op_softmax = {
     .vjp = softmax_vjp,
     .reference = softmax_reference,
     .pointwise = "e = exp(x - row_max(x)); y = e / row_sum(e)",
+    .samples = "real[2,4,6]",
 };
 
 static int softmax_grad_reference(const struct ct_launch *l)
@@ -70,6 +71,7 @@ const struct ct_op_type ct_op_softmax_grad = {
     .inplace = (const int8_t[][2]){{0, 0}, {0, 1}, {-1, -1}},
     .reference = softmax_grad_reference,
     .pointwise = "dx = y * (dy - row_sum(dy * y))",
+    .samples = "real[2,4,6] positive[2,4,6]",
 };
 
 struct ct_value *ct_softmax(struct ct_builder *b, const char *name, struct ct_value *x)

@@ -81,6 +81,7 @@ const struct ct_op_type ct_op_offload = {
     .flags = CT_OP_SPACES,
     .infer = offload_infer,
     .reference = copy_out,
+    .samples = "real[2,4]",
 };
 
 struct ct_value *ct_load(struct ct_builder *b, const char *name, struct ct_value *x)

@@ -46,4 +46,5 @@ const struct ct_op_type cp_attention_merge = {
     .flags = CT_OP_ANY_DTYPE,
     .inplace = (const int8_t[][2]){{0, 0}, {1, 1}, {-1, -1}},
     .reference = reference,
+    .samples = "real[2,4,2,4] statistic[2,2,4] real[2,4,2,4] statistic[2,2,4]",
 };

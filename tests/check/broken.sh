@@ -63,7 +63,7 @@ tenfold|op broken_tenfold.*.flops. says 3840, and the products of its signature 
 uncounted|op broken_uncounted.*its signature multiplies matrices, about 384 FLOPs, and it has no .flops.
 not_flops|op broken_not_flops.*.flops. says nan
 negative|op broken_negative.*.flops. says -384
-one_document|kernel plain of broken_one_document.*, dense, float32: output 0, element 3
+one_document|kernel plain of broken_one_document.*, dense, float32: output 0, element 15
 uncleared|kernel plain of broken_uncleared.*: -?nan, and the reference computes
 shared|kernel plain of broken_shared.*two ranges of ct_parallel.*both write byte [0-9]+ of a variable of its file
 overlap|kernel plain of broken_overlap.*(output 0, element|both write byte 48 of an operand)

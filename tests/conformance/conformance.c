@@ -13,7 +13,7 @@
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/lib/app/check.h>
 #include <ctitan/lib/app/generate.h>
 #include <ctitan/lib/ops.h>
 
@@ -62,18 +62,6 @@ static struct ct_value *operand_value(const struct ct_op *op, int i)
 
 enum precision { EXACT, ROUNDED, DISTURBED, SIZES };
 
-/* Every element grows or shrinks by 2^-22 of itself. */
-static void disturb(double *numbers, int64_t count, int operand)
-{
-    struct ct_philox random = {0};
-
-    for (int64_t i = 0; i < count; i++) {
-        if (i % 128 == 0)
-            random = ct_philox(9, (uint64_t)operand, (uint64_t)i);
-        numbers[i] *= 1 + (random.v[i / 32 % 4] >> i % 32 & 1 ? 0x1p-22 : -0x1p-22);
-    }
-}
-
 static struct ct_tensor copy_of(struct ct_arena *arena, const struct ct_tensor *t,
                                 enum precision precision, int operand)
 {
@@ -88,7 +76,7 @@ static struct ct_tensor copy_of(struct ct_arena *arena, const struct ct_tensor *
     else
         tensor_copy(&copy, t);
     if (real && precision == DISTURBED)
-        disturb(copy.data, n, operand);
+        ct_check_disturb(copy.data, n, operand);
     for (int64_t i = 0; real && precision == SIZES && i < n; i++)
         ((double *)copy.data)[i] = fabs(((double *)copy.data)[i]);
     return copy;
@@ -182,63 +170,21 @@ static void keep_results(struct bed *bed, const struct ct_op *op, const struct e
 
 #define UNITS_ERROR 0x1p-12 /* of a sum of Float8 products by hardware, relative to their sizes */
 
-static double rounding(enum ct_dtype dtype)
-{
-    if (dtype == CT_E4M3 || dtype == CT_E5M2)
-        return dtype == CT_E4M3 ? 0x1p-4 : 0x1p-3;
-    return dtype == CT_F64 ? 0x1p-40 : dtype == CT_BF16 ? 0x1.01p-8 : 0x1p-23;
-}
-
-/* Denormals may be flushed; those of 8-bit dtypes are rounded. */
-static double finest(enum ct_dtype dtype)
-{
-    switch (dtype) {
-    case CT_F64:
-        return 0;
-    case CT_E4M3:
-        return 0x1p-10;
-    case CT_E5M2:
-        return 0x1p-17;
-    default:
-        return 0x1p-126;
-    }
-}
-
-/* Terms of the longest sum behind one element of the outputs. */
-static double terms(const struct call *c)
-{
-    double most = 1, count = c->op->outs ? (double)ct_tensor_count(&c->out[0]) : 1;
-
-    for (int i = 0; i < c->op->ins; i++) {
-        const struct ct_tensor *t = &c->in[i];
-
-        if (!c->present[i] || t->ndim == 0)
-            continue;
-        most = fmax(most, (double)t->shape[t->ndim - 1]);
-        for (int k = 0; k < c->op->outs; k++)
-            most =
-                fmax(most, (double)ct_tensor_count(t) / (double)(ct_tensor_count(&c->out[k]) + 1));
-    }
-    if (c->op->type->flops)
-        most = fmax(most, c->op->type->flops(c->op, c->in, c->out) / (2 * count));
-    return most;
-}
-
 /* The tolerance for an element of size |want|, but for a rounding of it. */
 static double tolerance(const struct call *c, const struct bed *bed, const struct ct_tensor *got,
                         const struct expected *expected, double before)
 {
-    bool exact = got->dtype == CT_F64 && !c->op->type->flops; /* products are sums in float32 */
-    double unit = exact ? 0x1p-53 : 0x1p-24;
-    double slack = (8 + 3 * sqrt(terms(c))) * unit;
-    double smallest = finest(got->dtype);
+    const struct ct_check_call call = {
+        .op = c->op,
+        .in = c->in,
+        .out = c->out,
+        .inner_roundings = bed->dtype == CT_BF16 ? bed->test->inner_roundings : 0,
+    };
     double scale = expected->largest + fabs(before);
 
     if (bed->test->exponential)
         scale = fmax(1, scale);
-    if (bed->dtype == CT_BF16)
-        slack += bed->test->inner_roundings * 0x1p-8;
-    return slack * scale + 2 * expected->sensitivity + smallest;
+    return ct_check_slack(&call, got->dtype, scale, expected->sensitivity);
 }
 
 /* cuDNN makes gradients of keys and values in bfloat16 only: float32 ones are casts of those. */
@@ -246,7 +192,7 @@ static double result_rounding(const struct call *c, const struct ct_tensor *got)
 {
     bool cast = !strcmp(c->kernel->name, "cudnn") && !strcmp(c->kernel->op, "attention_grad");
 
-    return cast ? rounding(CT_BF16) : rounding(got->dtype);
+    return ct_check_rounding(cast ? CT_BF16 : got->dtype);
 }
 
 /* What the units that multiply Float8 add to the tolerance of each element (conformance.h); NULL:
@@ -264,30 +210,9 @@ static const double *units_tolerance(const struct call *c, const struct expected
     for (int64_t i = 0; i < ct_tensor_count(got); i++) {
         sizes[i] *= UNITS_ERROR;
         if (accumulated && got->dtype == CT_BF16)
-            sizes[i] += rounding(CT_BF16) * fabs(want[i]);
+            sizes[i] += ct_check_rounding(CT_BF16) * fabs(want[i]);
     }
     return sizes;
-}
-
-/* Error of got over the tolerance, at its worst; before: what was accumulated into; own: tolerance
-   that elements have beside `tolerated`, or NULL. */
-static double compare(const double *got, const double *want, int64_t count, double tolerated,
-                      const double *own, double before, double rounding_of_it, int64_t *where)
-{
-    double worst = 0;
-
-    for (int64_t i = 0; i < count; i++) {
-        double a = got[i], b = want[i] + before, error;
-
-        if (a == b || (isnan(a) && isnan(b)))
-            continue;
-        error = fabs(a - b) / (rounding_of_it * fabs(b) + tolerated + (own ? own[i] : 0));
-        if (!(error <= worst)) {
-            worst = isnan(error) ? INFINITY : error;
-            *where = i;
-        }
-    }
-    return worst;
 }
 
 /* Infinity if a NaN has become a number. */
@@ -327,18 +252,16 @@ static void judge(struct score *s, const struct call *c, const struct bed *bed,
         if (!want->data || (!ct_dtype_is_float(got->dtype) && accumulated))
             continue;
         tolerated = tolerance(c, bed, got, &expected[i], base);
-        if (!ct_dtype_is_float(got->dtype)) /* the same number */
-            once = tolerated = 0;
         own = units_tolerance(c, &expected[i], got, accumulated);
         numbers = numbers_of(got, c->arena);
         error = bed->fill == FILL_NAN
                     ? lost(numbers, numbers_of(want, c->arena), ct_tensor_count(got), &where)
-                    : compare(numbers, numbers_of(want, c->arena), ct_tensor_count(got), tolerated,
-                              own, base, once, &where);
+                    : ct_check_error(numbers, numbers_of(want, c->arena), ct_tensor_count(got),
+                                     tolerated, own, base, once, &where);
         if (error > 1 && bed->fill != FILL_NAN && expected[i].rounded.data)
-            error = fmin(error,
-                         compare(numbers, numbers_of(&expected[i].rounded, c->arena),
-                                 ct_tensor_count(got), tolerated, own, base, 2 * once, &ignored));
+            error = fmin(error, ct_check_error(numbers, numbers_of(&expected[i].rounded, c->arena),
+                                               ct_tensor_count(got), tolerated, own, base, 2 * once,
+                                               &ignored));
         if (!(error <= 1))
             report(s, c, bed, i, got, want, base, where, how);
         s->worst = fmax(s->worst, error);

@@ -7,13 +7,8 @@
  * were poisoned before, and is compared with the reference computed in float64 on the same
  * (rounded) inputs.
  *
- * Tolerance, for an output of dtype D in a tensor whose largest element is S:
- *     rounding(D) |ref| + (8 + 3 sqrt(K)) 2^-24 S + 2 C
- * rounding is one rounding to D; K is the number of terms of a sum, whose float32 rounding errors
- * grow as a random walk (three deviations); C is how much the exact result changes when every input
- * is changed by 2^-22 of itself: what the problem's own condition costs in float32. Cases may allow
- * more roundings of inner values to bfloat16. An op whose outputs are computed from its
- * rounded outputs may be near the reference on rounded results instead.
+ * The tolerances are those of `ctitan check` (lib/app/check.h). Cases may allow more roundings of
+ * inner values to bfloat16.
  *
  * Float8 products by cuBLASLt may be off by 2^-12 sum |a b| more. Hopper's tensor cores truncate
  * every product of an instruction to 13 bits after the point, relative to the largest (DeepSeek-V3,

@@ -10,10 +10,10 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/app/check.h>
 #include <ctitan/lib/ops.h>
 
 #include "plugin_ops.h"
-#include "sample.h"
 
 enum { B = 2, T = 12, H = 4, G = 2, D = 4, BLOCKS = 3, SHARD = T / BLOCKS };
 

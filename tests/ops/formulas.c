@@ -11,11 +11,11 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/app/check.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/rng.h>
 
 #include "plugin_ops.h"
-#include "sample.h"
 
 static void create(struct ct_trial *m, const char *type, const char *attrs, const char *inputs)
 {

@@ -11,11 +11,11 @@
 
 #include <ctitan/error.h>
 #include <ctitan/input.h>
+#include <ctitan/lib/app/check.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/app/verify.h>
 
 #include "plugin_ops.h"
-#include "sample.h"
 
 /* Weights that nobody trains, and outputs that no gradient arrives at, cost nothing. */
 static void linear_emits_only_wanted_gradients(void **state)

@@ -10,10 +10,10 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/rule.h>
+#include <ctitan/lib/app/check.h>
 #include <ctitan/lib/ops.h>
 
 #include "plugin_ops.h"
-#include "sample.h"
 
 struct infer_case {
     const char *type, *attrs, *inputs; /* "float32[2,3] int32[2] -": named a, b, c, .. */

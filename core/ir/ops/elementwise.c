@@ -31,6 +31,8 @@ const struct ct_op_type ct_op_add = {
     .vjp = add_vjp,
     .reference = add_reference,
     .pointwise = "z = x + y",
+    .samples = "real[2,4] real[2,4];"
+               " real[] real[]",
 };
 
 struct ct_value *ct_add(struct ct_builder *b, const char *name, struct ct_value *x,
@@ -83,6 +85,8 @@ const struct ct_op_type ct_op_cast = {
     .vjp = cast_vjp,
     .reference = copy_reference,
     .pointwise = "y = x",
+    .samples = "@step=0.5 dtype=float32: real[2,4];"
+               " dtype=float64: real[2,4]",
 };
 
 struct ct_value *ct_cast(struct ct_builder *b, const char *name, struct ct_value *x,
@@ -110,4 +114,5 @@ const struct ct_op_type ct_op_reciprocal = {
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .reference = reciprocal_reference,
     .pointwise = "y = 1 / x",
+    .samples = "positive[2,4]",
 };

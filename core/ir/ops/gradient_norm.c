@@ -22,6 +22,7 @@ const struct ct_op_type ct_op_squared_norm = {
     .summary = "sum of the squares of all elements",
     .signature = "*x[.] F -> s[] d",
     .reference = squared_norm_reference,
+    .samples = "real[4,6] real[2,2]",
 };
 
 static double coefficient(double norm, double max_norm)
@@ -54,6 +55,7 @@ const struct ct_op_type ct_op_clip_coefficient = {
                                         {0}},
     .attrs_size = sizeof(struct ct_clip_coefficient),
     .reference = clip_coefficient_reference,
+    .samples = "max_norm=0.5: square[] square[]",
 };
 
 struct ct_value *ct_squared_norm(struct ct_builder *b, const char *name, struct ct_value *const *x,

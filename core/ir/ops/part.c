@@ -114,6 +114,8 @@ const struct ct_op_type ct_op_narrow = {
     .reference = copy_parts,
     .collective = &ct_collective_narrow,
     .part = narrow_part,
+    .samples = "dim=1 from=1 size=2: real[2,4,3];"
+               " from=1 size=0: real[2]",
 };
 
 struct ct_value *ct_narrow(struct ct_builder *b, const char *name, struct ct_value *x, int dim,
@@ -171,6 +173,8 @@ const struct ct_op_type ct_op_concat = {
     .reference = copy_parts,
     .collective = &ct_collective_concat,
     .part = concat_part,
+    .samples = "dim=1: real[2,4,3] real[2,1,3] real[2,2,3];"
+               " real[2]",
 };
 
 struct ct_value *ct_concat(struct ct_builder *b, const char *name, struct ct_value *const *x,

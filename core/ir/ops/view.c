@@ -146,6 +146,9 @@ const struct ct_op_type ct_op_view = {
     .factors = view_factors,
     .vjp = view_vjp,
     .reference = view_reference,
+    .samples = "shape=2,4,2,4: real[2,4,8];"
+               " shape=2,8,4: real[2,4,2,4];"
+               " shape=2,4: real[2,4]",
 };
 
 struct ct_value *ct_view(struct ct_builder *b, const char *name, struct ct_value *x, int ndim,

@@ -34,6 +34,7 @@ struct ct_sample {
     bool counted;       /* the type's `flops` are exactly these; else they are about those of the
                            products that the signature shows */
     double flops;
+    int inner_roundings; /* of inner values to bfloat16, one after the other, that kernels may do */
 };
 
 /*
@@ -58,6 +59,36 @@ CT_API extern const struct ct_op_check ct_op_checks[]; /* ended by {0} */
    and without gaps and accumulation. 0: it accepts none of these calls. */
 CT_API int ct_check_kernel(struct ct_device *device, const struct ct_kernel *kernel,
                            const struct ct_sample *sample);
+
+/* ---- how far a kernel may be from the reference ---- */
+
+/*
+ * The tolerance for an element w of an output of dtype D, in a tensor whose largest element is S:
+ *     rounding(D) |w| + (8 + 3 sqrt(K)) 2^-24 S + R 2^-8 S + 2 C
+ * rounding is one rounding to D; K is the number of terms of a sum, whose float32 rounding errors
+ * grow as a random walk (three deviations); R are roundings of inner values to bfloat16 that are
+ * allowed; C is how much the exact result changes when every input is changed by 2^-22 of itself:
+ * what the problem's own condition costs in float32. An op whose outputs are computed from its
+ * rounded outputs may be near the reference on rounded results instead, with one rounding more.
+ * Integers are equal.
+ */
+struct ct_check_call {
+    const struct ct_op *op;
+    const struct ct_tensor *in, *out;
+    int inner_roundings;
+};
+
+/* One rounding to dtype, relative; 0 for integers. */
+CT_API double ct_check_rounding(enum ct_dtype dtype);
+/* The tolerance without the rounding. dtype: of the operand; largest: S; sensitivity: C. */
+CT_API double ct_check_slack(const struct ct_check_call *call, enum ct_dtype dtype, double largest,
+                             double sensitivity);
+/* Error of got over the tolerance, at its worst, and where; before: what was accumulated into; own:
+   what elements have beside slack, or NULL. Above 1 is a fault. */
+CT_API double ct_check_error(const double *got, const double *want, int64_t count, double slack,
+                             const double *own, double before, double rounding, int64_t *where);
+/* Every element of an operand grows or shrinks by 2^-22 of itself, by chance. */
+CT_API void ct_check_disturb(double *numbers, int64_t count, int operand);
 
 /* The gradient of a model's loss, in float64 by reference kernels, against central differences of
    every parameter in a random direction, but those whose gradient is ct_expert_excess; its names,
