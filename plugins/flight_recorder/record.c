@@ -68,6 +68,20 @@ static struct flight_record *still(const struct claimed *c)
                : NULL;
 }
 
+/* The end of a record's call, which other threads of this process read meanwhile. */
+static void finish(struct flight_record *r, double time)
+{
+    __atomic_store(&r->finished, &time, __ATOMIC_RELAXED);
+}
+
+static double end_of(const struct flight_record *r)
+{
+    double time;
+
+    __atomic_load(&r->finished, &time, __ATOMIC_RELAXED);
+    return time;
+}
+
 static int program_of(const struct ct_event_data *d)
 {
     return d->program == now.run->program ? 0 : 1;
@@ -126,7 +140,7 @@ static void on_collective(const struct ct_event_data *d)
         break;
     case CT_EVENT_COLLECTIVE_FINISHED:
         if ((r = still(c)))
-            r->finished = d->time;
+            finish(r, d->time);
         mark(&now.groups[group].finished, d, which);
         if (d->run->device->enqueues && r)
             flight_straggler_call(r->started, d->time);
@@ -178,11 +192,10 @@ static void on_call(const struct ct_event_data *d)
         return;
     }
     if ((r = still(&now.call)))
-        r->finished = d->time;
+        finish(r, d->time);
     if (d->sequence)
         mark(&g->finished, &data, -1);
-    flight_own->position = now.before;
-    flight_own->position.since = d->time;
+    move_to((enum flight_phase)now.before.phase, now.before.program, now.before.index, d->time);
 }
 
 /* ---- steps and instructions ---- */
@@ -198,8 +211,8 @@ static double last_awaited(const struct ct_event_data *d, int which)
         size_t entry = (size_t)(waits[f->waits + i] + (int64_t)d->program->init_count);
         struct flight_record *r = still(&now.claimed[which][entry]);
 
-        if (r && r->finished > last)
-            last = r->finished;
+        if (r && end_of(r) > last)
+            last = end_of(r);
     }
     return last;
 }
@@ -237,7 +250,7 @@ static void on_op(const struct ct_event_data *d)
                                           .program = (int16_t)which,
                                           .kind = FLIGHT_OP});
     else if ((r = still(c)))
-        r->finished = d->time;
+        finish(r, d->time);
 }
 
 static int on_step(const struct ct_event_data *d)
@@ -257,7 +270,7 @@ static int on_step(const struct ct_event_data *d)
     move_to(FLIGHT_IN_HOOKS, -1, 0, d->time);
     if ((r = still(&now.step))) {
         r->started = r->enqueued + d->result->data_seconds;
-        r->finished = d->time;
+        finish(r, d->time);
     }
     if (flight_config.divergence_freq)
         rc = flight_divergence_step_end(d->run, d->step);
