@@ -320,8 +320,8 @@ const struct ct_op_type ct_op_attention = {
         " @inner_roundings=1 window=2 scale=0.3: real[2,6,2,2] real[2,6,2,2] real[2,6,2,2] "
         "document[2,6];"
         " @inner_roundings=1 causal=false window=2: real[1,6,2,2] real[1,6,2,2] real[1,6,2,2] -;"
-               " @inner_roundings=1 softcap=0.7: real[2,6,4,4] real[2,6,2,4] real[2,6,2,3];"
-               " @inner_roundings=1 alibi=8: real[2,6,4,4] real[2,6,2,4] real[2,6,2,3]",
+        " @inner_roundings=1 softcap=0.7: real[2,6,4,4] real[2,6,2,4] real[2,6,2,3];"
+        " @inner_roundings=1 alibi=8: real[2,6,4,4] real[2,6,2,4] real[2,6,2,3]",
 };
 
 static int attention_grad_reference(const struct ct_launch *l)
@@ -385,7 +385,8 @@ const struct ct_op_type ct_op_attention_grad = {
         "real[2,6,4,4] statistic[2,4,6] document[2,6];"
         " @inner_roundings=1: real[2,6,4,4] real[2,6,4,4] real[2,6,4,4] real[2,6,4,4] "
         "real[2,6,4,4] statistic[2,4,6] -;"
-               " @inner_roundings=1 softcap=0.7: real[2,6,4,3] real[2,6,4,4] real[2,6,2,4] real[2,6,2,3] real[2,6,4,3] statistic[2,4,6]",
+        " @inner_roundings=1 softcap=0.7: real[2,6,4,3] real[2,6,4,4] real[2,6,2,4] real[2,6,2,3] "
+        "real[2,6,4,3] statistic[2,4,6]",
 };
 
 struct ct_value *ct_attention(struct ct_builder *b, const char *name, struct ct_value *q,

@@ -129,8 +129,7 @@ const struct ct_op_type ct_op_copy_heads = {
     .name = "copy_heads",
     .summary = "several copies of each head, one behind the other",
     .signature = "x[.GD] T -> y[.HD] T",
-    .samples = "heads=4: real[2,3,2,5]; heads=6: real[2,6,3];"
-               " heads=4: real[2,3,2,5]",
+    .samples = "heads=4: real[2,3,2,5]; heads=6: real[2,6,3]",
     .flags = CT_OP_LINEAR,
     .attrs = (const struct ct_option[]){CT_OPT_INT(struct ct_copy_heads, heads, "heads", "1", 1,
                                                    1 << 20, "Heads of the output"),
@@ -179,8 +178,7 @@ const struct ct_op_type ct_op_copy_heads_grad = {
     .name = "copy_heads_grad",
     .summary = "sums of the gradients of a head's copies",
     .signature = "dy[.HD] T -> dx[.GD] T",
-    .samples = "groups=2: real[2,3,4,5]; groups=3: real[2,3,3];"
-               " groups=2: real[2,3,4,5]",
+    .samples = "groups=2: real[2,3,4,5]; groups=3: real[2,3,3]",
     .flags = CT_OP_LINEAR,
     .attrs = (const struct ct_option[]){CT_OPT_INT(struct ct_copy_heads_grad, groups, "groups", "1",
                                                    1, 1 << 20, "Heads of which they are copies"),
