@@ -2,8 +2,8 @@
  * The code of a plugin that each thread calls: for messages about crashes, and about plugins that
  * do not return. Whoever calls a plugin's code says so here; it costs a few stores.
  *
- * Records are static, so the handler of a signal may read those of all threads: of other threads'
- * only `kind`, `waits` and `calls` are written in one store. A record is written by its thread alone.
+ * Records are static, so the handler of a signal may read those of all threads. A record is written
+ * by its thread alone, and `kind`, `waits` and `calls` in one store each.
  */
 #ifndef CT_CALLING_H
 #define CT_CALLING_H
