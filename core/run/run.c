@@ -8,6 +8,7 @@
 
 #include <ctitan/calling.h>
 #include <ctitan/error.h>
+#include <ctitan/log.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 
@@ -461,18 +462,33 @@ static int open_memory(struct ct_run *run, const struct ct_run_options *options)
 
 /* ---- data ---- */
 
-static int open_data(struct ct_run *run)
+/* Vocabularies of models are often rounded up, but not doubled. */
+static int check_vocabulary(const struct ct_run *run, int64_t have)
 {
-    struct ct_data_request request = data_request(run);
-    int64_t need, have = run->model_ops->vocabulary(run->model);
-    int rc = run->data_ops->open(&request, &run->data);
+    int64_t need = run->data_ops->vocabulary(run->data);
 
-    if (rc < 0)
-        return rc;
-    need = run->data_ops->vocabulary(run->data);
     if (need > have)
         return ct_fail(CT_ECONFIG, "the data needs a vocabulary of %lld, the model has %lld",
                        (long long)need, (long long)have);
+    if (run->rank == 0 && run->tokenizer && *ct_config.model.init_from &&
+        run->tokenizer->vocabulary() < have / 2)
+        ct_warn("the tokenizer has %lld tokens, and the model a vocabulary of %lld: is it the "
+                "tokenizer that the model was trained with?",
+                (long long)run->tokenizer->vocabulary(), (long long)have);
+    return 0;
+}
+
+static int open_data(struct ct_run *run)
+{
+    struct ct_data_request request = data_request(run);
+    int rc;
+
+    request.vocabulary = run->model_ops->vocabulary(run->model);
+    rc = run->data_ops->open(&request, &run->data);
+    if (rc == 0)
+        rc = check_vocabulary(run, request.vocabulary);
+    if (rc < 0)
+        return rc;
     request.validation = true;
     return ct_config.validation.freq ? run->data_ops->open(&request, &run->validation_data) : 0;
 }

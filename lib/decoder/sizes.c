@@ -7,7 +7,9 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/decoder.h>
+#include <ctitan/log.h>
 #include <ctitan/recipe.h>
+#include <ctitan/run.h>
 
 static const struct ct_decoder_sizes *sizes_of(const void *model)
 {
@@ -98,6 +100,15 @@ static int apply(const struct ct_decoder_family *f, const struct ct_decoder_opti
     return check(f, sizes);
 }
 
+/* A rotary embedding extrapolates beyond the positions that the model was made for. */
+static void warn_of_positions(const struct ct_run *run, const struct ct_decoder_sizes *s)
+{
+    if (run && run->rank == 0 && ct_config.training.seq_len > s->max_position)
+        ct_warn("[training] seq_len = %lld is beyond the %lld positions of the model "
+                "(max_position_embeddings)",
+                (long long)ct_config.training.seq_len, (long long)s->max_position);
+}
+
 int ct_decoder_create(const struct ct_run *run, const struct ct_decoder_family *f,
                       const struct ct_decoder_options *options, struct ct_model **out)
 {
@@ -118,11 +129,13 @@ int ct_decoder_create(const struct ct_run *run, const struct ct_decoder_family *
         if (rc < 0)
             ct_context(rc, "[%s]", f->name);
     }
-    if (rc < 0)
+    if (rc < 0) {
         free(model);
-    else
-        *out = model;
-    return rc;
+        return rc;
+    }
+    warn_of_positions(run, model);
+    *out = model;
+    return 0;
 }
 
 void ct_decoder_destroy(struct ct_model *model)

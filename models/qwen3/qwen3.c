@@ -35,7 +35,7 @@ static const struct ct_model flavors[] = {
     {{0}},
 };
 
-static const struct ct_hf_key keys[] = {CT_DECODER_KEYS(struct ct_model), {0}};
+static const struct ct_hf_key keys[] = {CT_DECODER_KEYS(struct ct_model, 128), {0}};
 
 static const struct ct_hf_fixed fixed[] = {CT_DECODER_FIXED, {0}};
 

@@ -2,6 +2,7 @@
 #include <fts.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistr.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
@@ -213,6 +214,31 @@ static bool is_json(const char *path)
     return false;
 }
 
+static size_t count_lines(const char *from, const char *to)
+{
+    size_t lines = 1;
+
+    while ((from = memchr(from, '\n', (size_t)(to - from)))) {
+        from++;
+        lines++;
+    }
+    return lines;
+}
+
+/* Most tokenizers read U+FFFD in the place of bytes that are not UTF-8. */
+static void count_broken(struct corpus *c, const char *path, const char *text, size_t size)
+{
+    const char *at = text, *end = text + size;
+
+    while (at < end && (at = (const char *)u8_check((const uint8_t *)at, (size_t)(end - at)))) {
+        if (!c->broken++) {
+            c->broken_path = path;
+            c->broken_line = count_lines(text, at);
+        }
+        at++;
+    }
+}
+
 static int add_documents(struct corpus *c, const char *path, const char *text, size_t size)
 {
     enum corpus_format format = c->request->format;
@@ -226,6 +252,8 @@ static int add_documents(struct corpus *c, const char *path, const char *text, s
     rc = binary_refuse(path, text, size, format == CORPUS_TEXT);
     if (rc < 0)
         return rc;
+    if (format == CORPUS_TEXT && !c->request->any_bytes)
+        count_broken(c, path, text, size);
     return format == CORPUS_TEXT ? add_text(c, text, size)
                                  : corpus_add_lines(c, path, text, size, format == CORPUS_CHAT);
 }
@@ -274,11 +302,16 @@ int corpus_read(struct corpus *c, int (*take)(void *context, const struct docume
 
     c->take = take;
     c->context = context;
-    c->count = c->malformed = 0;
+    c->count = c->malformed = c->broken = 0;
     for (size_t i = 0; rc >= 0 && i < c->file_count; i++)
         rc = add_file(c, c->files[i].path);
     if (rc >= 0 && c->malformed)
         ct_warn("%zu malformed lines were skipped", c->malformed);
+    if (rc >= 0 && c->broken)
+        ct_warn(
+            "%s:%zu: not UTF-8; of the text %zu bytes are not, and the tokenizer reads U+FFFD in "
+            "their place: convert it, as in `iconv -f LATIN1 -t UTF-8 IN >OUT`",
+            c->broken_path, c->broken_line, c->broken);
     if (rc >= 0 && !c->count)
         rc = ct_fail(CT_ECONFIG, "%zu files hold only white space", c->file_count);
     return rc;

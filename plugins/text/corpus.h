@@ -35,6 +35,7 @@ struct corpus_request {
     const struct ct_chat_format *chat;
     bool no_bos;       /* documents do not begin with the tokenizer's token for that */
     bool skip;         /* malformed lines, instead of failing */
+    bool any_bytes;    /* the tokenizer has tokens for bytes that are not UTF-8, too */
     const char *spool; /* folder for what is unpacked */
 };
 
@@ -52,7 +53,10 @@ struct corpus {
     const struct corpus_request *request;
     struct corpus_file *files;
     size_t file_count, file_room;
-    size_t count, malformed; /* documents, and lines that were skipped, in the last reading */
+    /* In the last reading: documents, lines that were skipped, bytes of text that are not UTF-8 */
+    size_t count, malformed, broken;
+    const char *broken_path; /* of the first of these bytes */
+    size_t broken_line;
     int (*take)(void *context, const struct document *document);
     void *context;
     bool taken; /* the last failure was one of take */

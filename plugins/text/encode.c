@@ -269,6 +269,7 @@ int encode(FILE *out, int width, const struct ct_tokenizer_ops *tokenizer, struc
     if (rc == 0)
         rc = ct_context(corpus_read(corpus, take, &e), "[text] %s", corpus->request->option);
     e.header.malformed = (int64_t)corpus->malformed;
+    e.header.broken = (int64_t)corpus->broken;
     if (rc == 0)
         rc = finish(&e);
     free(e.tokens);

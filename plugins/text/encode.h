@@ -16,12 +16,13 @@ struct encoded {
     int64_t width; /* bytes per token */
     int64_t documents, tokens;
     int64_t malformed; /* lines that were skipped */
+    int64_t broken;    /* bytes of text that are not UTF-8 */
     uint64_t hash;     /* XXH3 of the tokens and of the offsets of documents */
     uint64_t index;    /* XXH3 of all that follows the tokens */
     uint64_t check;    /* XXH3 of what is above */
 };
 
-#define ENCODED_MAGIC "ctokens5"
+#define ENCODED_MAGIC "ctokens6"
 #define ENCODED_BLOCK ((size_t)64 << 10) /* bytes of tokens with a checksum of their own */
 
 /* Bytes of tokens in the file, up to the offsets of documents. */

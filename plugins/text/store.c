@@ -286,6 +286,7 @@ static int make_once(struct store *s, struct opening *o)
 
 static int find_or_make(struct store *s, struct opening *o)
 {
+    const struct encoded *header;
     int rc = find(s);
 
     while (rc == 0)
@@ -293,9 +294,13 @@ static int find_or_make(struct store *s, struct opening *o)
     if (rc < 0)
         return rc;
     ct_info("text: tokens in %s (%.2f GB)", s->path, 1e-9 * (double)s->size);
-    if (!o->corpus.count && ((const struct encoded *)s->base)->malformed)
+    header = s->base;
+    if (!o->corpus.count && header->malformed)
         ct_warn("%lld malformed lines were skipped when these were made",
-                (long long)((const struct encoded *)s->base)->malformed);
+                (long long)header->malformed);
+    if (!o->corpus.count && header->broken)
+        ct_warn("%lld bytes that are not UTF-8 were read as U+FFFD when these were made",
+                (long long)header->broken);
     return 0;
 }
 

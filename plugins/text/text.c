@@ -179,6 +179,16 @@ static int open_sources(struct ct_data *data, const struct source_request *reque
     return rc;
 }
 
+/* Whether a byte that is not UTF-8 has a token of its own. */
+static bool takes_any_bytes(const struct ct_tokenizer_ops *tokenizer)
+{
+    int32_t tokens[4];
+    char byte[8];
+
+    return tokenizer->encode("\xff", 1, tokens, CT_COUNT(tokens)) == 1 &&
+           tokenizer->decode(tokens[0], byte, sizeof(byte)) == 1 && *byte == '\xff';
+}
+
 static int text_open(const struct ct_data_request *request, struct ct_data **out)
 {
     bool whole = request->validation && *config.validation_path;
@@ -220,6 +230,7 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
         rc = ct_chat_compare(sources.store.corpus.chat, ct_config.model.init_from);
     if (rc < 0)
         return rc;
+    sources.store.corpus.any_bytes = takes_any_bytes(request->tokenizer);
     sources.store.corpus.no_bos =
         sources.store.corpus.chat &&
         !ct_chat_begins(sources.store.corpus.chat, ct_config.model.init_from);

@@ -47,6 +47,8 @@ struct ct_data {
     size_t count;
     int64_t *first; /* sample of each file, and their number */
     int64_t seq_len;
+    int64_t vocabulary; /* of the model; larger than any token: unknown */
+    int64_t largest;    /* token; -1: unknown */
     bool repeat;
     uint64_t hash; /* of the files; see identify */
 };
@@ -113,6 +115,40 @@ static int open_files(struct ct_data *data, const char *pattern)
     return rc;
 }
 
+static int beyond_vocabulary(const struct ct_data *data, const struct token_file *file, int64_t at,
+                             uint32_t token)
+{
+    if (data->vocabulary > INT32_MAX)
+        return ct_fail(CT_ECONFIG, "%s: token %lld is %u: larger than any vocabulary", file->path,
+                       (long long)at, token);
+    return ct_fail(
+        CT_ECONFIG,
+        "%s: token %lld, of sample %lld, is %u, and the model's vocabulary has %lld: are "
+        "these tokens of another tokenizer, or of another format?",
+        file->path, (long long)at,
+        (long long)(data->first[file - data->files] + at / data->seq_len), token,
+        (long long)data->vocabulary);
+}
+
+/* Tokens of small files. Others are checked as they are read. */
+static int find_largest(struct ct_data *data)
+{
+    int64_t bytes = 0;
+
+    data->largest = -1;
+    for (size_t f = 0; f < data->count; f++)
+        bytes += data->files[f].count * data->files[f].width;
+    for (size_t f = 0; bytes <= SCAN_BYTES && f < data->count; f++)
+        for (int64_t i = 0; i < data->files[f].count; i++) {
+            uint32_t token = token_file_at(&data->files[f], i);
+
+            if (token >= data->vocabulary)
+                return beyond_vocabulary(data, &data->files[f], i, token);
+            data->largest = token > data->largest ? token : data->largest;
+        }
+    return 0;
+}
+
 static int tokens_open(const struct ct_data_request *request, struct ct_data **out)
 {
     struct ct_data *data;
@@ -126,8 +162,11 @@ static int tokens_open(const struct ct_data_request *request, struct ct_data **o
     if (!data)
         return ct_fail(CT_ENOMEM, "tokens");
     data->seq_len = request->seq_len;
+    data->vocabulary = request->vocabulary ? request->vocabulary : INT64_C(1) << 31;
     data->repeat = config.repeat && !request->validation;
     rc = open_files(data, request->validation ? config.validation_path : config.path);
+    if (rc == 0)
+        rc = find_largest(data);
     if (rc < 0) {
         tokens_close(data);
         return ct_context(rc, "[tokens] %s", request->validation ? "validation_path" : "path");
@@ -149,9 +188,8 @@ static int read_window(const struct ct_data *data, const struct token_file *file
 
         while (config.document_mask && at + i >= file->begin[document + 1])
             document++;
-        if (token > INT32_MAX)
-            return ct_fail(CT_EINVAL, "%s: token %lld is %u: larger than any vocabulary",
-                           file->path, (long long)(at + i), token);
+        if (token >= data->vocabulary)
+            return beyond_vocabulary(data, file, at + i, token);
         if (i < data->seq_len) {
             tokens[i] = (int32_t)token;
             if (documents)
@@ -185,20 +223,7 @@ static bool tokens_has_documents(void)
 
 static int64_t tokens_vocabulary(struct ct_data *data)
 {
-    uint32_t largest = 0;
-    int64_t bytes = 0;
-
-    for (size_t f = 0; f < data->count; f++)
-        bytes += data->files[f].count * data->files[f].width;
-    if (bytes > SCAN_BYTES)
-        return 0;
-    for (size_t f = 0; f < data->count; f++)
-        for (int64_t i = 0; i < data->files[f].count; i++) {
-            uint32_t token = token_file_at(&data->files[f], i);
-
-            largest = token > largest ? token : largest;
-        }
-    return (int64_t)largest + 1;
+    return data->largest + 1;
 }
 
 static uint64_t tokens_identity(const struct ct_data *data, int64_t *documents, int64_t *tokens)

@@ -10,6 +10,7 @@
 #include <ctitan/lib/chat.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/recipe.h>
+#include <ctitan/log.h>
 
 #include "plugin_under_test.h"
 
@@ -320,6 +321,46 @@ static void expect(struct expected *e, const char *text, bool answer)
         e->answer[e->size] = answer;
         e->text[e->size++] = *text;
     }
+}
+
+static void keep_line(enum ct_log_level level, const char *line, void *context)
+{
+    if (level == CT_LOG_WARNING)
+        strcat(context, line);
+}
+
+/* Bytes that a tokenizer reads as U+FFFD are counted, where they are read and where their tokens
+   are found again. */
+static void open_latin(const struct ct_tokenizer_ops *tokenizer, char said[1024])
+{
+    const struct ct_data_ops *text = test_offer(test_plugin("text"), CT_DATA);
+    const char *path = ct_arena_printf(&arena, "%s/latin.txt", folder);
+    struct ct_data *data;
+
+    *said = '\0';
+    ct_log_to(keep_line, said, CT_LOG_WARNING);
+    TEST_OPTIONS(test_plugin("text"), ct_arena_printf(&arena, "path=%s", path), "format=auto",
+                 ct_arena_printf(&arena, "cache=%s/cache", folder));
+    assert_int_equal(
+        text->open(&(struct ct_data_request){.seq_len = 1, .tokenizer = tokenizer}, &data), 0);
+    text->close(data);
+    ct_log_to(NULL, NULL, CT_LOG_INFO);
+}
+
+static void broken_text_is_counted(void **state)
+{
+    char said[1024];
+
+    (void)state;
+    test_write(ct_arena_printf(&arena, "%s/latin.txt", folder), "one\ncaf\xe9 cr\xe8me \xc3\xa9\n",
+               18);
+    open_latin(bpe(), said);
+    assert_non_null(strstr(said, "latin.txt:2: not UTF-8; of the text 2 bytes are not"));
+    open_latin(bpe(), said);
+    assert_non_null(strstr(said, "2 bytes that are not UTF-8 were read as U+FFFD"));
+    open_latin(test_offer(test_plugin("bytes"), CT_TOKENIZER), said);
+    assert_string_equal(said, "");
+    TEST_OPTIONS(test_plugin("text"), "path=x", "cache=none");
 }
 
 static void open_chat(const char *template, const char *line, struct ct_data **data)
@@ -710,6 +751,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(expressions_split_as_in_the_library, set_up, tear_down),
         cmocka_unit_test_setup_teardown(ids_become_their_text, set_up, tear_down),
         cmocka_unit_test_setup_teardown(broken_text_is_repaired, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(broken_text_is_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(very_long_words_are_encoded, set_up, tear_down),
         cmocka_unit_test_setup_teardown(templates_add_their_beginning_and_end, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_verb_writes_ids_and_files, set_up, tear_down),

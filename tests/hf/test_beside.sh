@@ -102,3 +102,15 @@ rm -rf "$work/run"
 grep -q '"bos_token_id": 256' "$work/run/model/config.json"
 grep -q '"eos_token_id": 257' "$work/run/model/config.json"
 grep -q '"dtype": "bfloat16"' "$work/run/model/config.json"
+
+# A tokenizer that is far smaller than the model's vocabulary is another model's.
+sizes="--set llama.dim=16 --set llama.n_layers=1 --set llama.n_heads=2 --set training.steps=1"
+for vocabulary in 512 600; do
+    rm -rf "$work/run"
+    # shellcheck disable=SC2086
+    "$ctitan" train "$work/recipe.ini" $sizes --set llama.vocab_size=$vocabulary --set model.save_to="$work/model-$vocabulary" > "$work/log" 2>&1
+    "$ctitan" train "$work/recipe.ini" --set training.steps=1 --set job.dump_folder="$work/run-$vocabulary" \
+        --set model.init_from="$work/model-$vocabulary" > "$work/log-$vocabulary" 2>&1
+done
+! grep -q 'the tokenizer has' "$work/log-512"
+grep -q 'the tokenizer has 258 tokens, and the model a vocabulary of 600' "$work/log-600"

@@ -5,7 +5,9 @@
 #include <ctitan/lib/decoder.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/app/verify.h>
+#include <ctitan/log.h>
 #include <ctitan/recipe.h>
+#include <ctitan/run.h>
 
 #include "plugin_under_test.h"
 
@@ -108,7 +110,8 @@ static void flops_are_those_of_the_graph(void **state)
 }
 
 /* Create a model by the text of a config.json. */
-static int create_from(const char *text, const char *name, struct ct_model **model)
+static int create_for(struct ct_run *run, const char *text, const char *name,
+                      struct ct_model **model)
 {
     const char *folder = test_folder();
     char path[4200];
@@ -118,9 +121,14 @@ static int create_from(const char *text, const char *name, struct ct_model **mod
     TEST_OPTIONS(test_plugin(name), "dim=0");
     test_write(path, text, strlen(text));
     ct_config.model.init_from = folder;
-    rc = ops_of(name)->create(NULL, model);
+    rc = ops_of(name)->create(run, model);
     test_remove(folder);
     return rc;
+}
+
+static int create_from(const char *text, const char *name, struct ct_model **model)
+{
+    return create_for(NULL, text, name, model);
 }
 
 #define DEEPSEEK                                                                                   \
@@ -135,6 +143,32 @@ static int create_from(const char *text, const char *name, struct ct_model **mod
 
 #define LLAMA4                                                                                     \
     "\"model_type\":\"llama4_text\",\"vocab_size\":64,\"hidden_size\":32,\"num_hidden_layers\":3"
+
+static void keep_line(enum ct_log_level level, const char *line, void *context)
+{
+    if (level == CT_LOG_WARNING)
+        strcat(context, line);
+}
+
+/* A rotary embedding has no last position, but the model was made for some. */
+static void sequences_beyond_the_positions_are_warned_of(void **state)
+{
+    static const char text[] = "{" GPT_OSS ",\"max_position_embeddings\":16}";
+    char said[1024] = "";
+    struct ct_run run = {.rank = 0};
+    struct ct_model *model;
+
+    (void)state;
+    ct_log_to(keep_line, said, CT_LOG_WARNING);
+    for (ct_config.training.seq_len = 16; ct_config.training.seq_len < 18;
+         ct_config.training.seq_len++) {
+        assert_string_equal(said, "");
+        assert_int_equal(create_for(&run, text, "gpt_oss", &model), 0);
+        ops_of("gpt_oss")->destroy(model);
+    }
+    ct_log_to(NULL, NULL, CT_LOG_INFO);
+    assert_non_null(strstr(said, "seq_len = 17 is beyond the 16 positions of the model"));
+}
 
 static void what_is_not_supported_is_refused(void **state)
 {
@@ -243,6 +277,10 @@ static void what_means_the_same_is_accepted(void **state)
     static const struct {
         const char *model, *text, *written; /* written: a line of what is written */
     } cases[] = {
+        {"qwen3",
+         "{\"model_type\":\"qwen3\",\"vocab_size\":64,\"hidden_size\":32,"
+         "\"intermediate_size\":48,\"num_hidden_layers\":1,\"num_attention_heads\":4}",
+         "\"head_dim\": 128"},
         {"gpt2", "{\"model_type\":\"gpt2\",\"activation_function\":\"gelu_pytorch_tanh\"}",
          "\"activation_function\": \"gelu_pytorch_tanh\""},
         {"gpt2", "{\"model_type\":\"gpt2\",\"num_attention_heads\":6}",
@@ -370,11 +408,13 @@ static void names_of_a_layer_are_those_of_parts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sizes_equal_the_published_ones),
-                                       cmocka_unit_test(flops_are_those_of_the_graph),
-                                       cmocka_unit_test(what_is_not_supported_is_refused),
-                                       cmocka_unit_test(what_means_the_same_is_accepted),
-                                       cmocka_unit_test(names_of_a_layer_are_those_of_parts)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_equal_the_published_ones),
+        cmocka_unit_test(flops_are_those_of_the_graph),
+        cmocka_unit_test(what_is_not_supported_is_refused),
+        cmocka_unit_test(what_means_the_same_is_accepted),
+        cmocka_unit_test(sequences_beyond_the_positions_are_warned_of),
+        cmocka_unit_test(names_of_a_layer_are_those_of_parts)};
 
     if (ct_ops_register() < 0)
         return 1;

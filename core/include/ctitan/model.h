@@ -117,6 +117,7 @@ struct ct_data_request {
     uint64_t seed;
     bool validation;                          /* the held-out part */
     const struct ct_tokenizer_ops *tokenizer; /* NULL: none loaded */
+    int64_t vocabulary; /* the model's; 0: unknown. A source may check its tokens by it. */
 };
 
 struct ct_data; /* defined by the source */
