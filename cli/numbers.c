@@ -4,11 +4,13 @@
 
 static const char *scaled(double value, double base, const char *const *units, char text[32])
 {
-    while (value >= base && units[1]) {
+    const char *const *unit = units;
+
+    while (value >= base && unit[1]) {
         value /= base;
-        units++;
+        unit++;
     }
-    snprintf(text, 32, "%.*f %s", units[0][0] && value < 100 ? 2 : 0, value, *units);
+    snprintf(text, 32, "%.*f %s", unit > units && value < 100 ? 2 : 0, value, *unit);
     return text;
 }
 

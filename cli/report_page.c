@@ -33,8 +33,15 @@ static const char style[] =
     "caption{text-align:left;color:var(--soft)}\n"
     "th,td{padding:.15rem .75rem;border-bottom:1px solid var(--line);text-align:right;"
     "vertical-align:top}\n"
+    "td{white-space:nowrap}td.text{white-space:normal}\n"
     "th[scope=row],td.text,th.text{text-align:left;overflow-wrap:break-word;min-width:7rem;"
     "max-width:28rem}\n"
+    "@media screen and (max-width:40rem){main,header,nav,footer{padding:.5rem .75rem}\n"
+    ".cards,.cards tbody,.cards tr,.cards th,.cards td{display:block;max-width:none}\n"
+    ".cards thead{display:none}.cards tr{border-bottom:2px solid var(--line);padding:.25rem 0}\n"
+    ".cards th,.cards td{border:0;padding:.1rem 0;min-width:0;overflow-wrap:anywhere}\n"
+    ".cards td,.cards td.text{text-align:left;white-space:normal}\n"
+    ".cards td::before{content:attr(data-is) ': ';color:var(--soft)}}\n"
     "pre{background:var(--panel);padding:.75rem;overflow-x:auto;font-size:.85rem}\n"
     "summary{cursor:pointer;color:var(--link)}\n"
     ":focus-visible{outline:3px solid var(--link);outline-offset:2px}\n"
@@ -54,9 +61,8 @@ static void element(const char *tag, const char *text, FILE *out)
     fprintf(out, "</%.*s>", (int)strcspn(tag, " "), tag);
 }
 
-static void cell(double value, FILE *out)
+static const char *number(double value, char text[32])
 {
-    char text[32];
     double size = fabs(value);
 
     if (!isfinite(value))
@@ -64,8 +70,25 @@ static void cell(double value, FILE *out)
     else if (value == floor(value) && size < 1e15)
         ct_grouped((int64_t)value, text);
     else
-        snprintf(text, sizeof(text), "%.5g", value);
-    element("td", text, out);
+        snprintf(text, 32, "%.5g", value);
+    return text;
+}
+
+static void cell(double value, FILE *out)
+{
+    char text[32];
+
+    element("td", number(value, text), out);
+}
+
+/* A cell of a table that a narrow screen shows as cards: `is` names it there. */
+static void card(const char *is, const char *text, FILE *out)
+{
+    fputs("<td data-is='", out);
+    put(is, out);
+    fputs("'>", out);
+    put(text, out);
+    fputs("</td>", out);
 }
 
 static const char *bytes(double value, char text[32])
@@ -137,7 +160,7 @@ static void print_state(const struct report_run *run, FILE *out)
 {
     const struct run_status *s = &run->status;
 
-    fputs("<td class='text'>", out);
+    fputs("<td class='text' data-is='how it ended'>", out);
     put(*s->state ? s->state : "not known", out);
     if (*s->message) {
         fputs(": ", out);
@@ -146,36 +169,88 @@ static void print_state(const struct report_run *run, FILE *out)
     fputs("</td>", out);
 }
 
-static void print_summary(const struct report *r, FILE *out)
+static const char *percent(double value, char text[32])
 {
+    if (!isfinite(value))
+        return "-";
+    snprintf(text, 32, value < 99.95 ? "%.1f %%" : "%.0f %%", value);
+    return text;
+}
+
+static void print_run(const struct report *r, const struct report_run *run, FILE *out)
+{
+    const struct run_log *log = &run->log;
+    double mfu = median_of(r, run, mfu_of);
     char text[32];
 
-    fputs("<section id='runs' aria-labelledby='runs-h'><h2 id='runs-h'>Runs</h2>\n"
-          "<div class='wide'><table><thead><tr><th class='text' scope='col'>run</th>"
-          "<th class='text' scope='col'>how it ended</th><th scope='col'>ranks</th>"
-          "<th scope='col'>steps</th><th scope='col'>last loss</th>"
-          "<th scope='col'>time of a step</th><th scope='col'>tokens/s</th><th scope='col'>MFU, "
-          "%</th>"
-          "<th scope='col'>memory of a rank</th></tr></thead><tbody>\n",
-          out);
-    for (size_t i = 0; i < r->count; i++) {
-        const struct report_run *run = &r->run[i];
+    fputs("<tr>", out);
+    element("th scope='row'", run->name, out);
+    print_state(run, out);
+    card("ranks", number(run->status.ranks ? (double)run->status.ranks : NAN, text), out);
+    card("steps", number((double)run_last_step(log, &run->status), text), out);
+    card("last loss", number(last_step(run)->loss, text), out);
+    card("last validation",
+         number(log->validations ? log->validation[log->validations - 1].loss : NAN, text), out);
+    card("time of a step", seconds_text(median_of(r, run, seconds_of), text), out);
+    card("tokens/s", number(round(median_of(r, run, speed_of)), text), out);
+    fprintf(out, "<td data-is='MFU'>%s%s</td>", percent(mfu, text),
+            mfu > 100 ? ": the peak is taken too low" : "");
+    card("other processes", percent(run_others(log), text), out);
+    card("memory of a rank", bytes(last_step(run)->memory, text), out);
+    fputs("</tr>\n", out);
+}
 
-        fputs("<tr>", out);
-        element("th scope='row'", run->name, out);
-        print_state(run, out);
-        cell(run->status.ranks ? (double)run->status.ranks : NAN, out);
-        cell((double)last_step(run)->step, out);
-        cell(last_step(run)->loss, out);
-        element("td", seconds_text(median_of(r, run, seconds_of), text), out);
-        cell(round(median_of(r, run, speed_of)), out);
-        cell(round(10 * median_of(r, run, mfu_of)) / 10, out);
-        element("td", bytes(last_step(run)->memory, text), out);
-        fputs("</tr>\n", out);
-    }
-    fputs("</tbody></table></div><p class='note'>Step, speed and MFU: medians of what was logged, "
-          "without the first.</p></section>\n",
+/* "one went on after step 40 on 2 ranks: adamw.lr 0.1, now 0.2" */
+static const char *resume_text(const struct report *r, const struct report_run *run,
+                               const struct run_resume *resume)
+{
+    struct ct_arena *arena = (struct ct_arena *)&r->arena;
+    const char *ranks =
+        resume->ranks > 1 ? ct_arena_printf(arena, " on %lld ranks", (long long)resume->ranks) : "";
+
+    return ct_arena_printf(arena, "%s went on after step %lld%s%s%s", run->name,
+                           (long long)resume->after, ranks, *resume->changed ? ": " : "",
+                           resume->changed);
+}
+
+static void print_resumes(const struct report *r, FILE *out)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < r->count; i++)
+        count += r->run[i].log.resumes;
+    if (!count)
+        return;
+    fputs("<p>Lines across the charts show where runs went on:</p><ul>\n", out);
+    for (size_t i = 0; i < r->count; i++)
+        for (size_t n = 0; n < r->run[i].log.resumes; n++) {
+            element("li", resume_text(r, &r->run[i], &r->run[i].log.resume[n]), out);
+            fputs("\n", out);
+        }
+    fputs("</ul>\n", out);
+}
+
+static void print_summary(const struct report *r, FILE *out)
+{
+    static const char *const heads[] = {
+        "ranks",    "steps", "last loss",       "last validation", "time of a step",
+        "tokens/s", "MFU",   "other processes", "memory of a rank"};
+
+    fputs("<section id='runs' aria-labelledby='runs-h'><h2 id='runs-h'>Runs</h2>\n"
+          "<div class='wide'><table class='cards'><thead><tr><th class='text' scope='col'>run</th>"
+          "<th class='text' scope='col'>how it ended</th>",
           out);
+    for (size_t i = 0; i < CT_COUNT(heads); i++)
+        element("th scope='col'", heads[i], out);
+    fputs("</tr></thead><tbody>\n", out);
+    for (size_t i = 0; i < r->count; i++)
+        print_run(r, &r->run[i], out);
+    fputs("</tbody></table></div><p class='note'>Time of a step, speed and MFU: medians of what "
+          "was logged, without the first. Other processes: their mean share of the host's "
+          "processors.</p>\n",
+          out);
+    print_resumes(r, out);
+    fputs("</section>\n", out);
 }
 
 /* ---- curves ---- */
@@ -238,6 +313,67 @@ static void print_curve_table(const struct report *r, const struct ct_chart *c, 
             every > 1 ? "<p class='note'>Not every logged step is listed.</p>" : "");
 }
 
+/* The losses of validations, which have steps of their own. */
+static void print_validations(const struct report *r, FILE *out)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < r->count; i++)
+        count += r->run[i].log.validations;
+    if (!count)
+        return;
+    fputs("<details class='chart-table'><summary>Validations as a table</summary>"
+          "<div class='wide'><table><thead><tr><th class='text' scope='col'>run</th>"
+          "<th scope='col'>step</th><th scope='col'>loss</th><th scope='col'>perplexity</th></tr>"
+          "</thead><tbody>\n",
+          out);
+    for (size_t i = 0; i < r->count; i++) {
+        const struct run_log *log = &r->run[i].log;
+
+        for (size_t n = 0; n < log->validations; n += log->validations / TABLE_ROWS + 1) {
+            fputs("<tr>", out);
+            element("th scope='row'", r->run[i].name, out);
+            cell((double)log->validation[n].step, out);
+            cell(log->validation[n].loss, out);
+            fprintf(out, "<td>%.4g</td></tr>\n", exp(log->validation[n].loss));
+        }
+    }
+    fputs("</tbody></table></div></details>\n", out);
+}
+
+/* Where runs went on. */
+static void add_notes(const struct report *r, struct ct_chart *chart)
+{
+    struct ct_chart_note *note = NULL;
+    size_t room = 0;
+
+    for (size_t i = 0; i < r->count; i++)
+        for (size_t n = 0; n < r->run[i].log.resumes; n++) {
+            const struct run_resume *resume = &r->run[i].log.resume[n];
+
+            note = ct_arena_grow((struct ct_arena *)&r->arena, note, &room, chart->notes + 1,
+                                 sizeof(*note));
+            note[chart->notes++] =
+                (struct ct_chart_note){.x = (double)resume->after,
+                                       .series = (int)i,
+                                       .text = resume_text(r, &r->run[i], resume)};
+        }
+    chart->note = note;
+}
+
+typedef void drawing(const struct ct_chart *chart, FILE *out);
+
+/* For broad screens and for phones. */
+static void draw(drawing *print, struct ct_chart *chart, FILE *out)
+{
+    fputs("<div class='wide'>\n", out);
+    for (int narrow = 0; narrow < 2; narrow++) {
+        chart->narrow = narrow;
+        print(chart, out);
+    }
+    fputs("</div>\n", out);
+}
+
 static void print_curve(const struct report *r, const char *id, const char *title,
                         const char *y_name, double (*field)(const struct run_step *), bool zero,
                         FILE *out)
@@ -254,12 +390,13 @@ static void print_curve(const struct report *r, const char *id, const char *titl
     }
     for (size_t i = 0; field == loss_of && i < r->count; i++)
         chart.count += add_validation(r, &r->run[i], &series[chart.count]);
-    fprintf(out,
-            "<section id='%s' aria-labelledby='%s-h'><h2 id='%s-h'>%s</h2><div class='wide'>\n", id,
-            id, id, title);
-    ct_chart_lines(&chart, out);
-    fputs("</div>\n", out);
+    add_notes(r, &chart);
+    fprintf(out, "<section id='%s' aria-labelledby='%s-h'><h2 id='%s-h'>%s</h2>\n", id, id, id,
+            title);
+    draw(ct_chart_lines, &chart, out);
     print_curve_table(r, &chart, out);
+    if (field == loss_of)
+        print_validations(r, out);
     fputs("</section>\n", out);
 }
 
@@ -291,7 +428,8 @@ static void print_peak_table(const json_t *peak, FILE *out)
     const json_t *largest = json_object_get(peak, "largest");
     char text[32];
 
-    fputs("<div class='wide'><table><thead><tr><th class='text' scope='col'>values</th>"
+    fputs("<div class='wide'><table class='cards'><thead><tr><th class='text' scope='col'>values"
+          "</th>"
           "<th scope='col'>number</th><th class='text' scope='col'>category</th>"
           "<th scope='col'>together</th></tr></thead><tbody>\n",
           out);
@@ -300,9 +438,10 @@ static void print_peak_table(const json_t *peak, FILE *out)
 
         fputs("<tr>", out);
         element("th scope='row'", json_string_value(json_object_get(at, "values")), out);
-        cell(json_number_value(json_object_get(at, "count")), out);
-        element("td class='text'", json_string_value(json_object_get(at, "category")), out);
-        element("td", bytes(json_number_value(json_object_get(at, "bytes")), text), out);
+        card("number", number(json_number_value(json_object_get(at, "count")), text), out);
+        element("td class='text' data-is='category'",
+                json_string_value(json_object_get(at, "category")), out);
+        card("together", bytes(json_number_value(json_object_get(at, "bytes")), text), out);
         fputs("</tr>\n", out);
     }
     fputs("</tbody></table></div>\n", out);
@@ -374,9 +513,7 @@ static void print_areas(const struct report *r, const struct report_run *run, FI
             series[chart.count++] = (struct ct_chart_series){
                 json_string_value(json_array_get(columns, c)), x, y, count, false};
     }
-    fputs("<div class='wide'>\n", out);
-    ct_chart_areas(&chart, out);
-    fputs("</div>\n", out);
+    draw(ct_chart_areas, &chart, out);
 }
 
 static void print_memory(const struct report *r, FILE *out)
@@ -457,7 +594,10 @@ static void print_timeline(const struct report *r, const struct report_run *run,
         fprintf(out, "<p class='note'>The first %d of %d ranks are drawn.</p>\n", t->ranks,
                 t->all_ranks);
     fputs("<div class='wide'>\n", out);
-    ct_chart_timeline(&chart, out);
+    for (int narrow = 0; narrow < 2; narrow++) {
+        chart.narrow = narrow;
+        ct_chart_timeline(&chart, out);
+    }
     fputs("</div>\n", out);
     print_busy(t, out);
 }
@@ -567,7 +707,9 @@ static void print_difference(const struct report *r, const char *name, FILE *out
     for (size_t i = 0; i < r->count; i++) {
         bool has = option_find(r->run[i].recipe, name, &option);
 
-        fputs("<td class='text'>", out);
+        fputs("<td class='text' data-is='", out);
+        put(r->run[i].name, out);
+        fputs("'>", out);
         put(has ? option.value : "not there", out);
         if (has) {
             fputs("<br><span class='note'>", out);
@@ -607,7 +749,8 @@ static void print_recipes(const struct report *r, FILE *out)
 {
     if (r->count > 1) {
         fputs("<section id='differs' aria-labelledby='differs-h'>"
-              "<h2 id='differs-h'>What differs</h2>\n<div class='wide'><table><thead><tr>"
+              "<h2 id='differs-h'>What differs</h2>\n<div class='wide'><table "
+              "class='cards'><thead><tr>"
               "<th class='text' scope='col'>option</th>",
               out);
         for (size_t i = 0; i < r->count; i++)

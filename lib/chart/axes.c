@@ -2,9 +2,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <ctitan/lib/rates.h>
+
 #include "axes.h"
 
-#define X_TICKS 8
 #define LETTER 7.2 /* about the width of one */
 
 void ct_chart_escape(const char *text, FILE *out)
@@ -26,7 +27,7 @@ void ct_chart_escape(const char *text, FILE *out)
 
 double axes_x(const struct axes *a, double value)
 {
-    return LEFT + (value - a->x_from) / (a->x_to - a->x_from) * (a->width - LEFT - RIGHT);
+    return a->left + (value - a->x_from) / (a->x_to - a->x_from) * (a->width - a->left - RIGHT);
 }
 
 double axes_y(const struct axes *a, double value)
@@ -38,8 +39,8 @@ const char *axes_number(double value, char text[32])
 {
     double size = fabs(value);
 
-    if (size >= 1e4 && size < 1e15)
-        snprintf(text, 32, "%.0f", value);
+    if (size >= 1e3 && size < 1e15 && (size >= 1e4 || value == floor(value)))
+        ct_grouped((int64_t)llround(value), text);
     else
         snprintf(text, 32, "%.4g", value);
     return text;
@@ -63,15 +64,20 @@ double axes_round(double *from, double *to, int ticks)
 
 /* ---- parts ---- */
 
+static double legend_left(const struct axes *a)
+{
+    return a->narrow ? 4 : a->left;
+}
+
 static double legend(const struct axes *a, const char *const *name, const int *colour, size_t names)
 {
-    double x = LEFT, y = 14;
+    double left = legend_left(a), x = left, y = 14;
 
     for (size_t i = 0; i < names; i++) {
         double width = 34 + LETTER * (double)strlen(name[i]);
 
-        if (x > LEFT && x + width > a->width) {
-            x = LEFT;
+        if (x > left && x + width > a->width) {
+            x = left;
             y += LEGEND_LINE;
         }
         fprintf(
@@ -98,17 +104,20 @@ static void open_file(const struct axes *a, double height)
 double axes_open(const struct axes *a, const char *title, const char *const *name,
                  const int *colour, size_t names, double height)
 {
-    double width = 0, lines = 1;
+    double width = 0, lines = 1, left = legend_left(a);
 
     for (size_t i = 0; i < names; i++) {
         double more = 34 + LETTER * (double)strlen(name[i]);
 
-        lines += width > 0 && LEFT + width + more > a->width;
-        width = width > 0 && LEFT + width + more > a->width ? more : width + more;
+        lines += width > 0 && left + width + more > a->width;
+        width = width > 0 && left + width + more > a->width ? more : width + more;
     }
     height += lines * LEGEND_LINE + 6;
     fprintf(a->out,
-            "<svg class='chart' role='img' tabindex='0' viewBox='0 0 %.0f %.0f' aria-label='",
+            "<svg class='chart%s' role='img' tabindex='0' viewBox='0 0 %.0f %.0f' aria-label='",
+            a->file     ? ""
+            : a->narrow ? " narrow"
+                        : " broad",
             a->width, height);
     ct_chart_escape(title, a->out);
     fputs("'", a->out);
@@ -120,9 +129,10 @@ double axes_open(const struct axes *a, const char *title, const char *const *nam
 
 void axes_x_ticks(const struct axes *a, const char *name)
 {
-    double from = a->x_from, to = a->x_to, step = axes_round(&from, &to, X_TICKS);
+    double from = a->x_from, to = a->x_to, step;
     char text[32];
 
+    step = axes_round(&from, &to, a->narrow ? 5 : 8);
     fputs("<g class='axis'>\n", a->out);
     for (double at = from; at <= a->x_to + step * 1e-6; at += step) {
         double x = axes_x(a, at);
@@ -150,7 +160,8 @@ void axes_y_ticks(const struct axes *a, const char *name)
         fprintf(a->out,
                 "<line class='grid' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/>"
                 "<text x='%.1f' y='%.1f' text-anchor='end'>%s</text>\n",
-                LEFT, a->width - RIGHT, axes_y(a, at), axes_y(a, at), LEFT - 6, axes_y(a, at) + 4,
+                a->left, a->width - RIGHT, axes_y(a, at), axes_y(a, at), a->left - 6,
+                axes_y(a, at) + 4,
                 (a->print ? a->print : axes_number)(fabs(at) < step * 1e-6 ? 0 : at, text));
     fprintf(a->out, "<text transform='translate(14 %.1f) rotate(-90)' text-anchor='middle'>",
             (a->top + a->bottom) / 2);
@@ -175,6 +186,9 @@ const char *ct_chart_style(void)
            "--s3:#d894c8;--s4:#d8bb3c;--s5:#8cd4f4;--s6:#a8a8a8;--s7:#f08080;--grid:#3a3d42;--in:#"
            "15171a}}\n"
            ".chart{width:100%;min-width:36rem;max-width:60rem;display:block;font:13px sans-serif}\n"
+           ".chart.narrow,.chart.narrow+.say{display:none}\n"
+           "@media screen and (max-width:40rem){.chart.narrow,.chart.narrow+.say{display:block}"
+           ".chart.narrow{min-width:0}.chart.broad,.chart.broad+.say{display:none}}\n"
            ".chart text{fill:currentColor}\n"
            ".chart .grid{stroke:var(--grid);stroke-width:1}\n"
            ".chart .line{fill:none;stroke-width:1.8;stroke-linejoin:round}\n"
@@ -189,6 +203,7 @@ const char *ct_chart_style(void)
            ".line.s7{stroke:var(--s7);stroke-dasharray:6 2 2 2 2 2}\n"
            ".faint{fill-opacity:.55}.chart text.in{font-size:11px;text-anchor:middle;"
            "pointer-events:none;fill:var(--in)}.chart text.faintly{fill:currentColor}\n"
+           ".chart .note{stroke-width:1.2;stroke-dasharray:3 3}\n"
            ".mark .hit{fill:transparent}.mark .at{stroke:currentColor;stroke-width:1;opacity:0}"
            ".mark circle{opacity:0}\n"
            ".mark:hover .at,.mark.on .at,.mark:hover circle,.mark.on circle{opacity:1}\n"

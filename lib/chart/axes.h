@@ -4,13 +4,15 @@
 
 #include <ctitan/lib/app/chart.h>
 
-#define WIDTH 760.0 /* unless the chart has its own */
-#define LEFT 104.0
+#define WIDTH 760.0     /* unless the chart has its own */
+#define NARROW 340.0    /* of a phone */
+#define ROW_NAMES 104.0 /* left of a timeline */
 #define RIGHT 16.0
 #define LEGEND_LINE 20.0
 
 struct axes {
-    double width;                      /* of the chart */
+    double width, left; /* of the chart; of the plot */
+    bool narrow;
     bool file;                         /* a file of its own, not a part of a page */
     double top, bottom;                /* of the plot */
     double x_from, x_to, y_from, y_to; /* values at its edges */
@@ -23,7 +25,7 @@ struct axes {
 double axes_x(const struct axes *a, double value);
 double axes_y(const struct axes *a, double value);
 
-/* "0.0123", "12300" */
+/* "0.0123", "12,300" */
 const char *axes_number(double value, char text[32]);
 /* Let a range of values begin and end at round numbers; returns the distance of its ticks. */
 double axes_round(double *from, double *to, int ticks);

@@ -8,6 +8,8 @@
 #define POINTS 2000 /* drawn of a series, at most */
 #define MARKS 120
 #define Y_TICKS 6
+#define BROAD_LEFT 84.0 /* of the plot */
+#define NARROW_LEFT 68.0
 
 static void include(double value, double *from, double *to)
 {
@@ -51,7 +53,11 @@ static bool begin(const struct ct_chart *c, bool stack, struct axes *a, FILE *ou
 {
     const char **name = calloc(c->count + 1, sizeof(*name));
 
-    *a = (struct axes){.width = WIDTH, .print = c->print, .out = out};
+    *a = (struct axes){.width = c->narrow ? NARROW : WIDTH,
+                       .left = c->narrow ? NARROW_LEFT : BROAD_LEFT,
+                       .narrow = c->narrow,
+                       .print = c->print,
+                       .out = out};
     if (!name || !find_ranges(c, stack, a)) {
         free(name);
         fputs("<p>Nothing was logged.</p>\n", out);
@@ -83,7 +89,20 @@ static size_t find(const struct ct_chart_series *s, double x)
     return SIZE_MAX;
 }
 
-static void say(const struct ct_chart *c, double x, FILE *out)
+/* The same; of dots, which lie between the marks, the last one after `before`. */
+static size_t find_since(const struct ct_chart_series *s, double before, double x)
+{
+    size_t found = SIZE_MAX;
+
+    if (!s->dots)
+        return find(s, x);
+    for (size_t n = 0; n < s->count; n++)
+        if (s->x[n] > before && s->x[n] <= x)
+            found = n;
+    return found;
+}
+
+static void say(const struct ct_chart *c, double before, double x, FILE *out)
 {
     const char *between = ":";
     char text[32];
@@ -92,7 +111,7 @@ static void say(const struct ct_chart *c, double x, FILE *out)
     ct_chart_escape(c->x_name, out);
     fprintf(out, " %s", axes_number(x, text));
     for (size_t s = 0; s < c->count; s++) {
-        size_t n = find(&c->series[s], x);
+        size_t n = find_since(&c->series[s], before, x);
 
         if (n == SIZE_MAX || !isfinite(c->series[s].y[n]))
             continue;
@@ -101,15 +120,21 @@ static void say(const struct ct_chart *c, double x, FILE *out)
         fprintf(out, " %s", (c->print ? c->print : axes_number)(c->series[s].y[n], text));
         between = ",";
     }
+    for (size_t i = 0; i < c->notes; i++)
+        if (c->note[i].x >= before && c->note[i].x < x) {
+            fputs("; ", out);
+            ct_chart_escape(c->note[i].text, out);
+        }
     fputs("</title>", out);
 }
 
-static void mark(const struct ct_chart *c, const struct axes *a, double x, double width, bool stack)
+static void mark(const struct ct_chart *c, const struct axes *a, double before, double x,
+                 double width, bool stack)
 {
     double at = axes_x(a, x);
 
     fputs("<g class='mark'>", a->out);
-    say(c, x, a->out);
+    say(c, before, x, a->out);
     fprintf(a->out,
             "<rect class='hit' x='%.1f' y='%.1f' width='%.1f' height='%.1f'/>"
             "<line class='at' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/>",
@@ -136,8 +161,8 @@ static void draw_marks(const struct ct_chart *c, const struct axes *a, bool stac
             most = &c->series[s];
     every = most->count / MARKS + 1;
     for (size_t n = 0; n < most->count; n += every)
-        mark(c, a, most->x[n],
-             (a->width - LEFT - RIGHT) * (double)every /
+        mark(c, a, n ? most->x[n - every] : -INFINITY, most->x[n],
+             (a->width - a->left - RIGHT) * (double)every /
                  (double)(most->count > 1 ? most->count : 1),
              stack);
 }
@@ -166,6 +191,16 @@ static void draw_line(const struct ct_chart_series *s, size_t colour, const stru
                     colour % CT_CHART_COLOURS, axes_x(a, s->x[n]), axes_y(a, s->y[n]));
 }
 
+static void draw_notes(const struct ct_chart *c, const struct axes *a)
+{
+    for (size_t i = 0; i < c->notes; i++)
+        if (c->note[i].x >= a->x_from && c->note[i].x <= a->x_to)
+            fprintf(a->out,
+                    "<line class='note line s%d' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/>\n",
+                    c->note[i].series % CT_CHART_COLOURS, axes_x(a, c->note[i].x),
+                    axes_x(a, c->note[i].x), a->top, a->bottom);
+}
+
 void ct_chart_lines(const struct ct_chart *chart, FILE *out)
 {
     struct axes a;
@@ -174,6 +209,7 @@ void ct_chart_lines(const struct ct_chart *chart, FILE *out)
         return;
     for (size_t s = 0; s < chart->count; s++)
         draw_line(&chart->series[s], s, &a);
+    draw_notes(chart, &a);
     draw_marks(chart, &a, false);
     axes_close(&a);
 }

@@ -33,7 +33,11 @@ static void draw_span(const struct ct_chart_timeline *c, const struct axes *a,
 
 void ct_chart_timeline(const struct ct_chart_timeline *c, FILE *out)
 {
-    struct axes a = {.width = c->width > 0 ? c->width + LEFT + RIGHT : WIDTH,
+    struct axes a = {.width = c->width > 0 ? c->width + ROW_NAMES + RIGHT
+                              : c->narrow  ? NARROW
+                                           : WIDTH,
+                     .left = ROW_NAMES,
+                     .narrow = c->narrow,
                      .file = c->file,
                      .x_to = c->end > 0 ? c->end : 1,
                      .out = out};
@@ -43,7 +47,7 @@ void ct_chart_timeline(const struct ct_chart_timeline *c, FILE *out)
     a.bottom = a.top + ROW * c->rows;
     axes_x_ticks(&a, c->x_name);
     for (int row = 0; row < c->rows; row++) {
-        fprintf(out, "<text x='%.1f' y='%.1f' text-anchor='end'>", LEFT - 6,
+        fprintf(out, "<text x='%.1f' y='%.1f' text-anchor='end'>", a.left - 6,
                 a.top + ROW * row + ROW / 2 + 4);
         ct_chart_escape(c->row[row], out);
         fputs("</text>\n", out);
@@ -51,7 +55,7 @@ void ct_chart_timeline(const struct ct_chart_timeline *c, FILE *out)
     for (size_t i = 0; i < c->count; i++)
         draw_span(c, &a, &c->span[i]);
     if (c->file) {
-        fprintf(out, "<text x='%.1f' y='%.1f'>", LEFT, a.bottom + 52);
+        fprintf(out, "<text x='%.1f' y='%.1f'>", a.left, a.bottom + 52);
         ct_chart_escape(c->title, out);
         fputs("</text>\n", out);
     }

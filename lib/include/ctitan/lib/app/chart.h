@@ -2,11 +2,13 @@
  * Charts as SVG inside a page of HTML: lines, stacked areas, timelines. A timeline may also be a
  * file of its own.
  *
- * A chart is one <svg> that fills its container's width. Colours are the classes s0 to s7 of
- * ct_chart_style, which has a light and a dark set; lines differ by their dashes too. A chart can
- * be focused, and holds marks (class "mark", in order) with what there is to say in a <title>:
- * without a script they are seen under the mouse, and ct_chart_script walks through them by arrow
- * keys and shows their text in the <output> that follows the chart. All text is escaped.
+ * A chart is one <svg> that fills its container's width. A page draws each twice, also `narrow`:
+ * the style shows the one that suits the screen, so that a phone has letters of the usual size and
+ * scrolls nothing sideways. Colours are the classes s0 to s7 of ct_chart_style, which has a light
+ * and a dark set; lines differ by their dashes too. A chart can be focused, and holds marks (class
+ * "mark", in order) with what there is to say in a <title>: without a script they are seen under
+ * the mouse, and ct_chart_script walks through them by arrow keys and shows their text in the
+ * <output> that follows the chart. All text is escaped.
  */
 #ifndef CT_CHART_H
 #define CT_CHART_H
@@ -26,11 +28,21 @@ struct ct_chart_series {
     bool dots; /* dots instead of a line */
 };
 
+/* Something that happened at x: a line across the plot. */
+struct ct_chart_note {
+    double x;
+    int series;       /* whose colour it has */
+    const char *text; /* is said with the first mark after x */
+};
+
 struct ct_chart {
     const char *title, *x_name, *y_name;
     const struct ct_chart_series *series;
     size_t count;
+    const struct ct_chart_note *note;
+    size_t notes;
     bool from_zero; /* of the y axis */
+    bool narrow;    /* for a screen as wide as a phone's */
     /* A value of the y axis as text; NULL: a number of four digits. */
     const char *(*print)(double value, char text[32]);
 };
@@ -66,6 +78,7 @@ struct ct_chart_timeline {
     double end;   /* of the x axis, which begins at 0 */
     double width; /* of the rows; 0: the usual */
     bool file;    /* a file of its own, with its title below */
+    bool narrow;  /* for a screen as wide as a phone's; width is 0 */
     const struct ct_chart_span *span;
     size_t count;
 };
