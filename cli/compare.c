@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <jansson.h>
 
@@ -105,6 +106,29 @@ static int take_option(struct comparison *c, const char *option, const char *val
     return take_number(option, value, !strcmp(option, "--runs") ? &c->runs : &c->steps);
 }
 
+/* Runs that are there to be read, or recipes to be run; not one of each. */
+static int check_sides(const struct comparison *c, int given)
+{
+    const struct side *run = &c->side[!c->side[0].finished], *other = &c->side[run == c->side];
+    struct stat st;
+
+    for (int s = 0; s < given; s++)
+        if (stat(c->side[s].path, &st) < 0)
+            return ct_fail(CT_ECONFIG, "compare: %s: there is no run or recipe of that name",
+                           c->side[s].path);
+    if (given == 1 && run->finished)
+        return ct_fail(CT_ECONFIG,
+                       "compare: %s is a run that has been trained: give a second one, or "
+                       "%s/recipe.ini to train it again",
+                       run->path, run->path);
+    if (run->finished != other->finished)
+        return ct_fail(CT_ECONFIG,
+                       "compare: %s is a finished run and %s is not: give two of one kind, as "
+                       "%s/recipe.ini",
+                       run->path, other->path, run->path);
+    return 0;
+}
+
 static int parse(struct comparison *c, int argc, char **argv)
 {
     int sides = 0, rc = 0;
@@ -138,23 +162,22 @@ static int parse(struct comparison *c, int argc, char **argv)
         c->side[s].name = s ? "B" : "A";
         c->side[s].finished = run_is(c->side[s].path);
     }
-    if (c->side[0].finished != c->side[1].finished)
-        return ct_fail(CT_ECONFIG,
-                       "compare: %s is a finished run and %s is not: give two of "
-                       "one kind",
-                       c->side[!c->side[0].finished].path, c->side[c->side[0].finished].path);
-    return 0;
+    return check_sides(c, sides);
 }
 
 /* The steps of a run; two at least. */
 static int read_log(struct comparison *c, const char *folder, struct run_log *log)
 {
     int rc = run_read_log(&c->arena, folder, log);
+    const char *why;
 
-    if (rc == 0 && log->count < 2)
-        rc = ct_fail(CT_ECONFIG, "%s/metrics.jsonl: expected the metrics of two steps at least",
-                     folder);
-    return rc;
+    if (rc < 0 || log->count > 1)
+        return rc;
+    why = run_read_status(&c->arena, folder).message;
+    return ct_fail(CT_ECONFIG,
+                   "%s/metrics.jsonl: expected the metrics of two steps at least, but the run has "
+                   "logged %zu%s%s",
+                   folder, log->count, *why ? ": it failed: " : "", why);
 }
 
 /* ---- losses ---- */

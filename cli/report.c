@@ -78,8 +78,13 @@ static void name_runs(struct report *r)
 
 static int take_run(struct report *r, struct report_run *run)
 {
-    int rc = run_read_log(&r->arena, run->folder, &run->log);
+    struct stat st;
+    int rc;
 
+    if (stat(run->folder, &st) < 0 || !S_ISDIR(st.st_mode))
+        return ct_fail(CT_ECONFIG, "%s: expected the dump folder of a run ([job] dump_folder)",
+                       run->folder);
+    rc = run_read_log(&r->arena, run->folder, &run->log);
     if (rc < 0 && rc != CT_ENOENT)
         return CT_ECONFIG;
     if (rc < 0)
@@ -87,9 +92,10 @@ static int take_run(struct report *r, struct report_run *run)
                        "%s: expected the dump folder of a run with the plugin metrics: it has no "
                        "metrics.jsonl",
                        run->folder);
-    if (!run->log.count)
-        return ct_fail(CT_ECONFIG, "%s: the run has logged no step", run->folder);
     run->status = run_read_status(&r->arena, run->folder);
+    if (!run->log.count)
+        return ct_fail(CT_ECONFIG, "%s: the run has logged no step%s%s", run->folder,
+                       *run->status.message ? ": it failed: " : "", run->status.message);
     run->recipe = run_read_recipe(&r->arena, run->folder);
     if (*run->recipe)
         take_plan(r, run);
@@ -130,7 +136,7 @@ static int write_page(const struct report *r)
     int rc = ct_file_begin(&file, r->out);
 
     if (rc < 0)
-        return rc;
+        return ct_context(CT_ECONFIG, "--out");
     report_print_page(r, file.out);
     rc = ct_file_end(&file, 0);
     if (rc == 0)

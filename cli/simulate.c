@@ -18,7 +18,7 @@ static int write_to(const char *path, writer *write, const struct ct_simulate_re
     int rc = ct_file_begin(&file, path);
 
     if (rc < 0)
-        return rc;
+        return ct_context(CT_ECONFIG, "--trace, --svg");
     rc = write(request, result, file.out);
     if (rc < 0)
         ct_context(rc, "%s", path);

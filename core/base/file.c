@@ -245,7 +245,7 @@ int ct_file_begin(struct ct_new_file *file, const char *path)
                  (long)getpid()) >= (int)sizeof(file->temporary))
         return ct_fail(CT_EINVAL, "a path of %zu characters is too long", strlen(file->path));
     file->out = fopen(file->temporary, "w+e");
-    return file->out ? 0 : ct_fail(CT_EIO, "%s: %s", file->temporary, strerror(errno));
+    return file->out ? 0 : ct_fail(CT_EIO, "cannot write %s: %s", path, strerror(errno));
 }
 
 /* A device or a pipe has nothing to sync. */
