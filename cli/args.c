@@ -414,7 +414,8 @@ int args_read(struct args *args, struct ct_recipe **recipe)
     if (rc < 0)
         return rc;
     args->recipe = *recipe;
-    return change(args, *recipe);
+    rc = change(args, *recipe);
+    return rc < 0 ? rc : args_choose_model(&args->arena, *recipe);
 }
 
 int args_recipe(struct args *args, struct ct_recipe **recipe)

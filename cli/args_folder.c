@@ -11,6 +11,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/plugin.h>
 
@@ -37,24 +38,19 @@ static int read_run(struct ct_arena *arena, const char *folder, struct ct_recipe
     return ct_recipe_set(*recipe, ct_arena_printf(arena, "job.dump_folder=%s", folder));
 }
 
-/* The plugin of a model_type: that of its name; "llama4_text" is the part for text of "llama4". */
-static int choose_model(struct ct_arena *arena, const char *path, const char *type,
+/* The plugin for the model of a config.json. */
+static int choose_model(struct ct_arena *arena, const char *path, const json_t *config,
                         const char **name)
 {
-    size_t size = type ? strlen(type) : 0;
-    char file[CT_PATH_ROOM];
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    char plugin[64];
+    int rc = type ? ct_hf_plugin(type, plugin, sizeof(plugin))
+                  : ct_fail(CT_ECONFIG, "model_type is missing");
 
-    if (!size)
-        return ct_fail(CT_ECONFIG, "%s: model_type is missing", path);
-    *name = type;
-    if (ct_plugin_path(*name, file, sizeof(file)) == 0)
-        return 0;
-    if (size > 5 && !strcmp(type + size - 5, "_text"))
-        *name = ct_arena_printf(arena, "%.*s", (int)size - 5, type);
-    if (ct_plugin_path(*name, file, sizeof(file)) == 0)
-        return 0;
-    return ct_fail(CT_ECONFIG, "%s: model_type = %s: there is no plugin for this model", path,
-                   type);
+    if (rc < 0)
+        return ct_context(rc, "%s", path);
+    *name = ct_arena_strdup(arena, plugin);
+    return 0;
 }
 
 static json_int_t positions_of(const json_t *config)
@@ -86,8 +82,7 @@ static int read_model(struct ct_arena *arena, const char *folder, struct ct_reci
     int rc = ct_json_read_file(path, 0, &config);
 
     if (rc == 0)
-        rc = choose_model(arena, path, json_string_value(json_object_get(config, "model_type")),
-                          &name);
+        rc = choose_model(arena, path, config, &name);
     if (rc == 0)
         rc = ct_recipe_parse(arena, folder,
                              ct_arena_printf(arena,
@@ -116,4 +111,39 @@ int args_read_path(struct ct_arena *arena, const char *path, struct ct_recipe **
                    "%s is a folder, but neither of a run, with a recipe.ini, nor of a model, with "
                    "a config.json",
                    path);
+}
+
+/* What cannot be described is refused when it is loaded. */
+static bool loads_model(const struct ct_recipe *recipe)
+{
+    const struct ct_plugin *plugin;
+
+    for (size_t i = 0; i < recipe->plugin_count; i++) {
+        if (ct_plugin_describe(recipe->plugins[i], &plugin) < 0)
+            continue;
+        for (const struct ct_offer *o = plugin->offers; o && o->kind != CT_NOTHING; o++)
+            if (o->kind == CT_MODEL)
+                return true;
+    }
+    return false;
+}
+
+int args_choose_model(struct ct_arena *arena, struct ct_recipe *recipe)
+{
+    const char *folder = ct_recipe_get(recipe, "model", "init_from"), *path, *name = NULL;
+    json_t *config;
+    int rc;
+
+    if (!folder || !*folder || loads_model(recipe))
+        return 0;
+    path = ct_arena_printf(arena, "%s/config.json", folder);
+    rc = ct_json_read_file(path, 0, &config);
+    if (rc == 0) {
+        rc = choose_model(arena, path, config, &name);
+        json_decref(config);
+    }
+    if (rc < 0)
+        return ct_context(CT_ECONFIG, "%s: [model] init_from",
+                          ct_recipe_source(recipe, "model", "init_from"));
+    return ct_recipe_with(recipe, name);
 }

@@ -113,6 +113,8 @@ int args_parse(int argc, char **argv, unsigned accepts, struct args *args);
 /* Read a recipe, that of a run's folder, or one that is made for a Hugging Face folder. CT_ECONFIG;
    CT_ENOENT. */
 int args_read_path(struct ct_arena *arena, const char *path, struct ct_recipe **recipe);
+/* Load the model that config.json in [model] init_from is of, where the recipe lists none. */
+int args_choose_model(struct ct_arena *arena, struct ct_recipe *recipe);
 /* Read the recipe and change it as the command line says. It is in args->arena. */
 int args_read(struct args *args, struct ct_recipe **recipe);
 /* The same, then put --device in, and apply it. */

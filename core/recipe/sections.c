@@ -44,7 +44,8 @@ static const struct ct_option training_options[] = {
     {0}};
 
 static const struct ct_option model_options[] = {
-    CT_OPT_STRING(struct ct_config, model.name, "name", NULL, "The model, as its plugin is called"),
+    CT_OPT_STRING(struct ct_config, model.name, "name", "",
+                  "The model, as its plugin is called; empty: the only one that is loaded"),
     CT_OPT_STRING(struct ct_config, model.flavor, "flavor", "debug", "Its size, by name"),
     CT_OPT_STRING(struct ct_config, model.init_from, "init_from", "",
                   "Hugging Face folder to take shape and weights from; overrides flavor"),
@@ -56,6 +57,9 @@ static const struct ct_option model_options[] = {
                  "Largest file of save_to, in GB; more weights get several files and an index"),
     CT_OPT_BOOL(struct ct_config, model_overwrite, "overwrite", "false",
                 "Replace a model that this run did not write, where a save_to leads to its folder"),
+    CT_OPT_STRING(struct ct_config, model_ignore, "ignore", "",
+                  "Keys of init_from's config.json that are not known here and change nothing, "
+                  "separated by commas"),
     {0}};
 
 static const struct ct_option lr_options[] = {

@@ -78,10 +78,12 @@ static int choose_objective(struct ct_run *run)
 static int find_offers(struct ct_run *run, bool train)
 {
     const struct ct_offer *offer;
-    int rc = ct_offer_find(CT_MODEL, ct_config.model.name, &offer);
+    const char *name = ct_config.model.name;
+    int rc = ct_offer_find(CT_MODEL, *name ? name : NULL, &offer);
 
     if (rc < 0)
-        return ct_context(rc, "[model] name = %s", ct_config.model.name);
+        return *name ? ct_context(rc, "[model] name = %s", name) : rc;
+    ct_config.model.name = offer->name;
     run->model_ops = offer->ops;
     run->device_ops = offered(CT_DEVICE, true, &rc);
     run->tokenizer = offered(CT_TOKENIZER, false, &rc);

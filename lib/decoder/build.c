@@ -28,12 +28,17 @@ const char *ct_decoder_named(struct ct_decoder *d, const char *what)
     return d->name;
 }
 
+static const char *layers_of(const struct ct_decoder *d)
+{
+    return d->layers ? d->layers : "model.layers";
+}
+
 struct ct_value *ct_decoder_parameter(struct ct_decoder *d, const char *what, int ndim,
                                       const int64_t *shape, struct ct_init init)
 {
     if (!is_part(d, what))
         return NULL;
-    snprintf(d->name, sizeof(d->name), "model.layers.%lld.%s", (long long)d->layer, what);
+    snprintf(d->name, sizeof(d->name), "%s.%lld.%s", layers_of(d), (long long)d->layer, what);
     return ct_parameter(&d->b, d->name, ndim, shape, init);
 }
 
@@ -42,7 +47,8 @@ struct ct_value *ct_decoder_weight(struct ct_decoder *d, const char *what, int n
 {
     if (!is_part(d, what))
         return NULL;
-    snprintf(d->name, sizeof(d->name), "model.layers.%lld.%s.weight", (long long)d->layer, what);
+    snprintf(d->name, sizeof(d->name), "%s.%lld.%s.weight", layers_of(d), (long long)d->layer,
+             what);
     return ct_parameter(&d->b, d->name, ndim, shape, init);
 }
 
@@ -184,7 +190,7 @@ static struct ct_init head_init(const struct ct_decoder *d)
 }
 
 /* The token; -1: none. */
-static int64_t padding_of(const struct ct_decoder_sizes *s)
+int64_t ct_decoder_padding(const struct ct_decoder_sizes *s)
 {
     return s->padding < 0 ? s->vocabulary + s->padding : s->padding - 1;
 }
@@ -195,7 +201,8 @@ static struct ct_value *embed(struct ct_decoder *d)
     d->embedding = ct_parameter(&d->b, "model.embed_tokens.weight", 2,
                                 (int64_t[]){d->sizes->vocabulary, d->sizes->dim},
                                 d->sizes->tied ? head_init(d) : CT_INIT_STD(1));
-    return ct_padded_embedding(&d->b, "embedding", d->tokens, d->embedding, padding_of(d->sizes));
+    return ct_padded_embedding(&d->b, "embedding", d->tokens, d->embedding,
+                               ct_decoder_padding(d->sizes));
 }
 
 static void head(struct ct_decoder *d, struct ct_value *x)

@@ -59,7 +59,7 @@ static bool is_one_of(const json_t *value, const char *values)
     return same;
 }
 
-static int check_value(const json_t *value, const struct ct_hf_fixed *fixed)
+int hf_check_value(const json_t *value, const struct ct_hf_fixed *fixed)
 {
     if (hf_absent(value) || (fixed->value && is_one_of(value, fixed->value)))
         return 0;
@@ -74,7 +74,7 @@ static int check_quantization(const json_t *root, const struct ct_hf_config *con
 
     if (method && config->quant_method && !strcmp(method, config->quant_method))
         return 0;
-    return check_value(value, &none);
+    return hf_check_value(value, &none);
 }
 
 static int check_fixed(const json_t *root, const struct ct_hf_config *config)
@@ -86,13 +86,13 @@ static int check_fixed(const json_t *root, const struct ct_hf_config *config)
         return ct_fail(CT_ECONFIG, "model_type is %s; this plugin builds %s",
                        type ? type : "missing", config->model_type);
     for (const struct ct_hf_fixed *f = config->fixed; rc == 0 && f->key; f++)
-        rc = check_value(json_object_get(root, f->key), f);
+        rc = hf_check_value(json_object_get(root, f->key), f);
     return rc < 0 ? rc : check_quantization(root, config);
 }
 
 /* ---- one key ---- */
 
-static int read_number(const json_t *value, const char *key, double fallback, double *number)
+int hf_read_number(const json_t *value, const char *key, double fallback, double *number)
 {
     if (hf_absent(value) && fallback > 0)
         *number = fallback;
@@ -121,11 +121,11 @@ static int read_size(const json_t *value, const char *key, double fallback, int6
     return 0;
 }
 
-static int read_token(const json_t *value, const char *key, int32_t *token)
+static int read_token(const json_t *value, const char *key, double fallback, int32_t *token)
 {
     json_int_t id = json_integer_value(value);
 
-    *token = 0;
+    *token = value ? 0 : (int32_t)fallback;
     if (hf_absent(value))
         return 0;
     if (!json_is_integer(value) || id <= INT32_MIN || id >= INT32_MAX)
@@ -134,12 +134,55 @@ static int read_token(const json_t *value, const char *key, int32_t *token)
     return 0;
 }
 
-static int read_bool(const json_t *value, const char *key, double fallback, bool *flag)
+int hf_read_bool(const json_t *value, const char *key, double fallback, bool *flag)
 {
     if (!hf_absent(value) && !json_is_boolean(value))
         return ct_fail(CT_ECONFIG, "%s is neither true nor false", key);
     *flag = value ? json_is_true(value) : fallback > 0;
     return 0;
+}
+
+static int read_optional(const json_t *value, const char *key, double fallback, double *number)
+{
+    if (!hf_absent(value) && (!json_is_number(value) || !(json_number_value(value) >= 0)))
+        return ct_fail(CT_ECONFIG, "%s is neither null nor a number from 0 on", key);
+    *number = !value ? fallback : json_number_value(value);
+    return 0;
+}
+
+/* Whether word is one of "b=c", which ends at size. */
+static bool means(const char *words, size_t size, const char *word)
+{
+    for (size_t at = 0, n; at < size; at += n + 1) {
+        n = strcspn(words + at, "=|");
+        if (strlen(word) == n && !memcmp(words + at, word, n))
+            return true;
+    }
+    return false;
+}
+
+static int read_choice(const json_t *value, const struct ct_hf_key *k, unsigned *choice)
+{
+    const char *word = json_string_value(value);
+    unsigned i = 0;
+
+    if (hf_absent(value) && k->fallback >= 0) {
+        *choice = (unsigned)k->fallback;
+        return 0;
+    }
+    for (const char *at = k->words; word && *at; i++) {
+        size_t size = strcspn(at, "|");
+
+        if (means(at, size, word)) {
+            *choice = i;
+            return 0;
+        }
+        at += size + (at[size] != 0);
+    }
+    if (!word)
+        return ct_fail(CT_ECONFIG, "%s is %s", k->key,
+                       hf_absent(value) ? "missing" : "not a string");
+    return ct_fail(CT_ECONFIG, "%s = \"%s\" is not supported; %s are", k->key, word, k->words);
 }
 
 static int read_layers(const json_t *value, const char *key, struct ct_hf_layers *layers)
@@ -230,167 +273,6 @@ static int read_flags(const json_t *root, const json_t *value, const char *key,
     return 0;
 }
 
-/* ---- rope ---- */
-
-/* The value of a key in an object, or else in another one. */
-static json_t *either(const json_t *object, const json_t *other, const char *key)
-{
-    json_t *value = json_object_get(object, key);
-
-    return hf_absent(value) ? json_object_get(other, key) : value;
-}
-
-/* The object that describes rope, or NULL. transformers 5 takes rope_scaling, if it has entries,
-   in the place of all of rope_parameters. */
-static int find_rope(const json_t *root, const char **key, json_t **found)
-{
-    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
-
-    *found = NULL;
-    for (size_t i = 0; i < CT_COUNT(keys) && !*found; i++) {
-        json_t *value = json_object_get(root, keys[i]);
-
-        *key = keys[i];
-        if (!hf_absent(value) && !json_is_object(value))
-            return ct_fail(CT_ECONFIG, "%s is not an object", *key);
-        *found = json_object_size(value) ? value : NULL;
-    }
-    return 0;
-}
-
-static int read_scaling_number(const json_t *scaling, const char *key, double *number)
-{
-    return read_number(json_object_get(scaling, key), key, 0, number);
-}
-
-static int read_optional_number(const json_t *scaling, const char *key, double fallback,
-                                double *number)
-{
-    const json_t *value = json_object_get(scaling, key);
-
-    *number = fallback;
-    return hf_absent(value) ? 0 : read_number(value, key, 0, number);
-}
-
-/* The factor, and the original context: transformers prefers that of the config to that of the
-   scaling. */
-static int read_factor(const json_t *root, const json_t *scaling, struct ct_rope *rope)
-{
-    static const char original_key[] = "original_max_position_embeddings";
-    json_t *value = either(root, scaling, original_key);
-    double original = 0;
-    int rc;
-
-    if (hf_absent(value))
-        value = json_object_get(root, "max_position_embeddings");
-    if ((rc = read_scaling_number(scaling, "factor", &rope->factor)) < 0 ||
-        (rc = read_number(value, original_key, 0, &original)) < 0)
-        return rc;
-    if (rope->factor < 1)
-        return ct_fail(CT_ECONFIG, "a factor of %g is below 1", rope->factor);
-    rope->original_max_position = (int64_t)original;
-    return 0;
-}
-
-static int read_llama3_scaling(const json_t *scaling, struct ct_rope *rope)
-{
-    int rc;
-
-    if ((rc = read_scaling_number(scaling, "low_freq_factor", &rope->low_freq_factor)) < 0 ||
-        (rc = read_scaling_number(scaling, "high_freq_factor", &rope->high_freq_factor)) < 0)
-        return rc;
-    if (rope->low_freq_factor > rope->high_freq_factor)
-        return ct_fail(CT_ECONFIG, "low_freq_factor is above high_freq_factor");
-    return 0;
-}
-
-/* By what YaRN multiplies cosines and sines, for one mscale (Peng et al. 2023, section 3.4). */
-double hf_yarn_amplitude(double factor, double mscale)
-{
-    return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
-}
-
-static int read_amplitude(const json_t *scaling, struct ct_rope *rope)
-{
-    double mscale, all = rope->mscale_all_dim, amplitude;
-    int rc = read_optional_number(scaling, "mscale", 0, &mscale);
-
-    amplitude = mscale > 0 && all > 0
-                    ? hf_yarn_amplitude(rope->factor, mscale) / hf_yarn_amplitude(rope->factor, all)
-                    : hf_yarn_amplitude(rope->factor, 1);
-    return rc < 0 ? rc
-                  : read_optional_number(scaling, "attention_factor", amplitude, &rope->amplitude);
-}
-
-static int read_yarn_scaling(const json_t *scaling, struct ct_rope *rope)
-{
-    const json_t *truncate = json_object_get(scaling, "truncate");
-    bool whole = true;
-    int rc = truncate ? read_bool(truncate, "truncate", 1, &whole) : 0;
-
-    rope->scaling = CT_ROPE_YARN;
-    rope->fractional = !whole;
-    if (rc < 0 || (rc = read_optional_number(scaling, "beta_fast", 32, &rope->beta_fast)) < 0 ||
-        (rc = read_optional_number(scaling, "beta_slow", 1, &rope->beta_slow)) < 0 ||
-        (rc = read_optional_number(scaling, "mscale_all_dim", 0, &rope->mscale_all_dim)) < 0)
-        return rc;
-    if (rope->beta_slow > rope->beta_fast)
-        return ct_fail(CT_ECONFIG, "beta_slow is above beta_fast");
-    if (rope->theta <= 1)
-        return ct_fail(CT_ECONFIG, "yarn needs a rope_theta above 1, not %g", rope->theta);
-    return read_amplitude(scaling, rope);
-}
-
-static int read_rope_type(const json_t *root, const json_t *object, struct ct_rope *rope)
-{
-    json_t *type = json_object_get(object, "rope_type"), *value;
-    const char *key, *name;
-    int rc;
-
-    json_object_foreach((json_t *)(uintptr_t)object, key, value) if (
-        json_is_object(value)) return ct_fail(CT_ECONFIG,
-                                              "%s: rope of a type of layers is not supported", key);
-    if (hf_absent(type))
-        type = json_object_get(object, "type");
-    if (hf_absent(type) && !hf_absent(json_object_get(object, "factor")))
-        return ct_fail(CT_ECONFIG, "a factor, but no rope_type");
-    name = hf_absent(type) ? "default" : json_string_value(type);
-    if (!name)
-        return ct_fail(CT_ECONFIG, "rope_type is not a string");
-    if (!strcmp(name, "default"))
-        return 0;
-    if (strcmp(name, "llama3") && strcmp(name, "yarn"))
-        return ct_fail(CT_ECONFIG, "rope_type %s is not supported; llama3, yarn and default are",
-                       name);
-    rc = read_factor(root, object, rope);
-    if (rc < 0)
-        return rc;
-    return *name == 'y' ? read_yarn_scaling(object, rope) : read_llama3_scaling(object, rope);
-}
-
-/* rope_theta, and what rope_scaling or rope_parameters says. Which features are rotated is not said
-   there. */
-static int read_rope(const json_t *root, double fallback, const struct ct_rope *assumed,
-                     struct ct_rope *rope)
-{
-    static const struct ct_hf_fixed whole = {"partial_rotary_factor", "1.0", false};
-    const char *key;
-    json_t *object;
-    int rc = find_rope(root, &key, &object);
-
-    *rope = (struct ct_rope){.factor = 1, .first = rope->first, .interleaved = rope->interleaved};
-    if (!object && assumed && hf_absent(json_object_get(root, "rope_parameters")))
-        *rope = *assumed;
-    if (rc == 0)
-        rc = check_value(either(object, root, whole.key), &whole);
-    if (rc == 0)
-        rc = read_number(either(object, root, "rope_theta"), "rope_theta", fallback, &rope->theta);
-    if (rc < 0)
-        return rc;
-    rc = read_rope_type(root, object, rope);
-    return rc < 0 ? ct_context(rc, "%s", key) : 0;
-}
-
 /* ---- all keys ---- */
 
 /* The value of a key with the names "a|b", null if it has no other; NULL: it has none. */
@@ -427,11 +309,12 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
     case CT_HF_COUNT:
         return read_size(value, k->key, k->fallback, 0, SIZE_MOST, field);
     case CT_HF_NUMBER:
-        return read_number(value, k->key, k->fallback, field);
+        return hf_read_number(value, k->key, k->fallback, field);
     case CT_HF_BOOL:
-        return read_bool(value, k->key, k->fallback, field);
+        return hf_read_bool(value, k->key, k->fallback, field);
     case CT_HF_ROPE:
-        return read_rope(root, k->fallback, config->rope, field);
+    case CT_HF_LOCAL_ROPE:
+        return hf_read_rope(root, k, config, field);
     case CT_HF_LAYERS:
         return read_layers(value, k->key, field);
     case CT_HF_PART:
@@ -444,7 +327,11 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
     case CT_HF_FLAGS:
         return read_flags(root, value, k->key, field);
     case CT_HF_TOKEN:
-        return read_token(value, k->key, field);
+        return read_token(value, k->key, k->fallback, field);
+    case CT_HF_OPTIONAL:
+        return read_optional(value, k->key, k->fallback, field);
+    case CT_HF_CHOICE:
+        return read_choice(value, k, field);
     }
     return ct_fail(CT_EINVAL, "the table's kind of %s is unknown", k->key);
 }
@@ -471,7 +358,7 @@ static int read_root(json_t *root, const struct ct_hf_config *config, void *size
         rc = check_fixed(root, config);
     for (const struct ct_hf_key *k = config->keys; rc == 0 && k->key; k++)
         rc = hf_read_key(root, config, k, (char *)sizes + k->offset);
-    return rc;
+    return rc < 0 ? rc : hf_check_known(root, config);
 }
 
 /* The file that was read last: the folder may be gone when a model from it is written. */
@@ -508,6 +395,18 @@ int hf_first_config(const char *folder, json_t **root, json_t **literal)
         *root = json_incref(last.root);
         *literal = json_deep_copy(last.literal);
     }
+    return rc;
+}
+
+int ct_hf_read_config_text(const struct ct_hf_config *config, const char *text, const char *path,
+                           void *sizes)
+{
+    json_t *root = NULL;
+    int rc = ct_json_read(text, strlen(text), path, 0, &root);
+
+    if (rc == 0 && (rc = read_root(root, config, sizes)) < 0)
+        rc = ct_context(rc, "%s", path);
+    json_decref(root);
     return rc;
 }
 

@@ -9,12 +9,22 @@
 
 /* Whether there is no value, or null. */
 bool hf_absent(const json_t *value);
+/* Read one value; fallback: of one that is absent or null, 0 (of a number): none. */
+int hf_read_number(const json_t *value, const char *key, double fallback, double *number);
+int hf_read_bool(const json_t *value, const char *key, double fallback, bool *flag);
+/* CT_ECONFIG: the value is not the one that is supported. */
+int hf_check_value(const json_t *value, const struct ct_hf_fixed *fixed);
+/* CT_ECONFIG: root has a key that the model's table lacks, and that is not known as harmless. */
+int hf_check_known(const json_t *root, const struct ct_hf_config *config);
 /* Read the field of one row. */
 int hf_read_key(const json_t *root, const struct ct_hf_config *config, const struct ct_hf_key *k,
                 void *field);
 bool hf_is_layer(const struct ct_hf_layers *layers, int64_t layer);
-/* By what YaRN multiplies cosines and sines, for one mscale (Peng et al. 2023, section 3.4). */
-double hf_yarn_amplitude(double factor, double mscale);
+/* Read, write and compare what a file says of rope (rope.c). */
+int hf_read_rope(const json_t *root, const struct ct_hf_key *k, const struct ct_hf_config *config,
+                 struct ct_rope *rope);
+int hf_set_rope(json_t *root, const struct ct_hf_config *config, const struct ct_rope *rope);
+bool hf_same_rope(const struct ct_rope *a, const struct ct_rope *b);
 /* The part for text of a model for several kinds of input; of another model, all of it. */
 json_t *hf_part_for_text(json_t *root, const struct ct_hf_config *config);
 /* A folder's config.json as it was read last, or as it is: its values, and a new copy with numbers

@@ -13,45 +13,6 @@
 
 #include "config.h"
 
-static void set_given(json_t *object, const char *key, double value)
-{
-    if (value > 0)
-        json_object_set_new(object, key, json_real(value));
-}
-
-/* An attention factor is written if it is not the one that transformers assumes. */
-static json_t *yarn_scaling(const struct ct_rope *rope)
-{
-    double amplitude = rope->amplitude > 0 ? rope->amplitude : 1;
-    double assumed = rope->mscale_all_dim > 0 ? 1 : hf_yarn_amplitude(rope->factor, 1);
-    json_t *scaling =
-        json_pack("{s:s, s:f, s:I}", "rope_type", "yarn", "factor", rope->factor,
-                  "original_max_position_embeddings", (json_int_t)rope->original_max_position);
-
-    set_given(scaling, "beta_fast", rope->beta_fast);
-    set_given(scaling, "beta_slow", rope->beta_slow);
-    set_given(scaling, "mscale", rope->mscale_all_dim);
-    set_given(scaling, "mscale_all_dim", rope->mscale_all_dim);
-    set_given(scaling, "attention_factor", amplitude != assumed ? amplitude : 0);
-    if (rope->fractional)
-        json_object_set_new(scaling, "truncate", json_false());
-    return scaling;
-}
-
-static json_t *rope_scaling(const struct ct_rope *rope, bool assumed)
-{
-    bool amplified = rope->amplitude > 0 && rope->amplitude != 1;
-
-    if (rope->factor <= 1 && !amplified)
-        return assumed ? json_pack("{s:s}", "rope_type", "default") : json_null();
-    if (rope->scaling == CT_ROPE_YARN)
-        return yarn_scaling(rope);
-    return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", rope->factor,
-                     "low_freq_factor", rope->low_freq_factor, "high_freq_factor",
-                     rope->high_freq_factor, "original_max_position_embeddings",
-                     (json_int_t)rope->original_max_position);
-}
-
 static json_t *list_layers(const struct ct_hf_layers *layers)
 {
     json_t *list = json_array();
@@ -94,6 +55,14 @@ static json_t *token_of(int32_t token)
     return token ? json_integer(token < 0 ? token : token - 1) : json_null();
 }
 
+/* The word that is written for a choice. */
+static json_t *word_of(const char *words, unsigned choice)
+{
+    for (; choice; choice--)
+        words += strcspn(words, "|") + 1;
+    return json_stringn(words, strcspn(words, "|="));
+}
+
 static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const void *field)
 {
     switch (k->kind) {
@@ -105,9 +74,14 @@ static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const voi
         return json_integer(*(const int64_t *)field);
     case CT_HF_NUMBER:
         return json_real(*(const double *)field);
+    case CT_HF_OPTIONAL:
+        return *(const double *)field > 0 ? json_real(*(const double *)field) : json_null();
+    case CT_HF_CHOICE:
+        return word_of(k->words, *(const unsigned *)field);
     case CT_HF_BOOL:
         return json_boolean(*(const bool *)field);
     case CT_HF_ROPE:
+    case CT_HF_LOCAL_ROPE:
         return json_real(((const struct ct_rope *)field)->theta);
     case CT_HF_LAYERS:
         return k->fallback < 0 && !is_given(field) ? json_null() : list_layers(field);
@@ -167,16 +141,6 @@ static bool has_key(const json_t *root, const char *names)
     return false;
 }
 
-static bool same_rope(const struct ct_rope *a, const struct ct_rope *b)
-{
-    return a->theta == b->theta && a->factor == b->factor &&
-           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
-           a->original_max_position == b->original_max_position && a->scaling == b->scaling &&
-           a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
-           a->fractional == b->fractional && a->mscale_all_dim == b->mscale_all_dim &&
-           a->amplitude == b->amplitude;
-}
-
 static bool same_value(enum ct_hf_kind kind, const void *a, const void *b)
 {
     switch (kind) {
@@ -186,11 +150,15 @@ static bool same_value(enum ct_hf_kind kind, const void *a, const void *b)
     case CT_HF_COUNT:
         return *(const int64_t *)a == *(const int64_t *)b;
     case CT_HF_NUMBER:
+    case CT_HF_OPTIONAL:
         return *(const double *)a == *(const double *)b;
+    case CT_HF_CHOICE:
+        return *(const unsigned *)a == *(const unsigned *)b;
     case CT_HF_BOOL:
         return *(const bool *)a == *(const bool *)b;
     case CT_HF_ROPE:
-        return same_rope(a, b);
+    case CT_HF_LOCAL_ROPE:
+        return hf_same_rope(a, b);
     case CT_HF_LAYERS:
     case CT_HF_SLIDING:
     case CT_HF_CHUNKED:
@@ -204,6 +172,11 @@ static bool same_value(enum ct_hf_kind kind, const void *a, const void *b)
     return false;
 }
 
+static bool is_rope(const struct ct_hf_key *k)
+{
+    return k->kind == CT_HF_ROPE || k->kind == CT_HF_LOCAL_ROPE;
+}
+
 /* Whether the file gives a field the value that it has, so that its keys stay as they are. */
 static bool says_already(const json_t *root, const struct ct_hf_config *config,
                          const struct ct_hf_key *k, const void *field)
@@ -212,16 +185,26 @@ static bool says_already(const json_t *root, const struct ct_hf_config *config,
         int64_t size;
         double number;
         bool flag;
+        unsigned choice;
         struct ct_rope rope;
         struct ct_hf_layers layers;
     } own = {0};
-    bool rope = k->kind == CT_HF_ROPE;
+    bool rope = is_rope(k);
 
     if (rope)
         own.rope = *(const struct ct_rope *)field;
     if (!has_key(root, rope ? "rope_theta|rope_scaling|rope_parameters" : k->key))
         return false;
     return hf_read_key(root, config, k, &own) == 0 && same_value(k->kind, &own, field);
+}
+
+/* Whether it gives all ropes, which share keys. */
+static bool says_ropes(const json_t *root, const struct ct_hf_config *config, const void *sizes)
+{
+    for (const struct ct_hf_key *k = config->keys; k->key; k++)
+        if (is_rope(k) && !says_already(root, config, k, (const char *)sizes + k->offset))
+            return false;
+    return true;
 }
 
 /* ---- changes ---- */
@@ -239,12 +222,6 @@ static int set_key(json_t *root, const char *names, json_t *value)
     return json_object_setn_new(root, names, size, value);
 }
 
-static int set_rope(json_t *root, const struct ct_hf_config *config, const struct ct_rope *rope)
-{
-    json_object_del(root, "rope_parameters");
-    return json_object_set_new(root, "rope_scaling", rope_scaling(rope, config->rope));
-}
-
 /* The first of the JSON values "a|b". */
 static json_t *first_value(const char *values)
 {
@@ -257,10 +234,11 @@ int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FIL
 {
     json_t *values, *root;
     int failed, rc = first_config(config, &values, &root);
-    bool made = rc == 0 && !json_object_size(root);
+    bool made = rc == 0 && !json_object_size(root), ropes;
 
     if (rc < 0)
         return rc;
+    ropes = says_ropes(values, config, sizes);
     failed = json_object_update_new(root,
                                     json_pack("{s:[s], s:s}", "architectures", config->architecture,
                                               "model_type", config->model_type));
@@ -270,11 +248,11 @@ int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FIL
     for (const struct ct_hf_key *k = config->keys; k->key; k++) {
         const void *field = (const char *)sizes + k->offset;
 
-        if (says_already(values, config, k, field))
+        if (is_rope(k) ? ropes : says_already(values, config, k, field))
             continue;
         failed |= set_key(root, k->key, value_of(root, k, field));
         if (k->kind == CT_HF_ROPE)
-            failed |= set_rope(root, config, field);
+            failed |= hf_set_rope(root, config, field);
     }
     failed = failed || ct_json_write(root, out) < 0;
     json_decref(values);

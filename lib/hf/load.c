@@ -44,7 +44,7 @@ struct scratch {
 /* Whether elements of the parameter are in the same order in the tensor, without others between. */
 static bool is_dense(const struct ct_stored_rule *rule)
 {
-    return !rule || (!rule->transposed && !rule->interleaved);
+    return !rule || (!rule->transposed && !rule->interleaved && rule->rows.block >= rule->rows.own);
 }
 
 static int read_between(const struct ct_weight *w, const struct ct_stored_rule *rule,

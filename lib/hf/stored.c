@@ -1,6 +1,7 @@
 /*
  * Names and boxes by a model's rules. In a tensor a parameter has lost its first dimension if that
- * numbers tensors, is a part along one dimension, and then has its last two dimensions swapped.
+ * numbers tensors, is a part along one dimension, perhaps in blocks, and then has its last two
+ * dimensions swapped.
  */
 #include <string.h>
 
@@ -14,6 +15,28 @@ bool ct_stored_stacked(const struct ct_stored_rule *rule)
 static bool transposed(const struct ct_stored_rule *rule)
 {
     return rule && rule->transposed;
+}
+
+static bool in_blocks(const struct ct_stored_rule *rule)
+{
+    return rule && rule->rows.all;
+}
+
+/* The tensor's row of a parameter's. */
+static int64_t row_of(const struct ct_stored_rows *r, int64_t row)
+{
+    return r->offset + row / r->block * r->stride + row % r->block;
+}
+
+/* How many of the parameter's rows are before a row of the tensor. */
+static int64_t rows_before(const struct ct_stored_rows *r, int64_t row)
+{
+    int64_t past = row - r->offset, in_block = past % r->stride, before;
+
+    if (past <= 0)
+        return 0;
+    before = past / r->stride * r->block + (in_block < r->block ? in_block : r->block);
+    return before < r->own ? before : r->own;
 }
 
 int ct_stored_part_dim(const struct ct_stored_rule *rule, int ndim)
@@ -104,7 +127,9 @@ struct ct_weight ct_stored_tensor(struct ct_arena *arena, const struct ct_stored
     memcpy(w.shape, param->shape + first, sizeof(*w.shape) * (size_t)w.ndim);
     if (!rule)
         return w;
-    if (rule->parts)
+    if (in_blocks(rule))
+        w.shape[0] = rule->rows.all;
+    else if (rule->parts)
         w.shape[ct_stored_part_dim(rule, param->ndim) - first] *= rule->parts;
     if (rule->transposed)
         swap(w.shape, w.ndim);
@@ -125,7 +150,12 @@ struct ct_stored_box ct_stored_to_tensor(const struct ct_stored_rule *rule,
 
     memcpy(t.shape, box->shape + first, sizeof(*t.shape) * (size_t)t.ndim);
     memcpy(t.offset, box->offset + first, sizeof(*t.offset) * (size_t)t.ndim);
-    if (rule && rule->parts && rule->interleaved) {
+    if (in_blocks(rule)) {
+        int64_t begin = t.offset[0], end = begin + t.shape[0];
+
+        t.offset[0] = row_of(&rule->rows, begin);
+        t.shape[0] = begin < end ? row_of(&rule->rows, end - 1) + 1 - t.offset[0] : 0;
+    } else if (rule && rule->parts && rule->interleaved) {
         t.offset[d] *= rule->parts;
         t.shape[d] *= rule->parts;
     } else if (rule && rule->parts) {
@@ -163,7 +193,10 @@ bool ct_stored_to_param(const struct ct_stored_rule *rule, const struct ct_state
         return true;
     begin = box->offset[d];
     end = begin + box->shape[d];
-    if (rule->interleaved) {
+    if (in_blocks(rule)) {
+        begin = rows_before(&rule->rows, begin);
+        end = rows_before(&rule->rows, end);
+    } else if (rule->interleaved) {
         begin = ceiling(begin - rule->part, rule->parts);
         end = ceiling(end - rule->part, rule->parts);
     } else {
@@ -206,7 +239,13 @@ struct ct_stored_places ct_stored_places(const struct ct_stored_rule *rule,
     }
     if (transposed(rule))
         swap(p.stride, p.ndim);
-    if (d >= 0 && rule->interleaved) {
+    if (in_blocks(rule)) {
+        if (p.ndim == 1)
+            p.shape[p.ndim] = p.stride[p.ndim] = 1, p.ndim++; /* its elements are rows */
+        p.row = box->offset[0];
+        p.block = rule->rows.block;
+        p.gap = (rule->rows.stride - p.block) * p.stride[0];
+    } else if (d >= 0 && rule->interleaved) {
         p.first += rule->part * p.stride[d];
         p.stride[d] *= rule->parts;
     }
@@ -244,6 +283,8 @@ static int64_t place_of_row(const struct ct_stored_places *p, int64_t row)
 
     for (int d = p->ndim - 2; d >= 0; d--) {
         place += row % p->shape[d] * p->stride[d];
+        if (p->block && d == 0)
+            place += ((p->row + row % p->shape[0]) / p->block - p->row / p->block) * p->gap;
         row /= p->shape[d];
     }
     return place;

@@ -95,11 +95,10 @@ static struct ct_value *scale_inputs(struct ct_decoder *d, struct ct_value *h,
     return h;
 }
 
-struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value *x,
-                                    const struct ct_mixture *m)
+struct ct_value *ct_decoder_mixture_of(struct ct_decoder *d, struct ct_value *h,
+                                       const struct ct_mixture *m)
 {
     int64_t dim = d->sizes->dim, f = m->expert_dim;
-    struct ct_value *h = ct_decoder_norm(d, "ffn_norm", x, "post_attention_layernorm", dim);
     struct ct_value *weights, *ids, *gate, *up, *down, *gate_bias, *up_bias, *bias, *sum, *input;
 
     weights = choose(d, h, m, &ids);
@@ -122,7 +121,16 @@ struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value *x,
                               m->shared * f);
         sum = ct_add(&d->b, ct_decoder_named(d, "experts_sum"), sum, h);
     }
-    return ct_add(&d->b, ct_decoder_named(d, "ffn_sum"), x, sum);
+    return sum;
+}
+
+struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value *x,
+                                    const struct ct_mixture *m)
+{
+    struct ct_value *h =
+        ct_decoder_norm(d, "ffn_norm", x, "post_attention_layernorm", d->sizes->dim);
+
+    return ct_add(&d->b, ct_decoder_named(d, "ffn_sum"), x, ct_decoder_mixture_of(d, h, m));
 }
 
 bool ct_mixture_is_correction(const struct ct_value *param)

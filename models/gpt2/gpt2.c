@@ -72,7 +72,8 @@ static const struct ct_hf_fixed fixed[] = {
     {0},
 };
 
-static const struct ct_hf_config hf_config = {"gpt2", "GPT2LMHeadModel", keys, fixed};
+static const struct ct_hf_config hf_config = {"gpt2", "GPT2LMHeadModel", keys, fixed,
+                                              .ignored = "reorder_and_upcast_attn"};
 
 static int take_flavor(const char *name, struct ct_model *model)
 {

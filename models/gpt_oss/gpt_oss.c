@@ -100,8 +100,14 @@ static const struct ct_hf_fixed fixed[] = {
     {0},
 };
 
-static const struct ct_hf_config hf_config = {"gpt_oss", "GptOssForCausalLM", keys, fixed, "mxfp4",
-                                              &rope};
+static const struct ct_hf_config hf_config = {
+    "gpt_oss",
+    "GptOssForCausalLM",
+    keys,
+    fixed,
+    "mxfp4",
+    &rope,
+    .ignored = "router_aux_loss_coef, experts_per_token, initial_context_length"};
 
 /* ---- sizes ---- */
 

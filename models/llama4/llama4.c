@@ -124,8 +124,9 @@ static const struct ct_hf_fixed fixed[] = {
     {0},
 };
 
-static const struct ct_hf_config hf_config = {"llama4_text", "Llama4ForCausalLM", keys, fixed,
-                                              .outer = "llama4"};
+static const struct ct_hf_config hf_config = {
+    "llama4_text", "Llama4ForCausalLM", keys,
+    fixed,         .outer = "llama4",   .ignored = "router_aux_loss_coef, for_llm_compressor"};
 
 /* ---- sizes ---- */
 

@@ -39,7 +39,9 @@ static const struct ct_hf_key keys[] = {CT_DECODER_KEYS(struct ct_model, 128), {
 
 static const struct ct_hf_fixed fixed[] = {CT_DECODER_FIXED, {0}};
 
-static const struct ct_hf_config hf_config = {"qwen3", "Qwen3ForCausalLM", keys, fixed};
+static const struct ct_hf_config hf_config = {"qwen3", "Qwen3ForCausalLM", keys, fixed,
+                                              .ignored =
+                                                  "sliding_window, max_window_layers, layer_types"};
 
 static const struct ct_decoder_family family = {"qwen3", &hf_config, flavors,
                                                 sizeof(struct ct_model)};

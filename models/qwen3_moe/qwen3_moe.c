@@ -66,7 +66,9 @@ static const struct ct_hf_fixed fixed[] = {
     {0},
 };
 
-static const struct ct_hf_config hf_config = {"qwen3_moe", "Qwen3MoeForCausalLM", keys, fixed};
+static const struct ct_hf_config hf_config = {
+    "qwen3_moe", "Qwen3MoeForCausalLM", keys, fixed,
+    .ignored = "sliding_window, max_window_layers, layer_types, router_aux_loss_coef"};
 
 static bool is_mixture(const struct ct_model *m, int64_t layer)
 {

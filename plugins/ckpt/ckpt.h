@@ -366,8 +366,10 @@ int ckpt_beside_read(struct ckpt *c);
 
 /* ---- verb.c, export.c, import.c ---- */
 
-/* How the files of the model of a config.json store its parameters; *rules is NULL without one. */
-int ckpt_stored_rules(const char *config, const struct ct_stored_rule **rules);
+/* How the files of the model of a config.json store its parameters; *rules is NULL without one. It
+   may be in the arena. */
+int ckpt_stored_rules(const char *config, struct ct_arena *arena,
+                      const struct ct_stored_rule **rules);
 int ckpt_verb(int argc, char **argv);
 int ckpt_export(int argc, char **argv);
 int ckpt_import(int argc, char **argv);

@@ -16,6 +16,7 @@
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
 #include <ctitan/lib/plugin.h>
@@ -24,26 +25,17 @@
 
 /* ---- the model's rules ---- */
 
-/* The plugin of a model_type: NAME of "NAME_text", too, which is what transformers calls the part
-   for text of model NAME. */
-static int find_plugin(const char *model, char *path, size_t size)
-{
-    char name[64];
-    size_t length = strlen(model);
-
-    if (length > 5 && !strcmp(model + length - 5, "_text"))
-        length -= 5;
-    snprintf(name, sizeof(name), "%.*s", (int)length, model);
-    return ct_plugin_path(name, path, size);
-}
-
-static int rules_of(const char *model, const struct ct_stored_rule **rules)
+static int rules_of(const char *model, const char *config, struct ct_arena *arena,
+                    const struct ct_stored_rule **rules)
 {
     const struct ct_plugin *plugin;
+    const struct ct_model_ops *model_ops;
     const void *ops = NULL;
-    char path[PATH_MAX];
-    int rc = find_plugin(model, path, sizeof(path));
+    char name[64], path[PATH_MAX];
+    int rc = ct_hf_plugin(model, name, sizeof(name));
 
+    if (rc == 0)
+        rc = ct_plugin_path(name, path, sizeof(path));
     if (rc == 0)
         rc = ct_plugin_open(path, &plugin);
     for (const struct ct_offer *o = rc == 0 ? plugin->offers : NULL; o && o->kind; o++)
@@ -53,12 +45,16 @@ static int rules_of(const char *model, const struct ct_stored_rule **rules)
         rc = ct_fail(CT_ECONFIG, "plugin %s has no model", model);
     if (rc == 0)
         rc = ct_struct_widen(ops, sizeof(size_t), sizeof(struct ct_model_ops), &ops);
+    model_ops = ops;
     if (rc == 0)
-        *rules = ((const struct ct_model_ops *)ops)->stored;
+        *rules = model_ops->stored;
+    if (rc == 0 && model_ops->stored_for)
+        rc = model_ops->stored_for(config, arena, rules);
     return rc < 0 ? ct_context(rc, "how files of a %s store its parameters", model) : 0;
 }
 
-int ckpt_stored_rules(const char *config, const struct ct_stored_rule **rules)
+int ckpt_stored_rules(const char *config, struct ct_arena *arena,
+                      const struct ct_stored_rule **rules)
 {
     json_t *root = NULL;
     int rc = config ? ct_json_read(config, strlen(config), "config.json", 0, &root) : 0;
@@ -73,7 +69,7 @@ int ckpt_stored_rules(const char *config, const struct ct_stored_rule **rules)
         rc = ct_fail(CT_ECONFIG, "config.json has a text_config: such a model is read by [model] "
                                  "init_from, and not imported");
     else if (model)
-        rc = rules_of(model, rules);
+        rc = rules_of(model, config, arena, rules);
     json_decref(root);
     return rc;
 }
@@ -383,7 +379,7 @@ static int check_absent(const struct export *x)
 static int export_to(struct ckpt *c, const struct request *r)
 {
     struct export x = {.c = c, .dtype = r->dtype, .prefix = r->prefix};
-    int rc = ckpt_stored_rules(c->config, &x.rules);
+    int rc = ckpt_stored_rules(c->config, &x.arena, &x.rules);
 
     if (rc == 0)
         rc = check_absent(&x);

@@ -103,9 +103,14 @@ static int make_box(struct import *m, const struct ct_stored_rule *rule, const c
         own.shape[own.ndim - 2] = w->shape[w->ndim - 1];
         own.shape[own.ndim - 1] = w->shape[w->ndim - 2];
     }
-    if (rule && rule->parts && (own.ndim <= d || own.shape[d] % rule->parts))
+    if (rule && rule->rows.all && (own.ndim < 1 || own.shape[0] != rule->rows.all))
+        return ct_fail(CT_ECONFIG, "%s does not have %lld rows", w->name,
+                       (long long)rule->rows.all);
+    if (rule && !rule->rows.all && rule->parts && (own.ndim <= d || own.shape[d] % rule->parts))
         return ct_fail(CT_ECONFIG, "%s does not have %d equal parts", w->name, rule->parts);
-    if (rule && rule->parts)
+    if (rule && rule->rows.all)
+        own.shape[0] = rule->rows.own;
+    else if (rule && rule->parts)
         own.shape[d] /= rule->parts;
     if (stacked) {
         own.shape[0] = 1;
@@ -268,7 +273,7 @@ static int import(struct ckpt *c, const struct ct_weights *weights, const char *
         return rc;
     if (rc == 0)
         c->config = is_quantised(weights) ? config_without_quantization(c->arena, config) : config;
-    rc = ckpt_stored_rules(c->config, &m.rules);
+    rc = ckpt_stored_rules(c->config, c->arena, &m.rules);
     if (rc == 0 && is_quantised(weights) && !m.rules)
         rc = ct_fail(CT_ECONFIG, "tensors in MXFP4 need the config.json of their model, which says "
                                  "how they lie");

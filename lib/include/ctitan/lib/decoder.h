@@ -140,6 +140,7 @@ struct ct_decoder {
     int64_t layer;                          /* the current one */
     double depth_std;                       /* standard deviation of its o, up and down */
     char name[96];
+    const char *layers; /* what names of its parameters begin with; NULL: "model.layers" */
 };
 
 /* One of the two parts of the current layer: norm, layers, sum with x[b, t, n]. */
@@ -160,10 +161,13 @@ CT_API struct ct_value *ct_decoder_swiglu(struct ct_decoder *d, const char *pref
    square of rope's amplitude. */
 CT_API double ct_decoder_scale(const struct ct_decoder_sizes *sizes);
 
+/* The token whose row of the embedding gets no gradient from look-ups; -1: none. */
+CT_API int64_t ct_decoder_padding(const struct ct_decoder_sizes *sizes);
+
 /* "layers.3.WHAT", in d->name, until the next call. A `what` or `name` that is NULL or d->name
    itself, here and below, is CT_EINVAL in d->b.status. */
 CT_API const char *ct_decoder_named(struct ct_decoder *d, const char *what);
-/* A parameter of the current layer, "model.layers.3.WHAT", or "model.layers.3.WHAT.weight". */
+/* A parameter of the current layer, by default "model.layers.3.WHAT", or "model.layers.3.WHAT.weight". */
 CT_API struct ct_value *ct_decoder_parameter(struct ct_decoder *d, const char *what, int ndim,
                                              const int64_t *shape, struct ct_init init);
 CT_API struct ct_value *ct_decoder_weight(struct ct_decoder *d, const char *what, int ndim,

@@ -1,7 +1,8 @@
 /*
  * config.json of a Hugging Face folder. A model describes it with one table, which is used to read
  * and to write: keys that fill fields of the model's sizes, and keys with the only value that the
- * model supports. All other keys are ignored where a model is read.
+ * model supports. Keys that change nothing, such as ids of tokens, are ignored; any other is an
+ * error, unless [model] ignore lists it.
  */
 #ifndef CT_HF_CONFIG_H
 #define CT_HF_CONFIG_H
@@ -28,13 +29,18 @@ enum ct_hf_kind {
     /* struct ct_hf_layers: those that layer_types calls sliding_attention; without the list, every
        second layer from 0 on. Behind the row of num_hidden_layers. */
     CT_HF_SLIDING,
-    CT_HF_CHUNKED, /* struct ct_hf_layers: those that layer_types calls chunked_attention; without
+    CT_HF_CHUNKED,  /* struct ct_hf_layers: those that layer_types calls chunked_attention; without
                       the list, none are given */
-    CT_HF_FLAGS,   /* struct ct_hf_layers: a list of 1 or 0 for each layer; null or empty: none are
+    CT_HF_FLAGS,    /* struct ct_hf_layers: a list of 1 or 0 for each layer; null or empty: none are
                     given. Both behind the row of num_hidden_layers. */
-    CT_HF_DEPTH,   /* as CT_HF_SIZE, a number of layers: at most CT_HF_MAX_LAYERS */
-    CT_HF_TOKEN,   /* int32_t: 1 + a token, or a token below 0, which counts from the vocabulary's
-                      end; 0: none, written as null */
+    CT_HF_DEPTH,    /* as CT_HF_SIZE, a number of layers: at most CT_HF_MAX_LAYERS */
+    CT_HF_TOKEN,    /* int32_t: 1 + a token, or a token below 0, which counts from the vocabulary's
+                      end; 0: none, written as null; the fallback is such a number */
+    CT_HF_OPTIONAL, /* double, at least 0, of a part that null leaves out: then 0 */
+    CT_HF_CHOICE, /* unsigned: the position among `words`; a fallback of -1: the key is required */
+    /* struct ct_rope of sliding layers: that of their type, or a theta of this key alone, without
+       scaling */
+    CT_HF_LOCAL_ROPE,
 };
 
 /* A set of layers: layer i is bit i % 64 of bits[i / 64]. */
@@ -52,6 +58,7 @@ struct ct_hf_key {
     size_t offset;   /* of the field in the sizes */
     double fallback; /* what transformers assumes where the key is absent, or null unless that means
                         something of its own */
+    const char *words; /* of CT_HF_CHOICE, "a|b=c": b and c mean the same; the first is written */
 };
 
 /* A key that must be absent, null, or equal to a value. */
@@ -68,15 +75,32 @@ struct ct_hf_config {
     const char *quant_method;   /* of quantization_config; of files that are read; NULL: none */
     const struct ct_rope *rope; /* if a file says nothing but rope_theta; NULL: no scaling */
     const char *outer; /* model_type of files whose text_config is such a config; NULL: none are */
+    /* The key at the root for the share of a head's features that is rotated, of a model that also
+       has the types linear, dynamic and longrope of rope; NULL: it has neither. */
+    const char *partial;
+    /* The original context of longrope where the key original_max_position_embeddings at the root is
+       absent, whatever the scaling says of it; 0: the scaling says it then. */
+    int64_t original;
+    const char *ignored; /* keys that change nothing here, "a, b"; NULL: none but those of all */
 };
 
 /* Fill sizes from folder/config.json, or its text_config; fields without a key are left as they
    are. CT_ECONFIG: a setting is missing, malformed or unsupported; the message names file and
    key. */
 CT_API int ct_hf_read_config(const struct ct_hf_config *config, const char *folder, void *sizes);
+/* The same from the text of a config.json; path appears in messages. */
+CT_API int ct_hf_read_config_text(const struct ct_hf_config *config, const char *text,
+                                  const char *path, void *sizes);
 /* Write a config.json that ct_hf_read_config and transformers read. All other keys are those of
    [model] init_from's, where the run has one. */
 CT_API int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FILE *out);
+
+/* The name of the plugin that builds the models of a model_type: that of the type's name, or, of
+   "NAME_text", of NAME; or what the description of a family says (docs/models.md). CT_ECONFIG:
+   there is none. */
+CT_API int ct_hf_plugin(const char *model_type, char *name, size_t room);
+/* The paths, in order, where the description of a family of this name may be. false: no more. */
+CT_API bool ct_hf_family_path(size_t index, const char *name, char *path, size_t room);
 
 CT_END_DECLS
 

@@ -51,6 +51,9 @@ struct ct_mixture_options {
 /* CT_ECONFIG: no mixture has these sizes; the message names them. */
 CT_API int ct_mixture_apply(const struct ct_mixture_options *options, struct ct_mixture *mixture);
 
+/* A mixture of the current layer, of h[b, t, n], which is normed. */
+CT_API struct ct_value *ct_decoder_mixture_of(struct ct_decoder *d, struct ct_value *h,
+                                              const struct ct_mixture *m);
 /* The feed-forward part of the current layer as a mixture: norm, experts, sum with x[b, t, n]. */
 CT_API struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value *x,
                                            const struct ct_mixture *m);

@@ -191,6 +191,7 @@ struct ct_rope {
     double mscale_all_dim;
     double amplitude; /* by what YaRN and LongRoPE multiply cosines and sines */
     double partial;   /* share of a head's features that is rotated; 0: all */
+    bool dynamic;     /* theta grows with the context, by factor (dynamic NTK) */
     struct ct_rope_long {
         const char *near, *far; /* divisors for contexts up to the original one, and beyond */
     } longrope;

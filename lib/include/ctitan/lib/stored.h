@@ -58,6 +58,9 @@ CT_API bool ct_stored_to_param(const struct ct_stored_rule *rule, const struct c
 struct ct_stored_places {
     int ndim;
     int64_t shape[CT_MAX_DIMS], stride[CT_MAX_DIMS], first;
+    /* Of rows in blocks (struct ct_stored_rows), along dimension 0: the first row of the box, and
+       rows between blocks of this size; block 0: none are. */
+    int64_t row, block, gap;
 };
 
 /* box must be in the tensor's. */

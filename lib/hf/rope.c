@@ -1,0 +1,412 @@
+/*
+ * Rope in config.json: theta, and what rope_scaling (transformers 4) or rope_parameters (5) says of
+ * it, for all layers or for a type of them.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ctitan/arena.h>
+#include <ctitan/error.h>
+
+#include "config.h"
+
+/* The value of a key in an object, or else in another one. */
+static json_t *either(const json_t *object, const json_t *other, const char *key)
+{
+    json_t *value = json_object_get(object, key);
+
+    return hf_absent(value) ? json_object_get(other, key) : value;
+}
+
+/* The object that describes rope, or NULL. transformers 5 takes rope_scaling, if it has entries,
+   in the place of all of rope_parameters. */
+static int find_rope(const json_t *root, const char **key, json_t **found)
+{
+    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
+
+    *found = NULL;
+    for (size_t i = 0; i < CT_COUNT(keys) && !*found; i++) {
+        json_t *value = json_object_get(root, keys[i]);
+
+        *key = keys[i];
+        if (!hf_absent(value) && !json_is_object(value))
+            return ct_fail(CT_ECONFIG, "%s is not an object", *key);
+        *found = json_object_size(value) ? value : NULL;
+    }
+    return 0;
+}
+
+static int read_scaling_number(const json_t *scaling, const char *key, double *number)
+{
+    return hf_read_number(json_object_get(scaling, key), key, 0, number);
+}
+
+static int read_optional_number(const json_t *scaling, const char *key, double fallback,
+                                double *number)
+{
+    const json_t *value = json_object_get(scaling, key);
+
+    *number = fallback;
+    return hf_absent(value) ? 0 : hf_read_number(value, key, 0, number);
+}
+
+/* The factor, and the original context: transformers prefers that of the config to that of the
+   scaling. */
+static int read_factor(const json_t *root, const json_t *scaling, struct ct_rope *rope)
+{
+    static const char original_key[] = "original_max_position_embeddings";
+    json_t *value = either(root, scaling, original_key);
+    double original = 0;
+    int rc;
+
+    if (hf_absent(value))
+        value = json_object_get(root, "max_position_embeddings");
+    if ((rc = read_scaling_number(scaling, "factor", &rope->factor)) < 0 ||
+        (rc = hf_read_number(value, original_key, 0, &original)) < 0)
+        return rc;
+    if (rope->factor < 1)
+        return ct_fail(CT_ECONFIG, "a factor of %g is below 1", rope->factor);
+    rope->original_max_position = (int64_t)original;
+    return 0;
+}
+
+static int read_llama3_scaling(const json_t *scaling, struct ct_rope *rope)
+{
+    int rc;
+
+    if ((rc = read_scaling_number(scaling, "low_freq_factor", &rope->low_freq_factor)) < 0 ||
+        (rc = read_scaling_number(scaling, "high_freq_factor", &rope->high_freq_factor)) < 0)
+        return rc;
+    if (rope->low_freq_factor > rope->high_freq_factor)
+        return ct_fail(CT_ECONFIG, "low_freq_factor is above high_freq_factor");
+    return 0;
+}
+
+/* By what YaRN multiplies cosines and sines, for one mscale (Peng et al. 2023, section 3.4). */
+static double yarn_amplitude(double factor, double mscale)
+{
+    return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
+}
+
+static int read_amplitude(const json_t *scaling, struct ct_rope *rope)
+{
+    double mscale, all = rope->mscale_all_dim, amplitude;
+    int rc = read_optional_number(scaling, "mscale", 0, &mscale);
+
+    amplitude = mscale > 0 && all > 0
+                    ? yarn_amplitude(rope->factor, mscale) / yarn_amplitude(rope->factor, all)
+                    : yarn_amplitude(rope->factor, 1);
+    return rc < 0 ? rc
+                  : read_optional_number(scaling, "attention_factor", amplitude, &rope->amplitude);
+}
+
+static int read_yarn_scaling(const json_t *scaling, struct ct_rope *rope)
+{
+    const json_t *truncate = json_object_get(scaling, "truncate");
+    bool whole = true;
+    int rc = truncate ? hf_read_bool(truncate, "truncate", 1, &whole) : 0;
+
+    rope->scaling = CT_ROPE_YARN;
+    rope->fractional = !whole;
+    if (rc < 0 || (rc = read_optional_number(scaling, "beta_fast", 32, &rope->beta_fast)) < 0 ||
+        (rc = read_optional_number(scaling, "beta_slow", 1, &rope->beta_slow)) < 0 ||
+        (rc = read_optional_number(scaling, "mscale_all_dim", 0, &rope->mscale_all_dim)) < 0)
+        return rc;
+    if (rope->beta_slow > rope->beta_fast)
+        return ct_fail(CT_ECONFIG, "beta_slow is above beta_fast");
+    if (rope->theta <= 1)
+        return ct_fail(CT_ECONFIG, "yarn needs a rope_theta above 1, not %g", rope->theta);
+    return read_amplitude(scaling, rope);
+}
+
+/* ---- LongRoPE ---- */
+
+/* A list of divisors as text, "1:1.5:4", which lives as long as the process. */
+static int read_divisors(const json_t *scaling, const char *key, const char **text)
+{
+    static struct ct_arena arena;
+    const json_t *list = json_object_get(scaling, key);
+
+    *text = "";
+    if (!json_array_size(list))
+        return ct_fail(CT_ECONFIG, "%s is not a list of numbers", key);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *divisor = json_array_get(list, i);
+
+        if (!json_is_number(divisor) || !(json_number_value(divisor) > 0))
+            return ct_fail(CT_ECONFIG, "%s: entry %zu is not a positive number", key, i);
+        *text =
+            ct_arena_printf(&arena, "%s%s%.17g", *text, i ? ":" : "", json_number_value(divisor));
+    }
+    return 0;
+}
+
+/* The factor, which only the amplitude needs, is by how much the context has grown. */
+static int read_long_scaling(const json_t *root, const json_t *scaling,
+                             const struct ct_hf_config *config, struct ct_rope *rope)
+{
+    static const char original_key[] = "original_max_position_embeddings";
+    double original, most, factor, amplitude = 1;
+    int rc;
+
+    rope->scaling = CT_ROPE_LONG;
+    if ((rc = read_divisors(scaling, "short_factor", &rope->longrope.near)) < 0 ||
+        (rc = read_divisors(scaling, "long_factor", &rope->longrope.far)) < 0 ||
+        (rc = hf_read_number(config->original ? json_object_get(root, original_key)
+                                              : either(root, scaling, original_key),
+                             original_key, (double)config->original, &original)) < 0 ||
+        (rc = hf_read_number(json_object_get(root, "max_position_embeddings"),
+                             "max_position_embeddings", original, &most)) < 0 ||
+        (rc = read_optional_number(scaling, "factor", most / original, &factor)) < 0)
+        return rc;
+    rope->original_max_position = (int64_t)original;
+    if (factor > 1)
+        amplitude = sqrt(1 + log(factor) / log(original));
+    return read_optional_number(scaling, "attention_factor", amplitude, &rope->amplitude);
+}
+
+/* ---- all types ---- */
+
+/* Also by one factor. */
+static int read_stretch(const json_t *scaling, bool dynamic, struct ct_rope *rope)
+{
+    int rc = read_scaling_number(scaling, "factor", &rope->factor);
+
+    rope->scaling = CT_ROPE_LINEAR;
+    rope->dynamic = dynamic;
+    return rc == 0 && rope->factor < 1
+               ? ct_fail(CT_ECONFIG, "a factor of %g is below 1", rope->factor)
+               : rc;
+}
+
+static int read_scaling(const json_t *root, const json_t *object, const char *name,
+                        const struct ct_hf_config *config, struct ct_rope *rope)
+{
+    int rc;
+
+    if (!strcmp(name, "default"))
+        return 0;
+    if (config->partial && (!strcmp(name, "longrope") || !strcmp(name, "su")))
+        return read_long_scaling(root, object, config, rope);
+    if (config->partial && (!strcmp(name, "linear") || !strcmp(name, "dynamic")))
+        return read_stretch(object, *name == 'd', rope);
+    if (strcmp(name, "llama3") && strcmp(name, "yarn"))
+        return ct_fail(CT_ECONFIG, "rope_type %s is not supported; llama3, yarn%s and default are",
+                       name, config->partial ? ", linear, dynamic, longrope" : "");
+    rc = read_factor(root, object, rope);
+    if (rc < 0)
+        return rc;
+    return *name == 'y' ? read_yarn_scaling(object, rope) : read_llama3_scaling(object, rope);
+}
+
+static int read_type(const json_t *root, const json_t *object, const struct ct_hf_config *config,
+                     struct ct_rope *rope)
+{
+    json_t *type = json_object_get(object, "rope_type");
+
+    if (hf_absent(type))
+        type = json_object_get(object, "type");
+    if (hf_absent(type) && !hf_absent(json_object_get(object, "factor")))
+        return ct_fail(CT_ECONFIG, "a factor, but no rope_type");
+    if (!hf_absent(type) && !json_is_string(type))
+        return ct_fail(CT_ECONFIG, "rope_type is not a string");
+    return read_scaling(root, object, hf_absent(type) ? "default" : json_string_value(type), config,
+                        rope);
+}
+
+/* ---- of types of layers ---- */
+
+static bool by_types(const json_t *object)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)(uintptr_t)object, key,
+                        value) if (json_is_object(value)) return true;
+    return false;
+}
+
+static bool has_local(const struct ct_hf_config *config)
+{
+    for (const struct ct_hf_key *k = config->keys; k->key; k++)
+        if (k->kind == CT_HF_LOCAL_ROPE)
+            return true;
+    return false;
+}
+
+/* The object for full_attention or sliding_attention in that for all; NULL: it has none. */
+static int find_type(const json_t *all, const struct ct_hf_config *config, bool local,
+                     json_t **object)
+{
+    static const char *const types[] = {"full_attention", "sliding_attention"};
+    const char *key;
+    json_t *value;
+
+    *object = json_object_get(all, types[local]);
+    json_object_foreach((json_t *)(uintptr_t)all, key, value)
+    {
+        if (!json_is_object(value))
+            return ct_fail(CT_ECONFIG, "%s is beside types of layers", key);
+        if (!has_local(config) || (strcmp(key, types[0]) && strcmp(key, types[1])))
+            return ct_fail(CT_ECONFIG, "%s: rope of a type of layers is not supported", key);
+    }
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+/* The share of features that is rotated. */
+static int read_partial(const json_t *root, const json_t *object, const struct ct_hf_config *config,
+                        struct ct_rope *rope)
+{
+    static const struct ct_hf_fixed all = {"partial_rotary_factor", "1.0", false};
+    json_t *value = either(object, root, all.key);
+    int rc;
+
+    if (config->partial && hf_absent(value))
+        value = json_object_get(root, config->partial);
+    if (!config->partial || hf_absent(value))
+        return hf_check_value(value, &all);
+    rc = hf_read_number(value, all.key, 0, &rope->partial);
+    return rc == 0 && rope->partial > 1
+               ? ct_fail(CT_ECONFIG, "%s = %g is above 1", all.key, rope->partial)
+               : rc;
+}
+
+/* The value of a key with the names "a|b" in root. */
+static json_t *named(const json_t *root, const char *names)
+{
+    json_t *value = NULL;
+
+    for (const char *at = names; hf_absent(value) && *at;) {
+        size_t size = strcspn(at, "|");
+
+        value = json_object_getn(root, at, size);
+        at += size + (at[size] != 0);
+    }
+    return value;
+}
+
+int hf_read_rope(const json_t *root, const struct ct_hf_key *k, const struct ct_hf_config *config,
+                 struct ct_rope *rope)
+{
+    bool local = k->kind == CT_HF_LOCAL_ROPE;
+    const char *key;
+    json_t *object, *theta;
+    int rc = find_rope(root, &key, &object);
+
+    *rope = (struct ct_rope){.factor = 1,
+                             .first = rope->first,
+                             .interleaved = rope->interleaved,
+                             .partial = rope->partial};
+    if (!object && config->rope && !local && hf_absent(json_object_get(root, "rope_parameters")))
+        *rope = *config->rope;
+    if (rc == 0 && by_types(object))
+        rc = find_type(object, config, local, &object);
+    else if (local)
+        object = NULL;
+    if (rc == 0)
+        rc = read_partial(root, object, config, rope);
+    theta = json_object_get(object, "rope_theta");
+    if (rc == 0)
+        rc = hf_read_number(hf_absent(theta) ? named(root, k->key) : theta, k->key, k->fallback,
+                            &rope->theta);
+    if (rc < 0)
+        return rc;
+    rc = read_type(root, object, config, rope);
+    return rc < 0 ? ct_context(rc, "%s", key) : 0;
+}
+
+/* ---- writing ---- */
+
+static void set_given(json_t *object, const char *key, double value)
+{
+    if (value > 0)
+        json_object_set_new(object, key, json_real(value));
+}
+
+/* An attention factor is written if it is not the one that transformers assumes. */
+static json_t *yarn_scaling(const struct ct_rope *rope)
+{
+    double amplitude = rope->amplitude > 0 ? rope->amplitude : 1;
+    double assumed = rope->mscale_all_dim > 0 ? 1 : yarn_amplitude(rope->factor, 1);
+    json_t *scaling =
+        json_pack("{s:s, s:f, s:I}", "rope_type", "yarn", "factor", rope->factor,
+                  "original_max_position_embeddings", (json_int_t)rope->original_max_position);
+
+    set_given(scaling, "beta_fast", rope->beta_fast);
+    set_given(scaling, "beta_slow", rope->beta_slow);
+    set_given(scaling, "mscale", rope->mscale_all_dim);
+    set_given(scaling, "mscale_all_dim", rope->mscale_all_dim);
+    set_given(scaling, "attention_factor", amplitude != assumed ? amplitude : 0);
+    if (rope->fractional)
+        json_object_set_new(scaling, "truncate", json_false());
+    return scaling;
+}
+
+static json_t *list_divisors(const char *text)
+{
+    json_t *list = json_array();
+    char *end;
+
+    for (; *text; text = end + (*end == ':'))
+        json_array_append_new(list, json_real(strtod(text, &end)));
+    return list;
+}
+
+static json_t *long_scaling(const struct ct_rope *rope)
+{
+    json_t *scaling = json_pack(
+        "{s:s, s:o, s:o, s:I}", "rope_type", "longrope", "short_factor",
+        list_divisors(rope->longrope.near), "long_factor", list_divisors(rope->longrope.far),
+        "original_max_position_embeddings", (json_int_t)rope->original_max_position);
+
+    set_given(scaling, "attention_factor", rope->amplitude);
+    return scaling;
+}
+
+static json_t *rope_scaling(const struct ct_rope *rope, bool assumed)
+{
+    bool amplified = rope->amplitude > 0 && rope->amplitude != 1;
+
+    if (rope->scaling == CT_ROPE_LONG)
+        return long_scaling(rope);
+    if (rope->factor <= 1 && !amplified)
+        return assumed ? json_pack("{s:s}", "rope_type", "default") : json_null();
+    if (rope->scaling == CT_ROPE_YARN)
+        return yarn_scaling(rope);
+    if (rope->scaling == CT_ROPE_LINEAR)
+        return json_pack("{s:s, s:f}", "rope_type", rope->dynamic ? "dynamic" : "linear", "factor",
+                         rope->factor);
+    return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", rope->factor,
+                     "low_freq_factor", rope->low_freq_factor, "high_freq_factor",
+                     rope->high_freq_factor, "original_max_position_embeddings",
+                     (json_int_t)rope->original_max_position);
+}
+
+int hf_set_rope(json_t *root, const struct ct_hf_config *config, const struct ct_rope *rope)
+{
+    json_object_del(root, "rope_parameters");
+    if (config->partial && rope->partial > 0)
+        json_object_set_new(root, config->partial, json_real(rope->partial));
+    return json_object_set_new(root, "rope_scaling", rope_scaling(rope, config->rope));
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    return !strcmp(a ? a : "", b ? b : "");
+}
+
+bool hf_same_rope(const struct ct_rope *a, const struct ct_rope *b)
+{
+    return a->theta == b->theta && a->factor == b->factor &&
+           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
+           a->original_max_position == b->original_max_position && a->scaling == b->scaling &&
+           a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
+           a->fractional == b->fractional && a->mscale_all_dim == b->mscale_all_dim &&
+           a->amplitude == b->amplitude && a->partial == b->partial && a->dynamic == b->dynamic &&
+           same_text(a->longrope.near, b->longrope.near) &&
+           same_text(a->longrope.far, b->longrope.far);
+}
