@@ -43,15 +43,10 @@ struct ct_config {
     struct ct_lr_config lr_scheduler;
     struct ct_validation_config validation;
     struct ct_comm_config comm;
-<<<<<<< HEAD
-    int64_t lr_total_steps; /* [lr_scheduler] total_steps; 0: training.steps */
-    bool model_overwrite;   /* [model] overwrite */
-    const char *objective;  /* [objective] name */
-=======
     int64_t lr_total_steps;   /* [lr_scheduler] total_steps; 0: training.steps */
     bool model_overwrite;     /* [model] overwrite */
+    const char *objective;    /* [objective] name */
     const char *model_ignore; /* [model] ignore: keys of config.json */
->>>>>>> b00fa10 (hf: refuse unknown keys; choose the model by its type)
 };
 CT_API extern struct ct_config ct_config;
 

@@ -1,0 +1,331 @@
+/*
+ * The graph of a decoder: its parts in the order of a layer, with what a family has of each.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <ctitan/error.h>
+#include <ctitan/input.h>
+#include <ctitan/number.h>
+#include <ctitan/recipe.h>
+
+#include "decoder.h"
+
+/* What is shared while one graph is built; the functions of lib/decoder take its first member. */
+struct build {
+    struct ct_decoder d;
+    const struct ct_model *m;
+    struct ct_rope rope; /* of the current layer */
+};
+
+static const char *weight(const struct build *s, enum decoder_weight which)
+{
+    return s->m->family->weight[which];
+}
+
+static const char *named(struct build *s, const char *what)
+{
+    return ct_decoder_named(&s->d, what);
+}
+
+/* ---- norms and products ---- */
+
+/* The norm of rows of this size, with weights called `what` of the layer or, if whole, the model. */
+static struct ct_value *norm(struct build *s, const char *name, struct ct_value *x,
+                             const char *what, int64_t size, bool bias)
+{
+    struct ct_decoder *d = &s->d;
+    struct ct_value *w, *b = NULL;
+    char part[96];
+    double eps = d->sizes->norm_eps;
+
+    w = ct_decoder_weight(d, what, 1, &size,
+                          s->m->norm == NORM_RMS_ONE ? (struct ct_init){0} : CT_INIT_ONE);
+    if (s->m->norm != NORM_LAYER)
+        return ct_rms_norm_offset(&d->b, named(s, name), x, w, eps, s->m->norm == NORM_RMS_ONE);
+    if (bias) {
+        snprintf(part, sizeof(part), "%s.bias", what);
+        b = ct_decoder_parameter(d, part, 1, &size, (struct ct_init){0});
+    }
+    return ct_layer_norm(&d->b, named(s, name), x, w, b, eps);
+}
+
+static struct ct_value *linear(struct build *s, const char *name, struct ct_value *x,
+                               const char *what, int64_t rows, int64_t columns, double std,
+                               bool bias)
+{
+    return bias ? ct_decoder_biased(&s->d, name, x, what, rows, columns, std, 0)
+                : ct_decoder_linear(&s->d, name, x, what, rows, columns, std);
+}
+
+/* ---- attention ---- */
+
+/* Each head's rows by a weight of their own. */
+static struct ct_value *norm_each(struct build *s, const char *name, struct ct_value *x,
+                                  const char *what, int64_t heads)
+{
+    struct ct_decoder *d = &s->d;
+    int64_t size = d->sizes->head_dim, shape[] = {heads, size}, all = heads * size;
+    struct ct_value *w = ct_decoder_weight(d, what, 2, shape, CT_INIT_ONE);
+    char part[48];
+
+    snprintf(part, sizeof(part), "%s_white", name);
+    x = whiten(&d->b, named(s, part), x, d->sizes->norm_eps);
+    snprintf(part, sizeof(part), "%s_flat", name);
+    x = ct_view(&d->b, named(s, part), x, 3,
+                (int64_t[]){d->request->batch, d->request->seq_len, all});
+    snprintf(part, sizeof(part), "%s_weights", name);
+    w = ct_view(&d->b, named(s, part), w, 1, &all);
+    snprintf(part, sizeof(part), "%s_rows", name);
+    x = scale_columns(&d->b, named(s, part), x, w);
+    return ct_view(&d->b, named(s, name), x, 4,
+                   (int64_t[]){d->request->batch, d->request->seq_len, heads, size});
+}
+
+/* One of q, k and v: "q" and so on. normed: by which weights; WEIGHT_COUNT: not at all. */
+static struct ct_value *heads(struct build *s, const char *name, struct ct_value *h,
+                              enum decoder_weight which, enum decoder_weight normed, int64_t count)
+{
+    struct ct_decoder *d = &s->d;
+    enum decoder_qk_norm how = normed < WEIGHT_COUNT ? s->m->qk_norm : QK_NORM_NONE;
+    int64_t size = d->sizes->head_dim, rows = count * size;
+    char view[32], norms[32], clipped[32];
+
+    snprintf(view, sizeof(view), "%s_heads", name);
+    snprintf(norms, sizeof(norms), "%s_norm", name);
+    snprintf(clipped, sizeof(clipped), "%s_clipped", name);
+    h = linear(s, name, h, weight(s, which), rows, d->sizes->dim, 0.02, s->m->q_bias);
+    if (how == QK_NORM_WHOLE)
+        h = norm(s, norms, h, weight(s, normed), rows, s->m->qk_bias);
+    if (s->m->clip > 0)
+        h = clip(&d->b, named(s, clipped), h, s->m->clip);
+    h = ct_view(&d->b, named(s, view), h, 4,
+                (int64_t[]){d->request->batch, d->request->seq_len, count, size});
+    if (how == QK_NORM_HEAD)
+        h = norm(s, norms, h, weight(s, normed), size, s->m->qk_bias);
+    if (how == QK_NORM_EACH)
+        h = norm_each(s, norms, h, weight(s, normed), count);
+    return h;
+}
+
+/* What attention gives for h, which is normed. */
+static struct ct_value *attention(struct build *s, struct ct_value *h)
+{
+    struct ct_decoder *d = &s->d;
+    const struct ct_decoder_sizes *z = d->sizes;
+    struct ct_attention how = {.causal = true, .scale = decoder_scale(s->m)};
+    struct ct_value *q = heads(s, "q", h, WEIGHT_Q, WEIGHT_Q_NORM, z->heads);
+    struct ct_value *k = heads(s, "k", h, WEIGHT_K, WEIGHT_K_NORM, z->kv_heads);
+    struct ct_value *v = heads(s, "v", h, WEIGHT_V, WEIGHT_COUNT, z->kv_heads);
+    int64_t all = z->heads * z->head_dim;
+
+    if (decoder_rotates(s->m, d->layer)) {
+        q = ct_rope(&d->b, named(s, "q_rope"), q, d->positions, &s->rope);
+        k = ct_rope(&d->b, named(s, "k_rope"), k, d->positions, &s->rope);
+    }
+    how.window = decoder_slides(s->m, d->layer) ? s->m->window : 0;
+    h = ct_attention(&d->b, named(s, "attention"), q, k, v, d->documents, &how);
+    h = ct_view(&d->b, named(s, "attention_flat"), h, 3,
+                (int64_t[]){d->request->batch, d->request->seq_len, all});
+    return linear(s, "o", h, weight(s, WEIGHT_O), z->dim, all, d->depth_std, s->m->o_bias);
+}
+
+/* ---- feed-forward ---- */
+
+static struct ct_value *activate(struct build *s, struct ct_value *x)
+{
+    struct ct_builder *b = &s->d.b;
+
+    switch (s->m->activation) {
+    case ACTIVATION_SILU:
+        return ct_silu(b, named(s, "silu"), x);
+    case ACTIVATION_GELU:
+    case ACTIVATION_GELU_TANH:
+        return ct_gelu(b, named(s, "gelu"), x, s->m->activation == ACTIVATION_GELU_TANH);
+    case ACTIVATION_RELU:
+    case ACTIVATION_RELU2:
+        return relu(b, named(s, "relu"), x, s->m->activation == ACTIVATION_RELU2);
+    }
+    return NULL;
+}
+
+static struct ct_value *feed_forward(struct build *s, struct ct_value *h)
+{
+    struct ct_decoder *d = &s->d;
+    int64_t dim = d->sizes->dim, width = d->sizes->ffn_dim;
+    bool bias = s->m->mlp_bias;
+    struct ct_value *gate = NULL, *up;
+
+    if (decoder_is_mixture(s->m, d->layer))
+        return ct_decoder_mixture_of(d, h, &s->m->mixture);
+    if (s->m->gated)
+        gate = linear(s, "gate", h, weight(s, WEIGHT_GATE), width, dim, 0.02, bias);
+    up = linear(s, "up", h, weight(s, WEIGHT_UP), width, dim, s->m->gated ? d->depth_std : 0.02,
+                bias);
+    h = activate(s, gate ? gate : up);
+    if (gate)
+        h = ct_mul(&d->b, named(s, "gated"), h, up);
+    return linear(s, "down", h, weight(s, WEIGHT_DOWN), dim, width, d->depth_std, bias);
+}
+
+/* ---- a layer ---- */
+
+/* y, normed if norms are after, times the multiplier, and x. */
+static struct ct_value *add(struct build *s, const char *name, struct ct_value *x,
+                            struct ct_value *y, enum decoder_weight after)
+{
+    char part[48];
+
+    if (s->m->norms != NORMS_BEFORE && after < WEIGHT_COUNT) {
+        snprintf(part, sizeof(part), "%s_norm", name);
+        y = norm(s, part, y, weight(s, after), s->d.sizes->dim, true);
+    }
+    if (s->m->residual_multiplier > 0) {
+        snprintf(part, sizeof(part), "%s_scaled", name);
+        y = ct_scale(&s->d.b, named(s, part), y, s->m->residual_multiplier);
+    }
+    return ct_add(&s->d.b, named(s, name), x, y);
+}
+
+static struct ct_value *before(struct build *s, const char *name, struct ct_value *x,
+                               enum decoder_weight which)
+{
+    return s->m->norms == NORMS_AFTER ? x
+                                      : norm(s, name, x, weight(s, which), s->d.sizes->dim, true);
+}
+
+static struct ct_value *layer(struct build *s, struct ct_value *x)
+{
+    struct ct_value *h = before(s, "attention_norm", x, WEIGHT_ATTENTION_NORM),
+                    *y = attention(s, h);
+
+    if (!s->m->parallel) {
+        x = add(s, "attention_sum", x, y, WEIGHT_ATTENTION_AFTER);
+        h = before(s, "ffn_norm", x, WEIGHT_FFN_NORM);
+        return add(s, "ffn_sum", x, feed_forward(s, h), WEIGHT_FFN_AFTER);
+    }
+    if (!s->m->shared_norm)
+        h = before(s, "ffn_norm", x, WEIGHT_FFN_NORM);
+    x = add(s, "attention_sum", x, y, WEIGHT_ATTENTION_AFTER);
+    return add(s, "ffn_sum", x, feed_forward(s, h), WEIGHT_FFN_AFTER);
+}
+
+/* ---- the ends ---- */
+
+static struct ct_init head_init(const struct build *s)
+{
+    return (struct ct_init){CT_INIT_NORMAL, .a = 1 / sqrt((double)s->d.sizes->dim), .truncate = 3};
+}
+
+/* A parameter of the whole model: one of its weights, and ".weight" or ".bias". */
+static struct ct_value *whole(struct build *s, enum decoder_weight which, const char *kind,
+                              int ndim, const int64_t *shape, struct ct_init init)
+{
+    snprintf(s->d.name, sizeof(s->d.name), "%s.%s", weight(s, which), kind);
+    return ct_parameter(&s->d.b, s->d.name, ndim, shape, init);
+}
+
+/* By what embeddings are multiplied. The root is a weight's number in transformers, rounded to its
+   dtype. */
+static double embedding_scale(const struct ct_model *m)
+{
+    double scale = m->embedding_multiplier > 0 ? m->embedding_multiplier : 1;
+    bool narrow = !strcmp(ct_config.training.mixed_precision_param, "bfloat16");
+    float root = (float)sqrt((double)m->sizes.dim);
+
+    if (!m->embedding_root)
+        return scale;
+    return scale * (double)(narrow ? ct_bf16_to_f32(ct_f32_to_bf16(root)) : root);
+}
+
+static struct ct_value *embed(struct build *s)
+{
+    struct ct_decoder *d = &s->d;
+    double scale = embedding_scale(s->m);
+    struct ct_value *x;
+
+    d->b.region = "embedding";
+    d->embedding =
+        whole(s, WEIGHT_EMBEDDING, "weight", 2, (int64_t[]){d->sizes->vocabulary, d->sizes->dim},
+              d->sizes->tied ? head_init(s) : CT_INIT_STD(1));
+    x = ct_padded_embedding(&d->b, "embedding", d->tokens, d->embedding,
+                            ct_decoder_padding(d->sizes));
+    return scale != 1 ? ct_scale(&d->b, "embedding_scaled", x, scale) : x;
+}
+
+static struct ct_value *final_norm(struct build *s, struct ct_value *x)
+{
+    const int64_t *dim = &s->d.sizes->dim;
+    bool one = s->m->norm == NORM_RMS_ONE;
+    struct ct_value *w =
+        whole(s, WEIGHT_FINAL_NORM, "weight", 1, dim, one ? (struct ct_init){0} : CT_INIT_ONE);
+
+    if (s->m->norm != NORM_LAYER)
+        return ct_rms_norm_offset(&s->d.b, "norm", x, w, s->d.sizes->norm_eps, one);
+    return ct_layer_norm(&s->d.b, "norm", x, w,
+                         whole(s, WEIGHT_FINAL_NORM, "bias", 1, dim, (struct ct_init){0}),
+                         s->d.sizes->norm_eps);
+}
+
+static void head(struct build *s, struct ct_value *x)
+{
+    struct ct_decoder *d = &s->d;
+    int64_t shape[] = {d->sizes->vocabulary, d->sizes->dim};
+    struct ct_value *w = d->embedding;
+
+    d->b.region = "head";
+    x = final_norm(s, x);
+    if (!d->sizes->tied)
+        w = whole(s, WEIGHT_HEAD, "weight", 2, shape, head_init(s));
+    if (s->m->logits_divisor > 0)
+        x = ct_scale(&d->b, "norm_scaled", x, 1 / s->m->logits_divisor);
+    x = ct_linear(&d->b, s->m->head_bias ? "logits_product" : "logits", x, w);
+    if (s->m->head_bias)
+        x = ct_bias(&d->b, "logits", x,
+                    whole(s, WEIGHT_HEAD, "bias", 1, shape, (struct ct_init){0}));
+    if (s->m->logits_soft_cap > 0)
+        x = soft_cap(&d->b, "logits_capped", x, s->m->logits_soft_cap);
+    ct_graph_fetch(d->b.graph, "logits", x);
+}
+
+/* ---- the whole ---- */
+
+/* Tokens of a sequence, of which a graph that generates gets parts only. */
+static int64_t longest(const struct ct_model_request *request)
+{
+    int64_t context = ct_config.training.seq_len;
+
+    return request->logits && context > request->seq_len ? context : request->seq_len;
+}
+
+int decoder_build(struct ct_model *model, struct ct_graph *graph,
+                  const struct ct_model_request *request)
+{
+    int64_t shape[] = {request->batch, request->seq_len};
+    struct build s = {.d = {.b = ct_builder_at_end(graph, CT_PART_F, "embedding"),
+                            .sizes = &model->sizes,
+                            .request = request,
+                            .layers = model->family->weight[WEIGHT_LAYERS]},
+                      .m = model};
+    struct ct_decoder *d = &s.d;
+    struct ct_value *x;
+    int rc;
+
+    d->tokens = ct_input(&d->b, "tokens", shape);
+    if (request->documents) {
+        d->documents = ct_input(&d->b, "documents", shape);
+        d->positions = ct_input(&d->b, "positions", shape);
+    }
+    x = embed(&s);
+    for (d->layer = 0; d->layer < model->sizes.layers; d->layer++) {
+        d->b.region = ct_arena_printf(graph->arena, "layers.%lld", (long long)d->layer);
+        d->depth_std = 0.02 / sqrt(2.0 * (double)(d->layer + 1));
+        rc = decoder_rope(model, d->layer, longest(request), request->documents, &s.rope);
+        if (rc < 0)
+            return rc;
+        x = layer(&s, x);
+    }
+    head(&s, x);
+    return d->b.status;
+}

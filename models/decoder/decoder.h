@@ -1,0 +1,164 @@
+/*
+ * The model of this plugin: what a family's description and a folder's config.json say of a
+ * decoder. Properties (properties.c) are the names of these fields in descriptions.
+ */
+#ifndef DECODER_H
+#define DECODER_H
+
+#include <ctitan/lib/mixture.h>
+
+enum decoder_norm { NORM_RMS, NORM_RMS_ONE, NORM_LAYER }; /* one: of weights that 1 is added to */
+enum decoder_norms { NORMS_BEFORE, NORMS_AFTER, NORMS_BOTH }; /* of attention and feed-forward */
+enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WHOLE, QK_NORM_EACH };
+enum decoder_activation {
+    ACTIVATION_SILU,
+    ACTIVATION_GELU,
+    ACTIVATION_GELU_TANH,
+    ACTIVATION_RELU,
+    ACTIVATION_RELU2
+};
+
+/* The weights of a model, by what they do. */
+#define DECODER_WEIGHTS(X)                                                                         \
+    X(LAYERS, "layers", "model.layers") /* what names of a layer's weights begin with */           \
+    X(EMBEDDING, "embedding", "model.embed_tokens")                                                \
+    X(FINAL_NORM, "final_norm", "model.norm")                                                      \
+    X(HEAD, "head", "lm_head")                                                                     \
+    X(ATTENTION_NORM, "attention_norm", "input_layernorm")                                         \
+    X(ATTENTION_AFTER, "attention_norm_after", "post_attention_layernorm")                         \
+    X(Q, "q", "self_attn.q_proj")                                                                  \
+    X(K, "k", "self_attn.k_proj")                                                                  \
+    X(V, "v", "self_attn.v_proj")                                                                  \
+    X(O, "o", "self_attn.o_proj")                                                                  \
+    X(Q_NORM, "q_norm", "self_attn.q_norm")                                                        \
+    X(K_NORM, "k_norm", "self_attn.k_norm")                                                        \
+    X(FFN_NORM, "ffn_norm", "post_attention_layernorm")                                            \
+    X(FFN_AFTER, "ffn_norm_after", "post_feedforward_layernorm")                                   \
+    X(GATE, "gate", "mlp.gate_proj")                                                               \
+    X(UP, "up", "mlp.up_proj")                                                                     \
+    X(DOWN, "down", "mlp.down_proj")                                                               \
+    X(ROUTER, "router", "mlp.gate")                                                                \
+    X(EXPERTS, "experts", "mlp.experts")
+
+enum decoder_weight {
+#define X(id, name, usual) WEIGHT_##id,
+    DECODER_WEIGHTS(X)
+#undef X
+        WEIGHT_COUNT
+};
+
+/* How files store q, k and v: apart, or as one tensor, of all rows of q, then k, then v, or of
+   each head's three, one head behind the other. */
+enum decoder_fused { FUSED_NONE, FUSED_ROWS, FUSED_HEADS };
+
+struct family;
+
+struct ct_model {
+    struct ct_decoder_sizes sizes;
+    const struct family *family;
+
+    enum decoder_norm norm;
+    enum decoder_norms norms;
+    enum decoder_qk_norm qk_norm;
+    bool qk_normed; /* false: qk_norm is none */
+    bool qk_bias;   /* the norms of queries and keys have biases, as layer norms have */
+    bool q_bias, o_bias, mlp_bias, head_bias; /* q_bias: also of k and v */
+    bool attention_bias, all_bias;            /* q and o; these and mlp */
+
+    double scale;        /* of attention; 0: scale_of^-0.5 */
+    int64_t scale_of;    /* 0: head_dim */
+    double soft_cap;     /* of attention's scores; 0: none */
+    double clip;         /* of q, k and v: their largest magnitude; 0: none */
+    int64_t window;      /* tokens that sliding layers see; 0: all */
+    bool windowed;       /* false: none slide */
+    int64_t window_from; /* the first layer that slides */
+    int64_t full_every;  /* every so many layers does not slide; 0: all slide */
+    struct ct_hf_layers sliding;
+
+    int64_t plain_every;         /* every so many layers has no rope; 0: all have it */
+    struct ct_hf_layers rotated; /* layers with rope */
+    bool local;                  /* sliding layers have a rope of their own: local_rope */
+    struct ct_rope local_rope;
+
+    enum decoder_activation activation;
+    bool gated;
+    bool parallel, shared_norm; /* attention and feed-forward read the same x, or its one norm */
+
+    double embedding_multiplier; /* 0: 1 */
+    bool embedding_root;         /* embeddings are multiplied by the root of dim */
+    double residual_multiplier;  /* of what is added to the residual stream; 0: 1 */
+    double logits_divisor;       /* 0: 1 */
+    double logits_soft_cap;      /* 0: none */
+
+    struct ct_mixture mixture; /* experts 0: none */
+    int64_t dense_layers;      /* the first layers, which are no mixtures */
+};
+
+bool decoder_slides(const struct ct_model *m, int64_t layer);
+bool decoder_rotates(const struct ct_model *m, int64_t layer);
+bool decoder_is_mixture(const struct ct_model *m, int64_t layer);
+double decoder_scale(const struct ct_model *m);
+
+/* The rope of a layer in a context of so many tokens. CT_ECONFIG: the layer has none for it. */
+int decoder_rope(const struct ct_model *m, int64_t layer, int64_t tokens, bool documents,
+                 struct ct_rope *rope);
+
+int decoder_build(struct ct_model *model, struct ct_graph *graph,
+                  const struct ct_model_request *request);
+
+/* ---- descriptions (family.c) ---- */
+
+struct family {
+    const char *name, *path;
+    struct ct_hf_config config;
+    const char *weight[WEIGHT_COUNT];
+    enum decoder_fused fused;            /* q, k and v */
+    const char *qkv, *gate_up;           /* tensors of fused weights; NULL: none are */
+    const char *expert[3];               /* tensors of an expert's gate, up and down */
+    const char *each_norm[2];            /* tensors of heads' norms; NULL: none are apart */
+    const char *ignored;                 /* ends of names of tensors that are no weights, "a b" */
+    const struct ct_recipe *description; /* its sections */
+};
+
+/* The description called name, from the folder that has it. CT_ECONFIG: it says something wrong, or
+   there is none; the message has their names. It lives as long as the process. */
+int family_read(const char *name, const struct family **family);
+/* Set all properties: to their defaults, then to what [model] of the description says. */
+int family_apply(const struct family *family, struct ct_model *model);
+/* Set those of [flavor.NAME], and what config.json would say where it is silent. CT_ECONFIG: no
+   such flavor. */
+int family_flavor(const struct family *family, const char *flavor, struct ct_model *model);
+
+/* ---- where files have the weights (stored.c) ---- */
+
+/* For a model of these sizes, in the arena. */
+const struct ct_stored_rule *decoder_stored(const struct ct_model *m, struct ct_arena *arena);
+const struct ct_shard_rule *decoder_shard_plan(const struct ct_model *m, struct ct_arena *arena);
+
+/* ---- properties (properties.c) ---- */
+
+/* Options of struct ct_model. */
+extern const struct ct_option decoder_properties[];
+/* The words of config.json for the constants of an enum: "silu=swish|gelu|.."; NULL: the option's
+   own. */
+const char *decoder_words(const struct ct_option *property);
+
+/* ---- ops (ops.c) ---- */
+
+extern const struct ct_op_type op_soft_cap, op_soft_cap_grad, op_clip, op_clip_grad, op_relu,
+    op_relu_grad, op_whiten, op_whiten_grad, op_scale_columns, op_scale_columns_grad;
+extern const struct ct_kernel decoder_cpu_kernels[];
+
+/* cap tanh(x / cap) */
+struct ct_value *soft_cap(struct ct_builder *b, const char *name, struct ct_value *x, double cap);
+/* x between -most and most; the gradient passes between. */
+struct ct_value *clip(struct ct_builder *b, const char *name, struct ct_value *x, double most);
+/* max(x, 0), or its square */
+struct ct_value *relu(struct ct_builder *b, const char *name, struct ct_value *x, bool squared);
+/* (x - mean) / standard deviation, of rows */
+struct ct_value *whiten(struct ct_builder *b, const char *name, struct ct_value *x, double eps);
+/* x[.., k] w[k] */
+struct ct_value *scale_columns(struct ct_builder *b, const char *name, struct ct_value *x,
+                               struct ct_value *w);
+
+#endif

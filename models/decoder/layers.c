@@ -1,0 +1,87 @@
+/*
+ * What each layer of a model is, and what follows from its sizes.
+ */
+#include <math.h>
+
+#include <ctitan/error.h>
+
+#include "decoder.h"
+
+static bool has(const struct ct_hf_layers *layers, int64_t layer)
+{
+    return layers->bits[layer / 64] >> layer % 64 & 1;
+}
+
+bool decoder_slides(const struct ct_model *m, int64_t layer)
+{
+    if (!m->windowed || !m->window)
+        return false;
+    if (m->sliding.given)
+        return has(&m->sliding, layer);
+    return layer >= m->window_from && (!m->full_every || (layer + 1) % m->full_every);
+}
+
+bool decoder_rotates(const struct ct_model *m, int64_t layer)
+{
+    if (m->rotated.given)
+        return has(&m->rotated, layer);
+    return !m->plain_every || (layer + 1) % m->plain_every;
+}
+
+bool decoder_is_mixture(const struct ct_model *m, int64_t layer)
+{
+    return m->mixture.experts && layer >= m->dense_layers;
+}
+
+double decoder_scale(const struct ct_model *m)
+{
+    double of = (double)(m->scale_of ? m->scale_of : m->sizes.head_dim);
+
+    return m->scale > 0 ? m->scale : 1 / sqrt(of);
+}
+
+/* Of dynamic scaling, the base grows with the context (transformers' rule). */
+static double dynamic_theta(const struct ct_rope *r, int64_t most, int64_t tokens, int64_t rotated)
+{
+    double grown = r->factor * (double)tokens / (double)most - (r->factor - 1);
+
+    return r->theta * pow(grown, (double)rotated / (double)(rotated - 2));
+}
+
+/* A rope that depends on the context: one is longer than that the model was made for. */
+static int fit(const struct ct_model *m, int64_t tokens, bool documents, int64_t rotated,
+               struct ct_rope *r)
+{
+    int64_t first = r->scaling == CT_ROPE_LONG ? r->original_max_position : m->sizes.max_position;
+    bool beyond = tokens > first;
+
+    /* transformers asks for the largest position of a batch, which documents would decide. */
+    if (beyond && documents)
+        return ct_fail(CT_ECONFIG,
+                       "rope of type %s depends on the length of each document beyond %lld tokens: "
+                       "train without documents, or set [training] seq_len = %lld",
+                       r->scaling == CT_ROPE_LONG ? "longrope" : "dynamic", (long long)first,
+                       (long long)first);
+    if (r->scaling == CT_ROPE_LONG)
+        r->divisors = beyond ? r->longrope.far : r->longrope.near;
+    else if (beyond)
+        r->theta = dynamic_theta(r, first, tokens, rotated);
+    if (r->dynamic)
+        r->factor = 1;
+    return 0;
+}
+
+int decoder_rope(const struct ct_model *m, int64_t layer, int64_t tokens, bool documents,
+                 struct ct_rope *rope)
+{
+    int64_t size = m->sizes.head_dim;
+
+    *rope = m->local && decoder_slides(m, layer) ? m->local_rope : m->sizes.rope;
+    if (rope->partial > 0 && rope->partial < 1)
+        rope->rotated = (int64_t)((double)size * rope->partial);
+    if (rope->amplitude > 0 && rope->amplitude != 1)
+        rope->magnitude = rope->amplitude;
+    if (rope->scaling != CT_ROPE_LONG && !rope->dynamic)
+        return 0;
+    return fit(m, tokens, documents, rope->rotated ? rope->rotated : size, rope);
+}

@@ -1,0 +1,319 @@
+/*
+ * Ops that only some decoders have. Each is a formula, which is its reference and what fuse
+ * compiles; the cpu has plain loops for those that run over large values.
+ */
+#include <math.h>
+
+#include <ctitan/lib/pointwise.h>
+#include <ctitan/op_author.h>
+
+#include "decoder.h"
+
+#define OVER_FIRST ((const int8_t[][2]){{0, 0}, {-1, -1}})
+
+/* ---- soft cap ---- */
+
+struct cap {
+    double cap;
+};
+
+static const struct ct_option cap_attrs[] = {
+    CT_OPT_FLOAT(struct cap, cap, "cap", "50", 1e-6, 1e9, "Largest magnitude of a result"), {0}};
+
+/* The derivative of tanh is 1 - tanh^2, and y is known from the forward. */
+static int soft_cap_vjp(struct ct_vjp *v)
+{
+    return ct_emit_gradients(v, &op_soft_cap_grad, (struct ct_value *[]){v->dout[0], v->op->out[0]},
+                             2, v->op->attrs, (int[]){0}, 1);
+}
+
+const struct ct_op_type op_soft_cap = {
+    .size = sizeof(struct ct_op_type),
+    .name = "soft_cap",
+    .summary = "cap tanh(x / cap)",
+    .signature = "x[.] T -> y[.] T",
+    .samples = "cap=2: real[2,4,6]",
+    .attrs = cap_attrs,
+    .attrs_size = sizeof(struct cap),
+    .inplace = OVER_FIRST,
+    .vjp = soft_cap_vjp,
+    .reference = ct_pointwise_reference,
+    .pointwise = "y = cap * tanh(x / cap)",
+};
+
+const struct ct_op_type op_soft_cap_grad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "soft_cap_grad",
+    .summary = "gradient of soft_cap",
+    .signature = "dy[.] T, y[.] T -> dx[.] T",
+    .samples = "cap=2: real[2,4,6] real[2,4,6]",
+    .attrs = cap_attrs,
+    .attrs_size = sizeof(struct cap),
+    .inplace = OVER_FIRST,
+    .reference = ct_pointwise_reference,
+    .pointwise = "t = y / cap; dx = dy * (1 - t * t)",
+};
+
+struct ct_value *soft_cap(struct ct_builder *b, const char *name, struct ct_value *x, double cap)
+{
+    return ct_emit_type1(b, &op_soft_cap, name, &x, 1, &(struct cap){cap});
+}
+
+/* ---- clip ---- */
+
+struct most {
+    double most;
+};
+
+static const struct ct_option most_attrs[] = {
+    CT_OPT_FLOAT(struct most, most, "most", "1", 0, 1e300, "Largest magnitude of a result"), {0}};
+
+static int clip_vjp(struct ct_vjp *v)
+{
+    return ct_emit_gradients(v, &op_clip_grad, (struct ct_value *[]){v->dout[0], v->op->in[0]}, 2,
+                             v->op->attrs, (int[]){0}, 1);
+}
+
+const struct ct_op_type op_clip = {
+    .size = sizeof(struct ct_op_type),
+    .name = "clip",
+    .summary = "x between -most and most",
+    .signature = "x[.] T -> y[.] T",
+    .samples = "most=0.7: real[2,4,6]",
+    .attrs = most_attrs,
+    .attrs_size = sizeof(struct most),
+    .inplace = OVER_FIRST,
+    .vjp = clip_vjp,
+    .reference = ct_pointwise_reference,
+    .pointwise = "y = max(min(x, most), 0 - most)",
+};
+
+const struct ct_op_type op_clip_grad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "clip_grad",
+    .summary = "gradient of clip",
+    .signature = "dy[.] T, x[.] T -> dx[.] T",
+    .samples = "most=0.7: real[2,4,6] real[2,4,6]",
+    .attrs = most_attrs,
+    .attrs_size = sizeof(struct most),
+    .inplace = OVER_FIRST,
+    .reference = ct_pointwise_reference,
+    .pointwise = "dx = abs(x) > most ? 0 : dy",
+};
+
+struct ct_value *clip(struct ct_builder *b, const char *name, struct ct_value *x, double most)
+{
+    return ct_emit_type1(b, &op_clip, name, &x, 1, &(struct most){most});
+}
+
+/* ---- relu, and its square ---- */
+
+struct relu {
+    bool squared;
+};
+
+static const struct ct_option relu_attrs[] = {
+    CT_OPT_BOOL(struct relu, squared, "squared", "false", "The square of what is above 0"), {0}};
+
+static int relu_vjp(struct ct_vjp *v)
+{
+    return ct_emit_gradients(v, &op_relu_grad, (struct ct_value *[]){v->dout[0], v->op->in[0]}, 2,
+                             v->op->attrs, (int[]){0}, 1);
+}
+
+const struct ct_op_type op_relu = {
+    .size = sizeof(struct ct_op_type),
+    .name = "relu",
+    .summary = "max(x, 0), or its square",
+    .signature = "x[.] T -> y[.] T",
+    .samples = "squared=false: real[2,4,6]; squared=true: real[2,4,6]",
+    .attrs = relu_attrs,
+    .attrs_size = sizeof(struct relu),
+    .inplace = OVER_FIRST,
+    .vjp = relu_vjp,
+    .reference = ct_pointwise_reference,
+    .pointwise = "r = max(x, 0); y = squared ? r * r : r",
+};
+
+const struct ct_op_type op_relu_grad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "relu_grad",
+    .summary = "gradient of relu",
+    .signature = "dy[.] T, x[.] T -> dx[.] T",
+    .samples = "squared=false: real[2,4,6] real[2,4,6]; squared=true: real[2,4,6] real[2,4,6]",
+    .attrs = relu_attrs,
+    .attrs_size = sizeof(struct relu),
+    .inplace = OVER_FIRST,
+    .reference = ct_pointwise_reference,
+    .pointwise = "dx = x > 0 ? (squared ? 2 * x * dy : dy) : 0",
+};
+
+struct ct_value *relu(struct ct_builder *b, const char *name, struct ct_value *x, bool squared)
+{
+    return ct_emit_type1(b, &op_relu, name, &x, 1, &(struct relu){squared});
+}
+
+/* ---- rows without mean, of deviation 1 ---- */
+
+static const struct ct_option whiten_attrs[] = {
+    CT_OPT_FLOAT(struct ct_layer_norm, eps, "eps", "1e-05", 0, 1, "Added to the variance"), {0}};
+
+static int whiten_vjp(struct ct_vjp *v)
+{
+    if (!v->dout[0])
+        return 0;
+    return ct_emit_gradients(
+        v, &op_whiten_grad,
+        (struct ct_value *[]){v->dout[0], v->op->in[0], v->op->out[1], v->op->out[2]}, 4, NULL,
+        (int[]){0}, 1);
+}
+
+const struct ct_op_type op_whiten = {
+    .size = sizeof(struct ct_op_type),
+    .name = "whiten",
+    .summary = "(x - mean) / standard deviation, of rows",
+    .signature = "x[.K] T -> y[.K] T, mean[.] W, rstd[.] W",
+    .samples = "eps=0.01: real[2,4,6]",
+    .attrs = whiten_attrs,
+    .attrs_size = sizeof(struct ct_layer_norm),
+    .vjp = whiten_vjp,
+    .reference = ct_pointwise_reference,
+    .pointwise = "mean = row_mean(x); c = x - mean; rstd = 1 / sqrt(row_mean(c * c) + eps);"
+                 "y = c * rstd",
+};
+
+const struct ct_op_type op_whiten_grad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "whiten_grad",
+    .summary = "gradient of whiten",
+    .signature = "dy[.K] T, x[.K] T, mean[.] W, rstd[.] W -> dx[.K] T",
+    .samples = "real[2,4,6] real[2,4,6] real[2,4] statistic[2,4]",
+    .flags = CT_OP_ANY_DTYPE,
+    .reference = ct_pointwise_reference,
+    .pointwise = "z = (x - mean) * rstd; dx = rstd * (dy - row_mean(dy) - z * row_mean(dy * z))",
+};
+
+struct ct_value *whiten(struct ct_builder *b, const char *name, struct ct_value *x, double eps)
+{
+    return ct_emit_type1(b, &op_whiten, name, &x, 1, &(struct ct_layer_norm){eps});
+}
+
+/* ---- a number for each column ---- */
+
+static int scale_columns_vjp(struct ct_vjp *v)
+{
+    return ct_emit_gradients(v, &op_scale_columns_grad,
+                             (struct ct_value *[]){v->dout[0], v->op->in[0], v->op->in[1]}, 3, NULL,
+                             (int[]){0, 1}, 2);
+}
+
+const struct ct_op_type op_scale_columns = {
+    .size = sizeof(struct ct_op_type),
+    .name = "scale_columns",
+    .summary = "x times a number for each column",
+    .signature = "x[.K] T, w[K] T -> y[.K] T",
+    .samples = "real[2,4,6] real[6]",
+    .inplace = OVER_FIRST,
+    .vjp = scale_columns_vjp,
+    .reference = ct_pointwise_reference,
+    .pointwise = "y = x * w",
+};
+
+const struct ct_op_type op_scale_columns_grad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "scale_columns_grad",
+    .summary = "gradient of scale_columns",
+    .signature = "dy[.K] T, x[.K] T, w[K] T -> dx[.K] T, dw[K] T",
+    .samples = "real[2,4,6] real[2,4,6] real[6]",
+    .flags = CT_OP_ANY_DTYPE,
+    .reference = ct_pointwise_reference,
+    .pointwise = "dx = dy * w; dw = column_sum(dy * x)",
+};
+
+struct ct_value *scale_columns(struct ct_builder *b, const char *name, struct ct_value *x,
+                               struct ct_value *w)
+{
+    return ct_emit_type1(b, &op_scale_columns, name, (struct ct_value *[]){x, w}, 2, NULL);
+}
+
+/* ---- kernels for the cpu: dense, in float32 and bfloat16 ---- */
+
+static bool accepts(const struct ct_prepare *p)
+{
+    return p->in[0].dtype == CT_F32 || p->in[0].dtype == CT_BF16;
+}
+
+typedef float element_fn(float a, float b, float how);
+
+/* out = f(in 0, in 1, how), where in 1 may be absent. */
+static inline void each(const struct ct_launch *l, int64_t begin, int64_t end, element_fn *f,
+                        float how)
+{
+    const void *a = l->in[0].data, *b = l->in[l->ins - 1].data;
+    void *y = l->out[0].data;
+
+    if (l->in[0].dtype == CT_F32)
+        for (int64_t i = begin; i < end; i++)
+            ((float *)y)[i] = f(((const float *)a)[i], ((const float *)b)[i], how);
+    else
+        for (int64_t i = begin; i < end; i++)
+            ((uint16_t *)y)[i] = ct_f32_to_bf16(f(ct_bf16_to_f32(((const uint16_t *)a)[i]),
+                                                  ct_bf16_to_f32(((const uint16_t *)b)[i]), how));
+}
+
+static float cap_of(const struct ct_launch *l)
+{
+    return (float)((const struct cap *)l->op->attrs)->cap;
+}
+
+static inline float capped(float x, float same, float cap)
+{
+    (void)same;
+    return cap * tanhf(x / cap);
+}
+
+static inline float capped_slope(float dy, float y, float cap)
+{
+    return dy * (1 - y / cap * (y / cap));
+}
+
+static inline float rectified(float x, float same, float squared)
+{
+    float r = x > 0 ? x : 0;
+
+    (void)same;
+    return squared != 0 ? r * r : r;
+}
+
+static inline float rectified_slope(float dy, float x, float squared)
+{
+    return x > 0 ? (squared != 0 ? 2 * x * dy : dy) : 0;
+}
+
+static float squared_of(const struct ct_launch *l)
+{
+    return ((const struct relu *)l->op->attrs)->squared;
+}
+
+#define KERNEL(name, f, how)                                                                       \
+    static void name##_range(void *l, int64_t begin, int64_t end)                                  \
+    {                                                                                              \
+        each(l, begin, end, f, how(l));                                                            \
+    }                                                                                              \
+    static int name(const struct ct_launch *l)                                                     \
+    {                                                                                              \
+        ct_parallel(l, ct_tensor_count(&l->out[0]), name##_range, (void *)(uintptr_t)l);           \
+        return 0;                                                                                  \
+    }
+
+KERNEL(run_soft_cap, capped, cap_of)
+KERNEL(run_soft_cap_grad, capped_slope, cap_of)
+KERNEL(run_relu, rectified, squared_of)
+KERNEL(run_relu_grad, rectified_slope, squared_of)
+
+const struct ct_kernel decoder_cpu_kernels[] = {
+    CT_KERNEL(.op = "soft_cap", .name = "loop", .accepts = accepts, .run = run_soft_cap),
+    CT_KERNEL(.op = "soft_cap_grad", .name = "loop", .accepts = accepts, .run = run_soft_cap_grad),
+    CT_KERNEL(.op = "relu", .name = "loop", .accepts = accepts, .run = run_relu),
+    CT_KERNEL(.op = "relu_grad", .name = "loop", .accepts = accepts, .run = run_relu_grad),
+    {0}};

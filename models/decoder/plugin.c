@@ -1,0 +1,293 @@
+/*
+ * Decoders by description: a family is a file (family.c), its sizes are those of a folder's
+ * config.json or of a flavor.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/file.h>
+#include <ctitan/lib/json.h>
+#include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
+#include <ctitan/run.h>
+
+#include "decoder.h"
+
+static struct config {
+    const char *family;
+    struct ct_decoder_options sizes;
+    struct ct_mixture_options mixture;
+} config;
+
+static const struct ct_option options[] = {
+    CT_OPT_STRING(struct config, family, "family", "",
+                  "Family of a model that begins with random weights: mistral, qwen2, gemma3_text, "
+                  "..; or the path of a description. With [model] init_from, config.json says it"),
+    CT_DECODER_OPTIONS(struct config, sizes),
+    CT_MIXTURE_OPTIONS(struct config, mixture),
+    {0}};
+
+/* ---- which family ---- */
+
+static int type_of(const json_t *root, const char *path, char *type, size_t room)
+{
+    const char *found = json_string_value(json_object_get(root, "model_type"));
+
+    if (!found || strlen(found) >= room)
+        return ct_fail(CT_ECONFIG, "%s: model_type is %s", path, found ? found : "missing");
+    strcpy(type, found);
+    return 0;
+}
+
+static int read_type(const char *folder, char *type, size_t room)
+{
+    char path[CT_PATH_ROOM];
+    json_t *root;
+    int rc;
+
+    if (snprintf(path, sizeof(path), "%s/config.json", folder) >= CT_PATH_ROOM)
+        return ct_fail(CT_ECONFIG, "a path of %zu characters is too long", strlen(folder));
+    rc = ct_json_read_file(path, 0, &root);
+    if (rc < 0)
+        return ct_context(CT_ECONFIG, "[model] init_from");
+    rc = type_of(root, path, type, room);
+    json_decref(root);
+    return rc;
+}
+
+static int choose_family(const struct family **family)
+{
+    const char *folder = ct_config.model.init_from;
+    char type[64];
+    int rc;
+
+    if (*config.family)
+        return family_read(config.family, family);
+    if (!*folder)
+        return ct_fail(CT_ECONFIG, "[decoder] family must be set, or [model] init_from");
+    rc = read_type(folder, type, sizeof(type));
+    return rc < 0 ? rc : family_read(type, family);
+}
+
+/* ---- sizes ---- */
+
+static void replace(int64_t *size, int64_t value)
+{
+    if (value)
+        *size = value;
+}
+
+static int apply_options(struct ct_decoder_sizes *z)
+{
+    const struct ct_decoder_options *o = &config.sizes;
+
+    replace(&z->dim, o->dim);
+    replace(&z->layers, o->n_layers);
+    replace(&z->heads, o->n_heads);
+    replace(&z->kv_heads, o->n_kv_heads ? o->n_kv_heads : o->n_heads);
+    replace(&z->vocabulary, o->vocab_size);
+    replace(&z->ffn_dim, o->ffn_dim);
+    if (!z->kv_heads)
+        z->kv_heads = z->heads;
+    if (o->head_dim)
+        z->head_dim = o->head_dim;
+    else if (!z->head_dim || o->dim || o->n_heads)
+        z->head_dim = z->heads && z->dim % z->heads == 0 ? z->dim / z->heads : 0;
+    if (o->rope_theta > 0)
+        z->rope.theta = o->rope_theta;
+    if (o->norm_eps > 0)
+        z->norm_eps = o->norm_eps;
+    if (strcmp(o->tie_embeddings, "auto"))
+        z->tied = !strcmp(o->tie_embeddings, "true");
+    return 0;
+}
+
+static int check(const struct ct_model *m)
+{
+    const struct ct_decoder_sizes *z = &m->sizes;
+
+    if (z->dim < 1 || z->layers < 1 || z->heads < 1 || z->kv_heads < 1 || z->vocabulary < 1 ||
+        (z->ffn_dim < 1 && !m->mixture.experts))
+        return ct_fail(CT_ECONFIG, "every size of the model must be at least 1");
+    if (z->layers > CT_HF_MAX_LAYERS)
+        return ct_fail(CT_ECONFIG, "%lld layers are more than %d", (long long)z->layers,
+                       CT_HF_MAX_LAYERS);
+    if (z->head_dim < 1)
+        return ct_fail(CT_ECONFIG, "a width of %lld does not divide by %lld heads",
+                       (long long)z->dim, (long long)z->heads);
+    if (z->heads % z->kv_heads)
+        return ct_fail(CT_ECONFIG, "%lld heads cannot share %lld key/value heads evenly",
+                       (long long)z->heads, (long long)z->kv_heads);
+    if (m->family->fused == FUSED_HEADS && z->heads != z->kv_heads)
+        return ct_fail(CT_ECONFIG, "%s stores keys and values of each head, not of %lld of %lld",
+                       m->family->name, (long long)z->kv_heads, (long long)z->heads);
+    if (z->padding > z->vocabulary || z->padding < -z->vocabulary)
+        return ct_fail(CT_ECONFIG, "pad_token_id is %lld, but there are %lld tokens",
+                       (long long)z->padding - (z->padding > 0), (long long)z->vocabulary);
+    if (m->soft_cap > 0)
+        return ct_fail(CT_ECONFIG, "a bound of attention's scores (%g) is not supported",
+                       m->soft_cap);
+    if (m->mixture.experts && m->activation != ACTIVATION_SILU)
+        return ct_fail(CT_ECONFIG, "experts have silu, and no other activation");
+    return 0;
+}
+
+/* Which layers slide and have rope, one by one: config.json is written so. */
+static void list_layers(struct ct_model *m)
+{
+    struct ct_hf_layers sliding = {.given = true}, rotated = {.given = true};
+
+    for (int64_t i = 0; i < m->sizes.layers; i++) {
+        sliding.bits[i / 64] |= (uint64_t)decoder_slides(m, i) << i % 64;
+        rotated.bits[i / 64] |= (uint64_t)decoder_rotates(m, i) << i % 64;
+    }
+    m->sliding = sliding;
+    m->rotated = rotated;
+}
+
+static int finish(struct ct_model *m)
+{
+    int rc;
+
+    if (!m->qk_normed)
+        m->qk_norm = QK_NORM_NONE;
+    m->q_bias |= m->attention_bias || m->all_bias;
+    m->o_bias |= m->attention_bias || m->all_bias;
+    m->mlp_bias |= m->all_bias;
+    apply_options(&m->sizes);
+    m->mixture.router = m->family->weight[WEIGHT_ROUTER];
+    m->mixture.where = m->family->weight[WEIGHT_EXPERTS];
+    if (m->mixture.experts && !m->mixture.expert_dim)
+        m->mixture.expert_dim = m->sizes.ffn_dim;
+    rc = check(m);
+    if (rc == 0 && m->mixture.experts)
+        rc = ct_mixture_apply(&config.mixture, &m->mixture);
+    if (rc == 0)
+        list_layers(m);
+    return rc < 0 ? ct_context(rc, "[decoder]") : 0;
+}
+
+/* ---- the model ---- */
+
+static const struct ct_model_ops ops;
+
+static void use_rules(struct ct_run *run, const struct ct_model *m)
+{
+    struct ct_model_ops *own = ct_arena_copy(&run->arena, &ops, sizeof(ops));
+
+    own->stored = decoder_stored(m, &run->arena);
+    own->shard_plan = decoder_shard_plan(m, &run->arena);
+    run->model_ops = own;
+}
+
+static int create(struct ct_run *run, struct ct_model **out)
+{
+    struct ct_model *m = calloc(1, sizeof(*m));
+    const struct family *family;
+    int rc = m ? choose_family(&family) : ct_fail(CT_ENOMEM, "a model");
+
+    if (rc == 0)
+        rc = family_apply(family, m);
+    if (rc == 0)
+        rc = *ct_config.model.init_from
+                 ? ct_hf_read_config(&family->config, ct_config.model.init_from, m)
+                 : family_flavor(family, ct_config.model.flavor, m);
+    if (rc == 0)
+        rc = finish(m);
+    if (rc < 0) {
+        free(m);
+        return rc;
+    }
+    use_rules(run, m);
+    *out = m;
+    return 0;
+}
+
+static int stored_for(const char *text, struct ct_arena *arena, const struct ct_stored_rule **rules)
+{
+    struct ct_model m = {0};
+    const struct family *family;
+    char type[64];
+    json_t *root;
+    int rc = ct_json_read(text, strlen(text), "config.json", 0, &root);
+
+    if (rc < 0)
+        return rc;
+    rc = type_of(root, "config.json", type, sizeof(type));
+    json_decref(root);
+    if (rc < 0 || (rc = family_read(type, &family)) < 0 || (rc = family_apply(family, &m)) < 0 ||
+        (rc = ct_hf_read_config_text(&family->config, text, "config.json", &m)) < 0)
+        return rc;
+    if (!m.sizes.kv_heads)
+        m.sizes.kv_heads = m.sizes.heads;
+    if (!m.sizes.head_dim)
+        m.sizes.head_dim = m.sizes.dim / m.sizes.heads;
+    *rules = decoder_stored(&m, arena);
+    return 0;
+}
+
+static void destroy(struct ct_model *model)
+{
+    free(model);
+}
+
+/* ---- facts ---- */
+
+/* Six per element of a weight that a token's products read, and for each key that a query sees 12
+   per feature of all heads. Of a window, keys are counted one by one where causal pairs are. */
+static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *whole,
+                            double *halved)
+{
+    const struct ct_decoder_sizes *z = &m->sizes;
+    double q = (double)(z->heads * z->head_dim), kv = (double)(z->kv_heads * z->head_dim);
+    double dim = (double)z->dim, w = (double)m->window, t = (double)seq_len, pairs = 0, seen = 0;
+    double products = 6 * dim * (double)z->vocabulary;
+
+    for (int64_t layer = 0; layer < z->layers; layer++) {
+        bool cut = decoder_slides(m, layer) && w < t;
+
+        products += 6 * dim * (2 * q + 2 * kv);
+        products += decoder_is_mixture(m, layer) ? ct_mixture_flops(&m->mixture, z->dim)
+                                                 : 6 * dim * (double)z->ffn_dim * (2 + m->gated);
+        pairs += cut ? w : t;
+        seen += cut ? w - w * (w - 1) / (2 * t) : t / 2;
+    }
+    *whole = products + 12 * q * pairs;
+    *halved = products + 12 * q * seen;
+}
+
+static int write_config(const struct ct_model *model, FILE *out)
+{
+    return ct_hf_write_config(&model->family->config, model, out);
+}
+
+static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
+                                        .create = create,
+                                        .destroy = destroy,
+                                        .build = decoder_build,
+                                        .vocabulary = ct_decoder_vocabulary,
+                                        .flops_per_token = flops_per_token,
+                                        .write_config = write_config,
+                                        .stored_for = stored_for};
+
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_STEP_END,
+                                    .call = ct_mixture_report,
+                                    .context = &config.mixture};
+
+CT_PLUGIN(.name = "decoder", .version = "1.0",
+          .summary = "Model: decoders by the description of their family", .options = options,
+          .config = &config, .config_size = sizeof(config),
+          .offers = CT_OFFERS({CT_MODEL, "decoder", &ops}, {CT_HOOK, "decoder", &hook},
+                              {CT_OP, "soft_cap", &op_soft_cap},
+                              {CT_OP, "soft_cap_grad", &op_soft_cap_grad},
+                              {CT_OP, "clip", &op_clip}, {CT_OP, "clip_grad", &op_clip_grad},
+                              {CT_OP, "relu", &op_relu}, {CT_OP, "relu_grad", &op_relu_grad},
+                              {CT_OP, "whiten", &op_whiten},
+                              {CT_OP, "whiten_grad", &op_whiten_grad},
+                              {CT_OP, "scale_columns", &op_scale_columns},
+                              {CT_OP, "scale_columns_grad", &op_scale_columns_grad},
+                              {CT_KERNELS, "cpu", decoder_cpu_kernels}));

@@ -1,0 +1,74 @@
+/*
+ * The properties of a model: what descriptions set and config.json gives, by name.
+ */
+#include <string.h>
+
+#include "decoder.h"
+
+#define MODEL struct ct_model
+#define SIZE(field, name, doc) CT_OPT_INT(MODEL, field, name, "0", 0, 0x1p31, doc)
+#define NUMBER(field, name, doc) CT_OPT_FLOAT(MODEL, field, name, "0", 0, 1e300, doc)
+#define FLAG(field, name, fallback, doc) CT_OPT_BOOL(MODEL, field, name, fallback, doc)
+
+const struct ct_option decoder_properties[] = {
+    SIZE(sizes.vocabulary, "vocabulary", "Tokens that there are"),
+    SIZE(sizes.dim, "dim", "Width of the model"),
+    SIZE(sizes.layers, "layers", "Number of layers"),
+    SIZE(sizes.heads, "heads", "Heads of queries"),
+    SIZE(sizes.kv_heads, "kv_heads", "Heads of keys and values; 0: as many"),
+    SIZE(sizes.head_dim, "head_dim", "Features of a head; 0: dim / heads"),
+    SIZE(sizes.ffn_dim, "ffn_dim", "Width of feed-forward layers"),
+    SIZE(sizes.max_position, "max_position", "Tokens of the longest context"),
+    NUMBER(sizes.norm_eps, "norm_eps", "Added to the mean square, or variance, in norms"),
+    FLAG(sizes.tied, "tied", "false", "The head's weight is the embedding"),
+    CT_OPT_ENUM(MODEL, norm, "norm", "rms", "rms|rms_one|layer",
+                "rms_one: weights are near 0, and 1 is added; layer: with the mean and a bias"),
+    CT_OPT_ENUM(MODEL, norms, "norms", "before", "before|after|both",
+                "Where attention and feed-forward layers have norms"),
+    CT_OPT_ENUM(MODEL, qk_norm, "qk_norm", "none", "none|head|whole|each",
+                "Norms of q and k: of each head by one weight, of all heads together, or of each "
+                "head by a weight of its own (layer norm without bias)"),
+    FLAG(qk_normed, "qk_normed", "true", "Whether there is qk_norm"),
+    FLAG(qk_bias, "qk_bias", "true", "Layer norms of q and k have biases"),
+    FLAG(q_bias, "q_bias", "false", "q, k and v have biases"),
+    FLAG(o_bias, "o_bias", "false", "Attention's output has a bias"),
+    FLAG(mlp_bias, "mlp_bias", "false", "Feed-forward layers have biases"),
+    FLAG(attention_bias, "attention_bias", "false", "q_bias and o_bias in one"),
+    FLAG(all_bias, "all_bias", "false", "attention_bias and mlp_bias in one"),
+    FLAG(head_bias, "head_bias", "false", "The head has a bias"),
+    NUMBER(scale, "scale", "Scale of attention's scores; 0: scale_of^-0.5"),
+    SIZE(scale_of, "scale_of", "Its inverse square; 0: head_dim"),
+    NUMBER(soft_cap, "soft_cap", "Bound of scores, by tanh; 0: none"),
+    NUMBER(clip, "clip", "Bound of q, k and v; 0: none"),
+    SIZE(window, "window", "Tokens that sliding layers see; 0: all"),
+    FLAG(windowed, "windowed", "true", "Whether there are sliding layers"),
+    SIZE(window_from, "window_from", "The first layer that slides"),
+    SIZE(full_every, "full_every", "Every so many layers does not slide; 0: all do"),
+    SIZE(plain_every, "plain_every", "Every so many layers has no rope; 0: none is without"),
+    NUMBER(sizes.rope.partial, "partial", "Share of a head's features that is rotated; 0: all"),
+    CT_OPT_ENUM(MODEL, activation, "activation", "silu", "silu|gelu|gelu_tanh|relu|relu2",
+                "Of feed-forward layers"),
+    FLAG(gated, "gated", "true", "Feed-forward layers have a gate"),
+    FLAG(parallel, "parallel", "false", "Attention and feed-forward are side by side"),
+    FLAG(shared_norm, "shared_norm", "false", "They have one norm, where they are so"),
+    NUMBER(embedding_multiplier, "embedding_multiplier", "Factor of embeddings; 0: 1"),
+    FLAG(embedding_root, "embedding_root", "false", "The root of dim is such a factor"),
+    NUMBER(residual_multiplier, "residual_multiplier", "Factor of what is added; 0: 1"),
+    NUMBER(logits_divisor, "logits_divisor", "Divisor of logits; 0: 1"),
+    NUMBER(logits_soft_cap, "logits_soft_cap", "Bound of logits, by tanh; 0: none"),
+    SIZE(mixture.experts, "experts", "Experts of a layer; 0: none"),
+    SIZE(mixture.choice.k, "chosen", "Experts of a token"),
+    SIZE(mixture.expert_dim, "expert_dim", "Width of an expert"),
+    SIZE(mixture.shared, "shared", "Experts that every token has, as one"),
+    FLAG(mixture.choice.normalised, "normalised", "false",
+         "Weights of a token's experts are divided by their sum"),
+    SIZE(dense_layers, "dense_layers", "The first layers, without experts"),
+    {0},
+};
+
+const char *decoder_words(const struct ct_option *property)
+{
+    return strcmp(property->name, "activation")
+               ? property->choices
+               : "silu=swish|gelu=gelu_python|gelu_pytorch_tanh=gelu_new=gelu_fast|relu|relu2";
+}

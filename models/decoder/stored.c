@@ -1,0 +1,140 @@
+/*
+ * The rules by which files store a model's weights, and by which ranks split them: both follow from
+ * the names of its parts and from its sizes.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "decoder.h"
+
+#define MOST 24 /* rules */
+
+struct rules {
+    struct ct_arena *arena;
+    struct ct_stored_rule *rule;
+    size_t count;
+};
+
+static struct ct_stored_rule *add(struct rules *r, const char *what, const char *kind,
+                                  const char *stored)
+{
+    struct ct_stored_rule *rule = &r->rule[r->count++];
+
+    rule->suffix = ct_arena_printf(r->arena, ".%s.%s", what, kind);
+    rule->stored = ct_arena_printf(r->arena, ".%s", stored);
+    return rule;
+}
+
+/* Rows of q, k and v in one tensor: those of each head in turn, or of all heads. */
+static struct ct_stored_rows rows_of(const struct ct_model *m, int part)
+{
+    const struct ct_decoder_sizes *z = &m->sizes;
+    int64_t q = z->heads * z->head_dim, kv = z->kv_heads * z->head_dim, own = part ? kv : q;
+
+    if (m->family->fused == FUSED_HEADS)
+        return (struct ct_stored_rows){.own = own,
+                                       .all = q + 2 * kv,
+                                       .offset = part * z->head_dim,
+                                       .block = z->head_dim,
+                                       .stride = 3 * z->head_dim};
+    return (struct ct_stored_rows){.own = own,
+                                   .all = q + 2 * kv,
+                                   .offset = part ? q + (part - 1) * kv : 0,
+                                   .block = own,
+                                   .stride = q + 2 * kv};
+}
+
+static void add_fused(const struct ct_model *m, struct rules *r)
+{
+    static const char *const kinds[] = {"weight", "bias"};
+    const char *const *w = m->family->weight;
+
+    for (int kind = 0; kind < 2; kind++) {
+        const char *name = kinds[kind];
+
+        for (int part = 0; m->family->qkv && part < 3; part++) {
+            struct ct_stored_rule *rule =
+                add(r, w[WEIGHT_Q + part], name,
+                    ct_arena_printf(r->arena, "%s.%s", m->family->qkv, name));
+
+            rule->part = part;
+            rule->parts = 3;
+            rule->rows = rows_of(m, part);
+        }
+        for (int part = 0; m->family->gate_up && part < 2; part++) {
+            struct ct_stored_rule *rule =
+                add(r, w[WEIGHT_GATE + part], name,
+                    ct_arena_printf(r->arena, "%s.%s", m->family->gate_up, name));
+
+            rule->part = part;
+            rule->parts = 2;
+        }
+    }
+}
+
+/* Each expert's tensors, and each head's norm. */
+static void add_stacked(const struct ct_model *m, struct rules *r)
+{
+    static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
+    const struct family *f = m->family;
+
+    for (int i = 0; m->mixture.experts && i < 3; i++)
+        add(r, ct_arena_printf(r->arena, "%s.%s", f->weight[WEIGHT_EXPERTS], parts[i]), "weight",
+            ct_arena_printf(r->arena, "%s.#.%s.weight", f->weight[WEIGHT_EXPERTS],
+                            f->expert[i] ? f->expert[i] : parts[i]));
+    for (int i = 0; i < 2; i++)
+        if (f->each_norm[i])
+            add(r, f->weight[WEIGHT_Q_NORM + i], "weight",
+                ct_arena_printf(r->arena, "%s.#.weight", f->each_norm[i]));
+}
+
+static void add_ignored(const struct family *f, struct rules *r)
+{
+    char *rest = ct_arena_strdup(r->arena, f->ignored ? f->ignored : ""), *end;
+
+    while ((end = strsep(&rest, " ")) && r->count < MOST)
+        if (*end)
+            r->rule[r->count++].suffix = end;
+}
+
+const struct ct_stored_rule *decoder_stored(const struct ct_model *m, struct ct_arena *arena)
+{
+    struct rules r = {arena, ct_arena_array(arena, struct ct_stored_rule, MOST + 1), 0};
+
+    add_fused(m, &r);
+    add_stacked(m, &r);
+    add_ignored(m->family, &r);
+    return r.rule;
+}
+
+const struct ct_shard_rule *decoder_shard_plan(const struct ct_model *m, struct ct_arena *arena)
+{
+    const char *const *w = m->family->weight;
+    const struct {
+        const char *pattern;
+        int how;
+    } rules[] = {
+        {ct_arena_printf(arena, "%s.weight", w[WEIGHT_EMBEDDING]), CT_SHARD_VOCAB},
+        {ct_arena_printf(arena, "%s.*", w[WEIGHT_HEAD]), CT_SHARD_VOCAB},
+        {ct_arena_printf(arena, "*.%s.*", w[WEIGHT_Q]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.*", w[WEIGHT_K]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.*", w[WEIGHT_V]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.weight", w[WEIGHT_O]), CT_SHARD_ROWWISE},
+        {ct_arena_printf(arena, "*.%s.bias", w[WEIGHT_O]), CT_SHARD_REPLICATE},
+        {ct_arena_printf(arena, "*.%s.*", w[WEIGHT_GATE]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.*", w[WEIGHT_UP]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.weight", w[WEIGHT_DOWN]), CT_SHARD_ROWWISE},
+        {ct_arena_printf(arena, "*.%s.bias", w[WEIGHT_DOWN]), CT_SHARD_REPLICATE},
+        {ct_arena_printf(arena, "*.%s.gate_proj.weight", w[WEIGHT_EXPERTS]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.up_proj.weight", w[WEIGHT_EXPERTS]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.down_proj.weight", w[WEIGHT_EXPERTS]), CT_SHARD_ROWWISE},
+        {"*", CT_SHARD_REPLICATE}, /* norms, routers */
+    };
+    struct ct_shard_rule *plan = ct_arena_array(arena, struct ct_shard_rule, CT_COUNT(rules) + 1);
+
+    for (size_t i = 0; i < CT_COUNT(rules); i++) {
+        plan[i].pattern = rules[i].pattern;
+        plan[i].how = rules[i].how;
+    }
+    return plan;
+}

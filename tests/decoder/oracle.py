@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""oracle.py CTITAN [CASE..]: writes expected/CASE for the cases of the file `cases`, by transformers.
+
+ctitan writes the initial weights of a case as a folder; transformers loads it without a warning, and
+trains it on the same tokens. A line has the loss and the norm of the gradients of a step. The test
+`families` compares ctitan's own runs with these. It needs transformers and torch."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy
+import torch
+import transformers
+
+here = os.path.dirname(os.path.abspath(__file__))
+data = f"{here}/../golden/llama-gqa"
+SEQ, BATCH, STEPS, LR = 40, 4, 6, 0.002
+
+
+def run(*words):
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, words))}: {done.stdout}{done.stderr}")
+
+
+def folder_of(ctitan, work, family, scaling):
+    """The initial weights; scaling replaces "rope_scaling": null."""
+    with open(f"{work}/recipe.ini", "w") as recipe:
+        recipe.write(f"""[plugins]
+load = cpu, decoder, tokens, adamw
+[decoder]
+family = {here}/families/{family}.ini
+[model]
+flavor = small
+save_to = {work}/hf
+[job]
+dump_folder = {work}/out
+[training]
+seq_len = {SEQ}
+steps = 1
+mixed_precision_param = float32
+[adamw]
+lr = 0
+[tokens]
+path = {data}/tokens.bin
+""")
+    run(ctitan, "train", f"{work}/recipe.ini")
+    path = f"{work}/hf/config.json"
+    text = open(path).read()
+    if scaling:
+        assert '"rope_scaling": null' in text
+        open(path, "w").write(text.replace('"rope_scaling": null', f'"rope_scaling": {scaling}'))
+    return f"{work}/hf"
+
+
+def main():
+    ctitan, only = os.path.abspath(sys.argv[1]), sys.argv[2:]
+    tokens = torch.tensor(numpy.fromfile(f"{data}/tokens.bin", dtype="<u4").astype("int64"))
+    torch.set_num_threads(1)
+    for line in open(f"{here}/cases"):
+        name, family, scaling = (line.split(None, 2) + ["", ""])[:3]
+        if only and name not in only:
+            continue
+        with tempfile.TemporaryDirectory() as work:
+            folder = folder_of(ctitan, work, family, scaling.strip())
+            model, report = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True)
+        assert not any(report.values()), f"{name}: {report}"
+        optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
+        with open(f"{here}/expected/{name}", "w") as out:
+            for step in range(STEPS):
+                rows = [tokens[(step * BATCH + i) * SEQ:(step * BATCH + i + 1) * SEQ + 1] for i in range(BATCH)]
+                rows = torch.stack(rows)
+                logits = model(rows[:, :-1], use_cache=False).logits
+                loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten())
+                optimizer.zero_grad()
+                loss.backward()
+                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                out.write(f"{loss.item():.9g} {norm.item():.9g}\n")
+        print(name)
+
+
+main()
