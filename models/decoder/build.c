@@ -31,7 +31,7 @@ static const char *named(struct build *s, const char *what)
 
 /* ---- norms and products ---- */
 
-/* The norm of rows of this size, with weights called `what` of the layer or, if whole, the model. */
+/* The norm of rows of this size, with weights called `what` of the layer. */
 static struct ct_value *norm(struct build *s, const char *name, struct ct_value *x,
                              const char *what, int64_t size, bool bias)
 {
@@ -124,6 +124,7 @@ static struct ct_value *attention(struct build *s, struct ct_value *h)
         q = ct_rope(&d->b, named(s, "q_rope"), q, d->positions, &s->rope);
         k = ct_rope(&d->b, named(s, "k_rope"), k, d->positions, &s->rope);
     }
+    how.softcap = s->m->soft_cap;
     how.window = decoder_slides(s->m, d->layer) ? s->m->window : 0;
     h = ct_attention(&d->b, named(s, "attention"), q, k, v, d->documents, &how);
     h = ct_view(&d->b, named(s, "attention_flat"), h, 3,

@@ -127,9 +127,6 @@ static int check(const struct ct_model *m)
     if (z->padding > z->vocabulary || z->padding < -z->vocabulary)
         return ct_fail(CT_ECONFIG, "pad_token_id is %lld, but there are %lld tokens",
                        (long long)z->padding - (z->padding > 0), (long long)z->vocabulary);
-    if (m->soft_cap > 0)
-        return ct_fail(CT_ECONFIG, "a bound of attention's scores (%g) is not supported",
-                       m->soft_cap);
     if (m->mixture.experts && m->activation != ACTIVATION_SILU)
         return ct_fail(CT_ECONFIG, "experts have silu, and no other activation");
     return 0;

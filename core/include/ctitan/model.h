@@ -48,8 +48,8 @@ struct ct_stored_rule {
     bool whole_dtype; /* files of a narrower dtype have it in its own */
     /* Parts take turns along dimension 1 instead: index i of it is the tensor's i parts + part. */
     bool interleaved;
-    /* Parts of their own sizes along dimension 0, each in blocks: of the parameter's `own` rows, row
-       i is row offset + i / block * stride + i % block of the tensor's `all`. all 0: parts are
+    /* Parts of their own sizes along dimension 0, each in blocks: of the parameter's `own` rows,
+       row i is row offset + i / block * stride + i % block of the tensor's `all`. all 0: parts are
        equal. Not with '#', transposed or interleaved. */
     struct ct_stored_rows {
         int64_t own, all, offset, block, stride;
@@ -85,9 +85,9 @@ struct ct_model_ops {
     /* Write the config.json that `init_from` reads, into an open file. */
     int (*write_config)(const struct ct_model *model, FILE *out);
     const struct ct_stored_rule *stored; /* ended by {0}; NULL: parameters are stored as they are */
-    /* Of a plugin whose rules depend on sizes: those for a model of this config.json, given as text,
-       in the arena. It sets run->model_ops to a copy with such rules, and with the shard plan, when
-       it creates a model. NULL: they are always `stored`. */
+    /* Of a plugin whose rules depend on sizes: those for a model of this config.json, given as
+       text, in the arena. It sets run->model_ops to a copy with such rules, and with the shard
+       plan, when it creates a model. NULL: they are always `stored`. */
     int (*stored_for)(const char *config, struct ct_arena *arena,
                       const struct ct_stored_rule **rules);
 };

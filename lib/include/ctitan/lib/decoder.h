@@ -167,7 +167,8 @@ CT_API int64_t ct_decoder_padding(const struct ct_decoder_sizes *sizes);
 /* "layers.3.WHAT", in d->name, until the next call. A `what` or `name` that is NULL or d->name
    itself, here and below, is CT_EINVAL in d->b.status. */
 CT_API const char *ct_decoder_named(struct ct_decoder *d, const char *what);
-/* A parameter of the current layer, by default "model.layers.3.WHAT", or "model.layers.3.WHAT.weight". */
+/* A parameter of the current layer, by default "model.layers.3.WHAT", or the same with ".weight"
+   behind it. */
 CT_API struct ct_value *ct_decoder_parameter(struct ct_decoder *d, const char *what, int ndim,
                                              const int64_t *shape, struct ct_init init);
 CT_API struct ct_value *ct_decoder_weight(struct ct_decoder *d, const char *what, int ndim,

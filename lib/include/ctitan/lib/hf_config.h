@@ -78,8 +78,8 @@ struct ct_hf_config {
     /* The key at the root for the share of a head's features that is rotated, of a model that also
        has the types linear, dynamic and longrope of rope; NULL: it has neither. */
     const char *partial;
-    /* The original context of longrope where the key original_max_position_embeddings at the root is
-       absent, whatever the scaling says of it; 0: the scaling says it then. */
+    /* The original context of longrope where the key original_max_position_embeddings at the root
+       is absent, whatever the scaling says of it; 0: the scaling says it then. */
     int64_t original;
     const char *ignored; /* keys that change nothing here, "a, b"; NULL: none but those of all */
 };
