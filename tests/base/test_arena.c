@@ -33,9 +33,11 @@ static void large_objects_leave_the_head_its_room(void **state)
     char *first = ct_arena_alloc(&arena, 16), *second;
 
     (void)state;
+    assert_int_equal(ct_arena_taken(&arena), 16);
     ct_arena_alloc(&arena, 1 << 20);
     second = ct_arena_alloc(&arena, 16);
     assert_ptr_equal(second, first + 16);
+    assert_int_equal(ct_arena_taken(&arena), 32 + (1 << 20));
     ct_arena_finish(&arena);
 }
 

@@ -1,49 +1,26 @@
 #!/bin/bash
 # test_freeze.sh CTITAN DATA: what a run with frozen parameters plans, refuses, keeps and saves. Prints TAP.
-set -u
+source "$(dirname "$0")/../lib/test.sh"
 ctitan=$(realpath "$1") data=$(realpath "$2")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit
+enter
 
-cat >recipe.ini <<END
-[plugins]
-load = cpu, llama, tokens, adamw, metrics, ckpt, freeze
-[model]
-name = llama
-init_from = $data/hf
-[training]
-seq_len = 16
-local_batch_size = 8
-steps = 4
-mixed_precision_param = float32
-[adamw]
-lr = 3e-3
-[lr_scheduler]
-warmup_steps = 0
-[tokens]
-path = $data/tokens.bin
-[metrics]
-log_freq = 1
-[ckpt]
-interval = 2
-[freeze]
-parameters = *embed*, *norm.weight
-END
+recipe -local +ckpt +freeze training.seq_len=16 training.local_batch_size=8 training.mixed_precision_param=float32 \
+    adamw.lr=3e-3 lr_scheduler.warmup_steps=0 -tokens.repeat -metrics.peak_tflops ckpt.interval=2 \
+    freeze.parameters='*embed*, *norm.weight'
 
 # train FOLDER ARGUMENT...
 train() {
     local folder=$1
     shift
-    "$ctitan" train recipe.ini --set job.dump_folder="$folder" "$@" >log 2>&1 || { tail -n 2 log; return 1; }
+    run train recipe.ini --set job.dump_folder="$folder" "$@" || { tail -n 2 log; return 1; }
 }
 
 # refused WORDS ARGUMENT...: as wrong input.
 refused() {
-    local words=$1 status=0
+    local words=$1
     shift
-    "$ctitan" plan recipe.ini "$@" >log 2>&1 || status=$?
-    ((status == 2)) && grep -qF -- "$words" log || { tail -n 1 log; return 1; }
+    run plan recipe.ini "$@"
+    (($? == 2)) && grep -qF -- "$words" log || { tail -n 1 log; return 1; }
 }
 
 wrong_patterns() {
@@ -88,15 +65,7 @@ averages() {
         grep -qa lm_head.weight average/model.safetensors
 }
 
-count=0 bad=0
 for what in wrong_patterns plans keeps resumes averages; do
-    count=$((count + 1))
-    if result=$($what); then
-        echo "ok $count - $what"
-    else
-        echo "not ok $count - $what: $result"
-        bad=$((bad + 1))
-    fi
+    try $what $what
 done
-echo "1..$count"
-exit $((bad > 0))
+finish
