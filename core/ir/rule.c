@@ -114,6 +114,7 @@ static const struct span *settle_factors(struct application *a, int letter, int 
             .size = -1,
             .operand = operand,
             .position = s->position[letter],
+            .multiple = s->multiple[letter] ? ct_op_int(a->op, s->multiple[letter]->name) : 1,
         };
     return span;
 }

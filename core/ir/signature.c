@@ -188,7 +188,28 @@ static int read_position(struct reader *r)
     return 0;
 }
 
-/* "h:g", "*widths" or "@t", after the bar. */
+/* "n%size" */
+static int read_multiple(struct reader *r)
+{
+    struct ct_signature *s = r->s;
+    char letter = *r->at, *at = memchr(s->letter, letter, (size_t)s->letters);
+    const struct ct_option *attribute;
+    const char *name;
+
+    r->at += 2;
+    name = read_name(r);
+    attribute = ct_option_find(s->type->attrs, name ? name : "");
+    if (!at)
+        return ct_fail(CT_EINVAL, "\"%c%%%s\": %c is not a factor", letter, name ? name : "",
+                       letter);
+    if (!attribute || attribute->type != CT_INT)
+        return ct_fail(CT_EINVAL, "\"%s\" is no attribute that is a whole number",
+                       name ? name : "");
+    s->multiple[at - s->letter] = attribute;
+    return 0;
+}
+
+/* "h:g", "*widths", "@t" or "n%size", after the bar. */
 static int read_clause(struct reader *r)
 {
     struct ct_signature *s = r->s;
@@ -206,6 +227,8 @@ static int read_clause(struct reader *r)
                        name ? name : "");
     }
     skip_space(r);
+    if (isalpha((unsigned char)r->at[0]) && r->at[1] == '%')
+        return read_multiple(r);
     if (isalpha((unsigned char)r->at[0]) && r->at[1] == ':' && isalpha((unsigned char)r->at[2]) &&
         !s->tie[0]) {
         s->tie[0] = r->at[0];

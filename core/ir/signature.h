@@ -47,7 +47,8 @@ struct ct_signature {
     bool single[CT_MAX_LETTERS];   /* the same factor in all repetitions */
     bool position[CT_MAX_LETTERS]; /* the result depends on positions along it: "@t" */
     bool positions;                /* some letter has `position` */
-    char tie[2];                   /* letters; 0: none */
+    const struct ct_option *multiple[CT_MAX_LETTERS]; /* attribute of "n%size"; NULL: none */
+    char tie[2];                                      /* letters; 0: none */
     int in_units, units;
     struct ct_unit unit[CT_MAX_TERMS];
     struct ct_term term[CT_MAX_TERMS];

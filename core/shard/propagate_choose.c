@@ -71,6 +71,13 @@ static bool divides(const struct propagation *p, const struct ct_rule *rule, ct_
     return few % degree == 0 && (many % few == 0 || (few == degree && !(axes & (axes - 1))));
 }
 
+/* Whether these axes split a factor into equal shards of multiples, where it asks for that. */
+static bool in_multiples(const struct propagation *p, const struct ct_factor *f, ct_axes axes)
+{
+    return f->multiple <= 1 ||
+           (f->size > 0 && f->size % (ct_mesh_degree(&p->graph->mesh, axes) * f->multiple) == 0);
+}
+
 /* Split the factors of operand o as in its sharding, where that is still possible. */
 static void follow(const struct propagation *p, const struct ct_rule *rule, struct splits *c, int o,
                    const struct ct_sharding *s)
@@ -86,7 +93,9 @@ static void follow(const struct propagation *p, const struct ct_rule *rule, stru
             int axis = s->axis[d][i];
             ct_axes bit = (ct_axes)1 << axis;
 
-            if (taken(rule, c, f) & bit || (other >= 0 && !divides(p, rule, axes_of(c, f) | bit)))
+            if (taken(rule, c, f) & bit ||
+                !in_multiples(p, &rule->factor[f], axes_of(c, f) | bit) ||
+                (other >= 0 && !divides(p, rule, axes_of(c, f) | bit)))
                 break;
             split_by(rule, c, f, axis);
             if (other >= 0)

@@ -455,13 +455,15 @@ static int check_rule(const struct call *c, const struct ct_rule *rule)
     return 0;
 }
 
-/* Tied factors are split where the second's shards are equal, and groups of the first; all others
-   anywhere. */
+/* Tied factors are split where the second's shards are equal, and groups of the first; those with a
+   multiple in multiples; all others anywhere. */
 static bool may_split(const struct ct_rule *rule, int f)
 {
     int64_t few;
 
     if (rule->factor[f].kind == CT_FACTOR_WHOLE || rule->factor[f].size == 1)
+        return false;
+    if (rule->factor[f].multiple > 1 && rule->factor[f].size % (2 * rule->factor[f].multiple))
         return false;
     if (f != rule->tie[0] && f != rule->tie[1])
         return true;

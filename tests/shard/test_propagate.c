@@ -330,6 +330,61 @@ static void a_linear_op_passes_sums_to_all_its_outputs(void **state)
     ct_arena_finish(&arena);
 }
 
+struct blocks {
+    int64_t size;
+};
+
+static int blocks_reference(const struct ct_launch *l)
+{
+    (void)l;
+    return 0;
+}
+
+static const struct ct_op_type blocks = {
+    .size = sizeof(struct ct_op_type),
+    .name = "test_blocks",
+    .summary = "blocks of columns, each for itself",
+    .signature = "x[.n] T -> y[.n] T | n%size",
+    .attrs =
+        (const struct ct_option[]){
+            CT_OPT_INT(struct blocks, size, "size", "1", 1, 1 << 20, "Columns of a block"), {0}},
+    .attrs_size = sizeof(struct blocks),
+    .reference = blocks_reference,
+};
+
+/* Two ranks have 12 columns of 24 each: whole blocks of 4 or 6, but not of 8. */
+static void a_factor_is_split_in_multiples(void **state)
+{
+    static const struct {
+        const char *size;
+        int split;
+    } cases[] = {{"1", 1}, {"4", 1}, {"6", 1}, {"8", 0}};
+
+    (void)state;
+    assert_ok(ct_op_need(&blocks));
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        struct ct_arena arena = {0};
+        struct ct_graph *graph =
+            parse(&arena, ct_arena_printf(&arena,
+                                          "graph \"blocks\"\n"
+                                          "mesh tp=2\n"
+                                          "input %%x : float32[8,24] [-, tp]\n"
+                                          "F - %%y = test_blocks(%%x) {size=%s} : float32[8,24]\n"
+                                          "fetch y = %%y\n",
+                                          cases[i].size));
+        const struct ct_op *op = NULL;
+
+        assert_ok(ct_pass_propagate.apply(graph, NULL));
+        assert_ok(ct_graph_verify(graph, NULL));
+        ct_for_each_op (each, graph)
+            op = each->type == &blocks ? each : op;
+        assert_non_null(op);
+        assert_int_equal(op->in[0]->sharding.count[1], cases[i].split);
+        assert_int_equal(op->out[0]->sharding.count[1], cases[i].split);
+        ct_arena_finish(&arena);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -344,6 +399,7 @@ int main(void)
         cmocka_unit_test(sums_are_reduced_before_they_are_narrowed),
         cmocka_unit_test(a_maximum_of_shards_is_reduced_to_the_largest),
         cmocka_unit_test(a_linear_op_passes_sums_to_all_its_outputs),
+        cmocka_unit_test(a_factor_is_split_in_multiples),
     };
     if (REGISTER_OPS("tp") < 0)
         return 1;

@@ -33,7 +33,7 @@
  * Clauses follow '|', separated by commas. "h:g" ties two factors: they are split together, and the
  * first is a multiple of the second. "*widths": outputs repeat as often as the SHAPE attribute
  * `widths` has sizes. "@t": t runs along sequences, and the result depends on the position of each
- * token in its sequence.
+ * token in its sequence. "n%size": shards of n are multiples of the number attribute `size`.
  *
  * Positions. For a factor without "@", a type promises that a result does not depend on the value
  * of its index. Sequences may be fed in another order, so that a rank's shard consists of several

@@ -24,9 +24,10 @@ struct ct_factor {
     int repetition; /* its repetition, if each repetition has its own factor; else -1 */
     int index;      /* which of the leading dimensions; else 0 */
     enum ct_factor_kind kind;
-    int64_t size;  /* -1: in outputs only, set by the type's `infer` */
-    int operand;   /* first operand with this factor; inputs, then outputs */
-    bool position; /* the result depends on positions along it: "@t" */
+    int64_t size;     /* -1: in outputs only, set by the type's `infer` */
+    int operand;      /* first operand with this factor; inputs, then outputs */
+    bool position;    /* the result depends on positions along it: "@t" */
+    int64_t multiple; /* shards are multiples of it: "n%size"; 0 or 1: any */
 };
 
 struct ct_rule_operand {
