@@ -9,7 +9,7 @@
 #include "events.h"
 
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 }; /* of protobuf fields */
-enum { DT_STRING = 7 };                                   /* of tensorflow */
+enum { DT_STRING = 7, SESSION_START = 1 };                /* of tensorflow */
 
 /* ---- messages ---- */
 
@@ -135,6 +135,19 @@ int events_begin(FILE *out)
 
     begin_event(&event);
     put_string(&event, 3, "brain.Event:2");
+    return write_record(out, &event);
+}
+
+/* 2 step, 7 session_log {1 status: START} */
+int events_restart(FILE *out, int64_t step)
+{
+    struct message event, session;
+
+    begin_event(&event);
+    put_number(&event, 2, (uint64_t)step);
+    begin(&session);
+    put_number(&session, 1, SESSION_START);
+    put_message(&event, 7, &session);
     return write_record(out, &event);
 }
 

@@ -13,6 +13,9 @@
 /* The first record: the format's version. CT_EIO. */
 int events_begin(FILE *out);
 
+/* A run goes on with this step: what files of before have from it on is of no account. CT_EIO. */
+int events_restart(FILE *out, int64_t step);
+
 struct events_scalar {
     const char *tag;
     double value;

@@ -2,8 +2,9 @@
  * TensorBoard: what metrics logs, as an event file in the run's dump folder, under TorchTitan's
  * names and with their meanings: throughput is that of one device, and end_to_end is the time from
  * one written step to the next, over their number, with all that is between steps. A run that is
- * resumed adds a file. The plugin metrics need not be there; if the recipe has options of it, they
- * count here, too, unless this plugin's own say otherwise.
+ * resumed adds a file that says with which step it goes on, so that TensorBoard drops the steps
+ * that were trained again. The plugin metrics need not be there; if the recipe has options of it,
+ * they count here, too, unless this plugin's own say otherwise.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -44,6 +45,8 @@ static const struct ct_option options[] = {
 static FILE *out;
 static struct ct_rates rates;
 static int64_t log_freq; /* 0: not known yet */
+static int64_t trained;  /* the last step */
+static int64_t restart;  /* the run went on with this step, which is to be written; 0: it did not */
 
 static struct {
     double at;     /* when the last step was written, or the first one began; 0: not yet */
@@ -113,6 +116,14 @@ static int begin(struct ct_run *run)
     return rc < 0 ? rc : ct_rates_open(&rates, run, peak * 1e12);
 }
 
+static int write_restart(void)
+{
+    int rc = restart ? events_restart(out, restart) : 0;
+
+    restart = 0;
+    return rc;
+}
+
 static double per_device(const struct ct_run *run, double tokens_per_second)
 {
     return tokens_per_second / (double)run->world;
@@ -162,6 +173,9 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
     double seconds;
     int rc = 0;
 
+    if (s->step != trained + 1)
+        restart = s->step;
+    trained = s->step;
     if (last.at == 0)
         last.at = ct_now() - s->seconds;
     last.steps++;
@@ -173,6 +187,8 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
     seconds = (ct_now() - last.at) / (double)last.steps;
     if (!out)
         rc = begin(run);
+    if (rc == 0)
+        rc = write_restart();
     if (rc < 0)
         return rc;
     r = ct_rates_take(&rates, run);
@@ -189,6 +205,8 @@ static int validated(struct ct_run *run, const struct ct_step_result *s)
         {"validation_metrics/throughput(tps)", per_device(run, (double)s->tokens / s->seconds)}};
     int rc = out ? 0 : begin(run);
 
+    if (rc == 0)
+        rc = write_restart();
     if (rc == 0)
         rc = events_scalars(out, s->step, scalars, CT_COUNT(scalars));
     return rc < 0 ? rc : write_metrics(run, s->step, "validation_metrics");

@@ -106,8 +106,9 @@ static bool next_field(const unsigned char **at, const unsigned char *end, struc
 
 static struct {
     int records, texts, values;
+    int64_t restart; /* step */
     bool version;
-    float loss[6], speed[6], seconds[6], validation[6]; /* by step */
+    float loss[7], speed[7], seconds[7], validation[7]; /* by step */
 } found;
 
 static void read_value(int64_t step, const unsigned char *at, const unsigned char *end)
@@ -143,6 +144,8 @@ static void read_event(const unsigned char *at, const unsigned char *end)
     while (next_field(&at, end, &f)) {
         if (f.number == 2)
             step = (int64_t)f.value;
+        else if (f.number == 7 && f.size == 2 && f.data[0] == 8 && f.data[1] == 1)
+            found.restart = step;
         else if (f.number == 3)
             found.version = f.size == 13 && !memcmp(f.data, "brain.Event:2", 13);
         for (const unsigned char *v = f.data;
@@ -227,9 +230,41 @@ static void events_read_back(void **state)
     assert_int_equal(compared, 7);
 }
 
+/* The second file of a run that trains step 5 again. */
+static void a_run_that_goes_on_says_where(void **state)
+{
+    char *data;
+    size_t size;
+    glob_t files;
+
+    (void)state;
+    for (int steps = 5; steps < 7; steps++)
+        assert_int_equal(
+            system(ct_arena_printf(&arena,
+                                   "cd '%s' && '%s' train run.ini --with ckpt --set "
+                                   "ckpt.interval=4%s --set training.steps=%d --set "
+                                   "job.dump_folder=again --set tensorboard.folder=part%d 2>error",
+                                   folder, program, steps == 6 ? " --set ckpt.load_step=4" : "",
+                                   steps, steps)),
+            0);
+    assert_int_equal(glob(ct_arena_printf(&arena, "%s/again/part?/events.out.tfevents.*", folder),
+                          0, NULL, &files),
+                     0);
+    assert_int_equal(files.gl_pathc, 2);
+    for (int i = 0; i < 2; i++) {
+        memset(&found, 0, sizeof(found));
+        assert_int_equal(ct_file_read(&arena, files.gl_pathv[i], 1 << 20, &data, &size), 0);
+        read_records((const unsigned char *)data, (const unsigned char *)data + size);
+        assert_int_equal(found.restart, i ? 5 : 0);
+        assert_true(i == 0 || (found.loss[6] > 0 && found.validation[6] > 0));
+    }
+    globfree(&files);
+}
+
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(events_read_back)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(events_read_back),
+                                       cmocka_unit_test(a_run_that_goes_on_says_where)};
     int failed;
 
     if (argc != 2)
