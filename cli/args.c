@@ -1,6 +1,8 @@
+/*
+ * Arguments of verbs that take a recipe. Their rows are in cli.h.
+ */
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,249 +11,26 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/recipe.h>
 #include <ctitan/lib/plugin.h>
+#include <ctitan/lib/recipe.h>
 
 #include "child.h"
 #include "cli.h"
 
-#define MOST (1 << 20) /* ranks, restarts */
-
-struct change {
-    int (*apply)(struct ct_recipe *recipe, const char *value);
-    const char *value;
-};
-
-enum {
-    SET = 256,
-    WITH,
-    WITHOUT,
-    UNSET,
-    DUMP_AFTER,
-    DUMP_KERNELS,
-    JSON,
-    PROGRAM,
-    WORLD,
-    RANK,
-    RESTARTS,
-    ELASTIC,
-    DEVICE,
-    TRACE,
-    SVG,
-    SLOW,
-    MEMORY,
-    OUT,
-    VARY,
-    DESCRIBE
-};
-
-static const struct option long_options[] = {{"set", required_argument, NULL, SET},
-                                             {"with", required_argument, NULL, WITH},
-                                             {"without", required_argument, NULL, WITHOUT},
-                                             {"unset", required_argument, NULL, UNSET},
-                                             {"dump-after", required_argument, NULL, DUMP_AFTER},
-                                             {"dump-kernels", no_argument, NULL, DUMP_KERNELS},
-                                             {"json", no_argument, NULL, JSON},
-                                             {"program", no_argument, NULL, PROGRAM},
-                                             {"world", required_argument, NULL, WORLD},
-                                             {"rank", required_argument, NULL, RANK},
-                                             {"max-restarts", required_argument, NULL, RESTARTS},
-                                             {"elastic", no_argument, NULL, ELASTIC},
-                                             {"device", required_argument, NULL, DEVICE},
-                                             {"trace", required_argument, NULL, TRACE},
-                                             {"svg", required_argument, NULL, SVG},
-                                             {"slow", required_argument, NULL, SLOW},
-                                             {"memory", required_argument, NULL, MEMORY},
-                                             {"out", required_argument, NULL, OUT},
-                                             {"vary", required_argument, NULL, VARY},
-                                             {"describe", required_argument, NULL, DESCRIBE},
-                                             {0}};
-
-/* The ARG_ flag that a verb must accept for this option; 0: every verb has it. */
-static unsigned needed(int option)
+int args_take_slow(void *at, struct ct_arena *arena, const char *option, const char *value)
 {
-    switch (option) {
-    case 'n':
-        return ARG_RANKS;
-    case DUMP_AFTER:
-    case DUMP_KERNELS:
-        return ARG_DUMP_AFTER;
-    case JSON:
-        return ARG_JSON;
-    case PROGRAM:
-        return ARG_PROGRAM;
-    case WORLD:
-    case RANK:
-        return ARG_WORLD;
-    case RESTARTS:
-    case ELASTIC:
-        return ARG_RESTARTS;
-    case DEVICE:
-        return ARG_DEVICE;
-    case TRACE:
-    case SVG:
-    case SLOW:
-        return ARG_PICTURES;
-    case MEMORY:
-    case OUT:
-    case VARY:
-        return ARG_TUNE;
-    case DESCRIBE:
-        return ARG_DESCRIBE;
-    default:
-        return 0;
-    }
-}
-
-static void add_change(struct args *args, int (*apply)(struct ct_recipe *, const char *),
-                       const char *value)
-{
-    args->changes = ct_arena_grow(&args->arena, args->changes, &args->room, args->count + 1,
-                                  sizeof(*args->changes));
-    args->changes[args->count++] = (struct change){apply, value};
-}
-
-static int parse_number(const char *option, int64_t least, int64_t *number)
-{
-    char *end;
-
-    *number = strtoll(optarg, &end, 10);
-    if (end == optarg || *end || *number < least)
-        return ct_fail(CT_ECONFIG, "%s %s: expected a number, at least %lld", option, optarg,
-                       (long long)least);
-    if (*number > MOST)
-        return ct_fail(CT_ECONFIG, "%s %s: expected a number, at most %d", option, optarg, MOST);
-    return 0;
-}
-
-/* "80G", "1.5e9" */
-static int parse_bytes(const char *option, double *bytes)
-{
-    static const char units[] = "KMGT";
-    char *end;
-    const char *unit;
-
-    *bytes = strtod(optarg, &end);
-    unit = *end ? strchr(units, *end) : NULL;
-    for (const char *u = units; unit && u <= unit; u++)
-        *bytes *= 1024;
-    end += unit ? 1 + 2 * !strcmp(end + 1, "iB") : 0;
-    if (end == optarg || *end || !(*bytes > 0))
-        return ct_fail(CT_ECONFIG, "%s %s: expected bytes, like 80G", option, optarg);
-    return 0;
-}
-
-/* --slow RANK:FACTOR */
-static int add_slow(struct args *args)
-{
+    struct slow_ranks *list = at;
     struct ct_slow slow;
     char *end, *end2 = NULL;
 
-    slow.rank = strtoll(optarg, &end, 10);
+    slow.rank = strtoll(value, &end, 10);
     slow.factor = *end == ':' ? strtod(end + 1, &end2) : 0;
-    if (end == optarg || !end2 || *end2 || slow.rank < 0 || !(slow.factor > 0))
-        return ct_fail(CT_ECONFIG, "--slow %s: expected RANK:FACTOR, like 3:1.5", optarg);
-    args->slow = ct_arena_grow(&args->arena, args->slow, &args->slow_room,
-                               (size_t)args->slow_count + 1, sizeof(*args->slow));
-    args->slow[args->slow_count++] = slow;
+    if (end == value || !end2 || *end2 || slow.rank < 0 || !(slow.factor > 0))
+        return ct_fail(CT_ECONFIG, "%s %s: expected RANK:FACTOR, like 3:1.5", option, value);
+    list->at =
+        ct_arena_grow(arena, list->at, &list->room, (size_t)list->count + 1, sizeof(*list->at));
+    list->at[list->count++] = slow;
     return 0;
-}
-
-static int take(struct args *args, int option)
-{
-    switch (option) {
-    case SET:
-        add_change(args, ct_recipe_set, optarg);
-        break;
-    case WITH:
-        add_change(args, ct_recipe_with, optarg);
-        break;
-    case WITHOUT:
-        add_change(args, ct_recipe_without, optarg);
-        break;
-    case UNSET:
-        add_change(args, ct_recipe_unset, optarg);
-        break;
-    case DUMP_AFTER:
-        args->dump_after = optarg;
-        break;
-    case DUMP_KERNELS:
-        args->dump_kernels = true;
-        add_change(args, ct_recipe_set, "fuse.dump=-");
-        break;
-    case JSON:
-        args->json = true;
-        break;
-    case PROGRAM:
-        args->program = true;
-        break;
-    case 'n':
-    case WORLD:
-        if (args->ranks)
-            return ct_fail(CT_ECONFIG, "-n and --world: give one of them, once");
-        args->here = option == 'n';
-        return parse_number(args->here ? "-n" : "--world", 1, &args->ranks);
-    case RANK:
-        return parse_number("--rank", 0, &args->rank);
-    case RESTARTS:
-        return parse_number("--max-restarts", 0, &args->restarts);
-    case ELASTIC:
-        args->elastic = true;
-        break;
-    case DEVICE:
-        args->device = optarg;
-        break;
-    case TRACE:
-        args->trace = optarg;
-        break;
-    case SVG:
-        args->svg = optarg;
-        break;
-    case SLOW:
-        return add_slow(args);
-    case MEMORY:
-        return parse_bytes("--memory", &args->memory);
-    case OUT:
-        args->out = optarg;
-        break;
-    case DESCRIBE:
-        args->describe = optarg;
-        break;
-    case VARY:
-        args->vary = ct_arena_grow(&args->arena, args->vary, &args->vary_room, args->vary_count + 1,
-                                   sizeof(*args->vary));
-        args->vary[args->vary_count++] = optarg;
-        break;
-    }
-    return 0;
-}
-
-/* The option that getopt stopped at, in the form that the user would write. */
-static const char *option_name(int option, char **argv, char text[32])
-{
-    for (const struct option *o = long_options; o->name; o++)
-        if (o->val == option) {
-            snprintf(text, 32, "--%s", o->name);
-            return text;
-        }
-    if (option == '?' && !optopt)
-        return argv[optind - 1];
-    snprintf(text, 32, "-%c", option == '?' ? optopt : option);
-    return text;
-}
-
-static int unknown_option(const char *verb, const char *option, unsigned accepts)
-{
-    const char *names[CT_COUNT(long_options)], *near = NULL;
-    size_t count = 0;
-
-    for (const struct option *o = long_options; o->name; o++)
-        if (!(needed(o->val) & ~accepts))
-            names[count++] = o->name;
-    if (!strncmp(option, "--", 2))
-        near = ct_nearest(option + 2, names, count);
-    return ct_fail(CT_ECONFIG, "%s has no option %s; %s%s%s`ctitan help %s` lists them", verb,
-                   option, near ? "did you mean --" : "", near ? near : "", near ? "? " : "", verb);
 }
 
 /* A recipe that can be read once only, "-" or a pipe: a copy in memory takes its place, which ranks
@@ -287,74 +66,47 @@ static int copy_stream(struct args *args, char **path)
     return 0;
 }
 
-int args_parse(int argc, char **argv, unsigned accepts, struct args *args)
+/* The command line of ranks has the copy, too. */
+static int take_path(struct args *args, int argc, char **argv)
 {
-    int option, rc = 0;
+    int rc = 0;
 
-    *args = (struct args){0};
-    opterr = 0;
-    optind = 1;
-    while (rc == 0 && (option = getopt_long(argc, argv, ":n:", long_options, NULL)) != -1) {
-        char text[32];
+    for (int i = 1; rc == 0 && args->path && i < argc; i++)
+        if (argv[i] == args->path) {
+            rc = copy_stream(args, &argv[i]);
+            args->path = argv[i];
+            break;
+        }
+    return rc;
+}
 
-        if (option == ':')
-            rc = ct_fail(CT_ECONFIG, "%s: %s needs a value", argv[0], argv[optind - 1]);
-        else if (option == '?' || needed(option) & ~accepts)
-            rc = unknown_option(argv[0], option_name(option, argv, text), accepts);
-        else
-            rc = take(args, option);
-    }
-    if (rc == 0 && optind + 1 != argc && !(optind == argc && accepts & ARG_DESCRIBE))
-        rc =
-            ct_fail(CT_ECONFIG, "%s: expected one recipe%s%s; `ctitan help %s` shows the arguments",
-                    argv[0], optind < argc ? ", but there is also " : "",
-                    optind < argc ? argv[optind + 1] : "", argv[0]);
-    if (rc == 0 && optind < argc)
-        rc = copy_stream(args, &argv[optind]);
+int args_parse(const struct ct_argument *table, int argc, char **argv, struct args *args)
+{
+    int rc;
+
+    args->recipe = NULL;
+    rc = ct_arguments_parse(table, argc, argv, &args->arena, args);
+    if (rc == 0 && args->local && args->world)
+        rc = ct_fail(CT_ECONFIG, "-n and --world: give one of them");
+    args->ranks = args->local ? args->local : args->world;
+    if (rc == 0 && args->dump_kernels)
+        args_add_set(args, "fuse.dump=-");
     if (rc == 0)
-        args->path = argv[optind]; /* NULL after the last */
-    else
+        rc = take_path(args, argc, argv);
+    if (rc < 0)
         args_finish(args, rc);
     return rc;
 }
 
 void args_changes(struct args *args, struct argv *argv)
 {
-    for (size_t i = 0; i < args->count; i++) {
-        const struct change *c = &args->changes[i];
-
-        argv_add(&args->arena, argv,
-                 c->apply == ct_recipe_set     ? "--set"
-                 : c->apply == ct_recipe_with  ? "--with"
-                 : c->apply == ct_recipe_unset ? "--unset"
-                                               : "--without",
-                 c->value);
-    }
+    for (size_t i = 0; i < args->changes.count; i++)
+        argv_add(&args->arena, argv, args->changes.at[i].option, args->changes.at[i].value);
 }
 
 void args_add_set(struct args *args, const char *assignment)
 {
-    add_change(args, ct_recipe_set, assignment);
-}
-
-/* --set plugins.load makes the list that --with and --without change, and other --set may be for a
-   plugin that --with adds. */
-static int round_of(const struct change *c)
-{
-    if (c->apply != ct_recipe_set)
-        return 1;
-    return strncmp(c->value, "plugins.", 8) ? 2 : 0;
-}
-
-static int change(const struct args *args, struct ct_recipe *recipe)
-{
-    int rc = 0;
-
-    for (int round = 0; round < 3; round++)
-        for (size_t i = 0; rc == 0 && i < args->count; i++)
-            if (round_of(&args->changes[i]) == round)
-                rc = args->changes[i].apply(recipe, args->changes[i].value);
-    return rc;
+    ct_recipe_take_change(&args->changes, &args->arena, "--set", assignment);
 }
 
 /* ---- a described device in the place of the recipe's ---- */
@@ -414,7 +166,7 @@ int args_read(struct args *args, struct ct_recipe **recipe)
     if (rc < 0)
         return rc;
     args->recipe = *recipe;
-    rc = change(args, *recipe);
+    rc = ct_recipe_change(*recipe, &args->changes);
     return rc < 0 ? rc : args_choose_model(&args->arena, *recipe);
 }
 

@@ -266,59 +266,27 @@ static void add_set(struct check *c, const char *set)
     c->sets = sets;
 }
 
-static int parse_number(const char *option, const char *text, double *number)
+static int take_set(void *at, struct ct_arena *arena, const char *option, const char *set)
 {
-    char *end;
-
-    *number = strtod(text, &end);
-    return !*end && *number >= 0
-               ? 0
-               : ct_fail(CT_ECONFIG, "check: %s %s: expected a number, at least 0", option, text);
+    (void)arena;
+    (void)option;
+    add_set(at, set);
+    return 0;
 }
 
-static int parse(struct check *c, int argc, char **argv, const char **plugin)
-{
-    int rc = 0;
-
-    for (int i = 1; rc == 0 && i < argc; i++) {
-        bool option = argv[i][0] == '-';
-
-        if (!option && *plugin)
-            return ct_fail(CT_ECONFIG, "check: expected one plugin, its name or FILE.so");
-        if (!option) {
-            *plugin = argv[i];
-            continue;
-        }
-        if (!strcmp(argv[i], "--quick")) {
-            c->quick = true;
-            continue;
-        }
-        if (!strcmp(argv[i], "--allow-untried")) {
-            c->allow_untried = true;
-            continue;
-        }
-        if (i + 1 == argc)
-            return ct_fail(CT_ECONFIG, "check: %s needs a value", argv[i]);
-        i++;
-        if (!strcmp(argv[i - 1], "--set")) {
-            add_set(c, argv[i]);
-        } else if (!strcmp(argv[i - 1], "--with")) {
-            c->with = ct_arena_grow(&c->arena, c->with, &c->with_room, c->with_count + 1,
-                                    sizeof(*c->with));
-            c->with[c->with_count++] = argv[i];
-        } else if (!strcmp(argv[i - 1], "--tolerance")) {
-            rc = parse_number(argv[i - 1], argv[i], &c->tolerance);
-        } else if (!strcmp(argv[i - 1], "--mesh-tolerance")) {
-            rc = parse_number(argv[i - 1], argv[i], &c->mesh_tolerance);
-        } else {
-            return ct_fail(CT_ECONFIG, "check has no option %s; `ctitan help check` lists them",
-                           argv[i - 1]);
-        }
-    }
-    if (rc == 0 && !*plugin)
-        rc = ct_fail(CT_ECONFIG, "check: expected one plugin, its name or FILE.so");
-    return rc;
-}
+static const struct ct_argument arguments[] = {
+    CT_ARG_WORD(struct check, name, "PLUGIN", "Its name, or its file: my/my.so"),
+    CT_ARG_TAKE(struct check, arena, "set", 0, "SECTION.KEY=VALUE",
+                "Set an option of the plugin, or of the runs", take_set),
+    CT_ARG_TEXTS(struct check, with, "with", 0, "PLUGIN", "Load a plugin that this one needs, too"),
+    CT_ARG_FLOAT(struct check, tolerance, "tolerance", 0, "T", 0, INFINITY,
+                 "Relative difference allowed between runs with and without it, 1e-5 by default"),
+    CT_ARG_FLOAT(struct check, mesh_tolerance, "mesh-tolerance", 0, "T", 0, INFINITY,
+                 "The same between one rank and several"),
+    CT_ARG_FLAG(struct check, quick, "quick", 0, "Leave out runs"),
+    CT_ARG_FLAG(struct check, allow_untried, "allow-untried", 0,
+                "Accept that some checks cannot be made"),
+    {0}};
 
 /* Set "section.key=value" in this process, if the section is the plugin's or the core's. */
 static int apply(const struct ct_plugin *plugin, const char *set, struct ct_arena *arena)
@@ -406,8 +374,8 @@ static int load_with(struct check *c)
     const struct ct_plugin *plugin;
     int rc = 0;
 
-    for (size_t i = 0; rc == 0 && i < c->with_count; i++) {
-        rc = ct_plugin_find(c->with[i], &plugin);
+    for (size_t i = 0; rc == 0 && i < c->with.count; i++) {
+        rc = ct_plugin_find(c->with.at[i], &plugin);
         if (rc == 0 && plugin->options)
             rc = ct_options_reset(plugin->options, plugin->config);
         if (rc == 0)
@@ -415,7 +383,7 @@ static int load_with(struct check *c)
         for (size_t k = 0; rc == 0 && k < c->set_count; k++)
             rc = apply(plugin, c->sets[k], &c->arena);
         if (rc == 0 && check_offers(plugin, CT_TOKENIZER) && missing_option(c, plugin))
-            rc = ct_fail(CT_ECONFIG, "--with %s: %s", c->with[i], missing_option(c, plugin));
+            rc = ct_fail(CT_ECONFIG, "--with %s: %s", c->with.at[i], missing_option(c, plugin));
         if (rc == 0)
             rc = ct_plugin_register(plugin);
     }
@@ -508,18 +476,17 @@ static int check_all(struct check *c)
                : 0;
 }
 
-int verb_check(int argc, char **argv)
+static int run_check(int argc, char **argv)
 {
     struct check c = {.tolerance = 1e-5, .mesh_tolerance = 1e-5};
-    const char *plugin = NULL;
-    int rc = parse(&c, argc, argv, &plugin);
+    int rc = ct_arguments_parse(arguments, argc, argv, &c.arena, &c);
 
     if (rc == 0)
         rc = ct_op_need(&ct_op_cache_write); /* of generation: devices have kernels for it */
     if (rc == 0) {
         check_catch_crashes();
-        check_calling("loading %s", plugin);
-        rc = load(&c, plugin);
+        check_calling("loading %s", c.name);
+        rc = load(&c, c.name);
     }
     if (rc == 0)
         rc = load_with(&c);
@@ -531,3 +498,10 @@ int verb_check(int argc, char **argv)
     ct_arena_finish(&c.arena);
     return rc;
 }
+
+const struct verb verb_check = {
+    .name = "check",
+    .summary = "test everything that a plugin offers, and explain failures",
+    .run = run_check,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan check my_plugin/my_plugin.so", "ctitan check adamw --quick")};

@@ -3,6 +3,7 @@
 #define CT_CLI_CHECK_H
 
 #include <ctitan/arena.h>
+#include <ctitan/lib/verb.h>
 #include <ctitan/plugin.h>
 
 #define CHECK_STEPS 4   /* of each run */
@@ -12,10 +13,11 @@
 struct check {
     struct ct_arena arena;
     const struct ct_plugin *plugin;
+    const char *name;        /* of the plugin, as given */
     const char *path;        /* absolute, of the plugin */
     const char *const *sets; /* "section.key=value", as given and as chosen; NULL ends */
-    const char **with;       /* more plugins, their names */
-    size_t set_count, set_room, with_count, with_room;
+    size_t set_count, set_room;
+    struct ct_texts with;  /* more plugins, their names */
     double tolerance;      /* of losses and norms against a run without the plugin, relative */
     double mesh_tolerance; /* of those on meshes against one rank */
     bool quick;            /* without runs */

@@ -271,9 +271,13 @@ static int try_verb(const struct ct_verb_ops *ops, const char *name)
 int check_verb(struct check *c, const struct ct_offer *offer)
 {
     const struct ct_verb_ops *ops = offer->ops;
-    int rc = ops->summary && ops->usage ? try_verb(ops, offer->name)
-                                        : ct_fail(CT_EINVAL, "`ctitan help %s` lacks the %s",
-                                                  offer->name, ops->summary ? "usage" : "summary");
+    int rc = 0;
+
+    if (!ops->summary || (!ops->usage && !ops->arguments))
+        rc = ct_fail(CT_EINVAL, "`ctitan help %s` lacks the %s", offer->name,
+                     ops->summary ? "arguments" : "summary");
+    if (rc == 0)
+        rc = try_verb(ops, offer->name);
 
     check_result(c, rc, "verb %s: an unknown option is refused", offer->name);
     return 0;

@@ -139,8 +139,8 @@ static const char *list_plugins(struct check *c, bool with)
     for (size_t i = 0; i < CT_COUNT(roles); i++)
         list = listed(c, list, choose(c, with, roles[i].kind, roles[i].usual));
     list = listed(c, list, "metrics");
-    for (size_t i = 0; i < c->with_count; i++)
-        list = listed(c, list, c->with[i]);
+    for (size_t i = 0; i < c->with.count; i++)
+        list = listed(c, list, c->with.at[i]);
     return with ? listed(c, list, c->path) : list;
 }
 
@@ -238,8 +238,8 @@ static bool is_loaded(const struct check *c, const char *name)
 {
     if (!strcmp(name, c->plugin->name))
         return true;
-    for (size_t i = 0; i < c->with_count; i++)
-        if (!strcmp(c->with[i], name))
+    for (size_t i = 0; i < c->with.count; i++)
+        if (!strcmp(c->with.at[i], name))
             return true;
     return false;
 }

@@ -9,39 +9,47 @@
 #define CT_CLI_H
 
 #include <ctitan/lib/recipe.h>
+#include <ctitan/lib/verb.h>
 #include <ctitan/lib/app/simulate.h>
 #include <ctitan/log.h>
 #include <ctitan/recipe.h>
 
 struct verb {
-    const char *name, *usage, *summary;
+    const char *name, *summary;
     int (*run)(int argc, char **argv); /* argv[0] is the verb */
+    const struct ct_argument *arguments;
+    const char *const *examples; /* command lines, NULL ends */
+    const char *details;         /* more sentences, in lines of at most 80 columns; NULL */
 };
 
-/* All verbs of the program, {0} after the last. */
-extern const struct verb verbs[];
+/* All verbs of the program by groups; NULL after the last. */
+struct verb_group {
+    const char *title;
+    const struct verb *verbs[8];
+};
+extern const struct verb_group verb_groups[]; /* {0} ends */
+/* Verb number index of all groups, or NULL. */
+const struct verb *verb_at(size_t index);
+const struct verb *verb_find(const char *name);
 
-int verb_train(int argc, char **argv);
-int verb_explain(int argc, char **argv);
-int verb_plan(int argc, char **argv);
-int verb_simulate(int argc, char **argv);
+extern const struct verb verb_train;
+extern const struct verb verb_explain;
+extern const struct verb verb_plan;
+extern const struct verb verb_simulate;
 /* Write a simulated step as SVG. CT_EIO: `out` cannot be written. */
 int simulate_draw(const struct ct_simulate_request *request, const struct ct_simulated *result,
                   FILE *out);
-int verb_tune(int argc, char **argv);
-int verb_compare(int argc, char **argv);
-int verb_report(int argc, char **argv);
-int verb_watch(int argc, char **argv);
-int verb_plugins(int argc, char **argv);
-int verb_help(int argc, char **argv);
-int verb_doctor(int argc, char **argv);
-int verb_generate(int argc, char **argv);
-int verb_schedule(int argc, char **argv);
-int verb_check(int argc, char **argv);
-int verb_new(int argc, char **argv);
-
-/* The overview that `ctitan help` and `ctitan` alone print. */
-void print_overview(FILE *out);
+extern const struct verb verb_tune;
+extern const struct verb verb_compare;
+extern const struct verb verb_report;
+extern const struct verb verb_watch;
+extern const struct verb verb_plugins;
+extern const struct verb verb_help;
+extern const struct verb verb_doctor;
+extern const struct verb verb_generate;
+extern const struct verb verb_schedule;
+extern const struct verb verb_check;
+extern const struct verb verb_new;
 
 struct ct_verb_ops;
 /* A verb that a plugin offers. The plugin is not loaded: `ops` can be read, not called. */
@@ -61,55 +69,110 @@ int find_plugin_verb(const struct plugin_verbs *all, const char *name,
                      const struct plugin_verb **verb);
 /* Load its plugin and run it. */
 int run_plugin_verb(const struct plugin_verb *verb, int argc, char **argv);
-/* Print "--man", the manual page, or "--bash", the completion. false: `which` is neither. */
-bool help_page(const char *which);
+/* ---- help ---- */
+
+#define HELP_COLUMNS 80
+
+/* Print `label` at column `indent`, and text, in lines that end before column 80, at column
+   `column`: behind the label, or below it if there is no room. NULL: no text. */
+void print_item(int indent, const char *label, int column, const char *text);
+/* Print text as a sentence in lines that end before column 80: the first letter is made a capital,
+   and a final stop is added. */
+void print_sentence(const char *text);
+
+/* The sentence of an argument, with the choices of a word that the usage does not show. */
+const char *argument_sentence(struct ct_arena *arena, const struct ct_argument *argument);
+
+/* The beginning of `ctitan help`. */
+void print_overview(FILE *out);
+/* What `ctitan VERB --help` prints. */
+void print_verb(const struct verb *verb);
+void print_plugin_verb(const struct plugin_verb *verb);
+/* The same for options of a recipe, of ops and of plugins. */
+void print_option_list(const struct ct_option *options);
+
+/* Everything that pages list: verbs, sections of recipes, and plugins. */
+struct page_entry {
+    const char *name, *summary, *usage, *details;
+    const struct ct_argument *arguments;
+    const char *const *examples;
+    const struct ct_option *options;
+};
+struct page_list {
+    struct page_entry *entry;
+    size_t count, room;
+};
+struct pages {
+    struct ct_arena arena;
+    struct page_list verbs, sections, plugins;
+};
+void print_manual(const struct pages *pages);
+void print_bash(const struct pages *pages);
+void print_zsh(const struct pages *pages);
+void print_fish(const struct pages *pages);
 
 /* Send log lines of this level and above to stderr. */
 void log_to_terminal(enum ct_log_level level);
+/* quiet: no levels but warnings and errors from now on; verbose: all levels. */
+void log_limit(bool quiet, bool verbose);
 /* Erase a progress line from the terminal. */
 void log_finish(void);
 
 /* ---- arguments of verbs that take a recipe ---- */
 
-#define ARG_RANKS 1u      /* -n RANKS */
-#define ARG_DUMP_AFTER 2u /* --dump-after NAME|all|changed, --dump-kernels */
-#define ARG_JSON 4u       /* --json */
-#define ARG_PROGRAM 8u    /* --program */
-#define ARG_WORLD 16u     /* --world RANKS, --rank RANK: as one rank of many */
-#define ARG_RESTARTS 32u  /* --max-restarts N, --elastic */
-#define ARG_DEVICE 64u    /* --device NAME: a described device in the place of the recipe's */
-#define ARG_PICTURES 128u /* --trace FILE, --svg FILE, --slow RANK:FACTOR */
-#define ARG_TUNE 256u     /* --memory BYTES, --out FILE, --vary SECTION.KEY=VALUE,.. */
-#define ARG_DESCRIBE 512u /* --describe NAME or FILE; the recipe may be missing: path NULL */
+#define MOST_RANKS (1 << 20)
 
 struct argv;
-struct change; /* one --set, --with or --without */
 
+struct slow_ranks {
+    struct ct_slow *at;
+    int count;
+    size_t room;
+};
+
+/* A verb's own struct begins with this one, so that the rows below are its rows, too. */
 struct args {
     struct ct_arena arena;
-    const char *path;         /* the recipe */
+    const char *path;         /* the recipe; NULL: not given */
     struct ct_recipe *recipe; /* NULL: not read yet */
-    struct change *changes;
-    size_t count, room;
-    int64_t ranks; /* 0: not given */
-    bool here;     /* all ranks are on this machine: -n */
-    int64_t rank;  /* the rank to look at */
+    struct ct_recipe_changes changes;
+    int64_t local, world; /* -n, --world; 0: not given */
+    int64_t ranks;        /* the one that was given */
+    int64_t rank;         /* the rank to look at */
     const char *dump_after;
     int64_t restarts; /* at most */
     bool json, program, elastic, dump_kernels;
     const char *device, *trace, *svg;
     const struct ct_machine *machine; /* set by args_recipe where there is a device */
-    struct ct_slow *slow;
-    int slow_count;
-    size_t slow_room;
-    double memory; /* bytes; 0: not given */
-    const char *out, *describe;
-    const char **vary;
-    size_t vary_count, vary_room;
+    struct slow_ranks slow;
 };
 
-/* Parse RECIPE, --set, --with, --without, and the options in `accepts`. CT_ECONFIG: wrong usage. */
-int args_parse(int argc, char **argv, unsigned accepts, struct args *args);
+/* Rows of tables of arguments. */
+#define ARG_RECIPE                                                                                 \
+    CT_ARG_WORD(struct args, path, "RECIPE",                                                       \
+                "An INI file, - for standard input, a run's folder, or a Hugging Face folder")
+#define ARG_CHANGES CT_ARG_CHANGES(struct args, changes)
+#define ARG_LOCAL                                                                                  \
+    CT_ARG_INT(struct args, local, "ranks", 'n', "RANKS", 1, MOST_RANKS,                           \
+               "How many ranks, processes of this machine, train together")
+#define ARG_WORLD                                                                                  \
+    CT_ARG_INT(struct args, world, "world", 0, "RANKS", 1, MOST_RANKS,                             \
+               "How many ranks there are, on any number of machines")
+#define ARG_RANK                                                                                   \
+    CT_ARG_INT(struct args, rank, "rank", 0, "RANK", 0, MOST_RANKS, "The rank to look at, from 0")
+#define ARG_DUMPS                                                                                  \
+    CT_ARG_TEXT(struct args, dump_after, "dump-after", 0, "NAME|all|changed",                      \
+                "Print the graph after the transform NAME, after all, or after those that change " \
+                "it"),                                                                             \
+        CT_ARG_FLAG(struct args, dump_kernels, "dump-kernels", 0,                                  \
+                    "Print the source of kernels that the plugin fuse compiles")
+#define ARG_DEVICE(doc) CT_ARG_TEXT(struct args, device, "device", 0, "NAME", doc)
+#define ARG_JSON CT_ARG_FLAG(struct args, json, "json", 0, "Print JSON")
+
+int args_take_slow(void *at, struct ct_arena *arena, const char *option, const char *value);
+
+/* Parse into a struct that begins with `args`, all 0 before. CT_ECONFIG: wrong usage. */
+int args_parse(const struct ct_argument *table, int argc, char **argv, struct args *args);
 /* Read a recipe, that of a run's folder, or one that is made for a Hugging Face folder. CT_ECONFIG;
    CT_ENOENT. */
 int args_read_path(struct ct_arena *arena, const char *path, struct ct_recipe **recipe);
@@ -119,7 +182,7 @@ int args_choose_model(struct ct_arena *arena, struct ct_recipe *recipe);
 int args_read(struct args *args, struct ct_recipe **recipe);
 /* The same, then put --device in, and apply it. */
 int args_recipe(struct args *args, struct ct_recipe **recipe);
-/* Add the --set, --with and --without to the arguments of another call. */
+/* Add --set and the like to the arguments of another call. */
 void args_changes(struct args *args, struct argv *argv);
 /* As --set does. The text is kept. */
 void args_add_set(struct args *args, const char *assignment);

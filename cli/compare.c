@@ -43,7 +43,7 @@ struct side {
 struct comparison {
     struct ct_arena arena;
     struct side side[2];
-    const char *ranks;
+    int64_t ranks; /* 0: not given */
     int64_t runs, steps, pairs;
     bool json;
     const char *folder; /* of its runs */
@@ -55,56 +55,40 @@ struct comparison {
 
 /* ---- arguments ---- */
 
-static int take_number(const char *option, const char *text, int64_t *number)
+/* --set, --unset, --with, --without: for both sides; --a-set and the like: for one. */
+static int take_change(void *at, struct ct_arena *arena, const char *option, const char *value)
 {
-    char *end;
+    struct comparison *c = at;
+    int side = !strncmp(option, "--a-", 4) ? 0 : !strncmp(option, "--b-", 4) ? 1 : -1;
+    const char *plain = side < 0 ? option : ct_arena_printf(arena, "--%s", option + 4);
 
-    *number = strtoll(text, &end, 10);
-    if (end == text || *end || *number < 1 || *number > LONGEST)
-        return ct_fail(CT_ECONFIG, "%s %s: expected a number from 1 to %d", option, text, LONGEST);
+    for (int s = 0; s < 2; s++)
+        if (side < 0 || s == side)
+            argv_add(arena, &c->side[s].changes, plain, value);
     return 0;
 }
 
-/* --set, --unset, --with, --without: for both sides; --a-set and the like: for one. */
-static void take_change(struct comparison *c, const char *option, const char *value)
-{
-    static const char *const known[] = {"--set", "--unset", "--with", "--without"};
-    int side = !strncmp(option, "--a-", 4) ? 0 : !strncmp(option, "--b-", 4) ? 1 : -1;
-    const char *plain = side < 0 ? option + 2 : option + 4;
+#define CHANGE(name, value, doc)                                                                   \
+    CT_ARG_TAKE(struct comparison, arena, name, 0, value, doc " of both", take_change),            \
+        CT_ARG_TAKE(struct comparison, arena, "a-" name, 0, value, doc " of A", take_change),      \
+        CT_ARG_TAKE(struct comparison, arena, "b-" name, 0, value, doc " of B", take_change)
 
-    for (size_t i = 0; i < CT_COUNT(known); i++)
-        for (int s = 0; !strcmp(known[i] + 2, plain) && s < 2; s++)
-            if (side < 0 || s == side)
-                argv_add(&c->arena, &c->side[s].changes, known[i], value);
-}
-
-static bool is_change(const char *option)
-{
-    static const char *const known[] = {"set", "unset", "with", "without"};
-
-    if (strncmp(option, "--", 2))
-        return false;
-    option += !strncmp(option, "--a-", 4) || !strncmp(option, "--b-", 4) ? 4 : 2;
-    for (size_t i = 0; i < CT_COUNT(known); i++)
-        if (!strcmp(option, known[i]))
-            return true;
-    return false;
-}
-
-static int take_option(struct comparison *c, const char *option, const char *value)
-{
-    if (is_change(option)) {
-        take_change(c, option, value);
-        return 0;
-    }
-    if (!strcmp(option, "-n")) {
-        int64_t ranks;
-
-        c->ranks = value;
-        return take_number(option, value, &ranks);
-    }
-    return take_number(option, value, !strcmp(option, "--runs") ? &c->runs : &c->steps);
-}
+static const struct ct_argument arguments[] = {
+    CT_ARG_WORD(struct comparison, side[0].path, "A", "A recipe, or the folder of a finished run"),
+    CT_ARG_OPTIONAL(struct comparison, side[1].path, "B",
+                    "Another one; by default A again, with other options"),
+    CT_ARG_INT(struct comparison, ranks, "ranks", 'n', "RANKS", 1, MOST_RANKS,
+               "How many ranks train together"),
+    CT_ARG_INT(struct comparison, runs, "runs", 0, "PAIRS", 1, LONGEST,
+               "How many pairs of runs, 6 by default"),
+    CT_ARG_INT(struct comparison, steps, "steps", 0, "N", 1, LONGEST,
+               "Steps of a run, 12 by default"),
+    CHANGE("set", "SECTION.KEY=VALUE", "Set an option"),
+    CHANGE("unset", "SECTION.KEY", "Leave out an option"),
+    CHANGE("with", "PLUGIN", "Load a plugin, in the recipe"),
+    CHANGE("without", "PLUGIN", "Leave out a plugin"),
+    CT_ARG_FLAG(struct comparison, json, "json", 0, "Print JSON"),
+    {0}};
 
 /* Runs that are there to be read, or recipes to be run; not one of each. */
 static int check_sides(const struct comparison *c, int given)
@@ -131,31 +115,13 @@ static int check_sides(const struct comparison *c, int given)
 
 static int parse(struct comparison *c, int argc, char **argv)
 {
-    int sides = 0, rc = 0;
+    int sides, rc;
 
     *c = (struct comparison){.runs = 6, .steps = 12};
-    for (int i = 1; rc == 0 && i < argc; i++) {
-        if (!strcmp(argv[i], "--json")) {
-            c->json = true;
-        } else if (is_change(argv[i]) || !strcmp(argv[i], "-n") || !strcmp(argv[i], "--runs") ||
-                   !strcmp(argv[i], "--steps")) {
-            rc = i + 1 < argc ? take_option(c, argv[i], argv[i + 1])
-                              : ct_fail(CT_ECONFIG, "compare: %s needs a value", argv[i]);
-            i++;
-        } else if (*argv[i] == '-') {
-            rc = ct_fail(CT_ECONFIG, "compare has no option %s; `ctitan help compare` lists them",
-                         argv[i]);
-        } else if (sides == 2) {
-            rc = ct_fail(CT_ECONFIG, "compare: expected two recipes or runs, but there is also %s",
-                         argv[i]);
-        } else {
-            c->side[sides++].path = argv[i];
-        }
-    }
-    if (rc == 0 && !sides)
-        rc = ct_fail(CT_ECONFIG, "compare: expected two recipes or runs");
+    rc = ct_arguments_parse(arguments, argc, argv, &c->arena, c);
     if (rc < 0)
         return rc;
+    sides = c->side[1].path ? 2 : 1;
     if (sides == 1)
         c->side[1].path = c->side[0].path;
     for (int s = 0; s < 2; s++) {
@@ -223,7 +189,7 @@ static void begin(struct comparison *c, const struct side *s, const char *verb, 
 {
     argv_add(&c->arena, argv, "ctitan", verb, s->path);
     if (c->ranks)
-        argv_add(&c->arena, argv, "-n", c->ranks);
+        argv_add(&c->arena, argv, "-n", ct_arena_printf(&c->arena, "%lld", (long long)c->ranks));
     if (s->changes.count)
         argv_add_list(&c->arena, argv, s->changes.list);
 }
@@ -566,7 +532,7 @@ static void print_json(const struct comparison *c)
     printf("}\n");
 }
 
-int verb_compare(int argc, char **argv)
+static int compare(int argc, char **argv)
 {
     struct comparison c;
     int rc = parse(&c, argc, argv);
@@ -587,3 +553,11 @@ int verb_compare(int argc, char **argv)
     ct_arena_finish(&c.arena);
     return rc;
 }
+
+const struct verb verb_compare = {
+    .name = "compare",
+    .summary = "compare two recipes by runs in pairs, or two finished runs",
+    .run = compare,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan compare recipes/debug.ini --b-with fuse",
+                         "ctitan compare outputs/one outputs/two")};

@@ -307,19 +307,41 @@ static int look(struct ct_arena *arena)
     return 0;
 }
 
-int verb_doctor(int argc, char **argv)
+struct arguments {
+    struct args args; /* first */
+    const char *describe;
+};
+
+static const struct ct_argument arguments[] = {
+    CT_ARG_OPTIONAL(struct args, path, "RECIPE",
+                    "For --describe: the recipe that trains meanwhile; else the debug model"),
+    CT_ARG_TEXT(struct arguments, describe, "describe", 0, "NAME|FILE",
+                "Measure this machine, and write its description for --device of other verbs"),
+    ARG_LOCAL,
+    ARG_CHANGES,
+    {0}};
+
+static int doctor(int argc, char **argv)
 {
-    struct args args;
-    int rc = args_parse(argc, argv, ARG_RANKS | ARG_DESCRIBE, &args);
+    struct arguments given = {0};
+    struct args *args = &given.args;
+    int rc = args_parse(arguments, argc, argv, args);
 
     if (rc < 0)
         return rc;
-    if (args.describe)
-        rc = describe_machine(&args, args.describe);
-    else if (argc > 1)
-        rc = ct_fail(CT_ECONFIG, "doctor takes no argument, but got %s; --describe FILE takes more",
-                     argv[1]);
+    if (given.describe)
+        rc = describe_machine(args, given.describe);
+    else if (args->path || args->ranks || args->changes.count)
+        rc = ct_fail(CT_ECONFIG,
+                     "doctor: a recipe and its options are for --describe NAME, which is missing");
     else
-        rc = look(&args.arena);
-    return args_finish(&args, rc);
+        rc = look(&args->arena);
+    return args_finish(args, rc);
 }
+
+const struct verb verb_doctor = {
+    .name = "doctor",
+    .summary = "examine this machine: what it has, what works, and how fast it is",
+    .run = doctor,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan doctor", "ctitan doctor --describe this -n 2")};

@@ -7,14 +7,17 @@
 
 #include "cli.h"
 
-int verb_explain(int argc, char **argv)
+static const struct ct_argument arguments[] = {ARG_RECIPE, ARG_CHANGES, ARG_LOCAL, ARG_WORLD,
+                                               ARG_RANK,   ARG_DUMPS,   {0}};
+
+static int explain(int argc, char **argv)
 {
     struct ct_run_options options = {.depth = CT_RUN_GRAPH};
     struct ct_recipe *recipe;
     struct ct_run *run = NULL;
     struct ct_dump dump;
-    struct args args;
-    int rc = args_parse(argc, argv, ARG_RANKS | ARG_WORLD | ARG_DUMP_AFTER, &args);
+    struct args args = {0};
+    int rc = args_parse(arguments, argc, argv, &args);
 
     if (rc < 0)
         return rc;
@@ -34,3 +37,11 @@ int verb_explain(int argc, char **argv)
         ct_run_close(run);
     return args_finish(&args, rc);
 }
+
+const struct verb verb_explain = {
+    .name = "explain",
+    .summary = "show the graph after each transform",
+    .run = explain,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan explain recipes/debug.ini",
+                         "ctitan explain recipes/debug.ini --world 4 --with fsdp --rank 3")};

@@ -36,6 +36,7 @@ struct prompt {
 };
 
 struct options {
+    struct args args; /* first */
     struct prompt prompts[PROMPTS];
     int64_t count, tokens, seed;
     struct ct_sampling sampling; /* temperature negative: not given */
@@ -61,91 +62,67 @@ static int add_prompt(struct options *o, const char *text, bool ids)
     if (o->count == PROMPTS)
         return ct_fail(CT_ECONFIG, "more than %d prompts", PROMPTS);
     o->prompts[o->count++] = (struct prompt){.text = text, .ids = ids};
-    return 1;
-}
-
-static int add_stop(struct options *o, const char *text)
-{
-    struct stops *s = &o->stops;
-    size_t size = strlen(text);
-
-    if (!size)
-        return ct_fail(CT_ECONFIG, "--stop: the text is empty");
-    if (s->count == STOPS)
-        return ct_fail(CT_ECONFIG, "more than %d --stop", STOPS);
-    s->texts[s->count++] = text;
-    s->longest = size > s->longest ? size : s->longest;
-    return 1;
-}
-
-static int take_number(struct options *o, const char *name, const char *text)
-{
-    const struct {
-        const char *name;
-        int64_t *whole;
-        double *number;
-    } numbers[] = {{"--tokens", &o->tokens, NULL},
-                   {"--top-k", &o->sampling.top_k, NULL},
-                   {"--seed", &o->seed, NULL},
-                   {"--temperature", NULL, &o->sampling.temperature},
-                   {"--top-p", NULL, &o->sampling.top_p}};
-
-    for (size_t i = 0; i < CT_COUNT(numbers); i++) {
-        char *end = NULL;
-        double value;
-
-        if (strcmp(name, numbers[i].name))
-            continue;
-        errno = 0;
-        value = strtod(text, &end);
-        if (numbers[i].whole)
-            *numbers[i].whole = strtoll(text, &end, 10);
-        else
-            *numbers[i].number = value;
-        if (end == text || *end || errno)
-            return ct_fail(CT_ECONFIG, "%s %s: not a number", name, text);
-        if (!(value >= 0) || (!strcmp(name, "--top-p") && !(value > 0 && value <= 1)))
-            return ct_fail(CT_ECONFIG, "%s %s: must %s", name, text,
-                           strcmp(name, "--top-p") ? "not be negative"
-                                                   : "be above 0, and 1 at most");
-        return 1;
-    }
     return 0;
 }
 
-/* 1: name took its value. 0: it is no option of this verb. */
-static int take_option(struct options *o, const char *name, const char *text)
+static int take_prompt(void *at, struct ct_arena *arena, const char *option, const char *text)
 {
-    if (!strcmp(name, "--prompt") || !strcmp(name, "--prompt-ids"))
-        return add_prompt(o, text, name[8] != '\0');
-    if (!strcmp(name, "--stop"))
-        return add_stop(o, text);
-    if (!strcmp(name, "--logits")) {
-        o->logits = text;
-        return 1;
-    }
-    return take_number(o, name, text);
+    (void)arena;
+    return add_prompt(at, text, !strcmp(option, "--prompt-ids"));
 }
 
-static bool take_flag(struct options *o, const char *name)
+static int take_stop(void *at, struct ct_arena *arena, const char *option, const char *text)
 {
-    if (!strcmp(name, "--greedy"))
-        o->greedy = true;
-    else if (!strcmp(name, "--no-cache"))
-        o->no_cache = true;
-    else if (!strcmp(name, "--chat"))
-        o->chat = true;
-    else if (!strcmp(name, "--ignore-eos"))
-        o->ignore_eos = true;
-    else
-        return false;
-    return true;
+    struct stops *s = at;
+    size_t size = strlen(text);
+
+    (void)arena;
+    if (!size)
+        return ct_fail(CT_ECONFIG, "%s: the text is empty", option);
+    if (s->count == STOPS)
+        return ct_fail(CT_ECONFIG, "more than %d %s", STOPS, option);
+    s->texts[s->count++] = text;
+    s->longest = size > s->longest ? size : s->longest;
+    return 0;
 }
+
+static const struct ct_argument arguments[] = {
+    ARG_RECIPE,
+    ARG_CHANGES,
+    CT_ARG_TAKE(struct options, args, "prompt", 0, "TEXT",
+                "Continue this text; several are continued together", take_prompt),
+    CT_ARG_TAKE(struct options, args, "prompt-ids", 0, "I,J,..",
+                "Continue these token ids, and answer in ids", take_prompt),
+    CT_ARG_FLAG(struct options, chat, "chat", 0,
+                "Converse: each line of standard input is a user's turn"),
+    CT_ARG_INT(struct options, tokens, "tokens", 0, "N", 0, INT32_MAX,
+               "Generate at most N tokens, 256 by default"),
+    CT_ARG_FLAG(struct options, greedy, "greedy", 0, "Always take the most likely token"),
+    CT_ARG_FLOAT(struct options, sampling.temperature, "temperature", 0, "T", 0, INFINITY,
+                 "Sample at this temperature, 0.8 by default"),
+    CT_ARG_INT(struct options, sampling.top_k, "top-k", 0, "K", 0, INT32_MAX,
+               "Sample among the K most likely tokens; 0: all"),
+    CT_ARG_FLOAT(struct options, sampling.top_p, "top-p", 0, "P", 0, 1,
+                 "Sample among the most likely tokens that have this share, above 0"),
+    CT_ARG_INT(struct options, seed, "seed", 0, "S", 0, INT64_MAX,
+               "Seed of the samples, 1 by default"),
+    CT_ARG_TAKE(struct options, stops, "stop", 0, "TEXT",
+                "End before this text; may be given several times", take_stop),
+    CT_ARG_FLAG(struct options, ignore_eos, "ignore-eos", 0, "Go on after the end of a document"),
+    CT_ARG_FLAG(struct options, no_cache, "no-cache", 0,
+                "Compute keys and values of all tokens again for each"),
+    CT_ARG_TEXT(struct options, logits, "logits", 0, "FILE",
+                "Write the logits of the last position, as float32"),
+    {0}};
 
 static int check_options(struct options *o)
 {
     double *temperature = &o->sampling.temperature;
 
+    if (!(o->sampling.top_p > 0))
+        return ct_fail(CT_ECONFIG, "--top-p 0: expected a number above 0, and 1 at most");
+    if (!o->count && !o->chat)
+        add_prompt(o, "", false);
     for (int64_t i = 0; (o->stops.count || o->chat) && i < o->count; i++)
         if (o->prompts[i].ids)
             return ct_fail(CT_ECONFIG, "%s and --prompt-ids: ids have no text; use --prompt",
@@ -155,34 +132,6 @@ static int check_options(struct options *o)
     if (*temperature < 0)
         *temperature = o->greedy ? 0 : TEMPERATURE;
     return 0;
-}
-
-/* Remove this verb's own options from argv; args_parse gets the others. */
-static int take_options(int *argc, char **argv, struct options *o)
-{
-    int kept = 1, total = *argc;
-
-    for (int i = 1; i < total; i++) {
-        const char *value = i + 1 < total ? argv[i + 1] : NULL;
-        int rc;
-
-        if (take_flag(o, argv[i]))
-            continue;
-        rc = take_option(o, argv[i], value ? value : "");
-        if (rc < 0)
-            return rc;
-        if (rc == 0)
-            argv[kept++] = argv[i];
-        else if (!value)
-            return ct_fail(CT_ECONFIG, "generate: %s needs a value", argv[i]);
-        else
-            i++;
-    }
-    argv[kept] = NULL;
-    *argc = kept;
-    if (!o->count && !o->chat)
-        add_prompt(o, "", false);
-    return check_options(o);
 }
 
 /* ---- the model ---- */
@@ -484,23 +433,31 @@ static int generate(struct args *args, struct options *o)
     return rc;
 }
 
-int verb_generate(int argc, char **argv)
+static int generate_verb(int argc, char **argv)
 {
     struct options *o = calloc(1, sizeof(*o));
-    struct args args;
     int rc = o ? 0 : ct_fail(CT_ENOMEM, "options");
 
     if (rc == 0) {
         *o =
             (struct options){.tokens = 256, .seed = 1, .sampling = {.temperature = -1, .top_p = 1}};
-        rc = take_options(&argc, argv, o);
+        rc = args_parse(arguments, argc, argv, &o->args);
     }
-    if (rc == 0)
-        rc = args_parse(argc, argv, 0, &args);
     if (rc == 0) {
         log_to_terminal(CT_LOG_INFO);
-        rc = args_finish(&args, generate(&args, o));
+        rc = check_options(o);
+        if (rc == 0)
+            rc = generate(&o->args, o);
+        rc = args_finish(&o->args, rc);
     }
     free(o);
     return rc;
 }
+
+const struct verb verb_generate = {
+    .name = "generate",
+    .summary = "generate text with a trained model",
+    .run = generate_verb,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan generate recipes/quickstart.ini --prompt 'Once upon a time'",
+                         "ctitan generate ~/models/Llama-3.2-1B --chat --tokens 500")};

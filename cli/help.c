@@ -11,29 +11,6 @@
 
 #include "cli.h"
 
-static void print_options(const struct ct_option *options)
-{
-    for (const struct ct_option *o = options; o && o->name; o++) {
-        char range[256];
-
-        ct_option_range(o, range, sizeof(range));
-        printf("\n  %s = %s\n", o->name, o->fallback ? o->fallback : "(must be set)");
-        printf("      %s.\n", o->doc);
-        printf("      %s%s%s\n", ct_option_type_name(o->type), *range ? ": " : "", range);
-    }
-}
-
-static bool help_verb(const char *name)
-{
-    for (const struct verb *v = verbs; v->name; v++) {
-        if (strcmp(v->name, name))
-            continue;
-        printf("usage: ctitan %s %s\n\n%s: %s\n", v->name, v->usage, v->name, v->summary);
-        return true;
-    }
-    return false;
-}
-
 /* "ops" lists the op types of the core and of lib; a plugin's own are not loaded here. */
 static bool help_ops(const char *name)
 {
@@ -42,7 +19,7 @@ static bool help_ops(const char *name)
     if (strcmp(name, "ops"))
         return false;
     for (size_t i = 0; (type = ct_op_at(i)); i++)
-        printf("%-26s %s\n", type->name, type->summary);
+        print_item(0, type->name, 28, type->summary);
     printf("\n`ctitan help OP` shows the signature and the attributes of one.\n");
     return true;
 }
@@ -50,7 +27,7 @@ static bool help_ops(const char *name)
 static int print_op(const struct ct_op_type *type)
 {
     printf("op %s: %s\n\n  %s\n", type->name, type->summary, type->signature);
-    print_options(type->attrs);
+    print_option_list(type->attrs);
     return 0;
 }
 
@@ -59,15 +36,16 @@ static bool help_section(const char *name)
     const struct ct_recipe_section *s = ct_recipe_section_find(name);
 
     if (s) {
-        printf("[%s]: %s\n", s->name, s->summary);
-        print_options(s->options);
+        printf("[%s] of a recipe: ", s->name);
+        print_sentence(s->summary);
+        print_option_list(s->options);
         return true;
     }
     if (strcmp(name, "plugins"))
         return false;
-    printf("[plugins]: Which plugins are loaded\n\n  load = NAME, NAME, ...\n      The plugins of "
-           "the run. Each plugin's options are in the section with its name.\n      `ctitan "
-           "plugins` lists all installed plugins.\n");
+    printf("[plugins] of a recipe: Which plugins are loaded.\n\n  load = NAME, NAME, ...\n"
+           "      The plugins of the run. Each plugin's options are in the section with its\n"
+           "      name. `ctitan plugins` lists all installed plugins.\n");
     return true;
 }
 
@@ -77,8 +55,8 @@ static int name_nearest(const char *name)
     const char *names[64], *near;
     size_t count = 0;
 
-    for (const struct verb *v = verbs; v->name && count < CT_COUNT(names); v++)
-        names[count++] = v->name;
+    for (; verb_at(count) && count < CT_COUNT(names); count++)
+        names[count] = verb_at(count)->name;
     for (size_t i = 0; ct_recipe_section_at(i)->name && count < CT_COUNT(names); i++)
         names[count++] = ct_recipe_section_at(i)->name;
     near = ct_nearest(name, names, count);
@@ -88,6 +66,7 @@ static int name_nearest(const char *name)
 static int help_plugin(const char *name)
 {
     const struct ct_plugin *plugin;
+    struct ct_arena scratch = {0};
     char path[PATH_MAX];
     int rc = ct_plugin_path(name, path, sizeof(path));
 
@@ -97,34 +76,23 @@ static int help_plugin(const char *name)
     rc = ct_plugin_describe(path, &plugin);
     if (rc < 0)
         return rc;
-    printf("[%s]: %s\nplugin %s %s, %s\n", plugin->name, plugin->summary, plugin->name,
-           plugin->version, path);
+    print_item(0, ct_arena_printf(&scratch, "[%s]", plugin->name), (int)strlen(plugin->name) + 3,
+               plugin->summary);
+    ct_arena_finish(&scratch);
+    printf("plugin %s %s\n  file %s\n", plugin->name, plugin->version, path);
     for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
         printf("  offers %s %s\n", ct_kind_name(o->kind), o->name);
     for (const char *const *r = plugin->needs; r && *r; r++)
         printf("  needs %s\n", *r);
     for (const char *const *c = plugin->conflicts; c && *c; c++)
         printf("  conflicts with %s\n", *c);
-    print_options(plugin->options);
+    print_option_list(plugin->options);
     return 0;
 }
 
-static void list_plugins(void)
+static int explain_plugin_verb(const struct plugin_verb *verb)
 {
-    struct ct_arena arena = {0};
-    const char **names;
-    size_t count = ct_plugin_names(&arena, &names);
-
-    for (size_t i = 0; i < count; i++)
-        printf("%s%s", i ? ", " : "", names[i]);
-    printf("%s\n", count ? "" : "none found");
-    ct_arena_finish(&arena);
-}
-
-static int print_plugin_verb(const struct plugin_verb *verb)
-{
-    printf("usage: ctitan %s %s\n\n%s: %s\n", verb->name, verb->ops->usage, verb->name,
-           verb->ops->summary);
+    print_plugin_verb(verb);
     if (strcmp(verb->name, verb->plugin) != 0)
         return 0;
     printf("\n");
@@ -142,20 +110,23 @@ static int help_plugin_verb(const char *name)
     find_plugin_verbs(&arena, &all);
     rc = find_plugin_verb(&all, name, &verb);
     if (rc == 0 && verb)
-        rc = print_plugin_verb(verb) < 0 ? CT_EINVAL : 1;
+        rc = explain_plugin_verb(verb) < 0 ? CT_EINVAL : 1;
     ct_arena_finish(&arena);
     return rc;
 }
 
-static void print_plugin_verbs(FILE *out)
+static void print_plugin_verbs(void)
 {
     struct ct_arena arena = {0};
     struct plugin_verbs all;
 
     find_plugin_verbs(&arena, &all);
+    if (all.count)
+        printf("\nVerbs of plugins:\n");
     for (size_t i = 0; i < all.count; i++)
-        fprintf(out, "  %-9s %s (plugin %s)\n", all.verb[i].name, all.verb[i].ops->summary,
-                all.verb[i].plugin);
+        print_item(
+            2, all.verb[i].name, 13,
+            ct_arena_printf(&arena, "%s (%s)", all.verb[i].ops->summary, all.verb[i].plugin));
     ct_arena_finish(&arena);
 }
 
@@ -168,32 +139,152 @@ static int help_plugin_or_op(const char *name)
     return rc < 0 && type ? print_op(type) : rc;
 }
 
-int verb_help(int argc, char **argv)
-{
-    if (argc > 2)
-        return ct_fail(CT_ECONFIG, "help takes one name, but there is also %s", argv[2]);
-    if (argc == 2 && help_page(argv[1]))
-        return 0;
-    if (argc == 2) {
-        /* A verb and a section may have the same name: show both. */
-        bool verb = help_verb(argv[1]);
-        bool section = help_section(argv[1]) || help_ops(argv[1]);
-        int brought = verb ? 1 : help_plugin_verb(argv[1]);
+/* ---- pages for man and shells ---- */
 
-        if (brought < 0)
-            return brought;
-        return brought || section || !strcmp(argv[1], "help") ? 0 : help_plugin_or_op(argv[1]);
+static void append(struct pages *p, struct page_list *list, struct page_entry entry)
+{
+    list->entry =
+        ct_arena_grow(&p->arena, list->entry, &list->room, list->count + 1, sizeof(*list->entry));
+    list->entry[list->count++] = entry;
+}
+
+static void append_plugin(struct pages *p, const struct ct_plugin *plugin)
+{
+    append(p, &p->plugins,
+           (struct page_entry){
+               .name = plugin->name, .summary = plugin->summary, .options = plugin->options});
+    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++) {
+        const struct ct_verb_ops *v = o->ops;
+
+        if (o->kind == CT_VERB)
+            append(p, &p->verbs,
+                   (struct page_entry){.name = o->name,
+                                       .summary = v->summary,
+                                       .usage = v->usage,
+                                       .details = v->details,
+                                       .arguments = v->arguments,
+                                       .examples = v->examples});
     }
-    print_overview(stdout);
-    print_plugin_verbs(stdout);
-    printf(
-        "\n`ctitan help VERB` shows a verb's arguments, `ctitan help ops` lists the op types.\n");
-    printf("`ctitan help SECTION` shows the options of one section of a recipe:\n\n");
-    for (size_t i = 0; ct_recipe_section_at(i)->name; i++)
-        printf("  [%s]%*s %s\n", ct_recipe_section_at(i)->name,
-               13 - (int)strlen(ct_recipe_section_at(i)->name), "",
-               ct_recipe_section_at(i)->summary);
-    printf("  [plugins]       Which plugins are loaded\n\nand of each plugin: ");
-    list_plugins();
+}
+
+/* Plugins that cannot be read are left out. */
+static void collect_pages(struct pages *p)
+{
+    const struct ct_plugin *plugin;
+    const struct verb *v;
+    const char **names;
+    size_t count = ct_plugin_names(&p->arena, &names);
+
+    for (size_t i = 0; (v = verb_at(i)); i++)
+        append(p, &p->verbs,
+               (struct page_entry){.name = v->name,
+                                   .summary = v->summary,
+                                   .details = v->details,
+                                   .arguments = v->arguments,
+                                   .examples = v->examples});
+    for (size_t i = 0; ct_recipe_section_at(i)->name; i++) {
+        const struct ct_recipe_section *s = ct_recipe_section_at(i);
+
+        append(p, &p->sections,
+               (struct page_entry){.name = s->name, .summary = s->summary, .options = s->options});
+    }
+    for (size_t i = 0; i < count; i++)
+        if (ct_plugin_describe(names[i], &plugin) == 0)
+            append_plugin(p, plugin);
+}
+
+struct request {
+    struct ct_arena arena;
+    const char *name;
+    bool man, bash, zsh, fish;
+};
+
+static const struct ct_argument arguments[] = {
+    CT_ARG_OPTIONAL(struct request, name, "NAME",
+                    "A verb, a section of recipes, a plugin, a model, an op, or `ops`"),
+    CT_ARG_FLAG(struct request, man, "man", 0, "Print the manual page"),
+    CT_ARG_FLAG(struct request, bash, "bash", 0, "Print the completion for bash"),
+    CT_ARG_FLAG(struct request, zsh, "zsh", 0, "Print the completion for zsh"),
+    CT_ARG_FLAG(struct request, fish, "fish", 0, "Print the completion for fish"),
+    {0}};
+
+static int print_pages(const struct request *r)
+{
+    struct pages pages = {0};
+
+    collect_pages(&pages);
+    if (r->man)
+        print_manual(&pages);
+    if (r->bash)
+        print_bash(&pages);
+    if (r->zsh)
+        print_zsh(&pages);
+    if (r->fish)
+        print_fish(&pages);
+    ct_arena_finish(&pages.arena);
     return 0;
 }
+
+/* A verb and a section may have the same name: both are shown. */
+static int help_name(const char *name)
+{
+    const struct verb *verb = verb_find(name);
+    bool section;
+    int offered;
+
+    if (verb)
+        print_verb(verb);
+    if (verb && (ct_recipe_section_find(name) || !strcmp(name, "plugins")))
+        printf("\n");
+    section = help_section(name) || help_ops(name);
+    offered = verb ? 1 : help_plugin_verb(name);
+    if (offered < 0)
+        return offered;
+    return offered || section ? 0 : help_plugin_or_op(name);
+}
+
+static void print_all(void)
+{
+    struct ct_arena arena = {0};
+    const char **names, *list = "";
+    size_t count = ct_plugin_names(&arena, &names);
+
+    printf("ctitan trains language models, on one process or many, as a recipe says: an INI\n"
+           "file that lists plugins and their options.\n\nTo begin:\n"
+           "  ctitan train recipes/quickstart.ini    trains a small model in a minute or two\n"
+           "  ctitan help train                      explains a verb, like ctitan train -h\n\n");
+    print_overview(stdout);
+    print_plugin_verbs();
+    printf("\nSections of a recipe; `ctitan help SECTION` shows options, defaults and ranges:\n");
+    for (size_t i = 0; ct_recipe_section_at(i)->name; i++)
+        print_item(2, ct_recipe_section_at(i)->name, 17, ct_recipe_section_at(i)->summary);
+    print_item(2, "plugins", 17, "Which plugins are loaded");
+    for (size_t i = 0; i < count; i++)
+        list = ct_arena_printf(&arena, "%s%s%s", list, i ? ", " : "", names[i]);
+    printf("\nPlugins; `ctitan help PLUGIN` shows what each offers, and sizes of models:\n");
+    print_item(0, "", 2, count ? list : "none found: set CTITAN_PLUGIN_PATH");
+    printf("\n`ctitan help ops` lists the op types, for authors of plugins.\n");
+    ct_arena_finish(&arena);
+}
+
+static int help(int argc, char **argv)
+{
+    struct request r = {0};
+    int rc = ct_arguments_parse(arguments, argc, argv, &r.arena, &r);
+
+    if (rc == 0 && (r.man || r.bash || r.zsh || r.fish))
+        rc = print_pages(&r);
+    else if (rc == 0 && r.name)
+        rc = help_name(r.name);
+    else if (rc == 0)
+        print_all();
+    ct_arena_finish(&r.arena);
+    return rc;
+}
+
+const struct verb verb_help = {
+    .name = "help",
+    .summary = "explain a verb, a section of recipes, a plugin, a model or an op",
+    .run = help,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan help train", "ctitan help llama")};

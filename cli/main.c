@@ -14,122 +14,100 @@
 
 #include "cli.h"
 
-#define RECIPE_ARGS                                                                                \
-    "RECIPE [--set section.key=value]... [--unset section.key]... [--with PLUGIN]... "             \
-    "[--without PLUGIN]..."
-
-const struct verb verbs[] = {
-    {"train",
-     RECIPE_ARGS " [-n RANKS [--max-restarts N] [--elastic]] [--dump-after NAME|all|changed] "
-                 "[--dump-kernels]",
-     "train a model as a recipe describes", verb_train},
+const struct verb_group verb_groups[] = {
+    {"Train and use models",
+     {&verb_train,
 #ifdef CT_HAVE_GENERATE
-    {"generate",
-     RECIPE_ARGS
-     " [--prompt TEXT | --prompt-ids I,J,..]... [--tokens N] [--greedy | --temperature T]"
-     " [--top-k K] [--top-p P] [--seed S] [--stop TEXT]... [--ignore-eos] [--chat] [--no-cache]"
-     " [--logits FILE]",
-     "generate text with a trained model", verb_generate},
+      &verb_generate,
 #endif
-    {"explain",
-     RECIPE_ARGS " [-n RANKS | --world RANKS] [--rank RANK] [--dump-after NAME|all|changed] "
-                 "[--dump-kernels]",
-     "show the graph after each transform", verb_explain},
-    {"plan",
-     RECIPE_ARGS " [-n RANKS | --world RANKS] [--rank RANK] [--device NAME] [--json] [--program]",
-     "memory, parameters and FLOPs of a run, without running it; with --device also its time",
-     verb_plan},
-    {"simulate",
-     RECIPE_ARGS " --device NAME [-n RANKS | --world RANKS] [--slow RANK:FACTOR]... [--trace FILE] "
-                 "[--svg FILE] [--json]",
-     "simulate one step of all ranks on a virtual clock", verb_simulate},
-    {"tune",
-     RECIPE_ARGS " --device NAME --world RANKS [--memory BYTES] [--vary SECTION.KEY=VALUE,..]... "
-                 "[--out FILE] [--json]",
-     "search for the fastest settings that fit into memory", verb_tune},
-    {"compare",
-     "A B [-n RANKS] [--runs PAIRS] [--steps N] [--set|--a-set|--b-set SECTION.KEY=VALUE]... "
-     "[--unset|--a-unset|--b-unset SECTION.KEY]... [--with|--a-with|--b-with PLUGIN]... "
-     "[--without|..]... [--json]",
-     "run two recipes in pairs, or read two finished runs: what differs, and which is faster",
-     verb_compare},
-    {"report", "RUN... [--device NAME] [--out FILE]",
-     "a page about runs: curves, memory, the schedule, traffic, recipes, what differs",
-     verb_report},
-    {"watch", "RUN [--once] [--stall SECONDS]",
-     "follow a run from another terminal: steps, pace, how it ends, whether it stalls", verb_watch},
-    {"schedule",
-     "NAME --ranks P --microbatches M [--stages S] [--set PLUGIN.KEY=VALUE]... [--csv FILE] "
-     "[--costs F,I,W[,SEND]] [--comm] [--svg FILE] [--write-csv FILE]",
-     "draw, time and verify a pipeline schedule", verb_schedule},
-    {"check",
-     "PLUGIN [--set SECTION.KEY=VALUE]... [--with PLUGIN]... [--tolerance T] [--mesh-tolerance T] "
-     "[--quick] [--allow-untried]",
-     "test everything that a plugin offers, and explain failures", verb_check},
-    {"new",
-     "model|op|transform|optimizer|lr_schedule|data|tokenizer|schedule|axis|hook|device|"
-     "compiler|communicator|order|verb|objective NAME",
-     "create a plugin that builds and passes its checks, to start from", verb_new},
-    {"plugins", "", "list all plugins, and what each offers", verb_plugins},
-    {"help", "[VERB|SECTION|PLUGIN|--man|--bash]",
-     "explain a verb, a section or a plugin; print the manual page, or the completion for bash",
-     verb_help},
-    {"doctor",
-     "[--describe NAME|FILE [RECIPE] [-n RANKS] [--set SECTION.KEY=VALUE]... [--with PLUGIN]...]",
-     "examine this machine: what it has, what works, how fast it is; or measure it for plans",
-     verb_doctor},
+      NULL}},
+    {"Plan before training", {&verb_plan, &verb_simulate, &verb_tune, &verb_explain, NULL}},
+    {"Look at runs", {&verb_watch, &verb_report, &verb_compare, NULL}},
+    {"Look at this machine", {&verb_doctor, &verb_plugins, NULL}},
+    {"Write plugins", {&verb_new, &verb_check, &verb_schedule, NULL}},
+    {"Get help", {&verb_help, NULL}},
     {0}};
 
-void print_overview(FILE *out)
+const struct verb *verb_at(size_t index)
 {
-    fprintf(out, "usage: ctitan VERB [arguments]\n\n");
-    for (const struct verb *v = verbs; v->name; v++)
-        fprintf(out, "  %-9s %s\n", v->name, v->summary);
+    for (const struct verb_group *g = verb_groups; g->title; g++)
+        for (const struct verb *const *v = g->verbs; *v; v++)
+            if (!index--)
+                return *v;
+    return NULL;
 }
 
-static const struct verb *find_verb(const char *name)
+const struct verb *verb_find(const char *name)
 {
-    for (const struct verb *v = verbs; v->name; v++)
+    const struct verb *v;
+
+    for (size_t i = 0; (v = verb_at(i)); i++)
         if (!strcmp(v->name, name))
             return v;
     return NULL;
 }
 
-/* unreadable: plugins that may have it. */
-static int unknown_verb(const char *name, size_t unreadable)
+static int unknown_verb(const char *name, const struct plugin_verbs *all)
 {
-    const char *names[32], *near;
+    const char *names[128], *near;
     size_t count = 0;
 
-    while (verbs[count].name) {
-        names[count] = verbs[count].name;
-        count++;
-    }
+    for (; verb_at(count); count++)
+        names[count] = verb_at(count)->name;
+    for (size_t i = 0; i < all->count && count < CT_COUNT(names); i++)
+        names[count++] = all->verb[i].name;
     near = ct_nearest(name, names, count);
     if (near)
         return ct_fail(CT_ECONFIG, "no verb %s; did you mean %s?", name, near);
-    if (unreadable)
+    if (all->unreadable)
         return ct_fail(CT_ECONFIG,
                        "no verb %s; `ctitan help` lists them. %zu plugin%s, which may have it, "
                        "cannot be read: `ctitan plugins` says why",
-                       name, unreadable, unreadable > 1 ? "s" : "");
+                       name, all->unreadable, all->unreadable > 1 ? "s" : "");
     return ct_fail(CT_ECONFIG, "no verb %s; `ctitan help` lists them", name);
+}
+
+/* What every verb does with the options that all have. 1: that was all. */
+static int take_common(const struct ct_argument *table, int argc, char **argv)
+{
+    struct ct_common_arguments common;
+
+    ct_arguments_common(table, argc, argv, &common);
+    log_limit(common.quiet, common.verbose);
+    return common.help;
+}
+
+static int run_offered(const struct plugin_verbs *all, int argc, char **argv)
+{
+    const struct plugin_verb *verb;
+    int rc = find_plugin_verb(all, argv[0], &verb);
+
+    if (rc < 0)
+        return rc;
+    if (!verb)
+        return unknown_verb(argv[0], all);
+    if (take_common(verb->ops->arguments, argc, argv)) {
+        print_plugin_verb(verb);
+        return 0;
+    }
+    return run_plugin_verb(verb, argc, argv);
 }
 
 static int run_verb(int argc, char **argv)
 {
-    const struct verb *verb = find_verb(argv[0]);
-    const struct plugin_verb *offered;
+    const struct verb *verb = verb_find(argv[0]);
     struct ct_arena arena = {0};
     struct plugin_verbs all;
     int rc;
 
+    if (verb && take_common(verb->arguments, argc, argv)) {
+        print_verb(verb);
+        return 0;
+    }
     if (verb)
         return verb->run(argc, argv);
     find_plugin_verbs(&arena, &all);
-    rc = find_plugin_verb(&all, argv[0], &offered);
-    if (rc == 0)
-        rc = offered ? run_plugin_verb(offered, argc, argv) : unknown_verb(argv[0], all.unreadable);
+    rc = run_offered(&all, argc, argv);
     ct_arena_finish(&arena);
     return rc;
 }
@@ -175,16 +153,14 @@ static int run_program(int argc, char **argv)
         fprintf(stderr, "\n`ctitan help` says more.\n");
         return 2;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
-        print_overview(stdout);
-        return 0;
-    }
     if (!strcmp(argv[1], "--version")) {
         printf("ctitan %s\n", CT_VERSION);
         return 0;
     }
     rc = ct_ops_register();
-    if (rc == 0)
+    if (rc == 0 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")))
+        rc = verb_help.run(1, argv);
+    else if (rc == 0)
         rc = run_verb(argc - 1, argv + 1);
     log_finish();
     if (rc < 0)

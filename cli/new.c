@@ -17,40 +17,52 @@
 #define EXAMPLE_MOST ((size_t)1 << 20)
 
 /* The name of such an example stands in strings only, so that any other name makes sense there. */
+#define KINDS(X)                                                                                   \
+    X(model, palm)                                                                                 \
+    X(op, softcap)                                                                                 \
+    X(transform, cse)                                                                              \
+    X(optimizer, sgd)                                                                              \
+    X(lr_schedule, inverse_root)                                                                   \
+    X(data, counting)                                                                              \
+    X(tokenizer, digraphs)                                                                         \
+    X(schedule, eager_1f1b)                                                                        \
+    X(axis, pod)                                                                                   \
+    X(hook, section_times)                                                                         \
+    X(device, plain)                                                                               \
+    X(compiler, scalar)                                                                            \
+    X(communicator, sockets)                                                                       \
+    X(order, forwards_first)                                                                       \
+    X(verb, defaults)                                                                              \
+    X(objective, token_weights)
+
 static const struct {
     const char *kind, *example;
 } kinds[] = {
-    {"model", "palm"},
-    {"op", "softcap"},
-    {"transform", "cse"},
-    {"optimizer", "sgd"},
-    {"lr_schedule", "inverse_root"},
-    {"data", "counting"},
-    {"tokenizer", "digraphs"},
-    {"schedule", "eager_1f1b"},
-    {"axis", "pod"},
-    {"hook", "section_times"},
-    {"device", "plain"},
-    {"compiler", "scalar"},
-    {"communicator", "sockets"},
-    {"order", "forwards_first"},
-    {"verb", "defaults"},
-    {"objective", "token_weights"},
+#define X(kind, example) {#kind, #example},
+    KINDS(X)
+#undef X
 };
 
-static int find_example(const char *kind, struct ct_arena *arena, const char **example)
-{
-    const char *names[CT_COUNT(kinds)], *list = "";
+struct request {
+    struct ct_arena arena;
+    const char *kind, *name;
+};
 
-    for (size_t i = 0; i < CT_COUNT(kinds); i++) {
-        *example = kinds[i].example;
+static const struct ct_argument arguments[] = {
+#define X(kind, example) "|" #kind
+    CT_ARG_CHOSEN(struct request, kind, "KIND", KINDS(X) + 1, "What the plugin is to offer"),
+#undef X
+    CT_ARG_WORD(
+        struct request, name, "NAME",
+        "The new plugin's name: small letters, digits and _; a folder of this name is made"),
+    {0}};
+
+static const char *find_example(const char *kind)
+{
+    for (size_t i = 0; i < CT_COUNT(kinds); i++)
         if (!strcmp(kinds[i].kind, kind))
-            return 0;
-        names[i] = kinds[i].kind;
-        list = ct_arena_printf(arena, "%s%s%s", list, i ? ", " : "", names[i]);
-    }
-    return ct_fail(CT_ECONFIG, "new: no kind %s%s; the kinds are %s", kind,
-                   ct_did_you_mean(kind, names, CT_COUNT(kinds)), list);
+            return kinds[i].example;
+    return NULL;
 }
 
 /* ---- files ---- */
@@ -153,19 +165,24 @@ static int write_plugin(struct ct_arena *arena, const char *example, const char 
     return rc;
 }
 
-int verb_new(int argc, char **argv)
+static int new (int argc, char **argv)
 {
-    struct ct_arena arena = {0};
-    const char *example;
-    int rc;
+    struct request r = {0};
+    int rc = ct_arguments_parse(arguments, argc, argv, &r.arena, &r);
 
-    if (argc != 3)
-        return ct_fail(CT_ECONFIG, "new: expected a kind and a name, as in `new optimizer mine`");
-    rc = find_example(argv[1], &arena, &example);
     if (rc == 0)
-        rc = check_name(argv[2]);
+        rc = check_name(r.name);
     if (rc == 0)
-        rc = write_plugin(&arena, example, argv[2]);
-    ct_arena_finish(&arena);
+        rc = write_plugin(&r.arena, find_example(r.kind), r.name);
+    ct_arena_finish(&r.arena);
     return rc;
 }
+
+const struct verb verb_new = {
+    .name = "new",
+    .summary = "create a plugin that builds and passes its checks, to start from",
+    .run = new,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan new optimizer my_sgd", "ctitan new model my_model"),
+    .details = "It is one C file and a Makefile. `make -C NAME` builds it, `ctitan check\n"
+               "NAME/NAME.so` tries it, and CTITAN_PLUGIN_PATH=. makes it known by its name.\n"};

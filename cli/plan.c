@@ -258,7 +258,7 @@ static void print_people(const struct ct_run *run, const struct numbers *n,
     print_beside(run);
     print_objects(run);
     if (!args->machine)
-        print_fit(run, args->here ? args->ranks : 1);
+        print_fit(run, args->local ? args->local : 1);
     if (count)
         print_traffic(traffic, count);
 }
@@ -351,12 +351,22 @@ static int plan_and_prove(struct ct_recipe *recipe, struct args *args)
     return rc;
 }
 
-int verb_plan(int argc, char **argv)
+static const struct ct_argument arguments[] = {
+    ARG_RECIPE,
+    ARG_CHANGES,
+    ARG_LOCAL,
+    ARG_WORLD,
+    ARG_RANK,
+    ARG_DEVICE("Plan for a described machine, and predict a step's time; NAME or a file"),
+    CT_ARG_FLAG(struct args, program, "program", 0, "Print every instruction of a step"),
+    ARG_JSON,
+    {0}};
+
+static int plan_verb(int argc, char **argv)
 {
     struct ct_recipe *recipe = NULL;
-    struct args args;
-    int rc =
-        args_parse(argc, argv, ARG_RANKS | ARG_WORLD | ARG_JSON | ARG_PROGRAM | ARG_DEVICE, &args);
+    struct args args = {0};
+    int rc = args_parse(arguments, argc, argv, &args);
 
     if (rc < 0)
         return rc;
@@ -366,3 +376,12 @@ int verb_plan(int argc, char **argv)
         rc = plan_and_prove(recipe, &args);
     return args_finish(&args, rc);
 }
+
+const struct verb verb_plan = {
+    .name = "plan",
+    .summary = "show memory, parameters and FLOPs of a run, without running it",
+    .run = plan_verb,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan plan recipes/debug.ini",
+                         "ctitan plan recipes/llama3_8b.ini --world 8 --device h100-80g"),
+    .details = "`ctitan doctor --describe NAME` describes this machine for --device.\n"};

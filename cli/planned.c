@@ -37,7 +37,7 @@ int plan_open(struct ct_recipe *recipe, struct args *args, struct planned *plann
                                      .peers = true,
                                      .world = args->ranks,
                                      .rank = args->rank,
-                                     .local_ranks = args->here ? (int)args->ranks : 1};
+                                     .local_ranks = args->local ? (int)args->local : 1};
     int rc;
 
     *planned = (struct planned){0};
@@ -102,16 +102,16 @@ int plan_simulate(const struct planned *planned, struct args *args,
                                             .program = planned->program,
                                             .rank = planned->rank,
                                             .count = planned->count,
-                                            .slow = args->slow,
-                                            .slow_count = args->slow_count,
+                                            .slow = args->slow.at,
+                                            .slow_count = args->slow.count,
                                             .in_order = device->in_order,
                                             .host_waits = device->host_memory,
                                             .arena = &args->arena};
-    for (int i = 0; i < args->slow_count; i++)
-        if (args->slow[i].rank >= planned->run->world)
+    for (int i = 0; i < args->slow.count; i++)
+        if (args->slow.at[i].rank >= planned->run->world)
             return ct_fail(CT_ECONFIG, "--slow: there is no rank %lld among %lld",
-                           (long long)args->slow[i].rank, (long long)planned->run->world);
-    if (args->slow_count)
+                           (long long)args->slow.at[i].rank, (long long)planned->run->world);
+    if (args->slow.count)
         expand(planned, args, request);
     return ct_simulate(request, result);
 }

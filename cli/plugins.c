@@ -29,15 +29,18 @@ static void print_plugin(const char *name, const struct ct_plugin *plugin)
     printf("%-14s %-8s %-28s %s\n", name, plugin->version, offered, plugin->summary);
 }
 
-int verb_plugins(int argc, char **argv)
+static const struct ct_argument arguments[] = {{0}};
+
+static int plugins(int argc, char **argv)
 {
     struct ct_arena arena = {0};
     const struct ct_plugin *plugin;
     const char **names, *folder;
     size_t count;
+    int rc = ct_arguments_parse(arguments, argc, argv, &arena, &arena);
 
-    if (argc > 1)
-        return ct_fail(CT_ECONFIG, "plugins takes no argument, but got %s", argv[1]);
+    if (rc < 0)
+        return rc;
     count = ct_plugin_names(&arena, &names);
     for (size_t i = 0; i < count; i++) {
         if (ct_plugin_describe(names[i], &plugin) == 0)
@@ -52,3 +55,11 @@ int verb_plugins(int argc, char **argv)
     ct_arena_finish(&arena);
     return 0;
 }
+
+const struct verb verb_plugins = {
+    .name = "plugins",
+    .summary = "list all plugins, and what each offers",
+    .run = plugins,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan plugins", "CTITAN_PLUGIN_PATH=$PWD ctitan plugins"),
+    .details = "No plugin is loaded. `ctitan doctor` loads each, and says which cannot be.\n"};

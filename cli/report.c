@@ -105,29 +105,29 @@ static int take_run(struct report *r, struct report_run *run)
     return 0;
 }
 
+struct arguments {
+    struct ct_arena arena;
+    struct ct_texts runs;
+    const char *device, *out;
+};
+
+static const struct ct_argument arguments[] = {
+    CT_ARG_WORDS(struct arguments, runs, "RUN", 1, REPORT_RUNS, "Dump folder of a run"),
+    CT_ARG_TEXT(struct arguments, device, "device", 0, "NAME",
+                "Compare with predictions for a described machine: NAME or a file"),
+    CT_ARG_TEXT(struct arguments, out, "out", 0, "FILE", "The page, report.html by default"),
+    {0}};
+
 static int parse(struct report *r, int argc, char **argv)
 {
-    *r = (struct report){.out = "report.html"};
-    for (int i = 1; i < argc; i++) {
-        bool device = !strcmp(argv[i], "--device"), out = !strcmp(argv[i], "--out");
+    struct arguments a = {.out = "report.html"};
+    int rc = ct_arguments_parse(arguments, argc, argv, &a.arena, &a);
 
-        if ((device || out) && i + 1 == argc)
-            return ct_fail(CT_ECONFIG, "report: %s lacks its value", argv[i]);
-        if (device)
-            r->device = argv[++i];
-        else if (out)
-            r->out = argv[++i];
-        else if (*argv[i] == '-')
-            return ct_fail(CT_ECONFIG, "report has no option %s; `ctitan help report` lists them",
-                           argv[i]);
-        else if (r->count == REPORT_RUNS)
-            return ct_fail(CT_ECONFIG, "report: expected %d runs at most", REPORT_RUNS);
-        else
-            r->run[r->count++].folder = argv[i];
-    }
-    if (!r->count)
-        return ct_fail(CT_ECONFIG, "report: expected the dump folder of a run, or of several");
-    return 0;
+    *r = (struct report){.out = a.out, .device = a.device};
+    for (size_t i = 0; rc == 0 && i < a.runs.count; i++)
+        r->run[r->count++].folder = a.runs.at[i];
+    ct_arena_finish(&a.arena);
+    return rc;
 }
 
 static int write_page(const struct report *r)
@@ -144,7 +144,7 @@ static int write_page(const struct report *r)
     return rc;
 }
 
-int verb_report(int argc, char **argv)
+static int report(int argc, char **argv)
 {
     struct report *r = calloc(1, sizeof(*r));
     int rc = r ? parse(r, argc, argv) : ct_fail(CT_ENOMEM, "report");
@@ -168,3 +168,11 @@ int verb_report(int argc, char **argv)
     free(r);
     return rc;
 }
+
+const struct verb verb_report = {
+    .name = "report",
+    .summary = "write a page about runs: curves, memory, traffic, differences",
+    .run = report,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan report outputs/quickstart",
+                         "ctitan report outputs/one outputs/two --out both.html")};

@@ -2,7 +2,6 @@
  * `ctitan schedule`: draws, times and verifies a pipeline schedule, from a plugin or from torch's
  * CSV.
  */
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,46 +14,22 @@
 
 /* ---- arguments ---- */
 
-#define SETTINGS 16
-
 struct request {
+    struct ct_arena arena;
     const char *name, *csv, *svg, *write_csv;
-    char *set[SETTINGS]; /* "PLUGIN.KEY=VALUE" */
-    int settings;
-    int ranks, stages, microbatches; /* -1: not given */
-    double costs[4];                 /* F, I, W of all layers of a rank; one transfer */
+    struct ct_texts set;                 /* "PLUGIN.KEY=VALUE" */
+    int64_t ranks, stages, microbatches; /* -1: not given */
+    double costs[4];                     /* F, I, W of all layers of a rank; one transfer */
     bool comm;
 };
 
-enum { RANKS = 256, STAGES, MICROBATCHES, COSTS, CSV, SVG, WRITE_CSV, COMM, SET };
-
-static const struct option options[] = {{"ranks", required_argument, NULL, RANKS},
-                                        {"stages", required_argument, NULL, STAGES},
-                                        {"microbatches", required_argument, NULL, MICROBATCHES},
-                                        {"costs", required_argument, NULL, COSTS},
-                                        {"csv", required_argument, NULL, CSV},
-                                        {"svg", required_argument, NULL, SVG},
-                                        {"write-csv", required_argument, NULL, WRITE_CSV},
-                                        {"comm", no_argument, NULL, COMM},
-                                        {"set", required_argument, NULL, SET},
-                                        {0}};
-
-static int take_number(const char *option, int *number)
+static int take_costs(void *into, struct ct_arena *arena, const char *option, const char *text)
 {
-    char *end;
-    long value = strtol(optarg, &end, 10);
-
-    if (end == optarg || *end || value < 1 || value > 1 << 20)
-        return ct_fail(CT_ECONFIG, "%s %s: expected a number, at least 1", option, optarg);
-    *number = (int)value;
-    return 0;
-}
-
-static int take_costs(double costs[4])
-{
-    const char *at = optarg;
+    double *costs = into;
+    const char *at = text;
     int count = 0;
 
+    (void)arena;
     for (; count < 4; count++) {
         char *end;
 
@@ -65,57 +40,38 @@ static int take_costs(double costs[4])
         if (!*end)
             return count >= 2 && costs[0] + costs[1] + costs[2] > 0
                        ? 0
-                       : ct_fail(CT_ECONFIG, "--costs %s: expected times F,I,W, not all 0", optarg);
+                       : ct_fail(CT_ECONFIG, "%s %s: expected times F,I,W, not all 0", option,
+                                 text);
     }
-    return ct_fail(CT_ECONFIG, "--costs %s: expected times F,I,W or F,I,W,SEND", optarg);
+    return ct_fail(CT_ECONFIG, "%s %s: expected times F,I,W or F,I,W,SEND", option, text);
 }
 
-static int take(struct request *r, int option, const char *word)
-{
-    switch (option) {
-    case RANKS:
-        return take_number("--ranks", &r->ranks);
-    case STAGES:
-        return take_number("--stages", &r->stages);
-    case MICROBATCHES:
-        return take_number("--microbatches", &r->microbatches);
-    case COSTS:
-        return take_costs(r->costs);
-    case CSV:
-        r->csv = optarg;
-        return 0;
-    case SVG:
-        r->svg = optarg;
-        return 0;
-    case WRITE_CSV:
-        r->write_csv = optarg;
-        return 0;
-    case COMM:
-        r->comm = true;
-        return 0;
-    case SET:
-        if (r->settings == SETTINGS)
-            return ct_fail(CT_ECONFIG, "--set %s: at most %d settings", optarg, SETTINGS);
-        r->set[r->settings++] = optarg;
-        return 0;
-    case ':':
-        return ct_fail(CT_ECONFIG, "schedule: %s needs a value", word);
-    default:
-        return ct_fail(CT_ECONFIG, "schedule has no option %s; `ctitan help schedule` lists them",
-                       word);
-    }
-}
+static const struct ct_argument arguments[] = {
+    CT_ARG_OPTIONAL(struct request, name, "NAME", "The schedule: a plugin, like 1f1b"),
+    CT_ARG_INT(struct request, ranks, "ranks", 'n', "P", 1, MOST_RANKS,
+               "Ranks of the pipeline; required with NAME"),
+    CT_ARG_INT(struct request, microbatches, "microbatches", 0, "M", 1, MOST_RANKS,
+               "Microbatches of a step; required with NAME"),
+    CT_ARG_INT(struct request, stages, "stages", 0, "S", 1, MOST_RANKS,
+               "Stages of all ranks; by default as few as the schedule allows"),
+    CT_ARG_TEXTS(struct request, set, "set", 0, "PLUGIN.KEY=VALUE",
+                 "Set an option of the schedule"),
+    CT_ARG_TEXT(struct request, csv, "csv", 0, "FILE", "Read the schedule from torch's CSV"),
+    CT_ARG_TAKE(struct request, costs, "costs", 0, "F,I,W[,SEND]",
+                "Times of forward, input and weight gradients, and of a transfer", take_costs),
+    CT_ARG_FLAG(struct request, comm, "comm", 0, "Show transfers, too"),
+    CT_ARG_TEXT(struct request, svg, "svg", 0, "FILE", "Write a picture"),
+    CT_ARG_TEXT(struct request, write_csv, "write-csv", 0, "FILE",
+                "Write the schedule as torch's CSV"),
+    {0}};
 
-static int check_request(const struct request *r, int argc, char **argv)
+static int check_request(const struct request *r)
 {
     if (r->csv && r->name)
         return ct_fail(CT_ECONFIG, "schedule: give --csv or the name %s, not both", r->name);
-    if (argc > optind + 1)
-        return ct_fail(CT_ECONFIG, "schedule takes one name, but there is also %s",
-                       argv[optind + 1]);
-    if (r->csv && r->settings)
+    if (r->csv && r->set.count)
         return ct_fail(CT_ECONFIG, "schedule: --set %s: a schedule from a CSV file has no options",
-                       r->set[0]);
+                       r->set.at[0]);
     if (!r->csv && !r->name)
         return ct_fail(CT_ECONFIG, "schedule: expected the name of a schedule, or --csv FILE");
     if (!r->csv && (r->ranks < 0 || r->microbatches < 0))
@@ -126,17 +82,11 @@ static int check_request(const struct request *r, int argc, char **argv)
 
 static int parse(int argc, char **argv, struct request *r)
 {
-    int option, rc = 0;
+    int rc;
 
     *r = (struct request){.ranks = -1, .stages = -1, .microbatches = -1, .costs = {1, 1, 1}};
-    optind = 0;
-    opterr = 0;
-    while (rc == 0 && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
-        rc = take(r, option, argv[optind - 1]);
-    if (rc < 0)
-        return rc;
-    r->name = optind < argc ? argv[optind] : NULL;
-    return check_request(r, argc, argv);
+    rc = ct_arguments_parse(arguments, argc, argv, &r->arena, r);
+    return rc < 0 ? rc : check_request(r);
 }
 
 /* ---- finding the schedule ---- */
@@ -236,18 +186,20 @@ static int set_option(const char *schedule, const char *setting)
 static int make(const struct request *r, struct ct_arena *arena, struct ct_schedule **schedule)
 {
     const struct ct_schedule_ops *ops;
-    struct ct_schedule_request request = {r->ranks, r->stages, r->microbatches, arena};
+    struct ct_schedule_request request = {(int)r->ranks, (int)r->stages, (int)r->microbatches,
+                                          arena};
     int rc;
 
     if (r->csv)
-        return ct_schedule_read_csv(arena, r->csv, r->ranks, r->stages, r->microbatches, schedule);
+        return ct_schedule_read_csv(arena, r->csv, (int)r->ranks, (int)r->stages,
+                                    (int)r->microbatches, schedule);
     rc = find_schedule(r->name, &ops);
-    for (int i = 0; rc >= 0 && i < r->settings; i++)
-        rc = set_option(r->name, r->set[i]);
+    for (size_t i = 0; rc >= 0 && i < r->set.count; i++)
+        rc = set_option(r->name, r->set.at[i]);
     if (rc < 0)
         return rc;
     if (request.stages < 0)
-        request.stages = r->ranks * (ops->stages_per_rank_min ? ops->stages_per_rank_min : 1);
+        request.stages = (int)r->ranks * (ops->stages_per_rank_min ? ops->stages_per_rank_min : 1);
     return ct_schedule_generate(ops, r->name, &request, schedule);
 }
 
@@ -364,7 +316,7 @@ static int show(const struct request *r, struct ct_schedule *schedule, FILE *pro
     return 0;
 }
 
-int verb_schedule(int argc, char **argv)
+static int schedule_verb(int argc, char **argv)
 {
     struct ct_arena arena = {0};
     struct ct_schedule *schedule;
@@ -385,5 +337,14 @@ out:
         fclose(proof);
     free(text);
     ct_arena_finish(&arena);
+    ct_arena_finish(&request.arena);
     return rc;
 }
+
+const struct verb verb_schedule = {
+    .name = "schedule",
+    .summary = "draw, time and verify a pipeline schedule",
+    .run = schedule_verb,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan schedule 1f1b --ranks 4 --microbatches 8",
+                         "ctitan schedule zbv --ranks 4 --microbatches 8 --svg zbv.svg")};

@@ -67,12 +67,24 @@ static int simulate(struct ct_recipe *recipe, struct args *args)
     return rc;
 }
 
-int verb_simulate(int argc, char **argv)
+static const struct ct_argument arguments[] = {
+    ARG_RECIPE,
+    ARG_CHANGES,
+    ARG_LOCAL,
+    ARG_WORLD,
+    ARG_DEVICE("The described machine that is simulated: NAME or a file; required"),
+    CT_ARG_TAKE(struct args, slow, "slow", 0, "RANK:FACTOR",
+                "Let a rank compute FACTOR times as long, like 3:1.5", args_take_slow),
+    CT_ARG_TEXT(struct args, trace, "trace", 0, "FILE", "Write a trace for Perfetto"),
+    CT_ARG_TEXT(struct args, svg, "svg", 0, "FILE", "Write a picture of the step"),
+    ARG_JSON,
+    {0}};
+
+static int simulate_verb(int argc, char **argv)
 {
     struct ct_recipe *recipe = NULL;
-    struct args args;
-    int rc =
-        args_parse(argc, argv, ARG_RANKS | ARG_WORLD | ARG_JSON | ARG_DEVICE | ARG_PICTURES, &args);
+    struct args args = {0};
+    int rc = args_parse(arguments, argc, argv, &args);
 
     if (rc < 0)
         return rc;
@@ -85,3 +97,12 @@ int verb_simulate(int argc, char **argv)
         rc = simulate(recipe, &args);
     return args_finish(&args, rc);
 }
+
+const struct verb verb_simulate = {
+    .name = "simulate",
+    .summary = "simulate one step of all ranks on a virtual clock",
+    .run = simulate_verb,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan simulate recipes/debug.ini --device this --world 2 --with fsdp",
+                         "ctitan simulate recipes/debug.ini --device this --svg step.svg"),
+    .details = "`ctitan doctor --describe this` describes this machine for --device.\n"};

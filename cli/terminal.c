@@ -83,8 +83,23 @@ static void write_line(enum ct_log_level level, const char *line, void *context)
         write_long(level, &local, (int)(now.tv_usec / 1000), line);
 }
 
+static bool quiet, verbose;
+static enum ct_log_level chosen = CT_LOG_WARNING; /* before the limits */
+
+void log_limit(bool be_quiet, bool be_verbose)
+{
+    quiet = be_quiet;
+    verbose = be_verbose;
+    log_to_terminal(chosen);
+}
+
 void log_to_terminal(enum ct_log_level level)
 {
+    chosen = level;
+    if (quiet && level > CT_LOG_WARNING)
+        level = CT_LOG_WARNING;
+    if (verbose)
+        level = CT_LOG_DEBUG;
     columns = ct_terminal_columns(STDERR_FILENO);
     ct_log_to(write_line, NULL, level);
 }

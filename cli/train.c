@@ -288,13 +288,35 @@ static int run(struct args *args, int argc, char **argv)
     return train(args, recipe, &id);
 }
 
-int verb_train(int argc, char **argv)
+static const struct ct_argument arguments[] = {
+    ARG_RECIPE,
+    ARG_CHANGES,
+    ARG_LOCAL,
+    CT_ARG_INT(struct args, restarts, "max-restarts", 0, "N", 0, MOST_RANKS,
+               "Start the ranks again, at most N times, after a failure"),
+    CT_ARG_FLAG(struct args, elastic, "elastic", 0,
+                "Restart with fewer ranks where some can no longer be started"),
+    ARG_DUMPS,
+    {0}};
+
+static int train_verb(int argc, char **argv)
 {
-    struct args args;
-    int rc = args_parse(argc, argv, ARG_RANKS | ARG_DUMP_AFTER | ARG_RESTARTS, &args);
+    struct args args = {0};
+    int rc = args_parse(arguments, argc, argv, &args);
 
     if (rc < 0)
         return rc;
     rc = run(&args, argc, argv);
     return args_finish(&args, rc);
 }
+
+const struct verb verb_train = {
+    .name = "train",
+    .summary = "train a model as a recipe describes",
+    .run = train_verb,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan train recipes/quickstart.ini",
+                         "ctitan train recipes/quickstart.ini -n 2 --with local,fsdp"),
+    .details = "Metrics, checkpoints and the resolved recipe go to the folder [job] dump_folder.\n"
+               "The same command again resumes from the newest checkpoint, if the recipe loads\n"
+               "ckpt. Ctrl-C ends the run after a step.\n"};

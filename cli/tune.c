@@ -62,7 +62,15 @@ struct candidate {
     bool fits;
 };
 
+struct arguments {
+    struct args args; /* first */
+    double memory;    /* bytes; 0: not given */
+    const char *out;
+    struct ct_texts vary;
+};
+
 struct search {
+    const struct arguments *given;
     struct args *args;
     struct varied dimension[DIMENSIONS];
     int dimensions;
@@ -105,8 +113,8 @@ static int find_dimensions(struct search *s, const struct ct_recipe *recipe)
     struct ct_arena *arena = &s->args->arena;
     int rc = 0;
 
-    for (size_t i = 0; rc == 0 && i < s->args->vary_count; i++) {
-        char *text = ct_arena_strdup(arena, s->args->vary[i]), *equals = strchr(text, '=');
+    for (size_t i = 0; rc == 0 && i < s->given->vary.count; i++) {
+        char *text = ct_arena_strdup(arena, s->given->vary.at[i]), *equals = strchr(text, '=');
 
         if (!equals || !strchr(text, '.'))
             return ct_fail(CT_ECONFIG, "--vary %s: expected SECTION.KEY=VALUE,VALUE,..", text);
@@ -435,9 +443,9 @@ static int write_best(struct search *s)
     s->args->device = NULL; /* the recipe keeps its own */
     rc = args_recipe(s->args, &recipe);
     if (rc == 0)
-        rc = ct_recipe_save(recipe, s->args->out);
+        rc = ct_recipe_save(recipe, s->given->out);
     if (rc == 0)
-        fprintf(s->args->json ? stderr : stdout, "wrote %s\n", s->args->out);
+        fprintf(s->args->json ? stderr : stdout, "wrote %s\n", s->given->out);
     return rc;
 }
 
@@ -452,9 +460,10 @@ static int64_t sequences(const struct search *s, const struct ct_recipe *recipe)
     return (local ? atoll(local) : 1) * s->args->ranks;
 }
 
-static int tune(struct args *args)
+static int tune(struct arguments *given)
 {
-    struct search s = {.args = args};
+    struct args *args = &given->args;
+    struct search s = {.given = given, .args = args};
     const struct ct_machine *machine;
     struct ct_recipe *recipe;
     int rc = ct_machine_read(&args->arena, args->device, &machine);
@@ -467,7 +476,7 @@ static int tune(struct args *args)
         rc = find_dimensions(&s, recipe);
     if (rc < 0)
         return rc;
-    s.memory = args->memory > 0 ? args->memory : machine->memory;
+    s.memory = given->memory > 0 ? given->memory : machine->memory;
     s.sequences = sequences(&s, recipe);
     if (!args->json)
         printf("%lld ranks of %s, %lld sequences a step\n", (long long)args->ranks, machine->name,
@@ -484,22 +493,46 @@ static int tune(struct args *args)
     if (!s.list[0].fits)
         return ct_fail(CT_ECONFIG, "no plan fits into memory; use techniques that save memory "
                                    "(sac, tp, pp, offload), or more ranks");
-    return args->out ? write_best(&s) : 0;
+    return given->out ? write_best(&s) : 0;
 }
 
-int verb_tune(int argc, char **argv)
+static const struct ct_argument arguments[] = {
+    ARG_RECIPE,
+    ARG_CHANGES,
+    ARG_DEVICE("The described machine that is tuned for: NAME or a file; required"),
+    CT_ARG_INT(struct args, world, "world", 0, "RANKS", 1, MOST_RANKS,
+               "How many ranks there are; required"),
+    CT_ARG_BYTES(struct arguments, memory, "memory", 0, "BYTES",
+                 "Memory of a rank, like 80G; by default the device's"),
+    CT_ARG_TEXTS(struct arguments, vary, "vary", 0, "SECTION.KEY=VALUE,..",
+                 "Also vary this option, among these values"),
+    CT_ARG_TEXT(struct arguments, out, "out", 0, "FILE", "Write the recipe with the best settings"),
+    ARG_JSON,
+    {0}};
+
+static int tune_verb(int argc, char **argv)
 {
-    struct args args;
-    int rc = args_parse(argc, argv, ARG_WORLD | ARG_JSON | ARG_DEVICE | ARG_TUNE, &args);
+    struct arguments given = {0};
+    struct args *args = &given.args;
+    int rc = args_parse(arguments, argc, argv, args);
 
     if (rc < 0)
         return rc;
-    if (!args.device)
+    if (!args->device)
         rc = ct_fail(CT_ECONFIG, "tune: --device is missing; give the description of a machine; "
                                  "`ctitan doctor --describe FILE` writes this machine's");
-    else if (!args.ranks)
+    else if (!args->ranks)
         rc = ct_fail(CT_ECONFIG, "tune: --world is missing; give the number of ranks");
     else
-        rc = tune(&args);
-    return args_finish(&args, rc);
+        rc = tune(&given);
+    return args_finish(args, rc);
 }
+
+const struct verb verb_tune = {
+    .name = "tune",
+    .summary = "search for the fastest settings that fit into memory",
+    .run = tune_verb,
+    .arguments = arguments,
+    .examples =
+        CT_NAMES("ctitan tune recipes/llama3_8b.ini --device h100-80g --world 8 --out best.ini",
+                 "ctitan tune r.ini --device this --world 4 --vary training.seq_len=512,1024")};

@@ -292,31 +292,17 @@ static int follow(struct watch *w)
     return rc;
 }
 
+static const struct ct_argument arguments[] = {
+    CT_ARG_WORD(struct watch, folder, "RUN", "Dump folder of a run, [job] dump_folder"),
+    CT_ARG_FLAG(struct watch, once, "once", 0, "Print the state of the run, and end"),
+    CT_ARG_FLOAT(struct watch, stall, "stall", 0, "SECONDS", 1e-9, 1e9,
+                 "Report a stall after so long without a step; by default, its pace decides"),
+    {0}};
+
 static int parse(struct watch *w, int argc, char **argv)
 {
     *w = (struct watch){.columns = ct_terminal_columns(STDOUT_FILENO)};
-    for (int i = 1; i < argc; i++) {
-        char *end;
-
-        if (!strcmp(argv[i], "--once")) {
-            w->once = true;
-        } else if (!strcmp(argv[i], "--stall")) {
-            w->stall = i + 1 < argc ? strtod(argv[i + 1], &end) : 0;
-            if (!(w->stall > 0) || *end)
-                return ct_fail(CT_ECONFIG, "--stall: expected seconds, above 0");
-            i++;
-        } else if (*argv[i] == '-') {
-            return ct_fail(CT_ECONFIG, "watch has no option %s; `ctitan help watch` lists them",
-                           argv[i]);
-        } else if (w->folder) {
-            return ct_fail(CT_ECONFIG, "watch: expected one run, and not also %s", argv[i]);
-        } else {
-            w->folder = argv[i];
-        }
-    }
-    if (!w->folder)
-        return ct_fail(CT_ECONFIG, "watch: expected the dump folder of a run");
-    return 0;
+    return ct_arguments_parse(arguments, argc, argv, &w->arena, w);
 }
 
 /* A run makes its lock and its recipe before it logs a step. */
@@ -357,7 +343,7 @@ static int check_folder(struct watch *w)
     return 0;
 }
 
-int verb_watch(int argc, char **argv)
+static int watch(int argc, char **argv)
 {
     struct watch w;
     int rc = parse(&w, argc, argv);
@@ -375,3 +361,11 @@ int verb_watch(int argc, char **argv)
     ct_arena_finish(&w.arena);
     return rc;
 }
+
+const struct verb verb_watch = {
+    .name = "watch",
+    .summary = "follow a run from another terminal: steps, pace, whether it stalls",
+    .run = watch,
+    .arguments = arguments,
+    .examples =
+        CT_NAMES("ctitan watch outputs/quickstart", "ctitan watch outputs/quickstart --stall 600")};

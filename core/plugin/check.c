@@ -63,7 +63,6 @@ static const struct must {
     MUST(HOOK, hook, call),
     MUST(OBJECTIVE, objective_ops, build),
     MUST(VERB, verb_ops, summary),
-    MUST(VERB, verb_ops, usage),
     MUST(VERB, verb_ops, run),
     MUST(ORDER, order_ops, microbatch_size),
     MUST(ORDER, order_ops, order),

@@ -8,6 +8,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/plugin.h>
+#include <ctitan/lib/verb.h>
 #include <ctitan/model.h>
 #include <ctitan/pass.h>
 

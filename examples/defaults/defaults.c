@@ -4,45 +4,57 @@
  */
 #include <stdio.h>
 
-#include <ctitan/error.h>
 #include <ctitan/lib/plugin.h>
 #include <ctitan/lib/text.h>
-#include <ctitan/model.h>
-#include <ctitan/plugin.h>
+#include <ctitan/lib/verb.h>
 
-static void print_option(const struct ct_option *option)
+static void print_option(const struct ct_option *option, bool brief)
 {
     char range[256];
 
     ct_option_range(option, range, sizeof(range));
-    printf("; %s (%s%s%s)\n", option->doc, ct_option_type_name(option->type), *range ? ", " : "",
-           range);
+    if (!brief)
+        printf("; %s (%s%s%s)\n", option->doc, ct_option_type_name(option->type),
+               *range ? ", " : "", range);
     if (option->fallback)
         printf("%s = %s\n", option->name, option->fallback);
     else
         printf("; %s must be set\n", option->name);
 }
 
+struct request {
+    const char *plugin;
+    bool brief;
+};
+
+static const struct ct_argument arguments[] = {
+    CT_ARG_WORD(struct request, plugin, "PLUGIN", "Its name, or its file"),
+    CT_ARG_FLAG(struct request, brief, "brief", 'b', "Leave out what the options mean"),
+    {0}};
+
 static int run(int argc, char **argv)
 {
     const struct ct_plugin *plugin;
-    int rc;
+    struct ct_arena arena = {0};
+    struct request r = {0};
+    int rc = ct_arguments_parse(arguments, argc, argv, &arena, &r);
 
-    if (argc != 2)
-        return ct_fail(CT_ECONFIG, "%s: expected one plugin", argv[0]);
-    rc = ct_plugin_find(argv[1], &plugin);
-    if (rc < 0)
-        return rc;
-    printf("; %s\n[%s]\n", plugin->summary, plugin->name);
-    for (const struct ct_option *o = plugin->options; o && o->name; o++)
-        print_option(o);
-    return 0;
+    if (rc == 0)
+        rc = ct_plugin_describe(r.plugin, &plugin);
+    if (rc == 0)
+        printf("; %s\n[%s]\n", plugin->summary, plugin->name);
+    for (const struct ct_option *o = rc == 0 ? plugin->options : NULL; o && o->name; o++)
+        print_option(o, r.brief);
+    ct_arena_finish(&arena);
+    return rc;
 }
 
-static const struct ct_verb_ops verb = {.size = sizeof(struct ct_verb_ops),
-                                        .summary = "a plugin's section of a recipe",
-                                        .usage = "PLUGIN",
-                                        .run = run};
+static const struct ct_verb_ops verb = {
+    .size = sizeof(struct ct_verb_ops),
+    .summary = "print a plugin's section of a recipe",
+    .run = run,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan defaults adamw", "ctitan defaults adamw --brief")};
 
 CT_PLUGIN(.name = "defaults", .version = "1.0", .summary = "Verb: a plugin's section of a recipe",
           .offers = CT_OFFERS({CT_VERB, "defaults", &verb}));

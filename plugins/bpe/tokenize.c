@@ -3,7 +3,6 @@
  */
 #include <endian.h>
 #include <errno.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,43 +10,32 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/verb.h>
 
 #include "bpe.h"
 
-enum { TOKENIZER = 256, SPECIAL, OUTPUT };
-
 struct request {
+    struct ct_arena arena;
     const char *tokenizer, *output;
     bool special;
 };
 
-static const struct option options[] = {{"tokenizer", required_argument, NULL, TOKENIZER},
-                                        {"special", no_argument, NULL, SPECIAL},
-                                        {"output", required_argument, NULL, OUTPUT},
-                                        {0}};
+static const struct ct_argument arguments[] = {
+    CT_ARG_TEXT(struct request, tokenizer, "tokenizer", 0, "FILE_OR_FOLDER",
+                "tokenizer.json, tokenizer.model or their folder; required"),
+    CT_ARG_FLAG(struct request, special, "special", 0, "Read <|..|> as special tokens"),
+    CT_ARG_TEXT(struct request, output, "output", 0, "FILE",
+                "Write the ids there as uint32, as [tokens] path reads them"),
+    {0}};
 
 static int parse(int argc, char **argv, struct request *r)
 {
-    int option;
+    int rc = ct_arguments_parse(arguments, argc, argv, &r->arena, r);
 
-    optind = 0;
-    while ((option = getopt_long(argc, argv, "", options, NULL)) >= 0) {
-        if (option == TOKENIZER)
-            r->tokenizer = optarg;
-        else if (option == OUTPUT)
-            r->output = optarg;
-        else if (option == SPECIAL)
-            r->special = true;
-        else
-            return ct_fail(CT_ECONFIG, "`ctitan help tokenize` shows the arguments");
-    }
-    if (optind < argc)
-        return ct_fail(CT_ECONFIG,
-                       "'%s': tokenize takes no file; it reads the text from standard input",
-                       argv[optind]);
-    return r->tokenizer ? 0
-                        : ct_fail(CT_ECONFIG, "--tokenizer FILE_OR_FOLDER is missing; give "
-                                              "tokenizer.json, tokenizer.model or their folder");
+    if (rc < 0 || r->tokenizer)
+        return rc;
+    return ct_fail(CT_ECONFIG, "tokenize: --tokenizer FILE_OR_FOLDER is missing; give "
+                               "tokenizer.json, tokenizer.model or their folder");
 }
 
 static int read_all(struct text *text)
@@ -123,11 +111,14 @@ static int run(int argc, char **argv)
     free(ids.at);
     text_finish(&text);
     tokenizer_close(&tokenizer);
+    ct_arena_finish(&r.arena);
     return rc;
 }
 
 const struct ct_verb_ops tokenize_verb = {
     .size = sizeof(struct ct_verb_ops),
-    .summary = "convert text to token ids",
-    .usage = "--tokenizer FILE_OR_FOLDER [--special] [--output FILE] < TEXT > IDS",
-    .run = run};
+    .summary = "convert text from standard input to token ids",
+    .run = run,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan tokenize --tokenizer model < book.txt",
+                         "ctitan tokenize --tokenizer model --output tokens.bin < book.txt")};

@@ -351,28 +351,9 @@ static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                               1u << CT_EVENT_RUN_END,
                                     .call = on_event};
 
-static const struct ct_verb_ops verb = {
-    .size = sizeof(struct ct_verb_ops),
-    .summary = "list, verify, show and compare checkpoints",
-    .usage = "ls FOLDER | verify FOLDER | show FOLDER | diff FOLDER FOLDER",
-    .run = ckpt_verb};
-
-static const struct ct_verb_ops export_verb = {
-    .size = sizeof(struct ct_verb_ops),
-    .summary = "write a checkpoint's weights as a Hugging Face folder",
-    .usage = "CHECKPOINT HF_FOLDER [--dtype float32|bfloat16|float16] [--max-shard-size GB] "
-             "[--state PREFIX] [--force]",
-    .run = ckpt_export};
-
-static const struct ct_verb_ops import_verb = {
-    .size = sizeof(struct ct_verb_ops),
-    .summary = "write a Hugging Face folder's weights as a checkpoint to start from",
-    .usage = "HF_FOLDER CHECKPOINTS [--force]",
-    .run = ckpt_import};
-
 CT_PLUGIN(.name = "ckpt", .version = "1.0",
           .summary = "Checkpoints: saved while training goes on, loaded on any mesh",
           .options = options, .config = &ckpt_config, .config_size = sizeof(ckpt_config),
-          .offers = CT_OFFERS({CT_HOOK, "rewind", &hook}, {CT_VERB, "ckpt", &verb},
-                              {CT_VERB, "export", &export_verb},
-                              {CT_VERB, "import", &import_verb}));
+          .offers = CT_OFFERS({CT_HOOK, "rewind", &hook}, {CT_VERB, "ckpt", &ckpt_verb},
+                              {CT_VERB, "export", &ckpt_export},
+                              {CT_VERB, "import", &ckpt_import}));

@@ -370,8 +370,6 @@ int ckpt_beside_read(struct ckpt *c);
    may be in the arena. */
 int ckpt_stored_rules(const char *config, struct ct_arena *arena,
                       const struct ct_stored_rule **rules);
-int ckpt_verb(int argc, char **argv);
-int ckpt_export(int argc, char **argv);
-int ckpt_import(int argc, char **argv);
+extern const struct ct_verb_ops ckpt_verb, ckpt_export, ckpt_import;
 
 #endif

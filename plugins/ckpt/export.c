@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/verb.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/hf.h>
@@ -358,10 +359,11 @@ static int write_files(struct export *x, const char *folder)
 }
 
 struct request {
-    const char *checkpoint, *folder, *prefix;
-    int dtype;
-    size_t most; /* bytes of a file */
-    bool force;  /* replace a model in the folder */
+    const char *checkpoint, *folder, *prefix, *type;
+    int dtype;         /* of type; -1: not given */
+    double shard_size; /* GB of a file */
+    size_t most;       /* bytes of a file */
+    bool force;        /* replace a model in the folder */
 };
 
 /* A folder without what is absent would be of another model. */
@@ -414,55 +416,30 @@ static int export_to(struct ckpt *c, const struct request *r)
     return rc;
 }
 
-static int read_option(struct request *r, const char *name, const char *value)
-{
-    enum ct_dtype dtype;
-    double size;
-    char *end;
+static const struct ct_argument arguments[] = {
+    CT_ARG_WORD(struct request, checkpoint, "CHECKPOINT",
+                "A run's dump folder, its folder of checkpoints, or one checkpoint"),
+    CT_ARG_WORD(struct request, folder, "HF_FOLDER", "The Hugging Face folder to write"),
+    CT_ARG_CHOICE(struct request, type, "dtype", 0, "float32|bfloat16|float16",
+                  "Type of the weights; by default as they are"),
+    CT_ARG_FLOAT(struct request, shard_size, "max-shard-size", 0, "GB", 1e-6, 1e9,
+                 "Largest file, 5 GB by default"),
+    CT_ARG_TEXT(struct request, prefix, "state", 0, "PREFIX",
+                "Write this state instead of the weights, as ema"),
+    CT_ARG_FLAG(struct request, force, "force", 0, "Replace a model in the folder"),
+    {0}};
 
-    if (!strcmp(name, "--dtype")) {
-        if (ct_dtype_parse(value, &dtype) < 0 || !ct_dtype_is_float(dtype))
-            return ct_fail(CT_ECONFIG, "--dtype %s: expected float32, bfloat16 or float16", value);
-        r->dtype = (int)dtype;
-        return 0;
-    }
-    if (!strcmp(name, "--state")) {
-        r->prefix = value;
-        return 0;
-    }
-    if (strcmp(name, "--max-shard-size") != 0)
-        return ct_fail(CT_ECONFIG,
-                       "export: no option %s; options: --dtype, --force, --max-shard-size, --state",
-                       name);
-    size = strtod(value, &end) * 1e9;
-    if (end == value || *end || !(size >= 1e3 && size <= 1e18))
-        return ct_fail(CT_ECONFIG, "--max-shard-size %s: expected a number of GB", value);
-    r->most = (size_t)size;
-    return 0;
-}
-
-int ckpt_export(int argc, char **argv)
+static int run(int argc, char **argv)
 {
-    struct request r = {.dtype = -1, .most = (size_t)5e9};
+    struct request r = {.dtype = -1, .shard_size = 5};
     struct ct_arena scratch = {0};
+    enum ct_dtype dtype;
     struct ckpt c;
-    int rc = 0;
+    int rc = ct_arguments_parse(arguments, argc, argv, &scratch, &r);
 
-    for (int i = 1; rc == 0 && i < argc; i++) {
-        if (!strcmp(argv[i], "--force")) {
-            r.force = true;
-        } else if (!strncmp(argv[i], "--", 2) && i + 1 < argc) {
-            rc = read_option(&r, argv[i], argv[i + 1]);
-            i++;
-        } else if (!r.folder) {
-            *(r.checkpoint ? &r.folder : &r.checkpoint) = argv[i];
-        } else {
-            r.checkpoint = NULL;
-        }
-    }
-    if (rc == 0 && (!r.checkpoint || !r.folder))
-        rc = ct_fail(CT_ECONFIG, "export: expected CHECKPOINT HF_FOLDER [--dtype DTYPE] "
-                                 "[--max-shard-size GB] [--state PREFIX] [--force]");
+    if (rc == 0 && r.type && ct_dtype_parse(r.type, &dtype) == 0)
+        r.dtype = (int)dtype;
+    r.most = (size_t)(r.shard_size * 1e9);
     if (rc == 0)
         rc = ckpt_locate(&scratch, r.checkpoint, &c);
     if (rc == 0)
@@ -470,3 +447,11 @@ int ckpt_export(int argc, char **argv)
     ct_arena_finish(&scratch);
     return rc;
 }
+
+const struct ct_verb_ops ckpt_export = {
+    .size = sizeof(ckpt_export),
+    .summary = "write a checkpoint's weights as a Hugging Face folder",
+    .run = run,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan export outputs/quickstart model",
+                         "ctitan export outputs/quickstart/checkpoint/step-100 model --force")};

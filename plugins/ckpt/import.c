@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/verb.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/safetensors.h>
@@ -284,24 +285,22 @@ static int import(struct ckpt *c, const struct ct_weights *weights, const char *
     return rc < 0 ? rc : write_all(c, path);
 }
 
-static int read_words(int argc, char **argv, const char *words[2], bool *force)
-{
-    int count = 0;
+struct request {
+    struct ct_arena arena;
+    const char *folder, *checkpoints;
+    bool force;
+};
 
-    *force = false;
-    for (int i = 1; i < argc; i++)
-        if (!strcmp(argv[i], "--force"))
-            *force = true;
-        else if (!strncmp(argv[i], "--", 2))
-            return ct_fail(CT_ECONFIG, "import: no option %s; options: --force", argv[i]);
-        else if (count++ < 2)
-            words[count - 1] = argv[i];
-    return count == 2 ? 0 : ct_fail(CT_ECONFIG, "import: expected HF_FOLDER CHECKPOINTS [--force]");
-}
+static const struct ct_argument arguments[] = {
+    CT_ARG_WORD(struct request, folder, "HF_FOLDER", "The Hugging Face folder to read"),
+    CT_ARG_WORD(struct request, checkpoints, "CHECKPOINTS", "Folder to write the checkpoint to"),
+    CT_ARG_FLAG(struct request, force, "force", 0, "Replace a checkpoint that is there"),
+    {0}};
 
-int ckpt_import(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     struct ct_arena scratch = {0};
+    struct request r = {0};
     struct ckpt c = {.arena = &scratch,
                      .progress = {.step = 1},
                      .time = (int64_t)time(NULL),
@@ -310,27 +309,35 @@ int ckpt_import(int argc, char **argv)
                      .recipe = "",
                      .chunk = CHUNK};
     struct ct_weights *weights = NULL;
-    const char *path, *words[2] = {NULL};
-    bool force;
-    int rc = read_words(argc, argv, words, &force);
+    const char *path;
+    int rc = ct_arguments_parse(arguments, argc, argv, &r.arena, &r);
 
     if (rc < 0)
         return rc;
-    path = ckpt_step_path(&scratch, words[1], 0);
-    if (!access(path, F_OK) && !force)
+    path = ckpt_step_path(&scratch, r.checkpoints, 0);
+    if (!access(path, F_OK) && !r.force)
         rc = ct_fail(CT_ECONFIG,
                      "there is %s already: give another folder, or --force to replace "
                      "it",
                      path);
     if (rc == 0)
-        rc = ct_weights_open(words[0], &weights);
+        rc = ct_weights_open(r.folder, &weights);
     if (rc == 0)
-        rc = import(&c, weights, words[0], path);
+        rc = import(&c, weights, r.folder, path);
     if (rc == 0)
-        printf("%s: %zu parameters of %s\n", path, c.tensor_count, words[0]);
+        printf("%s: %zu parameters of %s\n", path, c.tensor_count, r.folder);
     else
-        ct_context(rc, "importing %s", words[0]);
+        ct_context(rc, "importing %s", r.folder);
     ct_weights_close(weights);
     ct_arena_finish(&scratch);
+    ct_arena_finish(&r.arena);
     return rc;
 }
+
+const struct ct_verb_ops ckpt_import = {
+    .size = sizeof(ckpt_import),
+    .summary = "write a Hugging Face folder's weights as a checkpoint to start from",
+    .run = run,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan import ~/models/Llama-3.2-1B outputs/mine/checkpoint",
+                         "ctitan import model outputs/mine/checkpoint --force")};

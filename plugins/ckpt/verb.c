@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/verb.h>
 
 #include "ckpt.h"
 
@@ -170,21 +171,44 @@ static int show(const char *path)
     return rc;
 }
 
-int ckpt_verb(int argc, char **argv)
-{
-    static const char *const names[] = {"ls", "verify", "show", "diff"};
-    const char *what = argc > 1 ? argv[1] : "", *near = ct_nearest(what, names, CT_COUNT(names));
+struct request {
+    struct ct_arena arena;
+    const char *action, *folder, *other;
+};
 
-    if (argc == 3 && !strcmp(what, "ls"))
-        return for_each(argv[2], list);
-    if (argc == 3 && !strcmp(what, "verify"))
-        return for_each(argv[2], verify);
-    if (argc == 3 && !strcmp(what, "show"))
-        return show(argv[2]);
-    if (argc == 4 && !strcmp(what, "diff"))
-        return ckpt_diff(argv[2], argv[3]);
-    ct_fail(CT_ECONFIG, "expected ls FOLDER, verify FOLDER, show FOLDER, or diff FOLDER FOLDER");
-    if (near && strcmp(near, what) != 0)
-        ct_context(CT_ECONFIG, "no verb %s; did you mean %s?", what, near);
-    return ct_context(CT_ECONFIG, "ckpt");
+static const struct ct_argument arguments[] = {
+    CT_ARG_CHOSEN(struct request, action, "ACTION", "ls|verify|show|diff",
+                  "List checkpoints, read and check all of their bytes, show what is in one, or "
+                  "compare two"),
+    CT_ARG_WORD(struct request, folder, "FOLDER",
+                "A run's dump folder, its folder of checkpoints, or one checkpoint"),
+    CT_ARG_OPTIONAL(struct request, other, "OTHER", "For diff: the other checkpoint"),
+    {0}};
+
+static int run(int argc, char **argv)
+{
+    struct request r = {0};
+    int rc = ct_arguments_parse(arguments, argc, argv, &r.arena, &r);
+    bool differ = rc == 0 && !strcmp(r.action, "diff");
+
+    if (rc == 0 && differ != (r.other != NULL))
+        rc = differ ? ct_fail(CT_ECONFIG, "ckpt diff: expected two folders")
+                    : ct_fail(CT_ECONFIG, "ckpt %s: expected one folder, but there is also %s",
+                              r.action, r.other);
+    else if (rc == 0 && differ)
+        rc = ckpt_diff(r.folder, r.other);
+    else if (rc == 0 && !strcmp(r.action, "show"))
+        rc = show(r.folder);
+    else if (rc == 0)
+        rc = for_each(r.folder, !strcmp(r.action, "ls") ? list : verify);
+    ct_arena_finish(&r.arena);
+    return rc;
 }
+
+const struct ct_verb_ops ckpt_verb = {
+    .size = sizeof(ckpt_verb),
+    .summary = "list, verify, show and compare checkpoints",
+    .run = run,
+    .arguments = arguments,
+    .examples =
+        CT_NAMES("ctitan ckpt ls outputs/quickstart", "ctitan ckpt diff outputs/one outputs/two")};

@@ -1,43 +1,33 @@
 /*
  * `ctitan flight`: looks at the files of a run, or of a job that is running.
  */
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/model.h>
+#include <ctitan/lib/verb.h>
 
 #include "flight.h"
 
-#define USAGE "(DIR | --attach PID) [--trace FILE]"
-
-static const struct option long_options[] = {
-    {"trace", required_argument, NULL, 't'}, {"attach", required_argument, NULL, 'a'}, {0}};
-
-struct arguments {
+struct request {
+    struct ct_arena arena;
     const char *folder, *trace, *attach;
 };
 
-static int parse(int argc, char **argv, struct arguments *a)
-{
-    int option;
+static const struct ct_argument arguments[] = {
+    CT_ARG_OPTIONAL(struct request, folder, "DIR", "Dump folder of a run"),
+    CT_ARG_TEXT(struct request, attach, "attach", 0, "PID",
+                "Look at the job of this process instead: a rank, or what started the ranks"),
+    CT_ARG_TEXT(struct request, trace, "trace", 0, "FILE", "Also write a trace for Perfetto"),
+    {0}};
 
-    opterr = 0;
-    optind = 1;
-    while ((option = getopt_long(argc, argv, ":", long_options, NULL)) != -1) {
-        if (option == 't')
-            a->trace = optarg;
-        else if (option == 'a')
-            a->attach = optarg;
-        else
-            return ct_fail(CT_ECONFIG, "flight: %s: expected %s", argv[optind - 1], USAGE);
-    }
-    if (optind < argc)
-        a->folder = argv[optind++];
-    if (optind < argc || !a->folder == !a->attach)
-        return ct_fail(CT_ECONFIG, "flight: expected %s", USAGE);
-    return 0;
+static int parse(int argc, char **argv, struct request *r)
+{
+    int rc = ct_arguments_parse(arguments, argc, argv, &r->arena, r);
+
+    return rc < 0 || !r->folder != !r->attach
+               ? rc
+               : ct_fail(CT_ECONFIG, "flight: expected DIR or --attach PID");
 }
 
 /* Whether a process has mapped the file of a rank, and in which dump folder. */
@@ -88,7 +78,7 @@ static int find_folder(const char *pid, char folder[CT_PATH_ROOM])
 static int run(int argc, char **argv)
 {
     struct flight_verdict *verdict;
-    struct arguments a = {0};
+    struct request a = {0};
     struct flight_run files;
     char folder[CT_PATH_ROOM];
     int rc = parse(argc, argv, &a);
@@ -115,7 +105,10 @@ static int run(int argc, char **argv)
     return rc;
 }
 
-const struct ct_verb_ops flight_verb = {.size = sizeof(flight_verb),
-                                        .summary = "find out which rank holds a run up, and why",
-                                        .usage = USAGE,
-                                        .run = run};
+const struct ct_verb_ops flight_verb = {
+    .size = sizeof(flight_verb),
+    .summary = "find out which rank holds a run up, and why",
+    .run = run,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan flight outputs/debug", "ctitan flight --attach 4711"),
+    .details = "The run must load flight_recorder, as --with flight_recorder does.\n"};

@@ -9,71 +9,32 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/recipe.h>
+#include <ctitan/lib/verb.h>
 
 #include "lora.h"
 
-#define USAGE                                                                                      \
-    "merge|adapter RECIPE.ini FOLDER [--force] [--set SECTION.KEY=VALUE]... "                      \
-    "[--with PLUGIN]... [--without PLUGIN]..."
-
 struct request {
+    struct ct_arena arena;
+    const char *action, *recipe, *folder;
     bool merge, force; /* force: replace a model in the folder */
-    const char *recipe, *folder;
+    struct ct_recipe_changes changes;
 };
 
-/* ---- the command line ---- */
+static const struct ct_argument arguments[] = {
+    CT_ARG_CHOSEN(struct request, action, "ACTION", "merge|adapter",
+                  "Write weights with the adapters in them, or the adapters alone for peft"),
+    CT_ARG_WORD(struct request, recipe, "RECIPE", "The recipe that has trained the adapters"),
+    CT_ARG_WORD(struct request, folder, "FOLDER", "The folder to write"),
+    CT_ARG_CHANGES(struct request, changes),
+    CT_ARG_FLAG(struct request, force, "force", 0, "Replace a model in the folder"),
+    {0}};
 
-static const struct {
-    const char *name;
-    int (*apply)(struct ct_recipe *recipe, const char *value);
-} changes[] = {
-    {"--set", ct_recipe_set}, {"--with", ct_recipe_with}, {"--without", ct_recipe_without}};
-
-static int apply_change(struct ct_recipe *recipe, const char *name, const char *value)
+static int read_recipe(struct request *r, struct ct_recipe **recipe)
 {
-    for (size_t i = 0; i < CT_COUNT(changes); i++)
-        if (!strcmp(name, changes[i].name))
-            return value ? changes[i].apply(recipe, value)
-                         : ct_fail(CT_ECONFIG, "lora: %s needs a value", name);
-    return ct_fail(CT_ECONFIG, "lora: no option %s; options: --force, --set, --with, --without",
-                   name);
-}
+    int rc = ct_recipe_read(&r->arena, r->recipe, recipe);
 
-/* --force has no value. */
-static bool has_value(const char *option)
-{
-    return strcmp(option, "--force") != 0;
-}
-
-static int parse(int argc, char **argv, struct request *r)
-{
-    const char *word[3] = {NULL};
-    bool force = false;
-    int words = 0;
-
-    for (int i = 1; i < argc; i++) {
-        if (!strncmp(argv[i], "--", 2)) {
-            force |= !has_value(argv[i]);
-            i += has_value(argv[i]);
-        } else if (words++ < 3)
-            word[words - 1] = argv[i];
-    }
-    if (words != 3 || (strcmp(word[0], "merge") != 0 && strcmp(word[0], "adapter") != 0))
-        return ct_fail(CT_ECONFIG, "lora: expected " USAGE);
-    *r = (struct request){!strcmp(word[0], "merge"), force, word[1], word[2]};
-    return 0;
-}
-
-static int read_recipe(struct ct_arena *arena, int argc, char **argv, const struct request *r,
-                       struct ct_recipe **recipe)
-{
-    int rc = ct_recipe_read(arena, r->recipe, recipe);
-
-    for (int i = 1; rc == 0 && i < argc; i++)
-        if (!strncmp(argv[i], "--", 2) && has_value(argv[i])) {
-            rc = apply_change(*recipe, argv[i], argv[i + 1]);
-            i++;
-        }
+    if (rc == 0)
+        rc = ct_recipe_change(*recipe, &r->changes);
     return rc == 0 ? ct_recipe_apply(*recipe) : rc;
 }
 
@@ -121,25 +82,28 @@ static int check_loaded(const struct ct_recipe *recipe)
 
 static int run(int argc, char **argv)
 {
-    struct ct_arena arena = {0};
     struct ct_recipe *recipe;
     struct request r = {0};
-    int rc = parse(argc, argv, &r);
+    int rc = ct_arguments_parse(arguments, argc, argv, &r.arena, &r);
 
-    if (rc == 0)
-        rc = read_recipe(&arena, argc, argv, &r, &recipe);
+    if (rc == 0) {
+        r.merge = !strcmp(r.action, "merge");
+        rc = read_recipe(&r, &recipe);
+    }
     if (rc == 0)
         rc = check_loaded(recipe);
     if (rc == 0)
         rc = ct_hf_check_free(r.folder, r.force);
     if (rc == 0)
         rc = open_and_write(recipe, &r);
-    ct_arena_finish(&arena);
+    ct_arena_finish(&r.arena);
     return rc;
 }
 
 const struct ct_verb_ops lora_verb = {
     .size = sizeof(lora_verb),
     .summary = "merge a recipe's adapters into a Hugging Face folder, or write them for peft",
-    .usage = USAGE,
-    .run = run};
+    .run = run,
+    .arguments = arguments,
+    .examples = CT_NAMES("ctitan lora merge recipes/llama3_8b_lora.ini merged",
+                         "ctitan lora adapter recipes/llama3_8b_lora.ini adapter --force")};

@@ -60,5 +60,6 @@
 #include <ctitan/lib/terminal.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/train.h>
+#include <ctitan/lib/verb.h>
 
 #endif

@@ -1,6 +1,6 @@
 #!/bin/bash
 # manual.sh CTITAN: the manual page formats without warnings and has every verb and option; bash completes verbs,
-# their options, settings and plugins.
+# their options, settings and plugins; zsh and fish get the same options.
 set -euo pipefail
 ctitan=$1
 scratch=$(mktemp -d)
@@ -16,10 +16,28 @@ fi
 bash -n "$scratch/ctitan.bash"
 
 text=$(sed 's/\\-/-/g; s/\\e/\\/g; s/\\&//g' "$scratch/ctitan.1")
-for verb in $("$ctitan" help | sed -nE 's/^  ([a-z]+) +[a-z].*/\1/p'); do
+"$ctitan" help --zsh >"$scratch/_ctitan"
+"$ctitan" help --fish >"$scratch/ctitan.fish"
+if command -v zsh >/dev/null; then zsh -n "$scratch/_ctitan"; fi
+if command -v fish >/dev/null; then fish -n "$scratch/ctitan.fish"; fi
+
+has() { # FILE TEXT
+    grep -qF -e "$2" "$1" || { echo "${1##*/} lacks: $2"; exit 1; }
+}
+verbs=0
+for verb in $("$ctitan" help | sed -nE '/^Sections/q; s/^  ([a-z]+) +[a-z].*/\1/p' | grep -vx ctitan); do
     usage=$("$ctitan" help "$verb" | sed -nE "s/^usage: ctitan //p")
-    grep -qxF ".B $usage" <<<"$text" || { echo "the page lacks: $usage"; exit 1; }
+    grep -qxF ".SS ctitan $usage" <<<"$text" || { echo "the page lacks: $usage"; exit 1; }
+    has "$scratch/ctitan.fish" "__fish_use_subcommand -fa $verb -d '"
+    "$ctitan" "$verb" --help | sed -nE 's/^ +((-[a-z], )?--[a-z-]+( [^ ]+)?)(  .*)?$/\1/p' | while IFS= read -r label; do
+        grep -qxF ".B $label" <<<"$text" || { echo "the page lacks $verb's $label"; exit 1; }
+        option=${label##*--}
+        has "$scratch/ctitan.fish" "__fish_seen_subcommand_from $verb' -l ${option%% *} "
+        has "$scratch/_ctitan" "'*--${option%% *}["
+    done
+    ((++verbs))
 done
+((verbs > 18))
 for section in training comm adamw pp; do
     "$ctitan" help $section | sed -nE 's/^  ([a-z_]+ = .*)/.B \1/p' | while IFS= read -r option; do
         grep -qxF "$option" <<<"$text" || { echo "the page lacks: $option"; exit 1; }
@@ -43,7 +61,7 @@ completes 'ctitan tr' train
 completes './ctitan pl' plan plugins
 completes 'ctitan flig' flight
 completes 'ctitan train x.ini --max' --max-restarts
-completes 'ctitan compare a b --a-' --a-set --a-unset --a-with
+completes 'ctitan compare a b --a-' --a-set --a-unset --a-with --a-without
 completes 'ctitan train x.ini --unset training.st' training.steps
 completes 'ctitan train x.ini --set adamw.bet' adamw.beta1= adamw.beta2=
 completes 'ctitan train x.ini --set training.st' training.steps=
@@ -51,4 +69,10 @@ completes 'ctitan train x.ini --with fs' fsdp
 completes 'ctitan help val' validation
 completes 'ctitan check qwen3_' qwen3_moe
 completes 'ctitan new op' op optimizer
+completes 'ctitan ckpt sh' show
+completes 'ctitan ckpt diff --ver' --verbose
+completes 'ctitan export a b --dtype bf' bfloat16
+completes 'ctitan check x --with fs' fsdp
+completes 'ctitan schedule 1f1b --set pp.deg' pp.degree=
+completes 'ctitan lora merge x y --unset fsdp.shard' fsdp.shard_degree
 completes 'ctitan train '

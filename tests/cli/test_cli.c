@@ -102,7 +102,7 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"", "usage: ctitan VERB"},
         {"trian %R", "no verb trian; did you mean train?"},
         {"frobnicate", "no verb frobnicate"},
-        {"train", "train: expected one recipe; `ctitan help train` shows"},
+        {"train", "train: RECIPE is missing: an INI file, - for standard input"},
         {"new schedule 1f1b", "there is a plugin 1f1b"},
         {"train %R other.ini", "but there is also other.ini"},
         {"train none.ini", "none.ini: No such file"},
@@ -175,11 +175,21 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
          "[offload] parameters and optimizer are both false"},
         {"train %R --set training.dtype=float31", "expected one of float32, bfloat16"},
         {"plan %R --dump-after all", "plan has no option --dump-after"},
-        {"plugins now", "plugins takes no argument"},
+        {"plugins now", "plugins takes options only, but there is now"},
         {"help trai", "no verb or section trai; did you mean train?"},
         {"help trainig", "no verb or section trainig; did you mean training?"},
         {"help nothing_at_all", "no verb or section nothing_at_all"},
-        {"doctor now", "doctor takes no argument"},
+        {"doctor now",
+         "doctor: a recipe and its options are for --describe NAME, which is missing"},
+        {"train %R --dump_after=all", "no option --dump_after; did you mean --dump-after?"},
+        {"ckpt sl x", "ckpt sl: expected ls, verify, show or diff; did you mean ls?"},
+        {"export a b --frce", "export has no option --frce; did you mean --force?"},
+        {"lora merge %R b --wiht tp", "lora has no option --wiht; did you mean --with?"},
+        {"flight a --tarce x", "flight has no option --tarce; did you mean --trace?"},
+        {"new optimiser x", "new optimiser: expected model, op, transform, optimizer, "},
+        {"new optimiser x", "or verb; did you mean optimizer?"},
+        {"plan %R --json=yes", "plan: --json takes no value"},
+        {"watch x --stall 0", "--stall 0: expected a number from 1e-09 to 1000000000"},
     };
 
     (void)state;
@@ -204,7 +214,8 @@ static void help_is_made_from_the_tables(void **state)
     (void)state;
     assert_int_equal(r.status, 0);
     assert_has(r.out, "train ");
-    assert_has(r.out, "[training]");
+    assert_has(r.out, "  training  ");
+    assert_has(r.out, "ctitan train recipes/quickstart.ini");
     assert_has(r.out, "adamw");
     r = run("help training");
     assert_has(r.out, "seq_len = 2048");
@@ -216,11 +227,11 @@ static void help_is_made_from_the_tables(void **state)
     assert_has(r.out, "usage: ctitan ckpt ");
     assert_has(r.out, "keep_latest_k = ");
     r = run("help explain");
-    assert_has(r.out, "-n RANKS");
+    assert_has(r.out, "-n, --ranks RANKS");
     r = run("help plan");
     assert_has(r.out, "usage: ctitan plan RECIPE");
     r = run("help tune");
-    assert_has(r.out, "[--json]");
+    assert_has(r.out, "      --json            Print JSON.");
     r = run("help ops");
     assert_has(r.out, "all_gather ");
     assert_has(r.out, "linear ");
@@ -232,6 +243,71 @@ static void help_is_made_from_the_tables(void **state)
     assert_has(r.out, "op, kernels, transform, optimizer");
     r = run("--version");
     assert_int_equal(strncmp(r.out, "ctitan ", 7), 0);
+}
+
+/* The next word of a text, without quotes; "": there is none. */
+static const char *next_word(const char **text)
+{
+    size_t length;
+
+    *text += strspn(*text, " \n");
+    length = strcspn(*text, " \n");
+    *text += length;
+    return ct_arena_printf(&arena, "%.*s", (int)length, *text - length);
+}
+
+static void check_help(const char *verb)
+{
+    struct result r = run(ct_arena_printf(&arena, "%s --help", verb));
+    const char *help = r.out, *at;
+    int examples = 0, length = 0;
+
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.err, "");
+    assert_has(help, ct_arena_printf(&arena, "usage: ctitan %s ", verb));
+    assert_string_equal(run(ct_arena_printf(&arena, "%s -h", verb)).out, help);
+    r = run(ct_arena_printf(&arena, "help %s", verb));
+    assert_int_equal(r.status, 0);
+    assert_int_equal(strncmp(r.out, help, strlen(help)), 0);
+    for (const char *c = r.out; *c; c++) {
+        length = *c == '\n' ? 0 : length + 1;
+        if (length > 80 && strncmp(c - 80, "  file ", 7) != 0) /* a path has any length */
+            fail_msg("help %s: a line is longer than 80 columns: %.81s", verb, c - 80);
+    }
+    at = strstr(help, "\nexamples:\n");
+    assert_non_null(at);
+    for (at = strstr(at, "  ctitan "); at; at = strstr(at + 1, "  ctitan ")) {
+        const char *rest = ct_arena_printf(&arena, "%.*s", (int)strcspn(at, "\n"), at), *word;
+
+        examples++;
+        assert_has(rest, ct_arena_printf(&arena, "ctitan %s", verb));
+        while (*(word = next_word(&rest)))
+            if (*word == '-' && word[1]) /* has a sentence above */
+                assert_has(help, ct_arena_printf(&arena, "%s ", word));
+    }
+    assert_true(examples == 2 || !strcmp(verb, "plugins"));
+}
+
+static void every_verb_has_help(void **state)
+{
+    const char *all = run("help").out, *line = all;
+    int verbs = 0;
+
+    (void)state;
+    for (const char *c = all, *end; *c; c = end + (*end != '\0')) {
+        end = c + strcspn(c, "\n");
+        assert_true(end - c <= 80);
+    }
+    line = strstr(all, "\nTrain and use models:\n");
+    assert_non_null(line);
+    for (line++; *line && strncmp(line, "Sections", 8) != 0; line += strcspn(line, "\n") + 1) {
+        if (strncmp(line, "  ", 2) != 0 || line[2] == ' ')
+            continue;
+        check_help(ct_arena_printf(&arena, "%.*s", (int)strcspn(line + 2, " "), line + 2));
+        verbs++;
+    }
+    assert_true(verbs > 18);
+    assert_string_equal(run("--help").out, run("help").out);
 }
 
 /* ---- training ---- */
@@ -1068,7 +1144,7 @@ static void verbs_of_plugins_are_run_and_explained(void **state)
     assert_has(r.out, "usage: ctitan i ARGUMENT");
     assert_has(r.out, "Does nothing");
     r = run("help");
-    assert_has(r.out, "Does nothing (plugin needy)");
+    assert_has(r.out, "Does nothing (needy)");
     r = run("wave");
     assert_int_equal(r.status, 2);
     assert_has(r.err, "plugins good and twin both have a verb wave");
@@ -1129,6 +1205,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mistakes_end_with_status_2_and_say_what),
         cmocka_unit_test(help_is_made_from_the_tables),
+        cmocka_unit_test(every_verb_has_help),
         cmocka_unit_test(verbs_of_plugins_are_run_and_explained),
         cmocka_unit_test(only_plugins_that_have_a_verb_are_loaded_for_it),
         cmocka_unit_test(training_logs_what_was_planned),

@@ -4,7 +4,11 @@ set -euo pipefail
 . "$(dirname "$0")/installed.sh" "$1" "$2" defaults
 
 "$ctitan" help >log
-grep -q "defaults .*a plugin's section of a recipe (plugin defaults)" log
+grep -q "defaults .*a plugin's section of a recipe (defaults)" log
+"$ctitan" defaults --help >log
+grep -q '^  -b, --brief  .*Leave out what the options mean.$' log
+if "$ctitan" defaults adamw --breif >log 2>&1; then exit 1; fi
+grep -q 'no option --breif; did you mean --brief?' log
 "$ctitan" defaults adamw >section
 grep -q '^beta1 = 0.9$' section
 train one

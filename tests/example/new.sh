@@ -19,9 +19,9 @@ cd "$root"
 cp -r "$(find "$root" -path '*/examples/plain')" plain
 make -s -C plain CC="${CC:-cc}" CFLAGS="$flags"
 
-kinds=$("$ctitan" help new | sed -nE 's/^usage: ctitan new ([a-z_|]*) NAME$/\1/p')
-(($(tr '|' '\n' <<<"$kinds" | wc -l) == 16))
-for kind in ${kinds//|/ }; do
+kinds=$("$ctitan" help --bash | sed -nE 's/^ *new:\) first="([a-z_ ]*)".*/\1/p')
+(($(wc -w <<<"$kinds") == 16))
+for kind in $kinds; do
     name=my_$kind
     "$ctitan" new "$kind" "$name" >log
     make -s -C "$name" CC="${CC:-cc}" CFLAGS="$flags"
@@ -44,10 +44,10 @@ refused() {
     if "$ctitan" new "$@" >log 2>&1; then exit 1; fi
     grep -q -- "$words" log || { cat log; exit 1; }
 }
-refused 'no kind modle; did you mean model?; the kinds are model, op' modle mine
+refused 'new modle: expected model, op, .* did you mean model?' modle mine
 refused 'exists already' data built
 refused 'lower-case letters' data ../mine
-refused 'expected a kind and a name' data
+refused 'NAME is missing' data
 
 export CTITAN_PLUGIN_PATH=$root/my_schedule
 "$ctitan" check my_schedule/my_schedule.so >log

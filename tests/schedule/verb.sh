@@ -49,7 +49,7 @@ expect 2 '--ranks zero: expected a number, at least 1' schedule 1f1b --ranks zer
 expect 2 '--stages 0: expected a number, at least 1' schedule 1f1b --ranks 2 --stages 0
 expect 2 'schedule: --ranks needs a value' schedule 1f1b --ranks
 expect 2 'schedule has no option --rank-s' schedule 1f1b --rank-s 3
-expect 2 'takes one name, but there is also gpipe' schedule 1f1b gpipe --ranks 2 --microbatches 2
+expect 2 'but there is also gpipe' schedule 1f1b gpipe --ranks 2 --microbatches 2
 expect 2 'give --csv or the name 1f1b, not both' schedule 1f1b --csv x.csv
 expect 2 '--costs 1,2: expected times F,I,W' schedule 1f1b --ranks 2 --microbatches 2 --costs 1,2
 expect 2 '--costs 1,2,x: expected times' schedule 1f1b --ranks 2 --microbatches 2 --costs 1,2,x
@@ -74,11 +74,11 @@ expect 2 'the schedule is for 2 ranks, not 4' schedule --csv invalid.csv --ranks
 printf '0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0\n' >late.csv
 expect 1 'RECV_F (action 2 of rank 1) must come before F (action 1)' schedule --csv late.csv
 
-expect 2 'check: expected one plugin' check
+expect 2 'check: PLUGIN is missing' check
 expect 2 'no plugin named nothing' check nothing
 expect 0 'op adamw: ' check adamw
-expect 2 'new: expected a kind and a name' new schedule
-expect 2 'no kind stage; the kinds are model, op' new stage mine
+expect 2 'new: NAME is missing' new schedule
+expect 2 'new stage: expected model, op' new stage mine
 expect 2 'lower-case letters, digits and' new schedule ../mine
 expect 2 'a plugin needs a name' new schedule ''
 

@@ -67,6 +67,31 @@ CT_API int ct_recipe_without(struct ct_recipe *recipe, const char *plugins);
    it. */
 CT_API int ct_recipe_unset(struct ct_recipe *recipe, const char *name);
 
+/* Changes to a recipe in the order of a command line. */
+struct ct_recipe_change {
+    const char *option, *value; /* "--with", "fsdp" */
+};
+struct ct_recipe_changes {
+    struct ct_recipe_change *at;
+    size_t count, room;
+};
+/* Rows of a table of struct ct_argument (verb.h). f: a struct ct_recipe_changes. */
+#define CT_ARG_CHANGES(T, f)                                                                       \
+    CT_ARG_TAKE(T, f, "set", 0, "SECTION.KEY=VALUE", "Set an option of the recipe",                \
+                ct_recipe_take_change),                                                            \
+        CT_ARG_TAKE(T, f, "unset", 0, "SECTION.KEY", "Leave out an option that the recipe sets",   \
+                    ct_recipe_take_change),                                                        \
+        CT_ARG_TAKE(T, f, "with", 0, "PLUGIN", "Load a plugin that the recipe does not list",      \
+                    ct_recipe_take_change),                                                        \
+        CT_ARG_TAKE(T, f, "without", 0, "PLUGIN",                                                  \
+                    "Leave out a plugin of the recipe, and its section", ct_recipe_take_change)
+/* Add a change. at: the struct ct_recipe_changes; option: "--set", "--unset", "--with" or
+   "--without". */
+CT_API int ct_recipe_take_change(void *at, struct ct_arena *arena, const char *option,
+                                 const char *value);
+/* Make the changes: first --set plugins.load, then those of plugins, then other options. */
+CT_API int ct_recipe_change(struct ct_recipe *recipe, const struct ct_recipe_changes *changes);
+
 /* The value of a key, or NULL. For the few keys that are needed before plugins are loaded. */
 CT_API const char *ct_recipe_get(const struct ct_recipe *recipe, const char *section,
                                  const char *key);
