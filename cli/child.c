@@ -118,20 +118,62 @@ int child_finish(struct ct_arena *arena, struct child *child, FILE **out, const 
 
 /* ---- folders ---- */
 
+static const char *scratch; /* removed by a signal that ends the process */
+static pid_t scratch_owner;
+static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+
+/* Only what is safe in a handler: rm removes the folder. */
+static void end_without_scratch(int number)
+{
+    char *const argv[] = {(char[]){"rm"}, (char[]){"-rf"}, (char[]){"--"},
+                          (char *)(uintptr_t)scratch, NULL};
+    pid_t child;
+
+    signal(number, SIG_DFL);
+    if (scratch && scratch_owner == getpid()) {
+        child = fork();
+        if (child == 0) {
+            execve("/bin/rm", argv, environ);
+            _exit(127);
+        }
+        while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
+            ;
+    }
+    raise(number);
+}
+
+static void watch_ends(void (*from)(int number), void (*to)(int number))
+{
+    struct sigaction now;
+
+    for (size_t i = 0; i < CT_COUNT(ends); i++)
+        if (sigaction(ends[i], NULL, &now) == 0 && now.sa_handler == from)
+            signal(ends[i], to);
+}
+
 char *scratch_folder(struct ct_arena *arena, const char *name)
 {
     const char *temporary = getenv("TMPDIR");
     char *folder = ct_arena_printf(arena, "%s/ctitan-%s-XXXXXX",
                                    temporary && *temporary ? temporary : "/tmp", name);
 
-    if (mkdtemp(folder))
+    if (mkdtemp(folder)) {
+        scratch = folder;
+        scratch_owner = getpid();
+        watch_ends(SIG_DFL, end_without_scratch);
         return folder;
+    }
     ct_fail(CT_EIO, "%s: %s", folder, strerror(errno));
     return NULL;
 }
 
 void scratch_remove(const char *folder)
 {
-    if (folder)
-        ct_file_remove_folder(folder);
+    if (!folder)
+        return;
+    if (folder == scratch) {
+        watch_ends(end_without_scratch, SIG_DFL);
+        scratch = NULL;
+    }
+    ct_file_remove_folder(folder);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <ctitan/app/exhausted.h>
 #include <ctitan/error.h>
 #include <ctitan/model.h>
 #include <ctitan/lib/launch.h>
@@ -144,6 +145,33 @@ static int finish_output(int status)
     return status ? status : 1;
 }
 
+/* The objects of graphs and programs have no place to fail to. */
+static void end_without_memory(size_t bytes)
+{
+    char human[32];
+
+    ct_outlet_print(STDERR_FILENO,
+                    "ctitan: out of memory: the system has no %s for the objects of the graph and "
+                    "the program; fewer layers, microbatches or ranks on a host need less\n",
+                    human_bytes((double)bytes, human));
+    ct_outlet_flush(STDERR_FILENO);
+    _exit(1);
+}
+
+static void print_failure(int rc)
+{
+    const char *words = *ct_error_message() ? ct_error_message() : ct_strerror(rc);
+
+    log_finish();
+    if (rc == CT_ENOMEM && *ct_error_message())
+        ct_outlet_print(STDERR_FILENO,
+                        "ctitan: out of memory: no room for %s (`ctitan plan` says what a run "
+                        "takes)\n",
+                        words);
+    else
+        ct_outlet_print(STDERR_FILENO, "ctitan: %s\n", words);
+}
+
 static int run_program(int argc, char **argv)
 {
     int rc;
@@ -157,6 +185,7 @@ static int run_program(int argc, char **argv)
         printf("ctitan %s\n", CT_VERSION);
         return 0;
     }
+    ct_arena_on_exhausted(end_without_memory);
     rc = ct_ops_register();
     if (rc == 0 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")))
         rc = verb_help.run(1, argv);
@@ -164,8 +193,7 @@ static int run_program(int argc, char **argv)
         rc = run_verb(argc - 1, argv + 1);
     log_finish();
     if (rc < 0)
-        ct_outlet_print(STDERR_FILENO, "ctitan: %s\n",
-                        *ct_error_message() ? ct_error_message() : ct_strerror(rc));
+        print_failure(rc);
     ct_outlet_flush(STDOUT_FILENO);
     ct_outlet_flush(STDERR_FILENO);
     return exit_status(rc);

@@ -172,8 +172,11 @@ static int train_one(struct ct_run *run)
 static int take_folder(const struct ct_identity *id)
 {
     const char *folder = ct_config.job.dump_folder;
-    int rc = ct_launch_is_rank() || id->rank > 0 ? 0 : ct_file_lock_folder(folder);
+    bool owner = !ct_launch_is_rank() && id->rank == 0;
+    int rc = owner ? ct_file_lock_folder(folder) : 0;
 
+    if (rc >= 0 && owner && id->world == id->local_ranks)
+        ct_file_sweep(folder);
     if (rc == CT_EPEER)
         return ct_fail(CT_ECONFIG,
                        "another job is running in %s: give this one another [job] dump_folder",

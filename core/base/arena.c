@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/app/exhausted.h>
 #include <ctitan/arena.h>
 
 #define BLOCK ((size_t)64 << 10)
@@ -18,8 +19,17 @@ struct ct_arena_block {
     _Alignas(max_align_t) unsigned char data[];
 };
 
+static void (*exhausted)(size_t bytes);
+
+void ct_arena_on_exhausted(void (*call)(size_t bytes))
+{
+    exhausted = call;
+}
+
 static _Noreturn void out_of_memory(size_t size)
 {
+    if (exhausted)
+        exhausted(size);
     fprintf(stderr, "ctitan: out of memory: no %zu bytes for the host's own objects\n", size);
     abort();
 }

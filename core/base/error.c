@@ -3,6 +3,7 @@
  */
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <ctitan/error.h>
 
@@ -49,15 +50,31 @@ int ct_fail(int code, const char *fmt, ...)
     return code;
 }
 
+/* The characters of a cause's subject ("x.csv" of "x.csv: no such file") if the words end with
+   it. */
+static size_t subject_said(const char *words, const char *cause)
+{
+    const char *end = strstr(cause, ": ");
+    size_t subject = end ? (size_t)(end - cause) : 0, said = strlen(words);
+
+    if (!subject || subject > said || memcmp(words + said - subject, cause, subject) != 0)
+        return 0;
+    return subject == said || words[said - subject - 1] == ' ' ? subject : 0;
+}
+
 int ct_context(int code, const char *fmt, ...)
 {
     struct ct_error_kept cause = ct_error_keep();
     struct ct_line line = {last.message, sizeof(last.message), 0};
+    size_t said;
     va_list args;
 
     va_start(args, fmt);
     line.used = (size_t)vsnprintf(line.text, line.room, fmt, args);
     va_end(args);
-    ct_line_add(&line, ": %s", *cause.message ? cause.message : "it failed without a message");
+    if (!*cause.message)
+        strcpy(cause.message, "it failed without a message");
+    said = subject_said(line.text, cause.message);
+    ct_line_add(&line, "%s%s", said ? "" : ": ", cause.message + said);
     return code;
 }

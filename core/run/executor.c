@@ -173,7 +173,8 @@ static int reserve_host(struct ct_executor *e)
                        e->device->name, e->host_bytes);
     rc = ops->reserve_host(e->device, e->host_bytes, &base);
     if (rc < 0)
-        return ct_context(rc, "reserving %zu bytes of host memory", e->host_bytes);
+        return ct_context(rc, "%.1f MiB of host memory, which the plan needs",
+                          (double)e->host_bytes / 1048576);
     e->host = base;
     return 0;
 }
@@ -189,7 +190,8 @@ static int reserve(struct ct_executor *e, const struct ct_executor_memory *extra
     if (!base) {
         rc = e->device->ops->reserve(e->device, e->bytes, &base);
         if (rc < 0)
-            return ct_context(rc, "reserving %zu bytes on %s", e->bytes, e->device->name);
+            return ct_context(rc, "%.1f MiB on %s, which the plan needs",
+                              (double)e->bytes / 1048576, e->device->name);
     }
     e->base = base;
     return reserve_host(e);

@@ -192,10 +192,21 @@ static int run_step(struct feed *f, struct ct_step_result *r, bool *labels)
     return 0;
 }
 
+/* "is not a number" */
+static const char *spoken(char text[32], double value)
+{
+    if (isnan(value))
+        return "is not a number";
+    if (isinf(value))
+        return "is infinite";
+    snprintf(text, 32, "is %g", value);
+    return text;
+}
+
 /* Apply the recipe's policy for a loss or norm that is not finite. */
 static int check_finite(struct ct_run *run, struct ct_step_result *r, bool labels)
 {
-    char what[96];
+    char loss[32], norm[32], what[128];
     bool applied = labels && isfinite(r->grad_norm); /* the device decides by the norm */
 
     if (isfinite(r->loss) && isfinite(r->grad_norm)) {
@@ -204,8 +215,8 @@ static int check_finite(struct ct_run *run, struct ct_step_result *r, bool label
     }
     snprintf(what, sizeof(what), "%s, so there is no loss", nothing(run->graph));
     if (labels)
-        snprintf(what, sizeof(what), "loss %g, grad_norm %g; the update was %sapplied", r->loss,
-                 r->grad_norm, applied ? "" : "not ");
+        snprintf(what, sizeof(what), "the loss %s, grad_norm %s; the update was %sapplied",
+                 spoken(loss, r->loss), spoken(norm, r->grad_norm), applied ? "" : "not ");
     if (policy_is("stop") || (policy_is("skip") && applied))
         return ct_fail(CT_EINVAL, "step %lld: %s ([training] non_finite = %s)", (long long)r->step,
                        what, applied ? "rewind goes back" : "skip continues without it");

@@ -40,8 +40,8 @@ static struct outlet *outlet_of(int fd)
     if (!o->opened) {
         snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
         o->own = -1;
-        o->is_file = fstat(fd, &s) == 0 && !S_ISFIFO(s.st_mode) && !S_ISCHR(s.st_mode) &&
-                     !S_ISSOCK(s.st_mode);
+        o->is_file = fstat(fd, &s) < 0 ||
+                     (!S_ISFIFO(s.st_mode) && !S_ISCHR(s.st_mode) && !S_ISSOCK(s.st_mode));
         if (!o->is_file && !S_ISSOCK(s.st_mode))
             o->own = open(name, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
         o->opened = true;

@@ -1,6 +1,7 @@
 /*
  * The reference device: host memory, in-order execution, and every op by its reference kernel.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +37,7 @@ static int reserve(struct ct_device *device, size_t bytes, void **base)
     (void)device;
     *base = aligned_alloc(4096, rounded ? rounded : 4096);
     if (!*base)
-        return ct_fail(CT_ENOMEM, "%zu bytes of host memory", bytes);
+        return ct_fail(CT_ENOMEM, "%s", strerror(ENOMEM));
     memset(*base, 0, rounded);
     return 0;
 }

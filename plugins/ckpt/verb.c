@@ -122,7 +122,7 @@ static int verify(struct ckpt *c, const char *path, int width, int rc)
         }
         worst = one < 0 ? tell_bad(path, one, worst) : worst;
     }
-    if (rc == 0 && (rc = ckpt_beside_read(c)) < 0)
+    if (rc == 0 && (rc = ckpt_beside_read(c)) < 0 && !ckpt_is_gone(path))
         worst = tell_bad(path, rc, worst);
     if (worst < 0)
         return ct_fail(CT_EIO, "%s is %s", path, failure_text(worst));

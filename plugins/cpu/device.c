@@ -4,6 +4,7 @@
  * The arena is one anonymous mapping at a huge-page boundary, kept until the end, so that page
  * faults occur once and not in every step.
  */
+#include <errno.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,7 +155,7 @@ static int reserve(struct ct_device *device, size_t bytes, void **out)
     memory = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
-        return ct_fail(CT_ENOMEM, "an arena of %zu bytes", bytes);
+        return ct_fail(CT_ENOMEM, "%s", strerror(errno));
     head = (HUGE_PAGE - (uintptr_t)memory % HUGE_PAGE) % HUGE_PAGE;
     if (head)
         munmap(memory, head);

@@ -44,7 +44,7 @@ static int find_folder(struct compiler *c)
 
     if (!*fuse_config.cache) {
         rc = ct_file_cache_folder(c->folder, "kernels");
-        return rc < 0 ? ct_context(rc, "[fuse] cache is not set") : 0;
+        return rc == CT_ENOENT ? ct_context(rc, "[fuse] cache is not set") : rc;
     }
     rc = ct_file_private_folder(c->folder, fuse_config.cache);
     return rc < 0 ? ct_context(rc, "[fuse] cache") : 0;

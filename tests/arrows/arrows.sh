@@ -31,7 +31,7 @@ done
 # The folder of the core to which a public header belongs.
 folder_of() {
     case $1 in
-    app/sorted.h | arena.h | base.h | clock.h | error.h | hook.h | lib/file.h | lib/rng.h | log.h | number.h | option.h) echo base ;;
+    app/exhausted.h | app/sorted.h | arena.h | base.h | clock.h | error.h | hook.h | lib/file.h | lib/rng.h | log.h | number.h | option.h) echo base ;;
     calling.h | core_ops.h | device/comm.h | device/device.h | graph.h | input.h | lib/app/verify.h | lib/text.h | mesh.h | op.h | op_author.h | pass.h | rule.h | sharding.h | tensor.h) echo ir ;;
     lib/plugin.h | lib/verb.h | model.h | objective.h | plugin.h | recipe.h) echo plugin ;;
     lib/collective.h | lib/comm.h) echo comm ;;

@@ -1,5 +1,9 @@
 #include "assertions.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <ctitan/app/exhausted.h>
 #include <ctitan/arena.h>
 
 static void everything_is_zeroed_aligned_and_apart(void **state)
@@ -75,6 +79,30 @@ static void arrays_grow_and_keep_their_items(void **state)
     ct_arena_finish(&arena);
 }
 
+#define TOO_MUCH ((size_t)1 << 60)
+
+static void end_in_order(size_t bytes)
+{
+    _exit(bytes == TOO_MUCH ? 7 : 1);
+}
+
+static void a_program_is_told_before_it_ends_without_memory(void **state)
+{
+    struct ct_arena arena = {0};
+    int status = 0;
+    pid_t child = fork();
+
+    (void)state;
+    if (child == 0) {
+        ct_arena_on_exhausted(end_in_order);
+        ct_arena_alloc(&arena, TOO_MUCH);
+        _exit(2);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -82,6 +110,7 @@ int main(void)
         cmocka_unit_test(large_objects_leave_the_head_its_room),
         cmocka_unit_test(text_is_copied_and_formatted),
         cmocka_unit_test(arrays_grow_and_keep_their_items),
+        cmocka_unit_test(a_program_is_told_before_it_ends_without_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,16 @@ static void a_failure_is_its_code_and_message(void **state)
     (void)state;
     assert_fails(ct_fail(CT_EIO, "block %d", 7), CT_EIO, "block 7");
     assert_fails(ct_context(CT_EIO, "reading %s", "x"), CT_EIO, "reading x: block 7");
+    ct_fail(CT_EIO, "x.csv: line 2: no number");
+    ct_context(CT_EIO, "%s", "x.csv");
+    assert_string_equal(ct_error_message(), "x.csv: line 2: no number");
+    ct_context(CT_EIO, "[pp] schedule_csv = %s", "x.csv");
+    assert_string_equal(ct_error_message(), "[pp] schedule_csv = x.csv: line 2: no number");
+    ct_fail(CT_EIO, "x.csv: line 2: no number");
+    ct_context(CT_EIO, "max.csv");
+    assert_string_equal(ct_error_message(), "max.csv: x.csv: line 2: no number");
+    ct_context(CT_EIO, "matrix.csv");
+    assert_string_equal(ct_error_message(), "matrix.csv: max.csv: x.csv: line 2: no number");
     assert_string_equal(ct_strerror(CT_EPEER), "a peer failed or timed out");
     assert_string_equal(ct_strerror(-1000), "unknown error");
     assert_string_equal(ct_strerror(CT_OK), "success");

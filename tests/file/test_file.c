@@ -190,6 +190,24 @@ static void devices_and_pipes_are_written_in_place(void **state)
     ct_arena_finish(&arena);
 }
 
+static void what_killed_processes_left_is_swept(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *gone = in(&arena, "sweep/log.2147483647.tmp");
+    const char *own = ct_arena_printf(&arena, "%s/sweep/log.%d.tmp", folder, getpid());
+
+    (void)state;
+    assert_int_equal(ct_file_write(gone, "", 0), 0);
+    assert_int_equal(ct_file_write(own, "", 0), 0);
+    assert_int_equal(ct_file_write(in(&arena, "sweep/2147483647.tmp"), "", 0), 0);
+    assert_int_equal(ct_file_write(in(&arena, "sweep/log.x2147483647.tmp"), "", 0), 0);
+    ct_file_sweep(in(&arena, "sweep"));
+    assert_int_equal(access(gone, F_OK), -1);
+    assert_int_equal(entries(in(&arena, "sweep")), 3);
+    ct_file_sweep(in(&arena, "none"));
+    ct_arena_finish(&arena);
+}
+
 static void only_regular_files_are_opened(void **state)
 {
     struct ct_arena arena = {0};
@@ -313,6 +331,7 @@ int main(void)
         cmocka_unit_test(a_folder_is_renamed_where_there_is_none_with_files),
         cmocka_unit_test(links_stay_and_what_they_lead_to_is_written),
         cmocka_unit_test(devices_and_pipes_are_written_in_place),
+        cmocka_unit_test(what_killed_processes_left_is_swept),
         cmocka_unit_test(only_regular_files_are_opened),
         cmocka_unit_test(files_of_others_are_not_opened_as_own),
         cmocka_unit_test(folders_of_others_are_not_private),

@@ -93,6 +93,10 @@ CT_API int ct_file_make_folder_mode(const char *path, unsigned mode);
 /* The same, and check that files can be written there. CT_EIO: they cannot. */
 CT_API int ct_file_try_folder(const char *path);
 
+/* Remove temporary files of ct_file_begin that a killed process has left in a folder. For a folder
+   that no process of another host writes to. */
+CT_API void ct_file_sweep(const char *folder);
+
 /* Remove a folder and all in it; 0 if there is none. Follows no links. CT_EIO. */
 CT_API int ct_file_remove_folder(const char *path);
 

@@ -1,0 +1,15 @@
+/* The end of a process that has no memory left, for programs. */
+#ifndef CT_EXHAUSTED_H
+#define CT_EXHAUSTED_H
+
+#include <ctitan/base.h>
+
+CT_BEGIN_DECLS
+
+/* What a program calls before a process ends that cannot get memory for an arena: it says so in its
+   own way, and may end the process itself. bytes: that were needed. */
+CT_API void ct_arena_on_exhausted(void (*call)(size_t bytes));
+
+CT_END_DECLS
+
+#endif
