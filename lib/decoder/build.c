@@ -130,15 +130,30 @@ double ct_decoder_scale(const struct ct_decoder_sizes *s)
     return amplitude * amplitude / sqrt((double)s->head_dim);
 }
 
+/* x times a new weight, plus a new bias if there is one. */
+static struct ct_value *linear(struct ct_decoder *d, const char *name, struct ct_value *x,
+                               const char *what, int64_t rows, int64_t columns, double std,
+                               bool biased)
+{
+    return biased ? ct_decoder_biased(d, name, x, what, rows, columns, std, 0)
+                  : ct_decoder_linear(d, name, x, what, rows, columns, std);
+}
+
+static bool slides(const struct ct_decoder_sizes *s, int64_t layer)
+{
+    return layer < CT_HF_MAX_LAYERS && s->sliding.bits[layer / 64] >> layer % 64 & 1;
+}
+
 struct ct_value *ct_decoder_attention(struct ct_decoder *d, struct ct_value *x)
 {
     const struct ct_decoder_sizes *s = d->sizes;
     int64_t dim = s->dim, q_dim = s->heads * s->head_dim, kv_dim = s->kv_heads * s->head_dim;
+    bool bias = s->attention_bias;
     struct ct_value *h = ct_decoder_norm(d, "attention_norm", x, "input_layernorm", dim);
-    struct ct_value *q = ct_decoder_linear(d, "q", h, "self_attn.q_proj", q_dim, dim, 0.02);
-    struct ct_value *k = ct_decoder_linear(d, "k", h, "self_attn.k_proj", kv_dim, dim, 0.02);
-    struct ct_value *v = ct_decoder_linear(d, "v", h, "self_attn.v_proj", kv_dim, dim, 0.02);
-    struct ct_attention how = {.causal = true};
+    struct ct_value *q = linear(d, "q", h, "self_attn.q_proj", q_dim, dim, 0.02, bias);
+    struct ct_value *k = linear(d, "k", h, "self_attn.k_proj", kv_dim, dim, 0.02, bias);
+    struct ct_value *v = linear(d, "v", h, "self_attn.v_proj", kv_dim, dim, 0.02, bias);
+    struct ct_attention how = {.causal = true, .window = slides(s, d->layer) ? s->window : 0};
 
     if (s->rope.amplitude > 0)
         how.scale = ct_decoder_scale(s);
@@ -152,7 +167,7 @@ struct ct_value *ct_decoder_attention(struct ct_decoder *d, struct ct_value *x)
     q = ct_rope(&d->b, ct_decoder_named(d, "q_rope"), q, d->positions, &s->rope);
     k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, d->positions, &s->rope);
     h = ct_attention(&d->b, ct_decoder_named(d, "attention"), q, k, v, d->documents, &how);
-    return ct_decoder_attention_sum(d, x, h, false);
+    return ct_decoder_attention_sum(d, x, h, bias);
 }
 
 struct ct_value *ct_decoder_swiglu(struct ct_decoder *d, const char *prefix, struct ct_value *h,
@@ -161,6 +176,7 @@ struct ct_value *ct_decoder_swiglu(struct ct_decoder *d, const char *prefix, str
     static const char *const names[] = {"gate", "up", "silu", "swiglu", "down"};
     char name[CT_COUNT(names)][32], weight[3][64];
     int64_t dim = d->sizes->dim;
+    bool bias = d->sizes->mlp_bias;
     struct ct_value *gate, *up;
 
     for (size_t i = 0; i < CT_COUNT(names); i++)
@@ -168,11 +184,11 @@ struct ct_value *ct_decoder_swiglu(struct ct_decoder *d, const char *prefix, str
     for (size_t i = 0; i < CT_COUNT(weight); i++)
         snprintf(weight[i], sizeof(weight[i]), "%s.%s_proj", where,
                  (const char *[]){"gate", "up", "down"}[i]);
-    gate = ct_decoder_linear(d, name[0], h, weight[0], width, dim, 0.02);
-    up = ct_decoder_linear(d, name[1], h, weight[1], width, dim, d->depth_std);
+    gate = linear(d, name[0], h, weight[0], width, dim, 0.02, bias);
+    up = linear(d, name[1], h, weight[1], width, dim, d->depth_std, bias);
     gate = ct_silu(&d->b, ct_decoder_named(d, name[2]), gate);
     h = ct_mul(&d->b, ct_decoder_named(d, name[3]), gate, up);
-    return ct_decoder_linear(d, name[4], h, weight[2], dim, width, d->depth_std);
+    return linear(d, name[4], h, weight[2], dim, width, d->depth_std, bias);
 }
 
 struct ct_value *ct_decoder_feed_forward(struct ct_decoder *d, struct ct_value *x)

@@ -172,11 +172,13 @@ void ct_decoder_flops(const struct ct_model *model, int64_t seq_len, double *who
 
 const struct ct_shard_rule ct_decoder_shard_plan[] = {
     {"model.embed_tokens.weight", CT_SHARD_VOCAB},
-    {"*.self_attn.[qkv]_proj.weight", CT_SHARD_COLWISE},
+    {"*.self_attn.[qkv]_proj.*", CT_SHARD_COLWISE},
     {"*.self_attn.o_proj.weight", CT_SHARD_ROWWISE},
-    {"*.gate_proj.weight", CT_SHARD_COLWISE},
-    {"*.up_proj.weight", CT_SHARD_COLWISE},
+    {"*.self_attn.o_proj.bias", CT_SHARD_REPLICATE},
+    {"*.gate_proj.*", CT_SHARD_COLWISE},
+    {"*.up_proj.*", CT_SHARD_COLWISE},
     {"*.down_proj.weight", CT_SHARD_ROWWISE},
+    {"*.down_proj.bias", CT_SHARD_REPLICATE},
     {"*.mlp.gate.weight", CT_SHARD_REPLICATE},
     {"*norm.weight", CT_SHARD_REPLICATE},
     {"lm_head.weight", CT_SHARD_VOCAB},

@@ -221,6 +221,8 @@ static const struct ct_hf_key keys[] = {
 
 static const struct ct_hf_fixed fixed[] = {
     CT_DECODER_FIXED,
+    {"use_sliding_window", "false", false},
+    {"attention_bias", "false", false},
     {"scoring_func", "\"sigmoid\"", false},
     {"topk_method", "\"noaux_tc\"", false},
     {"moe_layer_freq", "1", false},

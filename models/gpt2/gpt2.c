@@ -19,6 +19,7 @@ struct ct_model {
     const char *flavor;
     int64_t dim, n_layers, n_heads, ffn_dim, vocab_size, max_positions;
     double norm_eps;
+    enum ct_gelu_kind activation;
 };
 
 static struct ct_model config; /* 0: the flavor's */
@@ -38,11 +39,11 @@ static const struct ct_option options[] = {
     {0}};
 
 static const struct ct_model flavors[] = {
-    {"debug", 256, 6, 4, 1024, 2048, 1024, 1e-5},
-    {"124M", 768, 12, 12, 3072, 50257, 1024, 1e-5},
-    {"355M", 1024, 24, 16, 4096, 50257, 1024, 1e-5},
-    {"774M", 1280, 36, 20, 5120, 50257, 1024, 1e-5},
-    {"1558M", 1600, 48, 25, 6400, 50257, 1024, 1e-5},
+    {"debug", 256, 6, 4, 1024, 2048, 1024, 1e-5, CT_GELU_TANH},
+    {"124M", 768, 12, 12, 3072, 50257, 1024, 1e-5, CT_GELU_TANH},
+    {"355M", 1024, 24, 16, 4096, 50257, 1024, 1e-5, CT_GELU_TANH},
+    {"774M", 1280, 36, 20, 5120, 50257, 1024, 1e-5, CT_GELU_TANH},
+    {"1558M", 1600, 48, 25, 6400, 50257, 1024, 1e-5, CT_GELU_TANH},
 };
 
 /* ---- sizes ---- */
@@ -55,12 +56,13 @@ static const struct ct_hf_key keys[] = {
     {"vocab_size", CT_HF_SIZE, offsetof(struct ct_model, vocab_size), 50257},
     {"n_positions|max_position_embeddings", CT_HF_SIZE, offsetof(struct ct_model, max_positions),
      1024},
+    {"activation_function", CT_HF_CHOICE, offsetof(struct ct_model, activation), CT_GELU_TANH,
+     "gelu=gelu_python|gelu_new=gelu_pytorch_tanh"},
     {"layer_norm_epsilon", CT_HF_NUMBER, offsetof(struct ct_model, norm_eps), 1e-5},
     {0},
 };
 
 static const struct ct_hf_fixed fixed[] = {
-    {"activation_function", "\"gelu_new\"|\"gelu_pytorch_tanh\"", false},
     {"tie_word_embeddings", "true", false},
     {"scale_attn_weights", "true", false},
     {"scale_attn_by_inverse_layer_idx", "false", false},
@@ -197,7 +199,7 @@ static struct ct_value *layer(struct build *m, struct ct_value *x)
     h = ct_view(&m->b, NULL, h, 3, (int64_t[]){m->request->batch, m->request->seq_len, dim});
     x = ct_add(&m->b, NULL, x, linear(m, h, "attn.c_proj", dim, dim, deep));
     h = linear(m, norm(m, x, "ln_2"), "mlp.c_fc", ffn, dim, 0.02);
-    h = ct_gelu(&m->b, NULL, h, true);
+    h = ct_gelu(&m->b, NULL, h, m->s->activation == CT_GELU_TANH);
     return ct_add(&m->b, NULL, x, linear(m, h, "mlp.c_proj", dim, ffn, deep));
 }
 

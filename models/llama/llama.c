@@ -45,11 +45,15 @@ static const struct ct_model flavors[] = {
     {{0}},
 };
 
-static const struct ct_hf_key keys[] = {CT_DECODER_KEYS(struct ct_model, 0), {0}};
+static const struct ct_hf_key keys[] = {
+    CT_DECODER_KEYS(struct ct_model, 0),
+    {"mlp_bias", CT_HF_BOOL, offsetof(struct ct_model, sizes.mlp_bias), 0},
+    {0},
+};
 
 static const struct ct_hf_fixed fixed[] = {
     CT_DECODER_FIXED,
-    {"mlp_bias", "false", false},
+    {"use_sliding_window", "false", false},
     {"pretraining_tp", "1", false},
     {"sliding_window", NULL, false},
     {0},
@@ -73,7 +77,8 @@ static int create(struct ct_run *run, struct ct_model **out)
     }
     if (config.rope_factor > 0)
         model->sizes.rope.factor = config.rope_factor;
-    if (model->sizes.rope.factor > 1 && !model->sizes.rope.original_max_position) {
+    if (model->sizes.rope.factor > 1 && model->sizes.rope.scaling == CT_ROPE_LLAMA3 &&
+        !model->sizes.rope.original_max_position) {
         ct_decoder_destroy(model);
         return ct_fail(CT_ECONFIG,
                        "[llama] rope_factor cannot scale a model without Llama 3.1 scaling");

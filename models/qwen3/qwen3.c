@@ -7,6 +7,9 @@
 
 struct ct_model {
     struct ct_decoder_sizes sizes;
+    bool windowed;
+    int64_t window_from;       /* the first layer with a window, unless the list is given */
+    struct ct_hf_layers types; /* layers with a window */
 };
 
 static struct config {
@@ -35,7 +38,14 @@ static const struct ct_model flavors[] = {
     {{0}},
 };
 
-static const struct ct_hf_key keys[] = {CT_DECODER_KEYS(struct ct_model, 128), {0}};
+static const struct ct_hf_key keys[] = {
+    CT_DECODER_KEYS(struct ct_model, 128),
+    {"use_sliding_window", CT_HF_BOOL, offsetof(struct ct_model, windowed), 0},
+    {"sliding_window", CT_HF_PART, offsetof(struct ct_model, sizes.window), 4096},
+    {"max_window_layers", CT_HF_COUNT, offsetof(struct ct_model, window_from), 28},
+    {"layer_types", CT_HF_SLIDING, offsetof(struct ct_model, types), 0},
+    {0},
+};
 
 static const struct ct_hf_fixed fixed[] = {CT_DECODER_FIXED, {0}};
 
@@ -43,8 +53,25 @@ static const struct ct_hf_config hf_config = {"qwen3", "Qwen3ForCausalLM", keys,
                                               .ignored =
                                                   "sliding_window, max_window_layers, layer_types"};
 
+/* The layers with a window, one by one: config.json is written so. */
+static int apply(const struct ct_run *run, struct ct_model *m)
+{
+    bool window = m->windowed && m->sizes.window;
+
+    (void)run;
+    for (int64_t i = 0; i < m->sizes.layers; i++) {
+        uint64_t bit = UINT64_C(1) << i % 64, *sliding = &m->sizes.sliding.bits[i / 64];
+        bool listed = m->types.bits[i / 64] & bit;
+
+        if (window && (m->types.given ? listed : i >= m->window_from))
+            *sliding |= bit;
+    }
+    m->types = m->sizes.sliding;
+    return 0;
+}
+
 static const struct ct_decoder_family family = {"qwen3", &hf_config, flavors,
-                                                sizeof(struct ct_model)};
+                                                sizeof(struct ct_model), .apply = apply};
 
 static int create(struct ct_run *run, struct ct_model **model)
 {

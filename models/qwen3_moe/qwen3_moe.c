@@ -62,6 +62,7 @@ static const struct ct_hf_key keys[] = {
 
 static const struct ct_hf_fixed fixed[] = {
     CT_DECODER_FIXED,
+    {"use_sliding_window", "false", false},
     {"output_router_logits", "false", false},
     {0},
 };

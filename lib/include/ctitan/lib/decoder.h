@@ -29,11 +29,14 @@ struct ct_decoder_sizes {
     bool qk_norm; /* heads of q and k are normalised before rope, with one weight for all heads */
     /* The token whose row of the embedding gets no gradient from the lookup, as CT_HF_TOKEN. */
     int32_t padding;
+    bool attention_bias, mlp_bias; /* q, k, v and o, or gate, up and down have biases */
+    int64_t window;                /* tokens that the attention of sliding layers sees; 0: all */
+    struct ct_hf_layers sliding;
 };
 
-/* Rows of a table of struct ct_hf_key for the fields above but qk_norm. T: a struct ct_model whose
-   first member `sizes` is the struct above. head: what an absent head_dim means; 0: the width
-   over the heads. */
+/* Rows of a table of struct ct_hf_key for the fields above but qk_norm, mlp_bias and windows. T: a
+   struct ct_model whose first member `sizes` is the struct above. head: what an absent head_dim
+   means; 0: the width over the heads. */
 #define CT_DECODER_KEYS(T, head)                                                                   \
     {"vocab_size", CT_HF_SIZE, offsetof(T, sizes.vocabulary), -1},                                 \
         {"hidden_size", CT_HF_SIZE, offsetof(T, sizes.dim), -1},                                   \
@@ -46,14 +49,14 @@ struct ct_decoder_sizes {
         {"rms_norm_eps", CT_HF_NUMBER, offsetof(T, sizes.norm_eps), 1e-6},                         \
         {"tie_word_embeddings", CT_HF_BOOL, offsetof(T, sizes.tied), 0},                           \
         {"pad_token_id", CT_HF_TOKEN, offsetof(T, sizes.padding), 0},                              \
+        {"attention_bias", CT_HF_BOOL, offsetof(T, sizes.attention_bias), 0},                      \
     {                                                                                              \
         "rope_theta", CT_HF_ROPE, offsetof(T, sizes.rope), 10000                                   \
     }
 
 /* Rows of a table of struct ct_hf_fixed that hold for all of them. */
 #define CT_DECODER_FIXED                                                                           \
-    {"hidden_act", "\"silu\"|\"swish\"", false}, {"attention_bias", "false", false},               \
-        {"is_causal", "true", false}, {"use_sliding_window", "false", false},                      \
+    {"hidden_act", "\"silu\"|\"swish\"", false}, {"is_causal", "true", false},                     \
     {                                                                                              \
         "attention_dropout", "0.0", true                                                           \
     }

@@ -76,7 +76,7 @@ struct ct_hf_config {
     const struct ct_rope *rope; /* if a file says nothing but rope_theta; NULL: no scaling */
     const char *outer; /* model_type of files whose text_config is such a config; NULL: none are */
     /* The key at the root for the share of a head's features that is rotated, of a model that also
-       has the types linear, dynamic and longrope of rope; NULL: it has neither. */
+       has the types dynamic and longrope of rope; NULL: it has neither. */
     const char *partial;
     /* The original context of longrope where the key original_max_position_embeddings at the root
        is absent, whatever the scaling says of it; 0: the scaling says it then. */
