@@ -137,7 +137,7 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"explain %R --dump-kernels", "which the recipe does not load: add --with fuse"},
         {"train %R --with fuse --set fuse.dump=/proc/x", "[fuse] dump = /proc/x: "},
         {"train %R --with describe --set describe.file=/tmp",
-         "[describe] file = /tmp: /tmp: Is a directory"},
+         "[describe] file = /tmp: Is a directory"},
         {"train %R --set cpu.isa=foo", "[cpu] isa = foo: this CPU runs auto, portable"},
         {"plan %R --set model.flavor=debgu",
          "--set: [model] flavor = debgu: llama has debug, 1B, 3B, 8B, 70B and 405B; did you mean "
