@@ -101,12 +101,46 @@ static int multiply(const struct offers *all, int64_t *product, struct offered *
     return 0;
 }
 
+/* The plugin that offers an axis, if its option "degree" says how many ranks it has. */
+static const struct ct_plugin *plugin_of(const struct ct_offer *axis)
+{
+    const struct ct_plugin *p;
+
+    for (size_t i = 0; (p = ct_plugin_at(i)); i++)
+        for (const struct ct_offer *o = p->offers; o->kind != CT_NOTHING; o++)
+            if (o->kind == CT_AXIS && !strcmp(o->name, axis->name))
+                return ct_option_find(p->options, "degree") ? p : NULL;
+    return NULL;
+}
+
+/* The mesh has `product` ranks. The options that give an axis of one rank all that are missing. */
+static int too_few(const struct offers *all, int64_t product, int64_t world)
+{
+    char text[512], words[512] = "";
+    struct ct_line line = {words, sizeof(words), 0};
+
+    describe(all, text, sizeof(text));
+    for (size_t i = 0; world % product == 0 && world > product && i < all->count; i++) {
+        const struct ct_plugin *p = all->item[i].degree == 1 ? plugin_of(all->item[i].offer) : NULL;
+
+        if (p)
+            ct_line_add(&line, "%s--set %s.degree=%lld", line.used ? " or " : "", p->name,
+                        (long long)(world / product));
+    }
+    if (line.used)
+        return ct_fail(CT_ECONFIG, "the mesh %s makes %lld ranks, but there are %lld: add %s", text,
+                       (long long)product, (long long)world, words);
+    return ct_fail(CT_ECONFIG,
+                   "the mesh %s makes %lld ranks, but there are %lld: choose degrees that "
+                   "multiply to that, or load a plugin whose axis takes what is left (degree -1)",
+                   text, (long long)product, (long long)world);
+}
+
 int ct_run_make_mesh(struct ct_run *run)
 {
     struct offers all = {.count = 0};
     struct offered *rest = NULL;
     int64_t product = 1;
-    char text[512];
     int rc = find_axes(&all);
 
     if (rc == 0)
@@ -117,13 +151,8 @@ int ct_run_make_mesh(struct ct_run *run)
         rest->degree = run->world / product ? run->world / product : 1;
         product *= rest->degree;
     }
-    describe(&all, text, sizeof(text));
     if (product != run->world)
-        return ct_fail(
-            CT_ECONFIG,
-            "the mesh %s makes %lld ranks, but there are %lld: choose degrees that "
-            "multiply to that, or load a plugin whose axis takes what is left (degree -1)",
-            text, (long long)product, (long long)run->world);
+        return too_few(&all, product, run->world);
     for (size_t i = 0; i < all.count; i++) {
         if (all.item[i].degree == 1)
             continue;
