@@ -23,7 +23,7 @@ static int explain(int argc, char **argv)
         return rc;
     ct_dump_init(&dump, args.dump_after || args.dump_kernels ? args.dump_after : "changed", stdout,
                  NULL);
-    options.passes.watch = &dump.watch;
+    options.passes.dump = &dump;
     options.world = args.ranks;
     options.rank = args.rank;
     if (args.rank >= (args.ranks ? args.ranks : 1))

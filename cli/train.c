@@ -212,8 +212,7 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
                                      .local_ranks = id->local_ranks,
                                      .job = id->job,
                                      .load = ct_hf_load,
-                                     .save = ct_hf_save,
-                                     .compare = ct_recipe_compare};
+                                     .save = ct_hf_save};
     double begin = ct_now();
     struct ct_run *run = NULL;
     struct ct_dump dump;
@@ -223,7 +222,7 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
     ct_dump_init(
         &dump, id->rank == 0 ? args->dump_after : NULL, stdout,
         ct_arena_printf(&args->arena, "%s/reproducer-%d.txt", ct_config.job.dump_folder, id->rank));
-    options.passes.watch = &dump.watch;
+    options.passes.dump = &dump;
     hook.context = (void *)id;
     rc = ct_hook_register(&hook, NULL);
     run_catch_crashes(id->rank);

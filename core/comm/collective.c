@@ -289,11 +289,31 @@ static int run_slice(const struct ct_launch *l, const struct ct_transport *by)
 
 /* ---- by op ---- */
 
-const struct ct_collective_way ct_ways_moved[] = {
-    {&ct_collective_all_gather, ct_prepare_gather, run_gather},
-    {&ct_collective_reduce_scatter, ct_prepare_scatter, run_scatter},
-    {&ct_collective_all_reduce, ct_prepare_all_reduce, run_all_reduce},
-    {&ct_collective_all_to_all, ct_prepare_exchange, run_exchange},
-    {&ct_collective_permute, ct_prepare_permute, run_permute},
-    {&ct_collective_slice, ct_prepare_slice, run_slice},
-    {NULL, NULL, NULL}};
+static double sent_by_gather(double in, double out, double ranks)
+{
+    return (in > out ? in : out) * (ranks - 1) / ranks;
+}
+
+static double sent_by_all_reduce(double in, double out, double ranks)
+{
+    return 2 * sent_by_gather(in, out, ranks);
+}
+
+static double sent_whole(double in, double out, double ranks)
+{
+    (void)out, (void)ranks;
+    return in;
+}
+
+const struct ct_collective_ops ct_collective_all_gather =
+                                   CT_COLLECTIVE(ct_prepare_gather, run_gather, sent_by_gather),
+                               ct_collective_reduce_scatter =
+                                   CT_COLLECTIVE(ct_prepare_scatter, run_scatter, sent_by_gather),
+                               ct_collective_all_reduce = CT_COLLECTIVE(
+                                   ct_prepare_all_reduce, run_all_reduce, sent_by_all_reduce),
+                               ct_collective_all_to_all =
+                                   CT_COLLECTIVE(ct_prepare_exchange, run_exchange, sent_by_gather),
+                               ct_collective_permute =
+                                   CT_COLLECTIVE(ct_prepare_permute, run_permute, sent_whole),
+                               ct_collective_slice =
+                                   CT_COLLECTIVE(ct_prepare_slice, run_slice, NULL);

@@ -1,4 +1,4 @@
-/* Groups of ranks, and how the collectives of the core run. For the sources of this folder. */
+/* Groups of ranks. For the sources of this folder. */
 #ifndef CT_COLLECTIVE_GROUPS_H
 #define CT_COLLECTIVE_GROUPS_H
 
@@ -26,16 +26,5 @@ int ct_communicator_ranks(const struct ct_communicator *communicator, const int6
 int ct_communicator_pair(const struct ct_communicator *communicator, const struct ct_mesh *mesh,
                          int64_t rank, ct_axes axes, int64_t from, int64_t to,
                          struct ct_group **group);
-/* Make a group for every pair named by the graph's sends and receives. */
-int ct_communicator_open(struct ct_communicator *communicator, const struct ct_graph *graph,
-                         int64_t rank, struct ct_arena *arena);
-
-/* How an op's collective is prepared and run. */
-struct ct_collective_way {
-    const struct ct_collective_ops *of;
-    int (*prepare)(struct ct_prepare *p);
-    int (*run)(const struct ct_launch *l, const struct ct_transport *by);
-};
-extern const struct ct_collective_way ct_ways_moved[], ct_ways_part[];
 
 #endif

@@ -81,6 +81,5 @@ static int run_part(const struct ct_launch *l, const struct ct_transport *by)
     return rc;
 }
 
-const struct ct_collective_way ct_ways_part[] = {{&ct_collective_narrow, prepare_part, run_part},
-                                                 {&ct_collective_concat, prepare_part, run_part},
-                                                 {NULL, NULL, NULL}};
+const struct ct_collective_ops ct_collective_narrow = CT_COLLECTIVE(prepare_part, run_part, NULL),
+                               ct_collective_concat = CT_COLLECTIVE(prepare_part, run_part, NULL);

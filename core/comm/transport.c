@@ -83,25 +83,13 @@ static const struct ct_transport host = {
 
 /* ---- the kernel ---- */
 
-/* The functions of a type of the core are here; other types have their own. */
-static struct ct_collective_way way_of(const struct ct_op_type *type)
-{
-    static const struct ct_collective_way *const lists[] = {ct_ways_moved, ct_ways_part};
-    const struct ct_collective_ops *ops = type->collective;
-
-    for (size_t i = 0; !ops->run && i < CT_COUNT(lists); i++)
-        for (const struct ct_collective_way *way = lists[i]; way->of; way++)
-            if (way->of == ops)
-                return *way;
-    return (struct ct_collective_way){ops, ops->prepare, ops->run};
-}
-
 static int prepare(struct ct_prepare *p)
 {
-    struct ct_collective_way way = way_of(p->op->type);
-    int rc = way.prepare ? way.prepare(p)
-                         : ct_fail(CT_EINVAL, "op type %s: its collective lacks a function",
-                                   p->op->type->name);
+    const struct ct_collective_ops *ops = p->op->type->collective;
+    int rc =
+        ops->prepare && ops->run
+            ? ops->prepare(p)
+            : ct_fail(CT_EINVAL, "op type %s: its collective lacks a function", p->op->type->name);
 
     if (rc == 0)
         ((struct ct_collective *)p->state)->transport = ct_transport_find(p->device);
@@ -138,17 +126,17 @@ static int fail(const struct ct_launch *l, int rc)
 
 static int run(const struct ct_launch *l)
 {
-    struct ct_collective_way way = way_of(l->op->type);
+    const struct ct_collective_ops *ops = l->op->type->collective;
     const struct ct_collective *c = l->state;
     int rc;
 
     if (!(l->op->type->flags & CT_OP_COLLECTIVE))
-        return way.run(l, c->transport);
+        return ops->run(l, c->transport);
     if (!c->group)
         return ct_fail(CT_EINVAL, "%s: no communicator is open", l->op->type->name);
     rc = fire(l, CT_EVENT_COLLECTIVE_STARTED);
     if (rc == 0)
-        rc = way.run(l, c->transport);
+        rc = ops->run(l, c->transport);
     return rc < 0 ? fail(l, rc) : fire(l, CT_EVENT_COLLECTIVE_FINISHED);
 }
 
@@ -223,12 +211,4 @@ const struct ct_kernel *ct_collective_kernel(const struct ct_device *device)
     const struct entry *c = entry_of(device);
 
     return c ? &c->kernel : NULL;
-}
-
-void ct_collective_register(void)
-{
-    static const struct ct_collective_library library = {
-        .size = sizeof(library), .kernel = ct_collective_kernel, .open = ct_communicator_open};
-
-    ct_collective_install(&library);
 }

@@ -1,6 +1,6 @@
 /*
  * The pass manager: orders the transforms, then runs each with the same steps around it (time,
- * verify, tell the watch).
+ * verify, dump).
  */
 #include <string.h>
 
@@ -11,12 +11,15 @@
 #include <ctitan/log.h>
 #include <ctitan/pass.h>
 
+#include "ir/text/text.h"
+
 static const char *const phases[] = {"partition",     "shard",  "precision",  "join",
                                      "differentiate", "update", "collective", "memory",
                                      "overlap",       "fuse"};
 
-static const struct ct_transform *registered[16];
-static size_t registered_count;
+/* Those of libraries, after the core's own of every training. */
+static const struct ct_transform *registered[16] = {&ct_pass_precision, &ct_pass_update};
+static size_t registered_count = 2;
 
 int ct_transform_register(const struct ct_transform *transform)
 {
@@ -124,14 +127,14 @@ static int check_needs(const struct ct_transform *const *t, size_t count)
 }
 
 static int run_one(struct ct_graph *graph, const struct ct_transform *t, struct ct_run *run,
-                   struct ct_pass_watch *watch)
+                   struct ct_dump *dump)
 {
     struct ct_calling before;
     double begin;
     int rc;
 
-    if (watch)
-        watch->before(watch, graph, t);
+    if (dump)
+        ct_dump_before(dump, graph, t);
     begin = ct_now();
     ct_fail(CT_OK, "%s", "");
     before = ct_calling_begin("transform", t->name);
@@ -142,8 +145,8 @@ static int run_one(struct ct_graph *graph, const struct ct_transform *t, struct 
         rc = ct_graph_verify(graph, NULL);
     if (rc == 0)
         ct_debug("transform %s: %.1f ms", t->name, 1e3 * (ct_now() - begin));
-    if (watch)
-        return watch->after(watch, graph, t, rc);
+    if (dump)
+        return ct_dump_after(dump, graph, t, rc);
     return rc < 0 ? ct_transform_context(rc, t) : 0;
 }
 
@@ -184,8 +187,8 @@ int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *tran
         if (options->training || transforms[i]->evaluation)
             wanted[n++] = transforms[i];
     rc = order(wanted, n, t);
-    if (rc == 0 && options->watch)
-        rc = options->watch->ordered(options->watch, t, n);
+    if (rc == 0 && options->dump)
+        rc = ct_dump_ordered(options->dump, t, n);
     if (rc == 0 && options->training)
         rc = check_needs(t, n);
     if (rc == 0)
@@ -193,7 +196,7 @@ int ct_passes_run(struct ct_graph *graph, const struct ct_transform *const *tran
     if (rc == 0 && begin == 0)
         rc = ct_graph_verify(graph, NULL);
     for (size_t i = begin; rc == 0 && i < end; i++)
-        rc = run_one(graph, t[i], run, options->watch);
+        rc = run_one(graph, t[i], run, options->dump);
     ct_arena_finish(&scratch);
     return rc;
 }

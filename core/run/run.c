@@ -8,10 +8,13 @@
 
 #include <ctitan/calling.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/collective.h>
+#include <ctitan/lib/recipe.h>
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 
+#include "ir/text/text.h"
 #include "run/mesh.h"
 #include "run/size.h"
 #include "run/states.h"
@@ -241,8 +244,8 @@ static int open_graph(struct ct_run *run, const struct ct_model_request *request
 
     if (rc < 0)
         return rc;
-    if (options.watch)
-        options.watch->built(options.watch, *graph);
+    if (options.dump)
+        ct_dump_built(options.dump, *graph);
     options.range = CT_PASSES_OF_ALL_RANKS;
     rc = transform(run, *graph, &options);
     if (rc == 0 && common)
@@ -372,7 +375,7 @@ static int lower(struct ct_run *run, struct ct_graph *graph, struct ct_arena *ar
     else if (rc == 0)
         ct_order_default(graph, microbatches, arena, order);
     if (rc == 0 && communicator)
-        rc = ct_collective_installed()->open(communicator, graph, run->rank, &run->arena);
+        rc = ct_communicator_open(communicator, graph, run->rank, &run->arena);
     return rc == 0 ? ct_lower(&request, program) : rc;
 }
 
@@ -516,8 +519,6 @@ static int open_communicator(struct ct_run *run, const struct ct_run_options *op
         *run->world_group = (struct ct_group){.name = "world", .size = 1, .ranks = self};
         return 0;
     }
-    if (!ct_collective_installed())
-        return ct_fail(CT_EINVAL, "this program has no library that runs collectives");
     rc = ct_offer_find(CT_COMMUNICATOR, NULL, &offer);
     if (rc < 0)
         return ct_context(rc, "%lld ranks", (long long)run->world);
@@ -579,7 +580,7 @@ static int join_ranks(struct ct_run *run, const struct ct_run_options *options)
     if (rc < 0)
         return rc;
     list(run);
-    return run->world > 1 && options->compare ? options->compare(run) : 0;
+    return run->world > 1 ? ct_recipe_compare(run) : 0;
 }
 
 static int fire(struct ct_run *run, enum ct_event event)

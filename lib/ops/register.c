@@ -1,8 +1,6 @@
 /*
- * Registers the models' ops, the transforms of every run, and the library of collectives.
+ * Registers the models' ops and the transforms that join them.
  */
-#include <ctitan/lib/collective.h>
-#include <ctitan/lib/train.h>
 
 #include "list.h"
 
@@ -15,8 +13,7 @@ int ct_ops_register(void)
             & ct_op_experts_kept,
         &ct_op_experts_kept_grad,
     };
-    static const struct ct_transform *const transforms[] = {&ct_pass_precision, &ct_join_pointwise,
-                                                            &ct_join,           &ct_pass_update,
+    static const struct ct_transform *const transforms[] = {&ct_join_pointwise, &ct_join,
                                                             &ct_join_gradients, &ct_keep_casts};
     static bool done;
     int rc = 0;
@@ -26,7 +23,6 @@ int ct_ops_register(void)
     for (size_t i = 0; !done && rc == 0 && i < CT_COUNT(transforms); i++)
         rc = ct_transform_register(transforms[i]);
     ct_objective_register("cross_entropy", &ct_objective_cross_entropy);
-    ct_collective_register();
     done |= rc == 0;
     return rc;
 }

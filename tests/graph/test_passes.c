@@ -220,7 +220,7 @@ static void what_cannot_be_ordered(void **state)
 static const char *dump_of(struct ct_arena *arena, const char *dump_after)
 {
     struct ct_dump dump;
-    struct ct_pass_options options = {.training = true, .watch = &dump.watch};
+    struct ct_pass_options options = {.training = true, .dump = &dump};
     char *out, *copy;
     size_t size;
     FILE *stream = open_memstream(&out, &size);
@@ -272,7 +272,7 @@ static void check_reproducer(struct ct_arena *arena, const struct ct_transform *
 {
     char path[] = "/tmp/ctitan-test-XXXXXX";
     struct ct_dump dump;
-    struct ct_pass_options options = {.training = true, .watch = &dump.watch};
+    struct ct_pass_options options = {.training = true, .dump = &dump};
     int fd = mkstemp(path);
     struct ct_graph *before;
     const char *content;

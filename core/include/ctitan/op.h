@@ -361,24 +361,6 @@ CT_API extern const struct ct_collective_ops ct_collective_all_gather, ct_collec
     ct_collective_all_reduce, ct_collective_all_to_all, ct_collective_permute, ct_collective_slice,
     ct_collective_narrow, ct_collective_concat;
 
-/*
- * The library that runs the core's collectives. The core decides where they are and what they cost;
- * how shards are packed and sent is in lib/collective.h.
- */
-struct ct_collective_library {
-    size_t size; /* of this struct */
-    /* The kernel of all collectives on a device; NULL: the device has no transport. */
-    const struct ct_kernel *(*kernel)(const struct ct_device *device);
-    /* Make the groups that all ranks have to make in one order, before graph is lowered. Sets
-       communicator->groups at the first call; lives in arena. */
-    int (*open)(struct ct_communicator *communicator, const struct ct_graph *graph, int64_t rank,
-                struct ct_arena *arena);
-};
-/* Called by the library (ct_collective_register), before a run is opened. */
-CT_API void ct_collective_install(const struct ct_collective_library *library);
-/* The installed library, or NULL. */
-CT_API const struct ct_collective_library *ct_collective_installed(void);
-
 CT_END_DECLS
 
 #endif

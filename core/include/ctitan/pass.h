@@ -71,27 +71,13 @@ enum ct_pass_range {
     CT_PASSES_OF_ONE_RANK,  /* from there on */
 };
 
-/* Observes how a graph is transformed, for dumps (lib/text.h). All functions are set. */
-struct ct_pass_watch {
-    size_t size; /* of this struct */
-    /* The graph as the model built it. */
-    void (*built)(struct ct_pass_watch *watch, const struct ct_graph *graph);
-    /* The transforms in the order in which they will run. Negative: none of them does. */
-    int (*ordered)(struct ct_pass_watch *watch, const struct ct_transform *const *transforms,
-                   size_t count);
-    void (*before)(struct ct_pass_watch *watch, const struct ct_graph *graph,
-                   const struct ct_transform *transform);
-    /* rc: of the transform, and of the check of the graph that follows. Returns the rc to go on
-       with, and adds the transform's name to the message of a failure. */
-    int (*after)(struct ct_pass_watch *watch, const struct ct_graph *graph,
-                 const struct ct_transform *transform, int rc);
-};
+struct ct_dump; /* lib/text.h */
 
 struct ct_pass_options {
     bool training; /* false: only transforms with .evaluation */
     enum ct_pass_range range;
-    const char *behind;          /* only those after this transform; NULL: all of range */
-    struct ct_pass_watch *watch; /* NULL: none */
+    const char *behind;   /* only those after this transform; NULL: all of range */
+    struct ct_dump *dump; /* of the graph while it is transformed; NULL: none */
 };
 
 /*
@@ -106,6 +92,11 @@ CT_API int ct_passes_run(struct ct_graph *graph, const struct ct_transform *cons
  * collectives that follow from them).
  */
 CT_API extern const struct ct_transform ct_pass_differentiate, ct_pass_propagate;
+/* Of every training: "precision" (casts for [training] mixed_precision_param) and "update" (norm,
+   clipping and the chosen optimizer). */
+CT_API extern const struct ct_transform ct_pass_precision, ct_pass_update;
+/* CT_EINVAL names a parameter that no op updates in place: its optimizer's `build` left it out. */
+CT_API int ct_check_updates(struct ct_value *const *params, size_t count);
 
 /*
  * Reverse-mode differentiation of the fetch called "loss": appends I and W ops, and sets

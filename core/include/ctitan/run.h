@@ -134,9 +134,6 @@ struct ct_run_options {
        lib/hf.h has both. */
     int (*load)(struct ct_run *run, const char *folder);
     int (*save)(struct ct_run *run, const char *folder);
-    /* Check that all ranks run the same, as soon as they can talk (lib/recipe.h). All ranks of
-       several call it. NULL: not checked. */
-    int (*compare)(struct ct_run *run);
     /* No training: a forward of `sequences` (0: one) that fetches "logits". A step takes `tokens`
        of each sequence (0: [training] seq_len). With tokens above 0 there is a second graph, for
        one token of each, in the place of validation's. */

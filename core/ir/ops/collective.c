@@ -5,54 +5,6 @@
 #include <ctitan/core_ops.h>
 #include <ctitan/op_author.h>
 
-/* ---- how they run: by a library ---- */
-
-static const struct ct_collective_library *library;
-
-void ct_collective_install(const struct ct_collective_library *installed)
-{
-    library = installed;
-}
-
-const struct ct_collective_library *ct_collective_installed(void)
-{
-    return library;
-}
-
-static const struct ct_kernel *kernel(const struct ct_device *device)
-{
-    return library ? library->kernel(device) : NULL;
-}
-
-static double sent_by_gather(double in, double out, double ranks)
-{
-    return (in > out ? in : out) * (ranks - 1) / ranks;
-}
-
-static double sent_by_all_reduce(double in, double out, double ranks)
-{
-    return 2 * sent_by_gather(in, out, ranks);
-}
-
-static double sent_whole(double in, double out, double ranks)
-{
-    (void)out, (void)ranks;
-    return in;
-}
-
-#define RUN(op, bytes_sent)                                                                        \
-    const struct ct_collective_ops ct_collective_##op = {                                          \
-        .size = sizeof(struct ct_collective_ops), .kernel = kernel, .sent = bytes_sent};
-
-RUN(all_gather, sent_by_gather)
-RUN(reduce_scatter, sent_by_gather)
-RUN(all_reduce, sent_by_all_reduce)
-RUN(all_to_all, sent_by_gather)
-RUN(permute, sent_whole)
-RUN(slice, NULL)
-RUN(narrow, NULL)
-RUN(concat, NULL)
-
 /* ---- redistribute ---- */
 
 /* Propagation decides the gradient's sharding, unless the op states it: redistribute it here. */

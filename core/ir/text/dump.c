@@ -7,20 +7,15 @@
 #include <ctitan/lib/text.h>
 #include <ctitan/option.h>
 
-static struct ct_dump *dump_of(struct ct_pass_watch *watch)
-{
-    return (struct ct_dump *)watch;
-}
+#include "ir/text/text.h"
 
 static bool wants(const struct ct_dump *d, const char *name)
 {
     return d->after && !strcmp(d->after, name);
 }
 
-static void built(struct ct_pass_watch *watch, const struct ct_graph *graph)
+void ct_dump_built(struct ct_dump *d, const struct ct_graph *graph)
 {
-    struct ct_dump *d = dump_of(watch);
-
     if (!wants(d, "all") && !wants(d, "changed") && !wants(d, "build"))
         return;
     fprintf(d->out, "# as built by model %s\n", graph->name);
@@ -29,10 +24,9 @@ static void built(struct ct_pass_watch *watch, const struct ct_graph *graph)
 }
 
 /* Check that `after` names a transform or is one of the keywords. */
-static int ordered(struct ct_pass_watch *watch, const struct ct_transform *const *t, size_t count)
+int ct_dump_ordered(struct ct_dump *d, const struct ct_transform *const *t, size_t count)
 {
     const char *names[128] = {"all", "changed", "build"};
-    struct ct_dump *d = dump_of(watch);
     size_t n = 3;
 
     d->transforms = t;
@@ -46,11 +40,8 @@ static int ordered(struct ct_pass_watch *watch, const struct ct_transform *const
                    ct_did_you_mean(d->after, names, n));
 }
 
-static void before(struct ct_pass_watch *watch, const struct ct_graph *graph,
-                   const struct ct_transform *t)
+void ct_dump_before(struct ct_dump *d, const struct ct_graph *graph, const struct ct_transform *t)
 {
-    struct ct_dump *d = dump_of(watch);
-
     (void)t;
     d->text = wants(d, "changed") ? ct_graph_text(graph, &d->scratch) : NULL;
     d->before = d->reproducer ? ct_graph_clone(graph, &d->scratch) : NULL;
@@ -89,11 +80,9 @@ static void print(struct ct_dump *d, const struct ct_graph *graph, const struct 
                 now);
 }
 
-static int after(struct ct_pass_watch *watch, const struct ct_graph *graph,
-                 const struct ct_transform *t, int rc)
+int ct_dump_after(struct ct_dump *d, const struct ct_graph *graph, const struct ct_transform *t,
+                  int rc)
 {
-    struct ct_dump *d = dump_of(watch);
-
     if (rc == 0)
         print(d, graph, t);
     else
@@ -104,8 +93,5 @@ static int after(struct ct_pass_watch *watch, const struct ct_graph *graph,
 
 void ct_dump_init(struct ct_dump *dump, const char *name, FILE *out, const char *reproducer)
 {
-    *dump = (struct ct_dump){.watch = {sizeof(dump->watch), built, ordered, before, after},
-                             .after = name,
-                             .out = out,
-                             .reproducer = reproducer};
+    *dump = (struct ct_dump){.after = name, .out = out, .reproducer = reproducer};
 }

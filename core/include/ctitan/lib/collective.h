@@ -35,8 +35,10 @@ CT_API int ct_launch_clear(const struct ct_launch *l, void *at, size_t bytes);
 CT_API int ct_transport_call(const struct ct_launch *l, const struct ct_transport *by,
                              const struct ct_call *call);
 
-/* Install this library for the core's collectives. ct_ops_register (lib/ops.h) does so. */
-CT_API void ct_collective_register(void);
+/* Make the groups that all ranks have to make in one order, before graph is lowered. Sets
+   communicator->groups at the first call; lives in arena. */
+CT_API int ct_communicator_open(struct ct_communicator *communicator, const struct ct_graph *graph,
+                                int64_t rank, struct ct_arena *arena);
 
 /* The kernel of every collective: it runs the type's ct_collective_ops over the device's transport.
    NULL: the device has no transport. */

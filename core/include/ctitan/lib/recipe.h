@@ -139,7 +139,7 @@ CT_API int ct_recipe_differences(const char *path, const char *before, const cha
 
 struct ct_run;
 /*
- * For struct ct_run_options: check that all ranks run the same. Collective. CT_ECONFIG on all ranks
+ * Check that all ranks run the same; ct_run_open does, as soon as they can talk. Collective. CT_ECONFIG on all ranks
  * if the plugins or options of one differ from rank 0's; the message has the plugins that either
  * lacks, or else the first difference.
  */

@@ -57,10 +57,9 @@ CT_API void ct_kernel_report(const struct ct_program *program, const struct ct_d
 
 /*
  * Prints the graph after transforms, and writes a reproducer when one fails: the graph before it
- * and the list of transforms. Pass &dump.watch as ct_pass_options.watch.
+ * and the list of transforms. ct_pass_options.dump takes it.
  */
 struct ct_dump {
-    struct ct_pass_watch watch;
     const char *after;      /* a transform's name, "build", "all" or "changed"; NULL: no dumps */
     FILE *out;              /* where dumps go */
     const char *reproducer; /* path written on failure; NULL: none */

@@ -8,15 +8,6 @@
 
 CT_BEGIN_DECLS
 
-/*
- * Transforms of every training, which ct_ops_register adds to all runs: "precision" (casts for
- * [training] mixed_precision_param) and "update" (norm, clipping and the chosen optimizer).
- */
-/* CT_EINVAL names a parameter that no op updates in place: its optimizer's `build` left it out. */
-CT_API int ct_check_updates(struct ct_value *const *params, size_t count);
-
-CT_API extern const struct ct_transform ct_pass_precision, ct_pass_update;
-
 /* Run all steps of the recipe, validation included. 0: the steps or the data ended.
    CT_ECONFIG: the data does not suffice for the first step. */
 CT_API int ct_run_train(struct ct_run *run);

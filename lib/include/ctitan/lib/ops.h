@@ -92,8 +92,8 @@ extern CT_API const struct ct_op_type ct_op_experts_kept, ct_op_experts_kept_gra
 
 CT_BEGIN_DECLS
 
-/* Register the op types of this header, the transforms of every run, and lib/collective.h for the
-   core's collectives. A program calls it before it opens a run; a second call does nothing. */
+/* Register the op types of this header, and the transforms that join and keep them. A program calls
+   it before it parses graphs or opens a run; a second call does nothing. */
 CT_API int ct_ops_register(void);
 
 /* For the transform of a device with kernels for both: experts becomes experts_kept where its
