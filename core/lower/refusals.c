@@ -231,12 +231,23 @@ static struct ct_prepare request_of(const struct ct_instruction *i, const struct
                                .mesh = l->mesh};
 }
 
-/* Would the plugin fuse help? */
-static const char *hint(const struct ct_op_type *type)
+static bool compiles_formulas(const struct ct_plugin *plugin)
 {
-    return !ct_op_type_whole(type)->pointwise || ct_plugin_is_registered("fuse")
-               ? ""
-               : "; it has a formula, which --with fuse compiles";
+    return ct_plugin_has(plugin, "result:compiled_formulas");
+}
+
+/* Would a plugin help that is not loaded? */
+static const char *hint(const struct ct_op_type *type, struct ct_arena *scratch)
+{
+    const char **names;
+
+    for (size_t i = 0; ct_plugin_at(i); i++)
+        if (compiles_formulas(ct_plugin_at(i)))
+            return "";
+    if (!ct_op_type_whole(type)->pointwise ||
+        !ct_plugin_providers(scratch, "result:compiled_formulas", &names))
+        return "";
+    return ct_arena_printf(scratch, "; it has a formula, which --with %s compiles", names[0]);
 }
 
 static void report(struct fallbacks *f, const struct ct_device *device)
@@ -251,7 +262,7 @@ static void report(struct fallbacks *f, const struct ct_device *device)
             continue;
         print_refusals(&request, why, sizeof(why));
         ct_warn("%s: %d of %d calls of %s run its slow reference: %s%s", device->name, one->calls,
-                one->all, one->type->name, why, hint(one->type));
+                one->all, one->type->name, why, hint(one->type, &f->scratch));
     }
 }
 
@@ -259,8 +270,8 @@ void ct_kernel_report(const struct ct_program *p, const struct ct_device *device
 {
     struct fallbacks f = {.count = 0};
 
-    if (!strcmp(device->name, "reference"))
-        return;
+    if (!ct_kernel_at(device->name, 0))
+        return; /* a device of references alone */
     collect(&f, p->init, p->init_count);
     collect(&f, p->step, p->step_count);
     if (f.count) {

@@ -8,6 +8,7 @@
 #include <ctitan/hook.h>
 #include <ctitan/lib/plugin.h>
 #include <ctitan/op.h>
+#include <ctitan/pass.h>
 #include <ctitan/plugin.h>
 
 static struct ct_arena arena; /* process-wide */
@@ -55,12 +56,26 @@ static int check_new_offers(const struct ct_plugin *p)
     return 0;
 }
 
+static bool gives(const struct ct_plugin *p, const char *result)
+{
+    for (const struct ct_offer *o = p->offers; o->kind != CT_NOTHING; o++) {
+        const struct ct_transform *t = o->kind == CT_TRANSFORM ? o->ops : NULL;
+
+        for (const char *const *name = t ? t->gives : NULL; name && *name; name++)
+            if (!strcmp(*name, result))
+                return true;
+    }
+    return false;
+}
+
 bool ct_plugin_has(const struct ct_plugin *p, const char *what)
 {
     const char *colon = strchr(what, ':');
 
     if (!colon)
         return !strcmp(p->name, what);
+    if (!strncmp(what, "result:", strlen("result:")))
+        return gives(p, colon + 1);
     for (const struct ct_offer *o = p->offers; o->kind != CT_NOTHING; o++) {
         const char *kind = kind_names[o->kind];
 

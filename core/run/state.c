@@ -44,7 +44,8 @@ static bool holds(const struct ct_run *run, const struct ct_state *state, int64_
 {
     int axis = run->graph->partition_axis;
 
-    return !state->holders || state->holders >> ct_mesh_coordinate(&run->mesh, rank, axis) & 1;
+    return !state->holders.words ||
+           ct_ranks_have(&state->holders, ct_mesh_coordinate(&run->mesh, rank, axis));
 }
 
 bool ct_run_shard(const struct ct_run *run, const struct ct_state *state, int64_t rank,
@@ -62,7 +63,7 @@ int64_t ct_run_shard_copies(const struct ct_run *run, const struct ct_state *sta
                             int64_t *number)
 {
     ct_axes split = ct_sharding_axes(&state->sharding);
-    int partition = state->holders ? run->graph->partition_axis : -1;
+    int partition = state->holders.words ? run->graph->partition_axis : -1;
     int64_t copies = 1;
 
     *number = 0;
@@ -72,8 +73,8 @@ int64_t ct_run_shard_copies(const struct ct_run *run, const struct ct_state *sta
         if (split >> a & 1)
             continue;
         if (a == partition) { /* among the holders */
-            size = __builtin_popcountll(state->holders);
-            at = __builtin_popcountll(state->holders & ((UINT64_C(1) << at) - 1));
+            size = ct_ranks_below(&state->holders, size);
+            at = ct_ranks_below(&state->holders, at);
         }
         copies *= size;
         *number = *number * size + at;

@@ -28,7 +28,7 @@ static int note_states(struct ct_graph *graph, struct ct_run *run)
                                    .ndim = v->ndim,
                                    .sharding = v->sharding};
         memcpy(state->shape, v->shape, sizeof(state->shape));
-        state->holders = graph->partition_axis < 0 ? 0 : v->holders;
+        state->holders = graph->partition_axis < 0 ? (struct ct_ranks){0} : v->holders;
         if (v->role == CT_ROLE_PARAM)
             run->parameters += ct_shape_count(v->ndim, v->shape);
         run->state_count++;

@@ -170,7 +170,7 @@ static size_t group_by_holders(struct ct_graph *graph, struct owned *owned)
 
         if (v->role != CT_ROLE_PARAM || !v->grad)
             continue;
-        for (g = 0; g < groups && owned[g].param[0]->holders != v->holders; g++)
+        for (g = 0; g < groups && !ct_ranks_equal(&owned[g].param[0]->holders, &v->holders); g++)
             ;
         if (g == groups)
             owned[groups++] = (struct owned){

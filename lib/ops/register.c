@@ -1,6 +1,7 @@
 /*
  * Registers the models' ops and the transforms that join them.
  */
+#include <ctitan/objective.h>
 
 #include "list.h"
 

@@ -227,6 +227,7 @@ static const struct ct_transform transform = {
     .name = "fuse",
     .summary = "joins chains of pointwise ops and row reductions into one kernel each",
     .phase = CT_PHASE_FUSE,
+    .gives = CT_NAMES("compiled_formulas"),
     .after = CT_NAMES("preferred"),
     .evaluation = true,
     .apply = apply,

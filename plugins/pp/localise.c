@@ -6,9 +6,6 @@
  * of its stages, and the ops before and after the microbatches that they need. A value used by a
  * later stage is passed on from stage to stage; gradients are passed in the other direction. After
  * the microbatches, values go directly to the rank that needs them.
- *
- * The set of ranks that have a value is a 64-bit set of coordinates along pp, so there can be at
- * most 64.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +14,6 @@
 #include <ctitan/lib/ops.h>
 
 #include "pp.h"
-
-#define EVERYWHERE UINT64_MAX
-#define MOST_RANKS 64
 
 /* ---- what the host reads ---- */
 
@@ -60,139 +54,193 @@ static int rank_of(const struct pp_local *c, const struct ct_op *op)
     return c->stages.rank_of[op->section->group];
 }
 
-static uint64_t bit(int rank)
-{
-    return (uint64_t)1 << rank;
-}
-
 static bool persistent(const struct ct_value *v)
 {
     return v->role == CT_ROLE_PARAM || v->role == CT_ROLE_STATE;
+}
+
+/* Where an op before or in the microbatches runs. */
+static void find_place(const struct pp_local *c, const struct ct_op *op, uint64_t *here)
+{
+    pp_ranks_clear(c, here);
+    if (is_microbatch(op))
+        pp_ranks_add(here, rank_of(c, op));
+    for (int i = 0; op->section->part == CT_PART_PRE && i < op->outs; i++)
+        pp_ranks_join(c, here, pp_where(c, op->out[i]));
+}
+
+static bool made_before(const struct ct_value *v)
+{
+    return v->producer && v->producer->section->part == CT_PART_PRE;
 }
 
 /* Parameters, and values computed from them before the microbatches, are where they are used. */
 static void find_holders(struct pp_local *c)
 {
     for (const struct ct_op *op = c->graph->last; op; op = op->prev) {
-        uint64_t here = is_microbatch(op) ? bit(rank_of(c, op)) : 0;
-
         if (op->section->part == CT_PART_POST || op->section->part == CT_PART_INIT)
             continue;
-        for (int i = 0; op->section->part == CT_PART_PRE && i < op->outs; i++)
-            here |= c->where[op->out[i]->id];
-        for (int i = 0; i < op->ins; i++) {
-            struct ct_value *v = op->in[i];
-
-            if (v && (persistent(v) || (v->producer && v->producer->section->part == CT_PART_PRE)))
-                c->where[v->id] |= here;
-        }
+        find_place(c, op, c->set[0]);
+        for (int i = 0; i < op->ins; i++)
+            if (op->in[i] && (persistent(op->in[i]) || made_before(op->in[i])))
+                pp_ranks_join(c, pp_where(c, op->in[i]), c->set[0]);
     }
     for (size_t i = 0; i < c->graph->value_count; i++) {
         struct ct_value *v = c->graph->values[i];
 
-        if (v->role == CT_ROLE_INPUT || v->role == CT_ROLE_SCALAR ||
-            (v->producer && v->producer->section->part == CT_PART_PRE))
-            c->where[i] = EVERYWHERE;
-        else if (v->role == CT_ROLE_PARAM && !c->where[i])
-            c->where[i] = bit(0);
+        if (v->role == CT_ROLE_INPUT || v->role == CT_ROLE_SCALAR || made_before(v))
+            pp_ranks_fill(c, pp_where(c, v));
+        else if (v->role == CT_ROLE_PARAM && pp_ranks_next(c, pp_where(c, v), 0) < 0)
+            pp_ranks_add(pp_where(c, v), 0);
     }
 }
 
 /* An op after the microbatches runs where all of its inputs are. If there is no such rank, it runs
    where any input is, and the others are sent there. */
-static uint64_t place_after(const struct pp_local *c, const struct ct_op *op)
+static const uint64_t *place_after(const struct pp_local *c, const struct ct_op *op)
 {
-    uint64_t all = EVERYWHERE, any = 0;
+    uint64_t *all = c->set[0], *any = c->set[1];
 
+    pp_ranks_fill(c, all);
+    pp_ranks_clear(c, any);
     for (int i = 0; i < op->ins; i++) {
-        uint64_t where = op->in[i] ? c->where[op->in[i]->id] : EVERYWHERE;
+        const uint64_t *where = op->in[i] ? pp_where(c, op->in[i]) : NULL;
 
-        if (where == EVERYWHERE || !where)
+        if (!where || pp_ranks_full(c, where) || pp_ranks_next(c, where, 0) < 0)
             continue;
-        all &= where;
-        any |= where;
+        pp_ranks_limit(c, all, where);
+        pp_ranks_join(c, any, where);
     }
-    return all || is_sum(op) ? all : any;
+    return pp_ranks_next(c, all, 0) >= 0 ? all : any;
+}
+
+static void make_sets(struct pp_local *c)
+{
+    size_t values = c->graph->value_count + 1, words;
+
+    c->words = (c->stages.ranks + 63) / 64;
+    words = (size_t)c->words;
+    c->where = ct_arena_array(&c->scratch, uint64_t, values * words);
+    c->needed = ct_arena_array(&c->scratch, uint64_t, values * words);
+    for (size_t i = 0; i < CT_COUNT(c->set); i++)
+        c->set[i] = ct_arena_array(&c->scratch, uint64_t, words);
 }
 
 void pp_mark_holders(struct ct_graph *graph, const struct pp_stages *stages)
 {
     struct pp_local c = {.graph = graph, .stages = *stages};
 
-    c.where = ct_arena_array(&c.scratch, uint64_t, graph->value_count + 1);
+    make_sets(&c);
     find_holders(&c);
-    for (size_t i = 0; i < graph->value_count; i++)
-        if (graph->values[i]->role == CT_ROLE_PARAM)
-            graph->values[i]->holders = c.where[i];
+    for (size_t i = 0; i < graph->value_count; i++) {
+        struct ct_value *v = graph->values[i];
+
+        if (v->role == CT_ROLE_PARAM)
+            v->holders = (struct ct_ranks){
+                ct_arena_copy(graph->arena, pp_where(&c, v), sizeof(uint64_t) * (size_t)c.words),
+                c.words};
+    }
     ct_arena_finish(&c.scratch);
+}
+
+static const uint64_t *place_of(struct pp_local *c, const struct ct_op *op)
+{
+    if (op->section->part == CT_PART_POST && !is_sum(op))
+        return place_after(c, op);
+    if (op->section->part == CT_PART_POST)
+        pp_ranks_fill(c, c->set[0]);
+    else
+        find_place(c, op, c->set[0]);
+    return c->set[0];
 }
 
 static void place_values(struct pp_local *c)
 {
     find_holders(c);
     ct_for_each_op (op, c->graph) {
-        uint64_t where = is_microbatch(op) ? bit(rank_of(c, op)) : 0;
+        const uint64_t *where;
 
         if (op->section->part == CT_PART_PRE || op->section->part == CT_PART_INIT)
             continue;
-        if (op->section->part == CT_PART_POST)
-            where = is_sum(op) ? EVERYWHERE : place_after(c, op);
+        where = place_of(c, op);
         for (int i = 0; i < op->outs; i++)
-            c->where[op->out[i]->id] = where;
+            pp_ranks_copy(c, pp_where(c, op->out[i]), where);
         for (int i = 0; i < op->ins; i++) /* states are where their parameters are */
             if (op->section->part == CT_PART_POST && ct_op_mutates(op, i) &&
                 op->in[i]->role == CT_ROLE_STATE)
-                c->where[op->in[i]->id] = where;
+                pp_ranks_copy(c, pp_where(c, op->in[i]), where);
     }
 }
 
 /* Ranks that have a value which op updates in place. */
-static uint64_t updaters(const struct pp_local *c, const struct ct_op *op)
+static void updaters(const struct pp_local *c, const struct ct_op *op, uint64_t *ranks)
 {
-    uint64_t ranks = 0;
-
+    pp_ranks_clear(c, ranks);
     for (int i = 0; i < op->ins; i++)
         if (op->in[i] && ct_op_mutates(op, i))
-            ranks |= c->where[op->in[i]->id];
-    return ranks;
+            pp_ranks_join(c, ranks, pp_where(c, op->in[i]));
 }
 
-uint64_t pp_keepers(const struct pp_local *c, const struct ct_op *op)
+void pp_keepers(const struct pp_local *c, const struct ct_op *op, uint64_t *ranks)
 {
-    uint64_t ranks;
-
-    if (is_microbatch(op))
-        return bit(rank_of(c, op));
-    ranks = updaters(c, op);
+    if (is_microbatch(op)) {
+        pp_ranks_clear(c, ranks);
+        pp_ranks_add(ranks, rank_of(c, op));
+        return;
+    }
+    updaters(c, op, ranks);
     for (int i = 0; i < op->outs; i++)
-        ranks |= c->needed[op->out[i]->id];
-    return ranks;
+        pp_ranks_join(c, ranks, pp_needed(c, op->out[i]));
 }
 
 /* Only one rank contributes each value that is summed over the ranks. */
-uint64_t pp_wanters(const struct pp_local *c, const struct ct_op *op, const struct ct_value *v)
+void pp_limit_to_wanters(const struct pp_local *c, const struct ct_op *op, const struct ct_value *v,
+                         uint64_t *ranks)
 {
-    return is_sum(op) ? c->where[v->id] & -c->where[v->id] : EVERYWHERE;
+    int first = is_sum(op) ? pp_ranks_next(c, pp_where(c, v), 0) : -1;
+    bool wanted = first >= 0 && pp_ranks_have(ranks, first);
+
+    if (!is_sum(op))
+        return;
+    pp_ranks_clear(c, ranks);
+    if (wanted)
+        pp_ranks_add(ranks, first);
+}
+
+/* What the keepers of an op have of its inputs, they need. */
+static void need_inputs(struct pp_local *c, const struct ct_op *op)
+{
+    uint64_t *keepers = c->set[0], *ranks = c->set[1];
+
+    pp_keepers(c, op, keepers);
+    if (pp_ranks_next(c, keepers, 0) < 0)
+        return;
+    for (int i = 0; i < op->ins; i++) {
+        if (!op->in[i])
+            continue;
+        pp_ranks_copy(c, ranks, keepers);
+        pp_ranks_limit(c, ranks, pp_where(c, op->in[i]));
+        pp_limit_to_wanters(c, op, op->in[i], ranks);
+        pp_ranks_join(c, pp_needed(c, op->in[i]), ranks);
+    }
 }
 
 void pp_find_needed(struct pp_local *c)
 {
-    memset(c->needed, 0, sizeof(*c->needed) * c->graph->value_count);
+    memset(c->needed, 0, sizeof(*c->needed) * c->graph->value_count * (size_t)c->words);
     for (size_t i = 0; i < c->graph->fetch_count; i++)
-        c->needed[c->graph->fetches[i].value->id] = EVERYWHERE;
-    for (size_t i = 0; i < c->graph->value_count; i++)
-        if (c->graph->values[i]->grad)
-            c->needed[c->graph->values[i]->grad->id] |= c->where[i];
-    for (size_t i = 0; i < c->messages; i++)
-        c->needed[c->message[i].value->id] |= bit(c->message[i].from);
-    for (const struct ct_op *op = c->graph->last; op; op = op->prev) {
-        uint64_t keepers = op->section->part == CT_PART_INIT ? 0 : pp_keepers(c, op);
+        pp_ranks_fill(c, pp_needed(c, c->graph->fetches[i].value));
+    for (size_t i = 0; i < c->graph->value_count; i++) {
+        const struct ct_value *v = c->graph->values[i];
 
-        for (int i = 0; keepers && i < op->ins; i++)
-            if (op->in[i])
-                c->needed[op->in[i]->id] |=
-                    keepers & c->where[op->in[i]->id] & pp_wanters(c, op, op->in[i]);
+        if (v->grad)
+            pp_ranks_join(c, pp_needed(c, v->grad), pp_where(c, v));
     }
+    for (size_t i = 0; i < c->messages; i++)
+        pp_ranks_add(pp_needed(c, c->message[i].value), c->message[i].from);
+    for (const struct ct_op *op = c->graph->last; op; op = op->prev)
+        if (op->section->part != CT_PART_INIT)
+            need_inputs(c, op);
 }
 
 /* ---- removing the other ranks' ops ---- */
@@ -200,7 +248,7 @@ void pp_find_needed(struct pp_local *c)
 static void drop_foreign_terms(struct pp_local *c)
 {
     ct_for_each_op (op, c->graph)
-        if (is_sum(op) && !(pp_wanters(c, op, op->in[0]) & bit(c->me)))
+        if (is_sum(op) && pp_ranks_next(c, pp_where(c, op->in[0]), 0) != c->me)
             ct_op_set_input(op, 0, NULL);
 }
 
@@ -212,9 +260,11 @@ static struct ct_op **find_foreign(struct pp_local *c, size_t *count)
 
     *count = 0;
     ct_for_each_op (op, c->graph) {
-        uint64_t keepers = op->section->part == CT_PART_INIT ? updaters(c, op) : pp_keepers(c, op);
-
-        if (keepers & bit(c->me))
+        if (op->section->part == CT_PART_INIT)
+            updaters(c, op, c->set[0]);
+        else
+            pp_keepers(c, op, c->set[0]);
+        if (pp_ranks_have(c->set[0], c->me))
             continue;
         foreign = ct_arena_grow(&c->scratch, foreign, &room, *count + 1, sizeof(struct ct_op *));
         foreign[(*count)++] = op;
@@ -238,7 +288,7 @@ static int localise_graph(struct pp_local *c)
     for (size_t i = 0; i < count; i++)
         ct_graph_remove(c->graph, foreign[i]);
     for (size_t i = 0; i < values; i++)
-        if (!(c->where[i] & bit(c->me)))
+        if (!pp_ranks_have(pp_where(c, c->graph->values[i]), c->me))
             ct_value_set_grad(c->graph->values[i], NULL);
     ct_graph_sweep(c->graph);
     return rc;
@@ -253,12 +303,8 @@ int pp_localise(struct ct_graph *graph, struct ct_run *run)
         return 0;
     rc = pp_stages_of(graph, &c.scratch, &c.stages);
     c.me = (int)ct_mesh_coordinate(&graph->mesh, run->rank, graph->partition_axis);
-    if (rc == 0 && c.stages.ranks > MOST_RANKS)
-        rc = ct_fail(CT_ECONFIG, "a pipeline of %d ranks: %d is the most", c.stages.ranks,
-                     MOST_RANKS);
     if (rc == 0) {
-        c.where = ct_arena_array(&c.scratch, uint64_t, graph->value_count + 1);
-        c.needed = ct_arena_array(&c.scratch, uint64_t, graph->value_count + 1);
+        make_sets(&c);
         rc = localise_graph(&c);
     }
     ct_arena_finish(&c.scratch);

@@ -16,7 +16,7 @@
 struct pp_config pp_config;
 
 static const struct ct_option options[] = {
-    CT_OPT_INT(struct pp_config, degree, "degree", "1", 1, 64, "Ranks of the pipeline"),
+    CT_OPT_INT(struct pp_config, degree, "degree", "1", 1, INT32_MAX, "Ranks of the pipeline"),
     CT_OPT_STRING(struct pp_config, schedule, "schedule", "1f1b",
                   "The schedule; loads the plugin of that name"),
     CT_OPT_STRING(struct pp_config, schedule_csv, "schedule_csv", "",

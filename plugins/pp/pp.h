@@ -54,16 +54,37 @@ struct pp_local {
     struct ct_arena scratch;
     struct pp_stages stages;
     int me;
-    uint64_t *where;  /* by value id: bit set of the ranks that have it */
-    uint64_t *needed; /* by value id: bit set of the ranks that have and need it */
+    int words;        /* of a set of ranks */
+    uint64_t *where;  /* by value id: set of the ranks that have it */
+    uint64_t *needed; /* by value id: set of the ranks that have and need it */
+    uint64_t *set[4]; /* in which one function at a time works */
     struct pp_message *message;
     size_t messages, message_room;
 };
 
+/* ---- sets of ranks: ranks.c ---- */
+
+uint64_t *pp_where(const struct pp_local *c, const struct ct_value *v);
+uint64_t *pp_needed(const struct pp_local *c, const struct ct_value *v);
+void pp_ranks_clear(const struct pp_local *c, uint64_t *set);
+void pp_ranks_fill(const struct pp_local *c, uint64_t *set);
+void pp_ranks_copy(const struct pp_local *c, uint64_t *to, const uint64_t *from);
+void pp_ranks_add(uint64_t *set, int rank);
+bool pp_ranks_have(const uint64_t *set, int rank);
+void pp_ranks_join(const struct pp_local *c, uint64_t *set, const uint64_t *other);
+void pp_ranks_limit(const struct pp_local *c, uint64_t *set, const uint64_t *to);
+/* Whether the set was filled. */
+bool pp_ranks_full(const struct pp_local *c, const uint64_t *set);
+/* The first rank of the set from `from` on; -1: none. */
+int pp_ranks_next(const struct pp_local *c, const uint64_t *set, int from);
+
+/* ---- one rank's part ---- */
+
 /* The ranks that keep an op. Before and after the microbatches this follows find_needed. */
-uint64_t pp_keepers(const struct pp_local *c, const struct ct_op *op);
-/* Of the ranks that keep op, the ones that use its input v. */
-uint64_t pp_wanters(const struct pp_local *c, const struct ct_op *op, const struct ct_value *v);
+void pp_keepers(const struct pp_local *c, const struct ct_op *op, uint64_t *ranks);
+/* Leave in a set of ranks that keep op only those that use its input v. */
+void pp_limit_to_wanters(const struct pp_local *c, const struct ct_op *op, const struct ct_value *v,
+                         uint64_t *ranks);
 void pp_find_needed(struct pp_local *c);
 
 /* Find what must be sent after the microbatches; the result is the same on all ranks. */

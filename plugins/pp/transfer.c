@@ -155,28 +155,40 @@ static bool add_message(struct pp_local *c, struct ct_value *v, int to, struct c
             return false;
     c->message = ct_arena_grow(&c->scratch, c->message, &c->message_room, c->messages + 1,
                                sizeof(*c->message));
-    c->message[c->messages++] = (struct pp_message){v, user, __builtin_ctzll(c->where[v->id]), to};
+    c->message[c->messages++] =
+        (struct pp_message){v, user, pp_ranks_next(c, pp_where(c, v), 0), to};
     return true;
 }
 
 /* A value that a rank needs and lacks comes from a rank that has it, which then needs it too. */
+static bool find_messages_of(struct pp_local *c, struct ct_op *op)
+{
+    uint64_t *keepers = c->set[0], *wanters = c->set[1];
+    bool found = false;
+
+    pp_keepers(c, op, keepers);
+    for (int i = 0; i < op->ins; i++) {
+        struct ct_value *v = op->in[i];
+
+        if (!v)
+            continue;
+        pp_ranks_copy(c, wanters, keepers);
+        pp_limit_to_wanters(c, op, v, wanters);
+        for (int to = -1; (to = pp_ranks_next(c, wanters, to + 1)) >= 0 && to < c->stages.ranks;)
+            if (!pp_ranks_have(pp_where(c, v), to))
+                found |= add_message(c, v, to, op);
+    }
+    return found;
+}
+
 static bool find_more_messages(struct pp_local *c)
 {
-    uint64_t all = UINT64_MAX >> (64 - c->stages.ranks);
     bool found = false;
 
     pp_find_needed(c);
-    ct_for_each_op (op, c->graph) {
-        uint64_t keepers = op->section->part == CT_PART_POST ? pp_keepers(c, op) & all : 0;
-
-        for (int i = 0; keepers && i < op->ins; i++) {
-            struct ct_value *v = op->in[i];
-            uint64_t to = v ? keepers & pp_wanters(c, op, v) & ~c->where[v->id] : 0;
-
-            for (; to; to &= to - 1)
-                found |= add_message(c, v, __builtin_ctzll(to), op);
-        }
-    }
+    ct_for_each_op (op, c->graph)
+        if (op->section->part == CT_PART_POST)
+            found |= find_messages_of(c, op);
     return found;
 }
 

@@ -1105,7 +1105,7 @@ static void a_reference_that_runs_is_explained_once(void **state)
     assert_int_equal(lines_said, 2);
     assert_said(
         "picky: 1 of 2 calls of rms_norm run its slow reference: kernel two does not take x "
-        "float32[4,3], w float32[3] -> y float32[4,3], rstd float32[4] {eps=0.5}, as "
+        "float32[4,3], w float32[3] -> y float32[4,3], rstd float32[4] {eps=0.5, offset=0}, as "
         "4 rows are not two; it has a "
         "formula, "
         "which --with fuse compiles");

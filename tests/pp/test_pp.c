@@ -110,9 +110,9 @@ static void check_holders(const char *schedule, uint64_t embedding, uint64_t lay
     TEST_OPTIONS(plugin, "degree=2", ct_arena_printf(&arena, "schedule=%s", schedule));
     assert_ok(partition->apply(g, NULL));
     assert_int_equal(g->partition_axis, 0);
-    assert_int_equal(ct_graph_find(g, "embedding.table")->holders, embedding);
-    assert_int_equal(ct_graph_find(g, "layers.1.wq")->holders, layer);
-    assert_int_equal(ct_graph_find(g, "head.weight")->holders, head);
+    assert_int_equal(ct_graph_find(g, "embedding.table")->holders.word[0], embedding);
+    assert_int_equal(ct_graph_find(g, "layers.1.wq")->holders.word[0], layer);
+    assert_int_equal(ct_graph_find(g, "head.weight")->holders.word[0], head);
     ct_arena_finish(&arena);
 }
 
@@ -124,6 +124,34 @@ static void parameters_are_held_where_the_schedule_places_stages(void **state)
 }
 
 /* The residual stream alone crosses, before ops are joined and after. */
+/* More ranks than a word has bits, as long as there are layers for them. */
+static void a_pipeline_may_have_many_ranks(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *g = model(&arena, 70, 70), *copy;
+    struct ct_run run = {.rank = 69};
+    const struct ct_ranks *layer, *head;
+
+    (void)state;
+    TEST_OPTIONS(plugin, "degree=70", "schedule=1f1b");
+    assert_ok(partition->apply(g, NULL));
+    layer = &ct_graph_find(g, "layers.2.wq")->holders;
+    head = &ct_graph_find(g, "head.weight")->holders;
+    assert_true(ct_ranks_have(head, 69) && !ct_ranks_have(head, 5) && !ct_ranks_have(head, 68));
+    assert_int_equal(ct_ranks_below(head, 69), 0);
+    assert_int_equal(ct_ranks_below(head, 70), 1);
+    assert_int_equal(ct_ranks_below(layer, 64), 1);
+    assert_false(ct_ranks_equal(head, layer));
+    copy = parse(&arena, ct_graph_text(g, &arena));
+    assert_true(ct_ranks_equal(&ct_graph_find(copy, "head.weight")->holders, head));
+    assert_ok(localise->apply(g, &run));
+    assert_ok(ct_graph_verify(g, NULL));
+    assert_non_null(ct_graph_find(g, "head.weight")->first_use);
+    assert_null(ct_graph_find(g, "layers.2.wq"));
+    ct_arena_finish(&run.arena);
+    ct_arena_finish(&arena);
+}
+
 static void only_the_residual_stream_is_sent(void **state)
 {
     struct ct_arena arena = {0};
@@ -422,6 +450,7 @@ int main(void)
         cmocka_unit_test(layers_per_stage_is_kept),
         cmocka_unit_test(split_points_begin_stages),
         cmocka_unit_test(parameters_are_held_where_the_schedule_places_stages),
+        cmocka_unit_test(a_pipeline_may_have_many_ranks),
         cmocka_unit_test(only_the_residual_stream_is_sent),
         cmocka_unit_test(wrong_settings_are_refused),
         cmocka_unit_test(values_are_handed_on),

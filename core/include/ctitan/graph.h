@@ -83,6 +83,17 @@ struct ct_use {
 /* A set of marks: bit i is the mark with number i. */
 typedef uint64_t ct_marks;
 
+/* A set of ranks, by their coordinates along an axis: bit r % 64 of word r / 64 is rank r. The
+   words live as long as the graph. Without words it has all ranks. */
+struct ct_ranks {
+    const uint64_t *word;
+    int words;
+};
+CT_API bool ct_ranks_have(const struct ct_ranks *set, int64_t rank);
+/* How many ranks below `rank` a set with words has. */
+CT_API int64_t ct_ranks_below(const struct ct_ranks *set, int64_t rank);
+CT_API bool ct_ranks_equal(const struct ct_ranks *a, const struct ct_ranks *b);
+
 struct ct_value {
     const char *name;
     uint32_t id; /* dense, in order of creation; index for side tables */
@@ -92,13 +103,13 @@ struct ct_value {
     int ndim;
     int64_t shape[CT_MAX_DIMS]; /* global */
     struct ct_sharding sharding;
-    size_t opaque_bytes;    /* bytes on a rank if only its ops know the layout; else 0 */
-    enum ct_space space;    /* set it before adding ops that use the value */
-    ct_marks marks;         /* set by plugins: ct_mark */
-    struct ct_op *producer; /* NULL: a source */
-    struct ct_value *grad;  /* set by differentiation (ct_value_set_grad); NULL: none */
-    uint64_t holders; /* ranks that have a parameter or state, as bits of their coordinates along
-                         the graph's partition_axis; 0: all */
+    size_t opaque_bytes;     /* bytes on a rank if only its ops know the layout; else 0 */
+    enum ct_space space;     /* set it before adding ops that use the value */
+    ct_marks marks;          /* set by plugins: ct_mark */
+    struct ct_op *producer;  /* NULL: a source */
+    struct ct_value *grad;   /* set by differentiation (ct_value_set_grad); NULL: none */
+    struct ct_ranks holders; /* coordinates along the graph's partition_axis of the ranks that have
+                                a parameter or state */
     struct ct_use *first_use, *last_use;  /* in order of creation */
     uint32_t use_count, fetch_count;      /* inputs of ops; fetches */
     struct ct_value *grad_of, *next_grad; /* first value with this as its grad; next one */

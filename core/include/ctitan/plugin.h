@@ -133,7 +133,8 @@ CT_API int ct_plugin_convert(const struct ct_plugin *exported, const char *path,
  * checks what plugins need once everything is loaded.
  */
 CT_API int ct_plugin_register(const struct ct_plugin *plugin);
-/* Whether plugin is, or offers, what an entry of `needs` or `conflicts` names. */
+/* Whether plugin is, or offers, what an entry of `needs` or `conflicts` names. "result:NAME": one
+   of its transforms gives NAME. */
 CT_API bool ct_plugin_has(const struct ct_plugin *plugin, const char *what);
 /* The i-th registered plugin; NULL after the last. */
 CT_API const struct ct_plugin *ct_plugin_at(size_t index);

@@ -49,7 +49,7 @@ struct ct_state {
     int ndim;
     int64_t shape[CT_MAX_DIMS];   /* of the whole */
     struct ct_sharding sharding;  /* over the run's mesh */
-    uint64_t holders;             /* as in struct ct_value */
+    struct ct_ranks holders;      /* as in struct ct_value */
     const struct ct_value *value; /* in run->graph; NULL: not on this rank */
 };
 

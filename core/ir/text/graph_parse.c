@@ -80,6 +80,20 @@ static uint64_t bits(struct parser *p)
     return n;
 }
 
+/* "9,1>": words of a set of ranks. */
+static struct ct_ranks parse_ranks(struct parser *p)
+{
+    uint64_t *word = NULL;
+    size_t count = 0, room = 0;
+
+    do {
+        word = ct_arena_grow(p->graph->arena, word, &room, count + 1, sizeof(*word));
+        word[count++] = bits(p);
+    } while (p->status == 0 && take(p, ","));
+    need(p, ">");
+    return (struct ct_ranks){word, (int)count};
+}
+
 static int64_t number(struct parser *p)
 {
     uint64_t n = bits(p);
@@ -129,10 +143,8 @@ static void parse_type(struct parser *p, struct ct_value *v)
         v->opaque_bytes = (size_t)number(p);
         need(p, ">");
     }
-    if (take(p, "held<")) {
-        v->holders = bits(p);
-        need(p, ">");
-    }
+    if (take(p, "held<"))
+        v->holders = parse_ranks(p);
     skip_space(p);
     if (p->status == 0 && (*p->at == '[' || *p->at == '+' || !strncmp(p->at, "max{", 4)))
         p->status = ct_sharding_parse(p->at, &p->graph->mesh, &v->sharding, &p->at);

@@ -65,8 +65,10 @@ static void print_type(const struct ct_graph *graph, const struct ct_value *v, F
     fputc(']', out);
     if (v->opaque_bytes)
         fprintf(out, " opaque<%zu>", v->opaque_bytes);
-    if (v->holders)
-        fprintf(out, " held<%" PRIu64 ">", v->holders);
+    for (int i = 0; i < v->holders.words; i++)
+        fprintf(out, "%s%" PRIu64, i ? "," : " held<", v->holders.word[i]);
+    if (v->holders.words)
+        fputc('>', out);
     if (ct_sharding_print(&v->sharding, &graph->mesh, v->ndim, sharding, sizeof(sharding)) > 0)
         fprintf(out, " %s", sharding);
     print_marks(v->marks, out);

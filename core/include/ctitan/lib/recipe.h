@@ -139,9 +139,9 @@ CT_API int ct_recipe_differences(const char *path, const char *before, const cha
 
 struct ct_run;
 /*
- * Check that all ranks run the same; ct_run_open does, as soon as they can talk. Collective. CT_ECONFIG on all ranks
- * if the plugins or options of one differ from rank 0's; the message has the plugins that either
- * lacks, or else the first difference.
+ * Check that all ranks run the same; ct_run_open does, as soon as they can talk. Collective.
+ * CT_ECONFIG on all ranks if the plugins or options of one differ from rank 0's; the message has
+ * the plugins that either lacks, or else the first difference.
  */
 CT_API int ct_recipe_compare(struct ct_run *run);
 /* What it compares: lines "plugin NAME VERSION" and "[SECTION] NAME = VALUE". To be freed; NULL: no
