@@ -55,6 +55,10 @@ static const struct ct_option model_options[] = {
         "stopped. One inside the recipe's dump_folder follows --set job.dump_folder"),
     CT_OPT_FLOAT(struct ct_config, model.max_shard_size, "max_shard_size", "5", 1e-6, 1e9,
                  "Largest file of save_to, in GB; more weights get several files and an index"),
+    CT_OPT_FLOAT(
+        struct ct_config, initializer_range, "initializer_range", "0", 0, 1e6,
+        "Standard deviation of all initial weights, as transformers has it (its default is "
+        "0.02); 0: TorchTitan's rule"),
     CT_OPT_BOOL(struct ct_config, model_overwrite, "overwrite", "false",
                 "Replace a model that this run did not write, where a save_to leads to its folder"),
     CT_OPT_STRING(struct ct_config, model_ignore, "ignore", "",

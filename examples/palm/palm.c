@@ -101,8 +101,9 @@ static struct ct_value *linear(struct build *m, struct ct_value *x, const char *
     char name[64];
 
     snprintf(name, sizeof(name), "layers.%lld.%s.weight", (long long)m->layer, what);
-    return ct_linear(&m->b, NULL, x,
-                     ct_parameter(&m->b, name, 2, (int64_t[]){rows, columns}, CT_INIT_STD(0.02)));
+    return ct_linear(
+        &m->b, NULL, x,
+        ct_parameter(&m->b, name, 2, (int64_t[]){rows, columns}, ct_init_weight(0.02, 1)));
 }
 
 static struct ct_value *norm(struct build *m, struct ct_value *x, const char *name)
@@ -153,7 +154,7 @@ static int build(struct ct_model *model, struct ct_graph *graph,
     if (request->documents)
         m.documents = ct_input(&m.b, "documents", shape);
     table = ct_parameter(&m.b, "embedding.weight", 2, (int64_t[]){model->vocab_size, model->dim},
-                         CT_INIT_STD(0.02));
+                         ct_init_weight(0.02, 1));
     x = ct_embedding(&m.b, NULL, ct_input(&m.b, "tokens", shape), table);
     for (; m.layer < model->n_layers; m.layer++) {
         m.b.region = ct_arena_printf(graph->arena, "layers.%lld", (long long)m.layer);

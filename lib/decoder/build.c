@@ -7,6 +7,7 @@
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/lib/decoder.h>
+#include <ctitan/recipe.h>
 
 /* Whether what can be put behind the number of the layer: one of d->name has it. */
 static bool is_part(struct ct_decoder *d, const char *what)
@@ -59,7 +60,7 @@ struct ct_value *ct_decoder_linear(struct ct_decoder *d, const char *name, struc
 
     if (!is_part(d, name))
         return NULL;
-    w = ct_decoder_weight(d, what, 2, (int64_t[]){rows, columns}, CT_INIT_STD(std));
+    w = ct_decoder_weight(d, what, 2, (int64_t[]){rows, columns}, ct_init_weight(std, 1));
     return ct_linear(&d->b, ct_decoder_named(d, name), x, w);
 }
 
@@ -68,7 +69,7 @@ struct ct_value *ct_decoder_biased(struct ct_decoder *d, const char *name, struc
                                    double bias_std)
 {
     char product[64], bias[64];
-    struct ct_init init = bias_std > 0 ? CT_INIT_STD(bias_std) : (struct ct_init){0};
+    struct ct_init init = bias_std > 0 ? ct_init_weight(bias_std, 1) : (struct ct_init){0};
     struct ct_value *row;
 
     if (!is_part(d, name) || !is_part(d, what))
@@ -202,7 +203,10 @@ struct ct_value *ct_decoder_feed_forward(struct ct_decoder *d, struct ct_value *
 
 static struct ct_init head_init(const struct ct_decoder *d)
 {
-    return (struct ct_init){CT_INIT_NORMAL, .a = 1 / sqrt((double)d->sizes->dim), .truncate = 3};
+    struct ct_init init = ct_init_weight(1 / sqrt((double)d->sizes->dim), 1);
+
+    init.truncate = ct_config.initializer_range > 0 ? 0 : 3;
+    return init;
 }
 
 /* The token; -1: none. */
@@ -216,7 +220,7 @@ static struct ct_value *embed(struct ct_decoder *d)
     d->b.region = "embedding";
     d->embedding = ct_parameter(&d->b, "model.embed_tokens.weight", 2,
                                 (int64_t[]){d->sizes->vocabulary, d->sizes->dim},
-                                d->sizes->tied ? head_init(d) : CT_INIT_STD(1));
+                                d->sizes->tied ? head_init(d) : ct_init_weight(1, 1));
     return ct_padded_embedding(&d->b, "embedding", d->tokens, d->embedding,
                                ct_decoder_padding(d->sizes));
 }

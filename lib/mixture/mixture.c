@@ -32,7 +32,8 @@ static struct ct_value *expert_weight(struct ct_decoder *d, const struct ct_mixt
     char name[64];
 
     snprintf(name, sizeof(name), "%s.%s", m->where ? m->where : "mlp.experts", what);
-    return ct_decoder_weight(d, name, 3, (int64_t[]){m->experts, rows, columns}, CT_INIT_STD(std));
+    return ct_decoder_weight(d, name, 3, (int64_t[]){m->experts, rows, columns},
+                             ct_init_weight(std, 1));
 }
 
 /* In the dtype that it is stored in, whatever the forward pass computes in: an update moves it by

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include <ctitan/lib/rng.h>
+#include <ctitan/recipe.h>
 
 #include "list.h"
 
@@ -137,6 +138,13 @@ static void emit_init(struct ct_builder *b, struct ct_value *p, const struct ct_
         ct_init_uniform(b, p, &(struct ct_init_uniform){init->a, init->b, seed});
     else
         ct_init_constant(b, p, init->kind == CT_INIT_ZERO ? 0 : init->a);
+}
+
+struct ct_init ct_init_weight(double std, double share)
+{
+    double range = ct_config.initializer_range;
+
+    return CT_INIT_STD(range > 0 ? range * share : std);
 }
 
 struct ct_value *ct_parameter(struct ct_builder *b, const char *name, int ndim,

@@ -216,7 +216,10 @@ static struct ct_value *layer(struct build *s, struct ct_value *x)
 
 static struct ct_init head_init(const struct build *s)
 {
-    return (struct ct_init){CT_INIT_NORMAL, .a = 1 / sqrt((double)s->d.sizes->dim), .truncate = 3};
+    struct ct_init init = ct_init_weight(1 / sqrt((double)s->d.sizes->dim), 1);
+
+    init.truncate = ct_config.initializer_range > 0 ? 0 : 3;
+    return init;
 }
 
 /* A parameter of the whole model: one of its weights, and ".weight" or ".bias". */
@@ -249,7 +252,7 @@ static struct ct_value *embed(struct build *s)
     d->b.region = "embedding";
     d->embedding =
         whole(s, WEIGHT_EMBEDDING, "weight", 2, (int64_t[]){d->sizes->vocabulary, d->sizes->dim},
-              d->sizes->tied ? head_init(s) : CT_INIT_STD(1));
+              d->sizes->tied ? head_init(s) : ct_init_weight(1, 1));
     x = ct_padded_embedding(&d->b, "embedding", d->tokens, d->embedding,
                             ct_decoder_padding(d->sizes));
     return scale != 1 ? ct_scale(&d->b, "embedding_scaled", x, scale) : x;

@@ -172,7 +172,8 @@ static struct ct_value *norm(struct build *m, struct ct_value *x, const char *wh
 static struct ct_value *linear(struct build *m, struct ct_value *x, const char *what, int64_t rows,
                                int64_t columns, double std)
 {
-    struct ct_value *w = parameter(m, what, "weight", 2, rows, columns, CT_INIT_STD(std));
+    struct ct_value *w =
+        parameter(m, what, "weight", 2, rows, columns, ct_init_weight(std, std / 0.02));
     struct ct_value *b = parameter(m, what, "bias", 1, rows, 0, (struct ct_init){0});
 
     return ct_bias(&m->b, NULL, ct_linear(&m->b, NULL, x, w), b);
@@ -217,8 +218,10 @@ static int build(struct ct_model *model, struct ct_graph *graph,
                        (long long)request->seq_len, (long long)model->max_positions);
     if (request->documents)
         m.documents = ct_input(&m.b, "documents", shape);
-    table = parameter(&m, "wte", "weight", 2, model->vocab_size, model->dim, CT_INIT_STD(0.02));
-    places = parameter(&m, "wpe", "weight", 2, model->max_positions, model->dim, CT_INIT_STD(0.01));
+    table =
+        parameter(&m, "wte", "weight", 2, model->vocab_size, model->dim, ct_init_weight(0.02, 1));
+    places = parameter(&m, "wpe", "weight", 2, model->max_positions, model->dim,
+                       ct_init_weight(0.01, 1));
     x = ct_embedding(&m.b, "embedding", ct_input(&m.b, "tokens", shape), table);
     y = ct_embedding(&m.b, "places", ct_input(&m.b, "positions", shape), places);
     x = ct_add(&m.b, NULL, x, y);

@@ -158,7 +158,7 @@ static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
 
     q = ct_rope(&d->b, ct_decoder_named(d, "q_rope"), q, d->positions, &s->rope);
     k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, d->positions, &s->rope);
-    sink = ct_decoder_parameter(d, "self_attn.sinks", 1, &s->heads, CT_INIT_STD(0.02));
+    sink = ct_decoder_parameter(d, "self_attn.sinks", 1, &s->heads, ct_init_weight(0.02, 1));
     how.window = is_sliding(m, d->layer) ? m->window : 0;
     h = ct_attention_with_sink(&d->b, ct_decoder_named(d, "attention"), q, k, v, d->documents, sink,
                                &how);

@@ -114,3 +114,14 @@ for vocabulary in 512 600; do
 done
 ! grep -q 'the tokenizer has' "$work/log-512"
 grep -q 'the tokenizer has 258 tokens, and the model a vocabulary of 600' "$work/log-600"
+
+# The first loss of a tied model: of TorchTitan's rule for initial weights, and of transformers', near ln 2048.
+first_loss() {
+    rm -rf "$work/tied"
+    "$ctitan" train "$work/recipe.ini" --with metrics --set job.dump_folder="$work/tied" --set model.save_to= --set training.steps=1 \
+        --set metrics.log_freq=1 --set llama.dim=128 --set llama.n_layers=2 --set llama.n_heads=4 --set llama.vocab_size=2048 \
+        --set llama.tie_embeddings=true "$@" > "$work/log" 2>&1
+    sed -nE 's/.*"loss": *([0-9.]*).*/\1/p' "$work/tied/metrics.jsonl"
+}
+first_loss --set model.initializer_range=0.02 | awk '{ print "a first loss of " $1; exit !($1 > 7.3 && $1 < 7.9) }'
+first_loss | awk '{ print "a first loss of " $1; exit !($1 > 8.5) }'

@@ -2,6 +2,8 @@
  * deepseek_v3, gpt2, gpt_oss, llama4, qwen3 and qwen3_moe: published sizes, as graphs that take no
  * memory; what a config.json may not ask for.
  */
+#include <math.h>
+
 #include <ctitan/lib/decoder.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/app/verify.h>
@@ -168,6 +170,60 @@ static void sequences_beyond_the_positions_are_warned_of(void **state)
     }
     ct_log_to(NULL, NULL, CT_LOG_INFO);
     assert_non_null(strstr(said, "seq_len = 17 is beyond the 16 positions of the model"));
+}
+
+/* What transformers fills a parameter with, by initializer_range = 0.02. */
+static void check_initial(const char *model, const struct ct_value *p, const struct ct_op *fill)
+{
+    bool deep = !strcmp(model, "gpt2") && strstr(p->name, ".c_proj.weight");
+    bool router = !strcmp(model, "gpt_oss") && strstr(p->name, "router.bias");
+    bool norm = strstr(p->name, "norm") || strstr(p->name, ".ln_");
+
+    if (p->ndim == 1 && !router && !strstr(p->name, "sinks")) {
+        bool one = norm && strstr(p->name, ".weight");
+
+        assert_ptr_equal(fill->type, &ct_op_init_constant);
+        assert_true(((const struct ct_init_constant *)fill->attrs)->value == one);
+    } else if (strstr(p->name, "_proj_bias") || strstr(p->name, "proj.bias")) {
+        assert_ptr_equal(fill->type, &ct_op_init_constant);
+    } else {
+        const struct ct_init_normal *normal = fill->attrs;
+
+        assert_ptr_equal(fill->type, &ct_op_init_normal);
+        assert_float_equal(normal->std, deep ? 0.02 / sqrt(2 * 6) : 0.02, 1e-12);
+        assert_float_equal(normal->truncate, 0, 0);
+    }
+}
+
+static void initial_weights_follow_initializer_range(void **state)
+{
+    static const char *const models[] = {"llama",       "gpt2",    "qwen3", "qwen3_moe",
+                                         "deepseek_v3", "gpt_oss", "llama4"};
+    struct ct_model_request request = {.batch = 1, .seq_len = 64};
+
+    (void)state;
+    ct_config.initializer_range = 0.02;
+    ct_config.model.flavor = "debug";
+    ct_config.model.init_from = "";
+    for (size_t i = 0; i < CT_COUNT(models); i++) {
+        struct ct_arena arena = {0};
+        struct ct_graph *graph = ct_graph_create(&arena, models[i]);
+        struct ct_model *model;
+        size_t filled = 0;
+
+        TEST_OPTIONS(test_plugin(models[i]), "dim=0");
+        assert_int_equal(ops_of(models[i])->create(NULL, &model), 0);
+        assert_int_equal(ops_of(models[i])->build(model, graph, &request), 0);
+        ct_for_each_op (op, graph)
+            if (op->section->part == CT_PART_INIT && op->in[0]->role == CT_ROLE_PARAM) {
+                check_initial(models[i], op->in[0], op);
+                filled++;
+            }
+        assert_true(filled > 20);
+        ops_of(models[i])->destroy(model);
+        ct_arena_finish(&arena);
+    }
+    ct_config.initializer_range = 0;
 }
 
 static void what_is_not_supported_is_refused(void **state)
@@ -411,6 +467,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_equal_the_published_ones),
         cmocka_unit_test(flops_are_those_of_the_graph),
+        cmocka_unit_test(initial_weights_follow_initializer_range),
         cmocka_unit_test(what_is_not_supported_is_refused),
         cmocka_unit_test(what_means_the_same_is_accepted),
         cmocka_unit_test(sequences_beyond_the_positions_are_warned_of),

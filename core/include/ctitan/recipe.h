@@ -47,6 +47,7 @@ struct ct_config {
     bool model_overwrite;     /* [model] overwrite */
     const char *objective;    /* [objective] name */
     const char *model_ignore; /* [model] ignore: keys of config.json */
+    double initializer_range; /* [model] initializer_range; 0: models have rules of their own */
 };
 CT_API extern struct ct_config ct_config;
 

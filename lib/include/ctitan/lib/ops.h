@@ -500,6 +500,10 @@ struct ct_init {
 #define CT_INIT_ONE ((struct ct_init){.kind = CT_INIT_CONSTANT, .a = 1})
 #define CT_INIT_STD(std) ((struct ct_init){.kind = CT_INIT_NORMAL, .a = (std)})
 
+/* Weights of linear layers and embeddings: normal, with standard deviation std by the model's own
+   rule, or share times [model] initializer_range where the recipe sets that. */
+CT_API struct ct_init ct_init_weight(double std, double share);
+
 /* A new parameter, float32 until a precision transform says otherwise, and the op that fills it. */
 CT_API struct ct_value *ct_parameter(struct ct_builder *b, const char *name, int ndim,
                                      const int64_t *shape, struct ct_init init);
