@@ -191,7 +191,7 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"lora merge %R b --wiht tp", "lora has no option --wiht; did you mean --with?"},
         {"flight a --tarce x", "flight has no option --tarce; did you mean --trace?"},
         {"new optimiser x", "new optimiser: expected model, op, transform, optimizer, "},
-        {"new optimiser x", "or verb; did you mean optimizer?"},
+        {"new optimiser x", "or objective; did you mean optimizer?"},
         {"plan %R --json=yes", "plan: --json takes no value"},
         {"watch x --stall 0", "--stall 0: expected a number from 1e-09 to 1000000000"},
     };

@@ -18,7 +18,8 @@ harmed 's/bound \* tanhf/0.99f * bound * tanhf/' 'kernel float32 of softcap on c
 
 # A model caps its logits.
 cp -r "$source/examples/palm" palm
-sed -i 's/x = ct_linear(&m.b, "logits", norm(&m, x, "norm.weight"), table);/&\n    x = ct_emit1(\&m.b, "softcap", NULL, \&x, 1, NULL);/' palm/palm.c
+sed -i 's/    ct_graph_fetch(graph, "logits", \(ct_linear(.*)\));/    x = \1;\n    ct_graph_fetch(graph, "logits", ct_emit1(\&m.b, "softcap", NULL, \&x, 1, NULL));/' palm/palm.c
+grep -q softcap palm/palm.c
 make -s -C palm CC="${CC:-cc}"
 export CTITAN_PLUGIN_PATH+=:$root/palm
 sed -i 's/^load = .*/&, softcap/' recipe.ini

@@ -274,7 +274,7 @@ static void test_config_variants(void **state)
         {"{" SIZES ",\"max_position_embeddings\":9,"
          "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}",
          "low_freq_factor is missing"},
-        {"{" SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", "linear"},
+        {"{" SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", NULL},
         {"{" SIZES ",\"rope_scaling\":{\"factor\":2}}", "no rope_type"},
         {"{" SIZES ",\"rope_scaling\":[2]}", "rope_scaling is not an object"},
         {"{" SIZES ",\"rope_scaling\":{\"rope_type\":1}}", "rope_scaling: rope_type is not a"},
@@ -325,7 +325,8 @@ static void test_config_variants(void **state)
     assert_message("config.json: No such file");
     for (size_t i = 0; i < CT_COUNT(cases); i++) {
         write_config_text(cases[i].text);
-        assert_int_equal(create(), cases[i].message ? CT_ECONFIG : 0);
+        if (create() != (cases[i].message ? CT_ECONFIG : 0))
+            fail_msg("%s: %s", cases[i].text, ct_error_message());
         if (cases[i].message)
             assert_message(cases[i].message);
     }

@@ -139,6 +139,10 @@ static int create_from(const char *text, const char *name, struct ct_model **mod
     "\"kv_lora_rank\":16,\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"topk_group\":1,"       \
     "\"moe_intermediate_size\":16"
 
+#define QWEN3                                                                                      \
+    "\"model_type\":\"qwen3\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,"      \
+    "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_value_heads\":4"
+
 #define GPT_OSS                                                                                    \
     "\"model_type\":\"gpt_oss\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,"    \
     "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_local_experts\":4"
@@ -249,8 +253,8 @@ static void what_is_not_supported_is_refused(void **state)
         {"qwen3", "{\"model_type\":\"qwen3\",\"is_causal\":false}", "is_causal"},
         {"qwen3_moe", "{\"model_type\":\"qwen3_moe\",\"is_causal\":false}", "is_causal"},
         {"qwen3", "{\"model_type\":\"qwen2\"}", "model_type is qwen2"},
-        {"qwen3", "{\"model_type\":\"qwen3\",\"use_sliding_window\":1}", "use_sliding_window"},
-        {"qwen3", "{\"model_type\":\"qwen3\",\"attention_bias\":1}", "attention_bias"},
+        {"qwen3", "{" QWEN3 ",\"use_sliding_window\":1}", "use_sliding_window"},
+        {"qwen3", "{" QWEN3 ",\"attention_bias\":1}", "attention_bias"},
         {"qwen3", "{\"model_type\":\"qwen3\"}", "vocab_size is missing"},
         {"qwen3_moe", "{\"model_type\":\"qwen3_moe\",\"output_router_logits\":true}",
          "output_router_logits"},
@@ -316,10 +320,6 @@ static void what_is_not_supported_is_refused(void **state)
         assert_message(cases[i].message);
     }
 }
-
-#define QWEN3                                                                                      \
-    "\"model_type\":\"qwen3\",\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":48,"      \
-    "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_value_heads\":4"
 
 /* The least that a config.json of deepseek_v3 must say. */
 #define DEEPSEEK_WIDTHS                                                                            \

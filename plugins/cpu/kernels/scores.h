@@ -22,12 +22,13 @@ static inline struct change change_of(const struct ct_launch *launch, int at,
                                       const struct attention *a)
 {
     const struct ct_value *q = launch->op->in[at];
+    double alibi = ct_op_float(launch->op, "alibi");
 
     return (struct change){.cap = (float)ct_op_float(launch->op, "softcap") / a->scale,
-                           .alibi = ct_op_float(launch->op, "alibi"),
+                           .alibi = alibi,
                            .unit = 1 / a->scale,
-                           .first_head = ct_launch_offset(launch, q, 2),
-                           .heads = q->shape[2]};
+                           .first_head = alibi > 0 ? ct_launch_offset(launch, q, 2) : 0,
+                           .heads = alibi > 0 ? q->shape[2] : 0};
 }
 
 /* A polynomial where 1 - 2 / (e^2x + 1) cancels (Moshier's cephes). */

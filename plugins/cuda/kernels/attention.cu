@@ -166,13 +166,15 @@ template <typename T> DEVICE void attention(const gpu_attention &a)
             int key = own_share() + i * SHARE;
 
             s[i] = sees(a, &q_ids, own_row(), &k_ids, key)
-                       ? changed(a, head,
-                                 a.scale * dot(a.key, q + own_row() * a.key.padded,
-                                               k + key * a.key.padded),
-                                 behind(&q_ids, own_row(), &k_ids, key))
+                       ? a.scale * dot(a.key, q + own_row() * a.key.padded, k + key * a.key.padded)
                        : -INFINITY;
-            above = fmaxf(above, s[i]);
         }
+        for (int i = 0; (a.softcap > 0 || a.alibi > 0) && i < TILE / SHARE; i++)
+            if (s[i] != -INFINITY)
+                s[i] = changed(a, head, s[i],
+                               behind(&q_ids, own_row(), &k_ids, own_share() + i * SHARE));
+        for (int i = 0; i < TILE / SHARE; i++)
+            above = fmaxf(above, s[i]);
         above = row_max(above);
         rescale = above == -INFINITY ? 1.0f : expf(top - above);
         for (int i = 0; i < TILE / SHARE; i++) {
