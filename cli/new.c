@@ -50,7 +50,7 @@ struct request {
 
 static const struct ct_argument arguments[] = {
 #define X(kind, example) "|" #kind
-    CT_ARG_CHOSEN(struct request, kind, "KIND", KINDS(X) + 1, "What the plugin is to offer"),
+    CT_ARG_CHOSEN(struct request, kind, "KIND", &KINDS(X)[1], "What the plugin is to offer"),
 #undef X
     CT_ARG_WORD(
         struct request, name, "NAME",

@@ -117,5 +117,9 @@ int main(int argc, char **argv)
         }
         run(&input);
     }
+    for (size_t i = 0; i < count; i++)
+        free(seeds[i].data);
+    free(seeds);
+    free(input.data);
     return 0;
 }
