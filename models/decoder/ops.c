@@ -187,7 +187,7 @@ const struct ct_op_type op_whiten_grad = {
     .name = "whiten_grad",
     .summary = "gradient of whiten",
     .signature = "dy[.K] T, x[.K] T, mean[.] W, rstd[.] W -> dx[.K] T",
-    .samples = "real[2,4,6] real[2,4,6] real[2,4] statistic[2,4]",
+    .samples = "real[2,4,6] real[2,4,6] statistic[2,4] statistic[2,4]",
     .flags = CT_OP_ANY_DTYPE,
     .reference = ct_pointwise_reference,
     .pointwise = "z = (x - mean) * rstd; dx = rstd * (dy - row_mean(dy) - z * row_mean(dy * z))",

@@ -23,9 +23,11 @@ static struct config {
 } config;
 
 static const struct ct_option options[] = {
-    CT_OPT_STRING(struct config, family, "family", "",
-                  "Family of a model that begins with random weights: mistral, qwen2, gemma3_text, "
-                  "..; or the path of a description. With [model] init_from, config.json says it"),
+    CT_OPT_STRING(
+        struct config, family, "family", "",
+        "Family of a model that begins with random weights: mistral, qwen2, gemma3_text, "
+        "..; or the path of a description. Empty: what config.json in [model] init_from says, "
+        "or llama"),
     CT_DECODER_OPTIONS(struct config, sizes),
     CT_MIXTURE_OPTIONS(struct config, mixture),
     {0}};
@@ -64,10 +66,8 @@ static int choose_family(const struct family **family)
     char type[64];
     int rc;
 
-    if (*config.family)
-        return family_read(config.family, family);
-    if (!*folder)
-        return ct_fail(CT_ECONFIG, "[decoder] family must be set, or [model] init_from");
+    if (*config.family || !*folder)
+        return family_read(*config.family ? config.family : "llama", family);
     rc = read_type(folder, type, sizeof(type));
     return rc < 0 ? rc : family_read(type, family);
 }
@@ -267,6 +267,7 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .build = decoder_build,
                                         .vocabulary = ct_decoder_vocabulary,
                                         .flops_per_token = flops_per_token,
+                                        .shard_plan = ct_decoder_shard_plan, /* of the default */
                                         .write_config = write_config,
                                         .stored_for = stored_for};
 

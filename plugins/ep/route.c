@@ -80,7 +80,7 @@ const struct ct_op_type ep_route = {
     .name = "ep.route",
     .summary = "numbers the rows from this rank to each that has chosen experts",
     .signature = "ids i -> slot i, most i",
-    .samples = "experts=5 ranks=3: index[2,4,2]; experts=6: index[5,3]; "
+    .samples = "experts=7 ranks=3: index[2,4,2]; experts=6: index[5,3]; "
                "experts=8 ranks=8: index[6,2]",
     .attrs = route_attrs,
     .attrs_size = sizeof(struct ep_route),
