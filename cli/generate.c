@@ -104,7 +104,7 @@ static const struct ct_argument arguments[] = {
                "Sample among the K most likely tokens; 0: all"),
     CT_ARG_FLOAT(struct options, sampling.top_p, "top-p", 0, "P", 0, 1,
                  "Sample among the most likely tokens that have this share, above 0"),
-    CT_ARG_INT(struct options, seed, "seed", 0, "S", 0, INT64_MAX,
+    CT_ARG_INT(struct options, seed, "seed", 0, "S", 0, 0x1p62,
                "Seed of the samples, 1 by default"),
     CT_ARG_TAKE(struct options, stops, "stop", 0, "TEXT",
                 "End before this text; may be given several times", take_stop),
