@@ -133,7 +133,7 @@ void print_manual(const struct pages *t)
            "file is wrong.\n"
            ".SH ENVIRONMENT\n.TP\n.B CTITAN_PLUGIN_PATH\n"
            "Folders that are searched for plugins before those of ctitan, separated by a colon.\n"
-           ".TP\n.B NO_COLOR\nIf it is set, nothing is coloured.\n"
+           ".TP\n.B NO_COLOR\nIf it is set, and not empty, nothing is coloured.\n"
            ".SH EXAMPLES\n.nf\nctitan train recipes/quickstart.ini\n"
            "ctitan train recipes/quickstart.ini \\-n 2 \\-\\-with fsdp\n"
            "ctitan help adamw\n.fi\n");

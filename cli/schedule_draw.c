@@ -173,7 +173,7 @@ static void draw_legend(const struct sheet *x, int step)
 
 void draw_timeline(const struct ct_schedule *schedule, const struct ct_simulation *simulation)
 {
-    struct sheet x = {schedule, simulation, isatty(STDOUT_FILENO)};
+    struct sheet x = {schedule, simulation, ct_terminal_takes_colours(STDOUT_FILENO)};
     int step = (schedule->ranks + MOST_ROWS - 1) / MOST_ROWS;
 
     choose_unit(&x);

@@ -18,6 +18,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/recipe.h>
+#include <ctitan/lib/terminal.h>
 
 #include "child.h"
 #include "cli.h"
@@ -272,7 +273,7 @@ static int plan_all(struct search *s, size_t from)
             rc = spawn(s, list, settings(s, &s->list[from + n], list), &child[n]);
         for (size_t i = 0; i < n - (rc < 0); i++)
             finish(s, &s->list[from + i], &child[i]);
-        if (isatty(STDERR_FILENO))
+        if (ct_terminal_columns(STDERR_FILENO))
             fprintf(stderr, "\r%zu plans", from + n);
     }
     return rc;
@@ -352,7 +353,7 @@ static int search(struct search *s)
         if (s->count == from || (round > 0 && compare(&best, &s->list[0]) <= 0))
             break;
     }
-    if (isatty(STDERR_FILENO))
+    if (ct_terminal_columns(STDERR_FILENO))
         fputc('\n', stderr);
     return rc;
 }

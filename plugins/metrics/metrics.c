@@ -188,7 +188,7 @@ static int write_step(const struct ct_run *run, const struct ct_step_result *s,
 static bool colored(void)
 {
     return !strcmp(config.color, "always") ||
-           (!strcmp(config.color, "auto") && ct_terminal_columns(STDERR_FILENO));
+           (!strcmp(config.color, "auto") && ct_terminal_takes_colours(STDERR_FILENO));
 }
 
 /* "12,345", of one rank; of several: "12,345 on 8 ranks" */
