@@ -49,8 +49,21 @@ double ct_count_unmasked(const void *const *data, int64_t elements)
     int64_t count = 0;
 
     for (int64_t i = 0; i < elements; i++)
-        count += label[i] != -100;
+        count += label[i] != CT_MASKED;
     return (double)count;
+}
+
+static const struct made *find_made(const char *name)
+{
+    for (size_t i = 0; i < CT_COUNT(made); i++)
+        if (!strcmp(made[i].name, name))
+            return &made[i];
+    return NULL;
+}
+
+bool ct_input_is_made(const char *name)
+{
+    return find_made(name);
 }
 
 static bool is_fed(const struct ct_value *v)
@@ -90,21 +103,19 @@ struct wanted {
 static bool find(const struct ct_graph *graph, const char *name, struct wanted *w)
 {
     const struct ct_data_stream *s = ct_graph_find_stream(graph, name);
+    const struct made *m = find_made(name);
 
     for (const struct ct_count *c = ct_graph_counts(graph); c->name; c++)
         if (!strcmp(c->name, name)) {
             *w = (struct wanted){CT_ROLE_SCALAR, CT_F32, 0, {0}, -1};
             return true;
         }
-    for (size_t i = 0; i < CT_COUNT(made); i++)
-        if (!strcmp(made[i].name, name)) {
-            *w = (struct wanted){made[i].role,
-                                 made[i].dtype,
-                                 made[i].role == CT_ROLE_INPUT ? 2 : 0,
-                                 {0},
-                                 made[i].role == CT_ROLE_INPUT ? 1 : -1};
-            return true;
-        }
+    if (m) {
+        bool input = m->role == CT_ROLE_INPUT;
+
+        *w = (struct wanted){m->role, m->dtype, input ? 2 : 0, {0}, input ? 1 : -1};
+        return true;
+    }
     if (!s)
         return false;
     *w = (struct wanted){CT_ROLE_INPUT, s->dtype, s->ndim + 1, {0}, 1};

@@ -1,6 +1,7 @@
 /*
  * Helpers for reference kernels and for gradients.
  */
+#include <math.h>
 #include <string.h>
 
 #include <ctitan/op_author.h>
@@ -43,6 +44,17 @@ int ct_reference_end(struct ct_reference *r, int rc)
         store_all(&r->launch->out[i], r->out[i], i < 32 && r->launch->accumulate >> i & 1);
     ct_arena_finish(&r->arena);
     return rc;
+}
+
+double ct_log_sum_exp(const double *x, int64_t n)
+{
+    double largest = -INFINITY, sum = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        largest = fmax(largest, x[i]);
+    for (int64_t i = 0; i < n; i++)
+        sum += exp(x[i] - largest);
+    return largest + log(sum);
 }
 
 int64_t ct_columns(const struct ct_tensor *t)

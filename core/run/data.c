@@ -12,16 +12,13 @@
 
 enum { TOKENS, LABELS, DOCUMENTS };
 
-static const char *const made_by_the_run[] = {"positions", "lr", "step"};
-
 static int check_name(const char *name)
 {
     for (const char *c = name; *c; c++)
         if (!isalnum((unsigned char)*c) && *c != '_')
             return ct_fail(CT_EINVAL, "stream \"%s\": a name has letters, digits and '_'", name);
-    for (size_t i = 0; i < CT_COUNT(made_by_the_run); i++)
-        if (!strcmp(name, made_by_the_run[i]))
-            return ct_fail(CT_EINVAL, "stream %s: the run makes the input of that name", name);
+    if (ct_input_is_made(name))
+        return ct_fail(CT_EINVAL, "stream %s: the run makes the input of that name", name);
     return *name ? 0 : ct_fail(CT_EINVAL, "a stream has no name");
 }
 

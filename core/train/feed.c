@@ -7,15 +7,11 @@
 
 #include "train/feed.h"
 
+#define COUNTED 8 /* streams of a count, at most */
+
 int64_t feed_samples(const struct feed *f)
 {
     return ct_graph_batch(f->graph) * f->microbatches;
-}
-
-int64_t feed_seq_len(const struct feed *f)
-{
-    (void)f;
-    return ct_config.training.seq_len;
 }
 
 /* ---- inputs, counts and their memory ---- */
@@ -49,8 +45,8 @@ static void init_rows(struct feed *f)
         if (taken && is_called(s->name, "documents"))
             f->documents = f->row[i];
     }
-    f->positions = ct_arena_array(&f->run->arena, int32_t, feed_seq_len(f));
-    for (int64_t t = 0; t < feed_seq_len(f); t++)
+    f->positions = ct_arena_array(&f->run->arena, int32_t, ct_config.training.seq_len);
+    for (int64_t t = 0; t < ct_config.training.seq_len; t++)
         f->positions[t] = (int32_t)t;
 }
 
@@ -105,6 +101,9 @@ static int init_count(struct feed *f, struct feed_count *c)
 
     while (names && names[streams])
         streams++;
+    if (streams > COUNTED)
+        return ct_fail(CT_EINVAL, "%s is counted in %d streams: at most %d are supported",
+                       c->count->name, streams, COUNTED);
     c->in = ct_arena_array(&f->run->arena, const struct feed_input *, streams + 1);
     for (int i = 0; i < streams; i++) {
         c->in[i] = find_input(f, names[i]);
@@ -165,7 +164,7 @@ static int read_sample(struct feed *f, int64_t index)
     int rc = ct_data_read(f->ops, f->data, index, f->row);
 
     ct_calling_end(&before);
-    for (int64_t t = 1; rc == 0 && documents && t < feed_seq_len(f); t++)
+    for (int64_t t = 1; rc == 0 && documents && t < ct_config.training.seq_len; t++)
         f->positions[t] = documents[t] == documents[t - 1] ? f->positions[t - 1] + 1 : 0;
     return rc;
 }
@@ -200,7 +199,7 @@ static void split_sample(struct feed *f, int64_t sample)
         split(f, &f->input[i], 1, 0, f->input[i].shard + (size_t)sample * f->input[i].bytes);
     for (size_t i = 0; i < f->counts; i++) {
         struct feed_count *c = &f->count[i];
-        const void *data[CT_MAX_DIMS] = {NULL};
+        const void *data[COUNTED] = {NULL};
         int64_t elements =
             c->in[0] ? (int64_t)(c->in[0]->bytes / ct_dtype_size(c->in[0]->value->dtype)) : 0;
 

@@ -68,8 +68,6 @@ void feed_finish(struct feed *feed);
 
 /* Samples of a step. */
 int64_t feed_samples(const struct feed *feed);
-/* Tokens in a sample. */
-int64_t feed_seq_len(const struct feed *feed);
 
 /*
  * Feed all microbatches of a step, whose samples begin at first, and start to read those from next

@@ -185,7 +185,7 @@ static int run_step(struct feed *f, struct ct_step_result *r, bool *labels)
     rc = compute(f, r, labels);
     if (rc < 0)
         return rc;
-    r->tokens = samples * feed_seq_len(f);
+    r->tokens = samples * ct_config.training.seq_len;
     r->tokens_seen = p->tokens += r->tokens;
     p->samples += samples;
     r->seconds = ct_now() - begin;
@@ -272,7 +272,7 @@ static int validate(struct feed *f, int64_t step)
             return rc;
         sum += loss;
         valid += count;
-        r.tokens += samples * feed_seq_len(f);
+        r.tokens += samples * ct_config.training.seq_len;
     }
     if (n == 0)
         return ct_fail(CT_ECONFIG, "the validation data has less than one batch");
@@ -333,7 +333,7 @@ static int end_of_data(struct ct_run *run, const struct feed *feed)
                        "the data ended within step 1, for which %lld samples of %lld tokens are "
                        "needed: use more data, or lower [training] local_batch_size, "
                        "global_batch_size or seq_len",
-                       (long long)feed_samples(feed), (long long)feed_seq_len(feed));
+                       (long long)feed_samples(feed), (long long)ct_config.training.seq_len);
     if (run->rank == 0)
         ct_warn("the data ended within step %lld, which was cancelled", step);
     ct_run_stop(run, "the data ended");

@@ -30,17 +30,6 @@ static const struct ct_option options[] = {
 
 /* ---- the op: any dtype and strides, in double ---- */
 
-static double log_sum_exp(const double *x, int64_t n)
-{
-    double largest = -INFINITY, sum = 0;
-
-    for (int64_t i = 0; i < n; i++)
-        largest = fmax(largest, x[i]);
-    for (int64_t i = 0; i < n; i++)
-        sum += exp(x[i] - largest);
-    return largest + log(sum);
-}
-
 static int forward(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
@@ -48,9 +37,9 @@ static int forward(const struct ct_launch *l)
 
     for (int64_t i = 0; i < ct_rows(&l->in[0]); i++) {
         const double *logits = r.in[0] + i * v, *ids = r.in[2] + i * k, *teacher = r.in[3] + i * k;
-        double of_teacher = log_sum_exp(teacher, k);
+        double of_teacher = ct_log_sum_exp(teacher, k);
 
-        r.out[1][i] = log_sum_exp(logits, v);
+        r.out[1][i] = ct_log_sum_exp(logits, v);
         for (int64_t n = 0; r.in[1][i] != MASKED && n < k; n++)
             *r.out[0] += exp(teacher[n] - of_teacher) *
                          (teacher[n] - of_teacher + r.out[1][i] - logits[(int64_t)ids[n]]);
@@ -65,7 +54,7 @@ static int backward(const struct ct_launch *l)
 
     for (int64_t i = 0; i < ct_rows(&l->in[1]); i++) {
         const double *ids = r.in[3] + i * k, *teacher = r.in[4] + i * k;
-        double of_teacher = log_sum_exp(teacher, k), *d = r.out[0] + i * v;
+        double of_teacher = ct_log_sum_exp(teacher, k), *d = r.out[0] + i * v;
 
         if (r.in[2][i] == MASKED)
             continue;

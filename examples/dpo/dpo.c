@@ -39,17 +39,6 @@ static const struct ct_option options[] = {
 
 /* ---- the log-probability of an answer: the sum over its tokens ---- */
 
-static double log_sum_exp(const double *x, int64_t n)
-{
-    double largest = -INFINITY, sum = 0;
-
-    for (int64_t i = 0; i < n; i++)
-        largest = fmax(largest, x[i]);
-    for (int64_t i = 0; i < n; i++)
-        sum += exp(x[i] - largest);
-    return largest + log(sum);
-}
-
 static int logp_forward(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
@@ -58,7 +47,7 @@ static int logp_forward(const struct ct_launch *l)
     for (int64_t i = 0; i < ct_rows(&l->in[0]); i++) {
         const double *logits = r.in[0] + i * v;
 
-        r.out[1][i] = log_sum_exp(logits, v);
+        r.out[1][i] = ct_log_sum_exp(logits, v);
         if (r.in[1][i] != MASKED)
             r.out[0][i / tokens] += logits[(int64_t)r.in[1][i]] - r.out[1][i];
     }

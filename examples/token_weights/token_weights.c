@@ -30,17 +30,6 @@ static const struct ct_option options[] = {
 
 /* ---- the op: any dtype and strides, in double ---- */
 
-static double log_sum_exp(const double *x, int64_t n)
-{
-    double largest = -INFINITY, sum = 0;
-
-    for (int64_t i = 0; i < n; i++)
-        largest = fmax(largest, x[i]);
-    for (int64_t i = 0; i < n; i++)
-        sum += exp(x[i] - largest);
-    return largest + log(sum);
-}
-
 static int forward(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
@@ -49,7 +38,7 @@ static int forward(const struct ct_launch *l)
     for (int64_t i = 0; i < ct_rows(&l->in[0]); i++) {
         const double *logits = r.in[0] + i * v;
 
-        r.out[1][i] = log_sum_exp(logits, v);
+        r.out[1][i] = ct_log_sum_exp(logits, v);
         if (r.in[1][i] != MASKED)
             r.out[0][0] += r.in[2][i] * (r.out[1][i] - logits[(int64_t)r.in[1][i]]);
     }

@@ -11,17 +11,6 @@
 
 #include "list.h"
 
-static double log_sum_exp(const double *x, int64_t n)
-{
-    double largest = -INFINITY, sum = 0;
-
-    for (int64_t i = 0; i < n; i++)
-        largest = fmax(largest, x[i]);
-    for (int64_t i = 0; i < n; i++)
-        sum += exp(x[i] - largest);
-    return largest + log(sum);
-}
-
 /* 1: token i counts; 0: it is masked; CT_EINVAL. */
 static int counts(const double *labels, int64_t i, int64_t vocabulary)
 {
@@ -44,7 +33,7 @@ static int cross_entropy_reference(const struct ct_launch *l)
     for (int64_t i = 0; rc >= 0 && i < ct_rows(&l->in[0]); i++) {
         const double *logits = r.in[0] + i * v;
 
-        r.out[1][i] = log_sum_exp(logits, v);
+        r.out[1][i] = ct_log_sum_exp(logits, v);
         rc = counts(r.in[1], i, v);
         if (rc > 0)
             *r.out[0] += r.out[1][i] - logits[(int64_t)r.in[1][i]];
@@ -130,7 +119,7 @@ static int linear_cross_entropy_reference(const struct ct_launch *l)
         if (rc <= 0)
             continue;
         logits_of(r.in[0] + i * k, r.in[1], k, v, logits);
-        *r.out[0] += log_sum_exp(logits, v) - logits[(int64_t)r.in[2][i]];
+        *r.out[0] += ct_log_sum_exp(logits, v) - logits[(int64_t)r.in[2][i]];
     }
     return ct_reference_end(&r, rc < 0 ? rc : 0);
 }
@@ -190,7 +179,7 @@ static double token_gradients(const double *x, const double *w, int64_t k, int64
     double lse, loss;
 
     logits_of(x, w, k, v, d);
-    lse = log_sum_exp(d, v);
+    lse = ct_log_sum_exp(d, v);
     loss = lse - d[label];
     for (int64_t n = 0; n < v; n++) {
         d[n] = dloss * (exp(d[n] - lse) - (n == label));

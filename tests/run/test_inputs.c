@@ -92,6 +92,22 @@ static void data_that_goes_on_after_its_end_is_refused(void **state)
     ct_run_close(run);
 }
 
+static void a_count_in_too_many_streams_is_refused(void **state)
+{
+    static const char *const labels[] = {"labels", "labels", "labels", "labels", "labels",
+                                         "labels", "labels", "labels", "labels", NULL};
+    struct ct_count counts[] = {ct_default_counts[0], {0}};
+    struct ct_run *run;
+
+    (void)state;
+    counts->streams = labels;
+    run = toy_opened();
+    run->graph->counts = counts;
+    assert_int_equal(ct_run_train(run), CT_EINVAL);
+    assert_non_null(strstr(ct_error_message(), "valid_tokens is counted in 9 streams: at most 8"));
+    ct_run_close(run);
+}
+
 static void use_streams(void)
 {
     toy_data.streams = toy_list_streams;
@@ -171,6 +187,7 @@ int main(void)
         TEST(a_value_that_is_called_like_an_input_is_not_fed),
         TEST(an_input_takes_its_name_from_other_values),
         TEST(data_that_goes_on_after_its_end_is_refused),
+        TEST(a_count_in_too_many_streams_is_refused),
         TEST(streams_are_fed_in_their_shape_and_dtype),
         TEST(an_input_that_no_stream_feeds_names_the_streams),
         TEST(an_input_of_another_shape_than_its_stream_is_refused),

@@ -53,7 +53,8 @@ struct ct_data_stream {
 struct ct_count {
     size_t size; /* of this struct */
     const char *name, *summary;
-    /* The streams in which it is counted, ended by NULL, all of one shape; NULL: samples are. */
+    /* The streams in which it is counted, at most 8, ended by NULL, all of one shape; NULL: samples
+       are. */
     const char *const *streams;
     /* Part of the count that is in elements of these streams: a rank calls it for its part of each
        sample, and the counts of all ranks are added up. data: by stream. */
@@ -65,7 +66,8 @@ struct ct_count {
 CT_API extern const struct ct_data_stream ct_default_streams[];
 /* valid_tokens, in labels; {0} ends. */
 CT_API extern const struct ct_count ct_default_counts[];
-/* For `count`: the elements of the first stream, of int32, that are not -100. */
+#define CT_MASKED (-100) /* a label that does not count */
+/* For `count`: the elements of the first stream, of int32, that are not CT_MASKED. */
 CT_API double ct_count_unmasked(const void *const *data, int64_t elements);
 
 /*
@@ -83,6 +85,8 @@ CT_API struct ct_value *ct_input(struct ct_builder *builder, const char *name,
                                  const int64_t *shape);
 CT_API struct ct_value *ct_input_tensor(struct ct_builder *builder, const char *name, int ndim,
                                         const int64_t *shape);
+/* Whether the run makes the input of that name, as "positions": no stream may have it. */
+CT_API bool ct_input_is_made(const char *name);
 /* The input or scalar of that name; NULL: none. Other values do not count. */
 CT_API struct ct_value *ct_graph_find_input(const struct ct_graph *graph, const char *name);
 /* The stream of that name, which feeds the graph; NULL: none. */

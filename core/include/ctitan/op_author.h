@@ -29,6 +29,9 @@ CT_API int ct_reference_end(struct ct_reference *r, int rc);
 CT_API int64_t ct_columns(const struct ct_tensor *t);
 CT_API int64_t ct_rows(const struct ct_tensor *t);
 
+/* log of the sum of exp(x[i]), for any magnitudes */
+CT_API double ct_log_sum_exp(const double *x, int64_t n);
+
 /* "d.<name>": the name of the gradient of an input. */
 CT_API const char *ct_gradient_name(const struct ct_vjp *v, int input);
 /* Emit a gradient op, and set din of the listed inputs to its outputs, in order. Does nothing if

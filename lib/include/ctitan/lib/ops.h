@@ -11,6 +11,7 @@
 #define CT_OPS_H
 
 #include <ctitan/core_ops.h>
+#include <ctitan/input.h>
 
 #define CT_LIB_OPS(X)                                                                              \
     X(init_normal)                                                                                 \
@@ -515,7 +516,6 @@ CT_API double ct_rounded(enum ct_dtype dtype, double value);
 
 /* Label or token i as an index below limit. CT_EINVAL names one that is outside. */
 CT_API int ct_checked_index(const double *indices, int64_t i, int64_t limit, const char *what);
-#define CT_MASKED (-100) /* a label that does not count */
 
 /* ---- collectives, besides ct_all_reduce and ct_permute (core_ops.h) ---- */
 
