@@ -81,6 +81,14 @@ struct ct_value *ct_decoder_biased(struct ct_decoder *d, const char *name, struc
     return ct_bias(&d->b, ct_decoder_named(d, name), x, row);
 }
 
+struct ct_value *ct_decoder_project(struct ct_decoder *d, const char *name, struct ct_value *x,
+                                    const char *what, int64_t rows, int64_t columns, double std,
+                                    bool biased)
+{
+    return biased ? ct_decoder_biased(d, name, x, what, rows, columns, std, 0)
+                  : ct_decoder_linear(d, name, x, what, rows, columns, std);
+}
+
 struct ct_value *ct_decoder_norm(struct ct_decoder *d, const char *name, struct ct_value *x,
                                  const char *what, int64_t size)
 {
@@ -107,8 +115,7 @@ struct ct_value *ct_decoder_heads(struct ct_decoder *d, struct ct_value *h, cons
 
     snprintf(weight, sizeof(weight), "self_attn.%s_proj", what);
     snprintf(view, sizeof(view), "%s_heads", what);
-    h = biased ? ct_decoder_biased(d, what, h, weight, rows, dim, 0.02, 0)
-               : ct_decoder_linear(d, what, h, weight, rows, dim, 0.02);
+    h = ct_decoder_project(d, what, h, weight, rows, dim, 0.02, biased);
     return heads(d, view, h, count);
 }
 
@@ -119,8 +126,7 @@ struct ct_value *ct_decoder_attention_sum(struct ct_decoder *d, struct ct_value 
 
     h = ct_view(&d->b, ct_decoder_named(d, "attention_flat"), h, 3,
                 (int64_t[]){d->request->batch, d->request->seq_len, all});
-    h = biased ? ct_decoder_biased(d, "o", h, "self_attn.o_proj", dim, all, d->depth_std, 0)
-               : ct_decoder_linear(d, "o", h, "self_attn.o_proj", dim, all, d->depth_std);
+    h = ct_decoder_project(d, "o", h, "self_attn.o_proj", dim, all, d->depth_std, biased);
     return ct_add(&d->b, ct_decoder_named(d, "attention_sum"), x, h);
 }
 
@@ -131,30 +137,17 @@ double ct_decoder_scale(const struct ct_decoder_sizes *s)
     return amplitude * amplitude / sqrt((double)s->head_dim);
 }
 
-/* x times a new weight, plus a new bias if there is one. */
-static struct ct_value *linear(struct ct_decoder *d, const char *name, struct ct_value *x,
-                               const char *what, int64_t rows, int64_t columns, double std,
-                               bool biased)
-{
-    return biased ? ct_decoder_biased(d, name, x, what, rows, columns, std, 0)
-                  : ct_decoder_linear(d, name, x, what, rows, columns, std);
-}
-
-static bool slides(const struct ct_decoder_sizes *s, int64_t layer)
-{
-    return layer < CT_HF_MAX_LAYERS && s->sliding.bits[layer / 64] >> layer % 64 & 1;
-}
-
 struct ct_value *ct_decoder_attention(struct ct_decoder *d, struct ct_value *x)
 {
     const struct ct_decoder_sizes *s = d->sizes;
     int64_t dim = s->dim, q_dim = s->heads * s->head_dim, kv_dim = s->kv_heads * s->head_dim;
     bool bias = s->attention_bias;
     struct ct_value *h = ct_decoder_norm(d, "attention_norm", x, "input_layernorm", dim);
-    struct ct_value *q = linear(d, "q", h, "self_attn.q_proj", q_dim, dim, 0.02, bias);
-    struct ct_value *k = linear(d, "k", h, "self_attn.k_proj", kv_dim, dim, 0.02, bias);
-    struct ct_value *v = linear(d, "v", h, "self_attn.v_proj", kv_dim, dim, 0.02, bias);
-    struct ct_attention how = {.causal = true, .window = slides(s, d->layer) ? s->window : 0};
+    struct ct_value *q = ct_decoder_project(d, "q", h, "self_attn.q_proj", q_dim, dim, 0.02, bias);
+    struct ct_value *k = ct_decoder_project(d, "k", h, "self_attn.k_proj", kv_dim, dim, 0.02, bias);
+    struct ct_value *v = ct_decoder_project(d, "v", h, "self_attn.v_proj", kv_dim, dim, 0.02, bias);
+    struct ct_attention how = {.causal = true,
+                               .window = ct_hf_has_layer(&s->sliding, d->layer) ? s->window : 0};
 
     if (s->rope.amplitude > 0)
         how.scale = ct_decoder_scale(s);
@@ -185,11 +178,11 @@ struct ct_value *ct_decoder_swiglu(struct ct_decoder *d, const char *prefix, str
     for (size_t i = 0; i < CT_COUNT(weight); i++)
         snprintf(weight[i], sizeof(weight[i]), "%s.%s_proj", where,
                  (const char *[]){"gate", "up", "down"}[i]);
-    gate = linear(d, name[0], h, weight[0], width, dim, 0.02, bias);
-    up = linear(d, name[1], h, weight[1], width, dim, d->depth_std, bias);
+    gate = ct_decoder_project(d, name[0], h, weight[0], width, dim, 0.02, bias);
+    up = ct_decoder_project(d, name[1], h, weight[1], width, dim, d->depth_std, bias);
     gate = ct_silu(&d->b, ct_decoder_named(d, name[2]), gate);
     h = ct_mul(&d->b, ct_decoder_named(d, name[3]), gate, up);
-    return linear(d, name[4], h, weight[2], dim, width, d->depth_std, bias);
+    return ct_decoder_project(d, name[4], h, weight[2], dim, width, d->depth_std, bias);
 }
 
 struct ct_value *ct_decoder_feed_forward(struct ct_decoder *d, struct ct_value *x)
@@ -201,9 +194,9 @@ struct ct_value *ct_decoder_feed_forward(struct ct_decoder *d, struct ct_value *
     return ct_add(&d->b, ct_decoder_named(d, "ffn_sum"), x, h);
 }
 
-static struct ct_init head_init(const struct ct_decoder *d)
+struct ct_init ct_decoder_head_init(const struct ct_decoder_sizes *sizes)
 {
-    struct ct_init init = ct_init_weight(1 / sqrt((double)d->sizes->dim), 1);
+    struct ct_init init = ct_init_weight(1 / sqrt((double)sizes->dim), 1);
 
     init.truncate = ct_config.initializer_range > 0 ? 0 : 3;
     return init;
@@ -218,9 +211,9 @@ int64_t ct_decoder_padding(const struct ct_decoder_sizes *s)
 static struct ct_value *embed(struct ct_decoder *d)
 {
     d->b.region = "embedding";
-    d->embedding = ct_parameter(&d->b, "model.embed_tokens.weight", 2,
-                                (int64_t[]){d->sizes->vocabulary, d->sizes->dim},
-                                d->sizes->tied ? head_init(d) : ct_init_weight(1, 1));
+    d->embedding = ct_parameter(
+        &d->b, "model.embed_tokens.weight", 2, (int64_t[]){d->sizes->vocabulary, d->sizes->dim},
+        d->sizes->tied ? ct_decoder_head_init(d->sizes) : ct_init_weight(1, 1));
     return ct_padded_embedding(&d->b, "embedding", d->tokens, d->embedding,
                                ct_decoder_padding(d->sizes));
 }
@@ -235,7 +228,7 @@ static void head(struct ct_decoder *d, struct ct_value *x)
                     ct_parameter(&d->b, "model.norm.weight", 1, &d->sizes->dim, CT_INIT_ONE),
                     d->sizes->norm_eps);
     if (!d->sizes->tied)
-        w = ct_parameter(&d->b, "lm_head.weight", 2, shape, head_init(d));
+        w = ct_parameter(&d->b, "lm_head.weight", 2, shape, ct_decoder_head_init(d->sizes));
     ct_graph_fetch(d->b.graph, "logits", ct_linear(&d->b, "logits", x, w));
 }
 

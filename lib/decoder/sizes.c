@@ -170,6 +170,15 @@ void ct_decoder_flops(const struct ct_model *model, int64_t seq_len, double *who
     *halved = products + attention / 2;
 }
 
+struct ct_decoder_seen ct_decoder_seen(int64_t window, int64_t tokens)
+{
+    double w = (double)window, t = (double)tokens;
+
+    if (!window || w >= t)
+        return (struct ct_decoder_seen){t, t / 2};
+    return (struct ct_decoder_seen){w, w - w * (w - 1) / (2 * t)};
+}
+
 const struct ct_shard_rule ct_decoder_shard_plan[] = {
     {"model.embed_tokens.weight", CT_SHARD_VOCAB},
     {"*.self_attn.[qkv]_proj.*", CT_SHARD_COLWISE},

@@ -202,11 +202,6 @@ static int read_layers(const json_t *value, const char *key, struct ct_hf_layers
     return 0;
 }
 
-bool hf_is_layer(const struct ct_hf_layers *layers, int64_t layer)
-{
-    return layers->bits[layer / 64] >> layer % 64 & 1;
-}
-
 static void set_layer(struct ct_hf_layers *layers, size_t layer, bool in)
 {
     layers->bits[layer / 64] &= ~(UINT64_C(1) << layer % 64);

@@ -19,7 +19,6 @@ int hf_check_known(const json_t *root, const struct ct_hf_config *config);
 /* Read the field of one row. */
 int hf_read_key(const json_t *root, const struct ct_hf_config *config, const struct ct_hf_key *k,
                 void *field);
-bool hf_is_layer(const struct ct_hf_layers *layers, int64_t layer);
 /* Read, write and compare what a file says of rope (rope.c). */
 int hf_read_rope(const json_t *root, const struct ct_hf_key *k, const struct ct_hf_config *config,
                  struct ct_rope *rope);

@@ -18,7 +18,7 @@ static json_t *list_layers(const struct ct_hf_layers *layers)
     json_t *list = json_array();
 
     for (int i = 0; i < CT_HF_MAX_LAYERS; i++)
-        if (hf_is_layer(layers, i))
+        if (ct_hf_has_layer(layers, i))
             json_array_append_new(list, json_integer(i));
     return list;
 }
@@ -29,9 +29,8 @@ static json_t *list_types(const json_t *root, const struct ct_hf_layers *layers,
     json_t *list = json_array();
 
     for (int64_t i = 0; i < count; i++)
-        json_array_append_new(
-            list,
-            json_string(i < CT_HF_MAX_LAYERS && hf_is_layer(layers, i) ? type : "full_attention"));
+        json_array_append_new(list,
+                              json_string(ct_hf_has_layer(layers, i) ? type : "full_attention"));
     return list;
 }
 
@@ -41,7 +40,7 @@ static json_t *list_flags(const json_t *root, const struct ct_hf_layers *layers)
     json_t *list = json_array();
 
     for (int64_t i = 0; i < count && i < CT_HF_MAX_LAYERS; i++)
-        json_array_append_new(list, json_integer(hf_is_layer(layers, i)));
+        json_array_append_new(list, json_integer(ct_hf_has_layer(layers, i)));
     return list;
 }
 

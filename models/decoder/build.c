@@ -51,14 +51,6 @@ static struct ct_value *norm(struct build *s, const char *name, struct ct_value 
     return ct_layer_norm(&d->b, named(s, name), x, w, b, eps);
 }
 
-static struct ct_value *linear(struct build *s, const char *name, struct ct_value *x,
-                               const char *what, int64_t rows, int64_t columns, double std,
-                               bool bias)
-{
-    return bias ? ct_decoder_biased(&s->d, name, x, what, rows, columns, std, 0)
-                : ct_decoder_linear(&s->d, name, x, what, rows, columns, std);
-}
-
 /* ---- attention ---- */
 
 /* Each head's rows by a weight of their own. */
@@ -95,7 +87,8 @@ static struct ct_value *heads(struct build *s, const char *name, struct ct_value
     snprintf(view, sizeof(view), "%s_heads", name);
     snprintf(norms, sizeof(norms), "%s_norm", name);
     snprintf(clipped, sizeof(clipped), "%s_clipped", name);
-    h = linear(s, name, h, weight(s, which), rows, d->sizes->dim, 0.02, s->m->q_bias);
+    h = ct_decoder_project(&s->d, name, h, weight(s, which), rows, d->sizes->dim, 0.02,
+                           s->m->q_bias);
     if (how == QK_NORM_WHOLE)
         h = norm(s, norms, h, weight(s, normed), rows, s->m->qk_bias);
     if (s->m->clip > 0)
@@ -129,7 +122,8 @@ static struct ct_value *attention(struct build *s, struct ct_value *h)
     h = ct_attention(&d->b, named(s, "attention"), q, k, v, d->documents, &how);
     h = ct_view(&d->b, named(s, "attention_flat"), h, 3,
                 (int64_t[]){d->request->batch, d->request->seq_len, all});
-    return linear(s, "o", h, weight(s, WEIGHT_O), z->dim, all, d->depth_std, s->m->o_bias);
+    return ct_decoder_project(&s->d, "o", h, weight(s, WEIGHT_O), z->dim, all, d->depth_std,
+                              s->m->o_bias);
 }
 
 /* ---- feed-forward ---- */
@@ -161,13 +155,14 @@ static struct ct_value *feed_forward(struct build *s, struct ct_value *h)
     if (decoder_is_mixture(s->m, d->layer))
         return ct_decoder_mixture_of(d, h, &s->m->mixture);
     if (s->m->gated)
-        gate = linear(s, "gate", h, weight(s, WEIGHT_GATE), width, dim, 0.02, bias);
-    up = linear(s, "up", h, weight(s, WEIGHT_UP), width, dim, s->m->gated ? d->depth_std : 0.02,
-                bias);
+        gate = ct_decoder_project(&s->d, "gate", h, weight(s, WEIGHT_GATE), width, dim, 0.02, bias);
+    up = ct_decoder_project(&s->d, "up", h, weight(s, WEIGHT_UP), width, dim,
+                            s->m->gated ? d->depth_std : 0.02, bias);
     h = activate(s, gate ? gate : up);
     if (gate)
         h = ct_mul(&d->b, named(s, "gated"), h, up);
-    return linear(s, "down", h, weight(s, WEIGHT_DOWN), dim, width, d->depth_std, bias);
+    return ct_decoder_project(&s->d, "down", h, weight(s, WEIGHT_DOWN), dim, width, d->depth_std,
+                              bias);
 }
 
 /* ---- a layer ---- */
@@ -214,14 +209,6 @@ static struct ct_value *layer(struct build *s, struct ct_value *x)
 
 /* ---- the ends ---- */
 
-static struct ct_init head_init(const struct build *s)
-{
-    struct ct_init init = ct_init_weight(1 / sqrt((double)s->d.sizes->dim), 1);
-
-    init.truncate = ct_config.initializer_range > 0 ? 0 : 3;
-    return init;
-}
-
 /* A parameter of the whole model: one of its weights, and ".weight" or ".bias". */
 static struct ct_value *whole(struct build *s, enum decoder_weight which, const char *kind,
                               int ndim, const int64_t *shape, struct ct_init init)
@@ -252,7 +239,7 @@ static struct ct_value *embed(struct build *s)
     d->b.region = "embedding";
     d->embedding =
         whole(s, WEIGHT_EMBEDDING, "weight", 2, (int64_t[]){d->sizes->vocabulary, d->sizes->dim},
-              d->sizes->tied ? head_init(s) : ct_init_weight(1, 1));
+              d->sizes->tied ? ct_decoder_head_init(s->d.sizes) : ct_init_weight(1, 1));
     x = ct_padded_embedding(&d->b, "embedding", d->tokens, d->embedding,
                             ct_decoder_padding(d->sizes));
     return scale != 1 ? ct_scale(&d->b, "embedding_scaled", x, scale) : x;
@@ -281,7 +268,7 @@ static void head(struct build *s, struct ct_value *x)
     d->b.region = "head";
     x = final_norm(s, x);
     if (!d->sizes->tied)
-        w = whole(s, WEIGHT_HEAD, "weight", 2, shape, head_init(s));
+        w = whole(s, WEIGHT_HEAD, "weight", 2, shape, ct_decoder_head_init(s->d.sizes));
     if (s->m->logits_divisor > 0)
         x = ct_scale(&d->b, "norm_scaled", x, 1 / s->m->logits_divisor);
     x = ct_linear(&d->b, s->m->head_bias ? "logits_product" : "logits", x, w);

@@ -10,11 +10,9 @@
  *     [stored]  how files store weights that are several of ours, or one of several
  *     [flavor.NAME] property = value
  */
-#include <dirent.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/recipe.h>
@@ -38,50 +36,18 @@ static const char *const usual_weights[] = {
 
 /* ---- finding one ---- */
 
-static int not_found(const char *name)
-{
-    const char **names = NULL;
-    size_t count = 0, room = 0;
-    char folder[PATH_MAX];
-    const char *known = "";
-
-    for (size_t i = 0; ct_hf_family_path(i, "", folder, sizeof(folder)); i++) {
-        struct dirent *entry;
-        DIR *dir;
-
-        *strrchr(folder, '/') = '\0';
-        dir = opendir(folder);
-
-        while (dir && (entry = readdir(dir))) {
-            size_t length = strlen(entry->d_name);
-
-            if (length <= 4 || strcmp(entry->d_name + length - 4, ".ini"))
-                continue;
-            names = ct_arena_grow(&arena, names, &room, count + 1, sizeof(*names));
-            names[count++] = ct_arena_printf(&arena, "%.*s", (int)length - 4, entry->d_name);
-            known = ct_arena_printf(&arena, "%s%s%s", known, *known ? ", " : "", names[count - 1]);
-        }
-        if (dir)
-            closedir(dir);
-    }
-    return ct_fail(CT_ECONFIG, "there is no description of a family %s%s; there are %s", name,
-                   ct_did_you_mean(name, names, count), known);
-}
-
 static int find(const char *name, const char **path)
 {
     char file[PATH_MAX];
+    int rc = 0;
 
-    if (strchr(name, '/')) {
-        *path = name;
+    *path = name;
+    if (strchr(name, '/'))
         return 0;
-    }
-    for (size_t i = 0; ct_hf_family_path(i, name, file, sizeof(file)); i++)
-        if (!access(file, R_OK)) {
-            *path = ct_arena_strdup(&arena, file);
-            return 0;
-        }
-    return not_found(name);
+    rc = ct_hf_family(name, file, sizeof(file));
+    if (rc == 0)
+        *path = ct_arena_strdup(&arena, file);
+    return rc;
 }
 
 /* ---- reading it ---- */

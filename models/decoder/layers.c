@@ -7,24 +7,19 @@
 
 #include "decoder.h"
 
-static bool has(const struct ct_hf_layers *layers, int64_t layer)
-{
-    return layers->bits[layer / 64] >> layer % 64 & 1;
-}
-
 bool decoder_slides(const struct ct_model *m, int64_t layer)
 {
     if (!m->windowed || !m->window)
         return false;
     if (m->sliding.given)
-        return has(&m->sliding, layer);
+        return ct_hf_has_layer(&m->sliding, layer);
     return layer >= m->window_from && (!m->full_every || (layer + 1) % m->full_every);
 }
 
 bool decoder_rotates(const struct ct_model *m, int64_t layer)
 {
     if (m->rotated.given)
-        return has(&m->rotated, layer);
+        return ct_hf_has_layer(&m->rotated, layer);
     return !m->plain_every || (layer + 1) % m->plain_every;
 }
 

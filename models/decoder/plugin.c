@@ -80,7 +80,16 @@ static void replace(int64_t *size, int64_t value)
         *size = value;
 }
 
-static int apply_options(struct ct_decoder_sizes *z)
+/* Sizes that follow from others. A head_dim of 0 stays where heads do not divide the width. */
+static void follow(struct ct_decoder_sizes *z)
+{
+    if (!z->kv_heads)
+        z->kv_heads = z->heads;
+    if (!z->head_dim && z->heads && z->dim % z->heads == 0)
+        z->head_dim = z->dim / z->heads;
+}
+
+static void apply_options(struct ct_decoder_sizes *z)
 {
     const struct ct_decoder_options *o = &config.sizes;
 
@@ -90,19 +99,15 @@ static int apply_options(struct ct_decoder_sizes *z)
     replace(&z->kv_heads, o->n_kv_heads ? o->n_kv_heads : o->n_heads);
     replace(&z->vocabulary, o->vocab_size);
     replace(&z->ffn_dim, o->ffn_dim);
-    if (!z->kv_heads)
-        z->kv_heads = z->heads;
-    if (o->head_dim)
+    if (o->head_dim || o->dim || o->n_heads)
         z->head_dim = o->head_dim;
-    else if (!z->head_dim || o->dim || o->n_heads)
-        z->head_dim = z->heads && z->dim % z->heads == 0 ? z->dim / z->heads : 0;
+    follow(z);
     if (o->rope_theta > 0)
         z->rope.theta = o->rope_theta;
     if (o->norm_eps > 0)
         z->norm_eps = o->norm_eps;
     if (strcmp(o->tie_embeddings, "auto"))
         z->tied = !strcmp(o->tie_embeddings, "true");
-    return 0;
 }
 
 static int check(const struct ct_model *m)
@@ -218,10 +223,7 @@ static int stored_for(const char *text, struct ct_arena *arena, const struct ct_
     if (rc < 0 || (rc = family_read(type, &family)) < 0 || (rc = family_apply(family, &m)) < 0 ||
         (rc = ct_hf_read_config_text(&family->config, text, "config.json", &m)) < 0)
         return rc;
-    if (!m.sizes.kv_heads)
-        m.sizes.kv_heads = m.sizes.heads;
-    if (!m.sizes.head_dim)
-        m.sizes.head_dim = m.sizes.dim / m.sizes.heads;
+    follow(&m.sizes);
     *rules = decoder_stored(&m, arena);
     return 0;
 }
@@ -240,20 +242,21 @@ static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *w
 {
     const struct ct_decoder_sizes *z = &m->sizes;
     double q = (double)(z->heads * z->head_dim), kv = (double)(z->kv_heads * z->head_dim);
-    double dim = (double)z->dim, w = (double)m->window, t = (double)seq_len, pairs = 0, seen = 0;
+    double dim = (double)z->dim, pairs = 0, halves = 0;
     double products = 6 * dim * (double)z->vocabulary;
 
     for (int64_t layer = 0; layer < z->layers; layer++) {
-        bool cut = decoder_slides(m, layer) && w < t;
+        struct ct_decoder_seen seen =
+            ct_decoder_seen(decoder_slides(m, layer) ? m->window : 0, seq_len);
 
         products += 6 * dim * (2 * q + 2 * kv);
         products += decoder_is_mixture(m, layer) ? ct_mixture_flops(&m->mixture, z->dim)
                                                  : 6 * dim * (double)z->ffn_dim * (2 + m->gated);
-        pairs += cut ? w : t;
-        seen += cut ? w - w * (w - 1) / (2 * t) : t / 2;
+        pairs += seen.whole;
+        halves += seen.halved;
     }
     *whole = products + 12 * q * pairs;
-    *halved = products + 12 * q * seen;
+    *halved = products + 12 * q * halves;
 }
 
 static int write_config(const struct ct_model *model, FILE *out)

@@ -111,11 +111,6 @@ static const struct ct_hf_config hf_config = {
 
 /* ---- sizes ---- */
 
-static bool is_sliding(const struct ct_model *m, int64_t layer)
-{
-    return layer < CT_HF_MAX_LAYERS && m->sliding.bits[layer / 64] >> layer % 64 & 1;
-}
-
 static int apply(const struct ct_run *run, struct ct_model *m)
 {
     int rc = ct_mixture_apply(&config.mixture, &m->mixture);
@@ -159,7 +154,7 @@ static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
     q = ct_rope(&d->b, ct_decoder_named(d, "q_rope"), q, d->positions, &s->rope);
     k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, d->positions, &s->rope);
     sink = ct_decoder_parameter(d, "self_attn.sinks", 1, &s->heads, ct_init_weight(0.02, 1));
-    how.window = is_sliding(m, d->layer) ? m->window : 0;
+    how.window = ct_hf_has_layer(&m->sliding, d->layer) ? m->window : 0;
     h = ct_attention_with_sink(&d->b, ct_decoder_named(d, "attention"), q, k, v, d->documents, sink,
                                &how);
     return ct_decoder_attention_sum(d, x, h, true);
@@ -185,18 +180,19 @@ static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *w
 {
     const struct ct_decoder_sizes *s = &m->sizes;
     int64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
-    double w = (double)m->window, t = (double)seq_len, pairs = 0, seen = 0;
+    double pairs = 0, halves = 0;
     double products = 6 * (double)(s->vocabulary * s->dim + s->layers * s->dim * (2 * q + 2 * kv)) +
                       (double)s->layers * ct_mixture_flops(&m->mixture, s->dim);
 
     for (int64_t layer = 0; layer < s->layers; layer++) {
-        bool cut = is_sliding(m, layer) && w < t;
+        bool slides = ct_hf_has_layer(&m->sliding, layer);
+        struct ct_decoder_seen seen = ct_decoder_seen(slides ? m->window : 0, seq_len);
 
-        pairs += cut ? w : t;
-        seen += cut ? w - w * (w - 1) / (2 * t) : t / 2;
+        pairs += seen.whole;
+        halves += seen.halved;
     }
     *whole = products + 12 * (double)q * pairs;
-    *halved = products + 12 * (double)q * seen;
+    *halved = products + 12 * (double)q * halves;
 }
 
 static int write_config(const struct ct_model *model, FILE *out)

@@ -130,24 +130,22 @@ static const struct ct_hf_config hf_config = {
 
 /* ---- sizes ---- */
 
-static bool lists(const struct ct_hf_layers *layers, int64_t layer)
-{
-    return layer < CT_HF_MAX_LAYERS && layers->bits[layer / 64] >> layer % 64 & 1;
-}
-
 static bool is_mixture(const struct ct_model *m, int64_t layer)
 {
-    return m->mixtures.given ? lists(&m->mixtures, layer) : (layer + 1) % m->mixture_step == 0;
+    return m->mixtures.given ? ct_hf_has_layer(&m->mixtures, layer)
+                             : (layer + 1) % m->mixture_step == 0;
 }
 
 static bool is_rotated(const struct ct_model *m, int64_t layer)
 {
-    return m->rotated.given ? lists(&m->rotated, layer) : (layer + 1) % m->whole_step != 0;
+    return m->rotated.given ? ct_hf_has_layer(&m->rotated, layer)
+                            : (layer + 1) % m->whole_step != 0;
 }
 
 static bool is_chunked(const struct ct_model *m, int64_t layer)
 {
-    return m->chunk && (m->chunked.given ? lists(&m->chunked, layer) : is_rotated(m, layer));
+    return m->chunk &&
+           (m->chunked.given ? ct_hf_has_layer(&m->chunked, layer) : is_rotated(m, layer));
 }
 
 static bool any(const struct ct_model *m, bool (*is)(const struct ct_model *m, int64_t layer))
@@ -160,7 +158,7 @@ static bool any(const struct ct_model *m, bool (*is)(const struct ct_model *m, i
 
 static bool is_listed(const struct ct_model *m, int64_t layer)
 {
-    return m->chunked.given && lists(&m->chunked, layer);
+    return m->chunked.given && ct_hf_has_layer(&m->chunked, layer);
 }
 
 /* Options that would change nothing are refused. */

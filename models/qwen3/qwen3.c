@@ -60,11 +60,9 @@ static int apply(const struct ct_run *run, struct ct_model *m)
 
     (void)run;
     for (int64_t i = 0; i < m->sizes.layers; i++) {
-        uint64_t bit = UINT64_C(1) << i % 64, *sliding = &m->sizes.sliding.bits[i / 64];
-        bool listed = m->types.bits[i / 64] & bit;
+        bool listed = m->types.given ? ct_hf_has_layer(&m->types, i) : i >= m->window_from;
 
-        if (window && (m->types.given ? listed : i >= m->window_from))
-            *sliding |= bit;
+        m->sizes.sliding.bits[i / 64] |= (uint64_t)(window && listed) << i % 64;
     }
     m->types = m->sizes.sliding;
     return 0;

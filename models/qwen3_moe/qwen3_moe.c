@@ -73,9 +73,7 @@ static const struct ct_hf_config hf_config = {
 
 static bool is_mixture(const struct ct_model *m, int64_t layer)
 {
-    bool dense = layer < CT_HF_MAX_LAYERS && m->dense.bits[layer / 64] >> layer % 64 & 1;
-
-    return !dense && (layer + 1) % m->sparse_step == 0;
+    return !ct_hf_has_layer(&m->dense, layer) && (layer + 1) % m->sparse_step == 0;
 }
 
 static int64_t count_mixtures(const struct ct_model *m)

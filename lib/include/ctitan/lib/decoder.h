@@ -160,6 +160,13 @@ CT_API int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
 CT_API struct ct_value *ct_decoder_swiglu(struct ct_decoder *d, const char *prefix,
                                           struct ct_value *h, const char *where, int64_t width);
 
+/* Keys that a query sees on average in a sequence of t tokens, counted whole, and as causal pairs.
+   A window of 0 is none. */
+struct ct_decoder_seen {
+    double whole, halved;
+};
+CT_API struct ct_decoder_seen ct_decoder_seen(int64_t window, int64_t t);
+
 /* The scale of attention whose queries and keys are rotated whole: 1 / sqrt(head_dim), times the
    square of rope's amplitude. */
 CT_API double ct_decoder_scale(const struct ct_decoder_sizes *sizes);
@@ -184,6 +191,12 @@ CT_API struct ct_value *ct_decoder_linear(struct ct_decoder *d, const char *name
 CT_API struct ct_value *ct_decoder_biased(struct ct_decoder *d, const char *name,
                                           struct ct_value *x, const char *what, int64_t rows,
                                           int64_t columns, double std, double bias_std);
+/* One of the two; the bias begins at 0. */
+CT_API struct ct_value *ct_decoder_project(struct ct_decoder *d, const char *name,
+                                           struct ct_value *x, const char *what, int64_t rows,
+                                           int64_t columns, double std, bool biased);
+/* Initial values of the head, and of an embedding that is one, too. */
+CT_API struct ct_init ct_decoder_head_init(const struct ct_decoder_sizes *sizes);
 /* h times a new weight, "self_attn.WHAT_proj", as heads: [b, t, count, head_dim]. `what` is q, k or
    v, and the values' name. */
 CT_API struct ct_value *ct_decoder_heads(struct ct_decoder *d, struct ct_value *h, const char *what,

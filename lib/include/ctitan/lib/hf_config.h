@@ -50,6 +50,12 @@ struct ct_hf_layers {
     bool given; /* by the file */
 };
 
+/* Whether the set has a layer; it has none from CT_HF_MAX_LAYERS on. */
+static inline bool ct_hf_has_layer(const struct ct_hf_layers *layers, int64_t layer)
+{
+    return layer < CT_HF_MAX_LAYERS && layers->bits[layer / 64] >> layer % 64 & 1;
+}
+
 #define CT_HF_EVERY_SECOND 0x5555555555555555 /* of such bits, from layer 0 on */
 
 struct ct_hf_key {
@@ -99,8 +105,10 @@ CT_API int ct_hf_write_config(const struct ct_hf_config *config, const void *siz
    "NAME_text", of NAME; or what the description of a family says (docs/models.md). CT_ECONFIG:
    there is none. */
 CT_API int ct_hf_plugin(const char *model_type, char *name, size_t room);
-/* The paths, in order, where the description of a family of this name may be. false: no more. */
-CT_API bool ct_hf_family_path(size_t index, const char *name, char *path, size_t room);
+/* The path of the description of a family: "families/NAME.ini" in a folder of plugins, in that of a
+   plugin of the build, or beside them. CT_ECONFIG: there is none; the message has those that there
+   are. */
+CT_API int ct_hf_family(const char *name, char *path, size_t room);
 
 CT_END_DECLS
 
