@@ -41,13 +41,17 @@ static bool offers(const struct ct_plugin *p, enum ct_kind kind, const char *nam
     return false;
 }
 
-/* Several plugins may offer kernels and transports for one device; any other offer is unique by
- * kind and name. */
+/* Several plugins may offer kernels, their code and transports for one device; any other offer is
+ * unique by kind and name. */
+static bool is_unique(enum ct_kind kind)
+{
+    return kind != CT_KERNELS && kind != CT_TRANSPORT && kind != CT_CODE;
+}
+
 static int check_new_offers(const struct ct_plugin *p)
 {
     for (const struct ct_offer *o = p->offers; o->kind != CT_NOTHING; o++)
-        for (size_t i = 0; o->kind != CT_KERNELS && o->kind != CT_TRANSPORT && i < plugin_count;
-             i++)
+        for (size_t i = 0; is_unique(o->kind) && i < plugin_count; i++)
             if (offers(plugins[i], o->kind, o->name))
                 return ct_fail(CT_ECONFIG,
                                "plugins %s and %s both offer the %s %s: take one of them out of "

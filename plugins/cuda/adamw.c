@@ -12,8 +12,7 @@
 static bool accepts(const struct ct_prepare *p)
 {
     for (int i = HEAD; i < p->ins; i++)
-        if (p->present[i] &&
-            (!gpu_is_compute_dtype(p->in[i].dtype) || !ct_tensor_is_dense(&p->in[i])))
+        if (p->present[i] && (!ct_cuda_computes(p->in[i].dtype) || !ct_tensor_is_dense(&p->in[i])))
             return false;
     return p->in[0].dtype == CT_F64 && p->in[1].dtype == CT_F64 && p->in[2].dtype == CT_F32;
 }
@@ -45,8 +44,8 @@ static int begin(const struct ct_launch *l)
                                 .weight_decay = ct_op_float(l->op, "weight_decay"),
                                 .lr_factor = ct_op_float(l->op, "lr_factor")};
 
-    return gpu_launch(l, "adamw_begin", (struct gpu_size){1, 1, 1}, (struct gpu_size){32, 1, 1}, 0,
-                      &a);
+    return gpu_launch(l, "adamw_begin", (struct ct_cuda_size){1, 1, 1},
+                      (struct ct_cuda_size){32, 1, 1}, 0, &a);
 }
 
 static bool follows(const struct gpu_adamw *a, int at, const struct ct_tensor *t, int operands)
@@ -54,7 +53,7 @@ static bool follows(const struct gpu_adamw *a, int at, const struct ct_tensor *t
     for (int j = 0; j < operands; j++)
         if (!a->tensor[at][j] != !t[j].data ||
             (t[j].data &&
-             (a->kind[at][j] != gpu_float_kind(t[j].dtype) ||
+             (a->kind[at][j] != ct_cuda_float_of(t[j].dtype) ||
               (char *)a->tensor[at][j] + (size_t)a->count[at] * ct_dtype_size(t[j].dtype) !=
                   t[j].data)))
             return false;
@@ -72,7 +71,7 @@ static void append(struct gpu_adamw *a, const struct ct_tensor *t, int operands)
     a->tensor[at][MOST - 1] = NULL;
     for (int j = 0; j < operands; j++) {
         a->tensor[at][j] = t[j].data;
-        a->kind[at][j] = (uint8_t)gpu_float_kind(t[j].dtype);
+        a->kind[at][j] = (uint8_t)ct_cuda_float_of(t[j].dtype);
     }
     a->count[at] = ct_tensor_count(t);
     a->tensors++;
@@ -83,9 +82,9 @@ static int launch(const struct ct_launch *l, struct gpu_adamw *a)
     int rc;
 
     for (int i = 0; i < a->tensors; i++)
-        a->first_block[i + 1] = a->first_block[i] + (int32_t)gpu_blocks(a->count[i], GPU_GRAIN);
-    rc = gpu_launch(l, "adamw", (struct gpu_size){(unsigned)a->first_block[a->tensors], 1, 1},
-                    (struct gpu_size){THREADS, 1, 1}, 0, a);
+        a->first_block[i + 1] = a->first_block[i] + (int32_t)ct_cuda_blocks(a->count[i], GPU_GRAIN);
+    rc = gpu_launch(l, "adamw", (struct ct_cuda_size){(unsigned)a->first_block[a->tensors], 1, 1},
+                    (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
     a->tensors = 0;
     return rc;
 }
@@ -122,7 +121,7 @@ static int run_copies(const struct ct_launch *l)
 /* Copies at the beginning, and after the host has written parameters. */
 static bool accepts_copy(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[0].dtype) && p->in[1].dtype == CT_F32;
+    return ct_cuda_computes(p->in[0].dtype) && p->in[1].dtype == CT_F32;
 }
 
 static int run_copy(const struct ct_launch *l)
@@ -144,7 +143,7 @@ static bool accepts_codes(const struct ct_prepare *p)
     for (int i = P; i < p->ins; i++)
         if (!ct_tensor_is_dense(&p->in[i]))
             return false;
-    return gpu_is_compute_dtype(p->in[P].dtype) && gpu_is_compute_dtype(p->in[G].dtype) &&
+    return ct_cuda_computes(p->in[P].dtype) && ct_cuda_computes(p->in[G].dtype) &&
            (moments == CT_E4M3 || moments == CT_F32) && p->in[V].dtype == moments &&
            p->in[M_SCALE].dtype == CT_F32 && p->in[V_SCALE].dtype == CT_F32 &&
            p->in[P].shape[p->in[P].ndim - 1] <= blocks * LARGEST_BLOCK;
@@ -168,8 +167,8 @@ static int run_codes(const struct ct_launch *l)
                                 .count = columns / blocks,
                                 .dims = p->ndim,
                                 .coded = l->in[M].dtype == CT_E4M3,
-                                .p_kind = gpu_float_kind(p->dtype),
-                                .g_kind = gpu_float_kind(l->in[G].dtype),
+                                .p_kind = ct_cuda_float_of(p->dtype),
+                                .g_kind = ct_cuda_float_of(l->in[G].dtype),
                                 .beta1 = (float)beta1,
                                 .beta2 = (float)beta2,
                                 .rest1 = (float)(1 - beta1),
@@ -184,9 +183,9 @@ static int run_codes(const struct ct_launch *l)
     }
     return rc < 0 ? rc
                   : gpu_launch(l, "adamw_codes",
-                               (struct gpu_size){
-                                   (unsigned)gpu_blocks(a.rows * a.blocks, THREADS / 32), 1, 1},
-                               (struct gpu_size){THREADS, 1, 1}, 0, &a);
+                               (struct ct_cuda_size){
+                                   (unsigned)ct_cuda_blocks(a.rows * a.blocks, THREADS / 32), 1, 1},
+                               (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel gpu_adamw_kernels[] = {

@@ -67,12 +67,12 @@ static bool fits(const struct ct_prepare *p, int tensors, int outs, int more)
         if (p->in[i].dtype != p->in[0].dtype || p->in[i].stride[3] != 1)
             return false;
     for (int i = 0; i < outs; i++)
-        if (!gpu_is_compute_dtype(p->out[i].dtype) || p->out[i].stride[3] != 1)
+        if (!ct_cuda_computes(p->out[i].dtype) || p->out[i].stride[3] != 1)
             return false;
     for (int i = more; i < p->ins; i++)
         if (p->present[i] && !ct_tensor_is_dense(&p->in[i]))
             return false;
-    return gpu_is_compute_dtype(p->in[0].dtype);
+    return ct_cuda_computes(p->in[0].dtype);
 }
 
 /* Scores that softcap or alibi changes are for the plain kernels. */
@@ -95,7 +95,7 @@ static bool suits(const struct ct_prepare *p, int tensors, int outs, int more)
 
 static unsigned tiles(int64_t tokens)
 {
-    return (unsigned)gpu_blocks(tokens, TILE);
+    return (unsigned)ct_cuda_blocks(tokens, TILE);
 }
 
 /* Tiles of q and k, and so many of values or their gradients and of scores. v is q[2]. */
@@ -108,7 +108,7 @@ static size_t shared_bytes(const struct ct_tensor *q, int values)
 
 static bool has_shared(const struct ct_prepare *p, size_t bytes)
 {
-    return bytes <= (size_t)gpu_of(p->device)->shared_memory;
+    return bytes <= (size_t)gpu_of(p->device)->cuda.shared_memory;
 }
 
 static bool accepts(const struct ct_prepare *p)
@@ -123,7 +123,7 @@ static struct gpu_attention forward_arguments(const struct ct_launch *l)
 
     a.o = l->out[0].data;
     strides(a.o_stride, &l->out[0]);
-    a.out_kind[0] = gpu_float_kind(l->out[0].dtype);
+    a.out_kind[0] = ct_cuda_float_of(l->out[0].dtype);
     a.lse = l->out[1].data;
     return a;
 }
@@ -134,8 +134,8 @@ static int run(const struct ct_launch *l)
 
     return gpu_launch_as(
         l, "attention", l->in[0].dtype, false,
-        (struct gpu_size){tiles(a.queries.tokens), (unsigned)a.heads, (unsigned)a.batch},
-        (struct gpu_size){THREADS, 1, 1}, shared_bytes(&l->in[0], 1), &a);
+        (struct ct_cuda_size){tiles(a.queries.tokens), (unsigned)a.heads, (unsigned)a.batch},
+        (struct ct_cuda_size){THREADS, 1, 1}, shared_bytes(&l->in[0], 1), &a);
 }
 
 /* ---- the gradient ---- */
@@ -169,45 +169,45 @@ static struct gpu_attention gradient_arguments(const struct ct_launch *l)
     strides(a.dk_stride, &l->out[1]);
     strides(a.dv_stride, &l->out[2]);
     for (int i = 0; i < 3; i++)
-        a.out_kind[i] = gpu_float_kind(l->out[i].dtype);
+        a.out_kind[i] = ct_cuda_float_of(l->out[i].dtype);
     return a;
 }
 
 /* Where nothing is expected to do, as empty blocks take time too. */
 static int64_t few_blocks(const struct ct_launch *l)
 {
-    return 2 * gpu_of(l->device)->multiprocessors;
+    return 2 * gpu_of(l->device)->cuda.multiprocessors;
 }
 
 static int make_delta(const struct ct_launch *l, const struct gpu_attention *a)
 {
-    int64_t blocks = gpu_blocks(ct_tensor_count(&l->in[5]), THREADS / 32);
+    int64_t blocks = ct_cuda_blocks(ct_tensor_count(&l->in[5]), THREADS / 32);
 
     if (a->wanted && blocks > few_blocks(l))
         blocks = few_blocks(l);
     return gpu_launch_as(l, "attention_delta", l->in[1].dtype, false,
-                         (struct gpu_size){(unsigned)blocks, 1, 1},
-                         (struct gpu_size){THREADS, 1, 1}, 0, a);
+                         (struct ct_cuda_size){(unsigned)blocks, 1, 1},
+                         (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
 }
 
 static int run_grad(const struct ct_launch *l)
 {
     struct gpu_attention a = gradient_arguments(l);
     enum ct_dtype dtype = l->in[1].dtype;
-    struct gpu_size block = {THREADS, 1, 1};
+    struct ct_cuda_size block = {THREADS, 1, 1};
     size_t shared = shared_bytes(&l->in[1], 2);
     int rc = make_delta(l, &a);
 
     if (rc == 0)
         rc = gpu_launch_as(
             l, "attention_dq", dtype, false,
-            (struct gpu_size){tiles(a.queries.tokens), (unsigned)a.heads, (unsigned)a.batch}, block,
-            shared, &a);
+            (struct ct_cuda_size){tiles(a.queries.tokens), (unsigned)a.heads, (unsigned)a.batch},
+            block, shared, &a);
     if (rc == 0)
         rc = gpu_launch_as(
             l, "attention_dkv", dtype, false,
-            (struct gpu_size){tiles(a.keys.tokens), (unsigned)a.groups, (unsigned)a.batch}, block,
-            shared, &a);
+            (struct ct_cuda_size){tiles(a.keys.tokens), (unsigned)a.groups, (unsigned)a.batch},
+            block, shared, &a);
     return rc;
 }
 
@@ -267,23 +267,23 @@ static int launch_tensor(const struct ct_launch *l, const char *name, const stru
                          int64_t blocks, int32_t heads, int values, const struct gpu_attention *a)
 {
     const struct columns *c = columns_of(q);
-    struct gpu_size grid = {(unsigned)blocks, (unsigned)heads, (unsigned)a->batch};
+    struct ct_cuda_size grid = {(unsigned)blocks, (unsigned)heads, (unsigned)a->batch};
     char full[64];
 
     snprintf(full, sizeof(full), "%s_%d", name, c->key);
-    return gpu_launch(l, full, grid, (struct gpu_size){GPU_ATTENTION_THREADS, 1, 1},
+    return gpu_launch(l, full, grid, (struct ct_cuda_size){GPU_ATTENTION_THREADS, 1, 1},
                       tile_bytes(c, values), a);
 }
 
 static int64_t row_tiles(int64_t rows)
 {
-    return gpu_blocks(rows, GPU_ATTENTION_ROWS);
+    return ct_cuda_blocks(rows, GPU_ATTENTION_ROWS);
 }
 
 /* Blocks for a head's tiles of queries, of which they may take several. */
 static int64_t rest_blocks(const struct ct_launch *l, const struct gpu_attention *a)
 {
-    int64_t few = gpu_blocks(few_blocks(l), a->heads * a->batch),
+    int64_t few = ct_cuda_blocks(few_blocks(l), a->heads * a->batch),
             all = row_tiles(a->queries.tokens);
 
     return few < all ? few : all;
@@ -338,8 +338,8 @@ static int tensor_run_grad(const struct ct_launch *l)
 
 static bool accepts_merge(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[0].dtype) && p->in[2].dtype == p->in[0].dtype &&
-           gpu_is_compute_dtype(p->out[0].dtype) && p->in[1].dtype == CT_F32 &&
+    return ct_cuda_computes(p->in[0].dtype) && p->in[2].dtype == p->in[0].dtype &&
+           ct_cuda_computes(p->out[0].dtype) && p->in[1].dtype == CT_F32 &&
            p->in[3].dtype == CT_F32 && p->out[1].dtype == CT_F32;
 }
 
@@ -356,13 +356,14 @@ static int run_merge(const struct ct_launch *l)
                                     .tokens = o->shape[1],
                                     .heads = o->shape[2],
                                     .size = o->shape[3],
-                                    .a_kind = gpu_float_kind(o->dtype),
-                                    .out_kind = gpu_float_kind(l->out[0].dtype)};
+                                    .a_kind = ct_cuda_float_of(o->dtype),
+                                    .out_kind = ct_cuda_float_of(l->out[0].dtype)};
 
     return gpu_launch(
         l, "attention_merge",
-        (struct gpu_size){(unsigned)gpu_blocks(a.batch * a.tokens * a.heads, THREADS / 32), 1, 1},
-        (struct gpu_size){THREADS, 1, 1}, 0, &a);
+        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.batch * a.tokens * a.heads, THREADS / 32),
+                              1, 1},
+        (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 /* ---- caches ---- */
@@ -384,15 +385,15 @@ static int run_write(const struct ct_launch *l)
                                 .rows = x->shape[0] * x->shape[1] * x->shape[2],
                                 .groups = (int32_t)x->shape[2],
                                 .bytes = (int32_t)(x->shape[3] * item),
-                                .fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address};
+                                .fault = ct_cuda_of(l->device)->fault};
 
     for (int i = 0; i < 3; i++) {
         a.cache_stride[i] = cache->stride[i] * item;
         a.stride[i] = x->stride[i] * item;
     }
     return gpu_launch(l, "cache_write",
-                      (struct gpu_size){(unsigned)gpu_blocks(a.rows, THREADS / 32), 1, 1},
-                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, THREADS / 32), 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel gpu_attention_kernels[] = {

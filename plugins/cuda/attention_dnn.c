@@ -77,8 +77,8 @@ static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_s
 
 static bool forward_shape(const struct ct_prepare *p, struct sdpa_shape *s)
 {
-    if (!shape_of(p, 0, 3, s) || !gpu_is_compute_dtype(p->out[0].dtype) ||
-        p->out[1].dtype != CT_F32 || !ct_tensor_is_dense(&p->out[1]))
+    if (!shape_of(p, 0, 3, s) || !ct_cuda_computes(p->out[0].dtype) || p->out[1].dtype != CT_F32 ||
+        !ct_tensor_is_dense(&p->out[1]))
         return false;
     s->o_float = p->out[0].dtype == CT_F32;
     return sdpa_take_strides(s->o, &p->out[0]);
@@ -95,7 +95,7 @@ static bool backward_shape(const struct ct_prepare *p, struct sdpa_shape *s)
     s->backward = true;
     s->dq_sum_placed = p->out[0].dtype == CT_F32;
     for (int i = 0; i < 3; i++) {
-        if (!gpu_is_compute_dtype(p->out[i].dtype) || !sdpa_take_strides(to[i], &p->out[i]))
+        if (!ct_cuda_computes(p->out[i].dtype) || !sdpa_take_strides(to[i], &p->out[i]))
             return false;
         if (i > 0 && p->out[i].dtype == CT_F32)
             dense_strides(to[i], &p->out[i], s->keys);
@@ -125,7 +125,7 @@ static struct state *make_state(struct ct_prepare *p, int at, int more,
     state->plan = plan;
     state->seen = choose_mask(p, at, more).seen;
     if (plan)
-        state->work = gpu_carve(&p->workspace, plan->graph.workspace);
+        state->work = ct_cuda_carve(&p->workspace, plan->graph.workspace);
     return state;
 }
 
@@ -174,15 +174,15 @@ static int prepare_grad(struct ct_prepare *p)
     state = make_state(p, 1, 6, plan_of(p, &s));
     if (!state->plan)
         return 0;
-    state->delta = gpu_carve(&p->workspace, lse);
+    state->delta = ct_cuda_carve(&p->workspace, lse);
     if (s.dq_sum_placed)
-        state->dq = gpu_carve(&p->workspace, (size_t)(s.batch * s.dq[0]) * sizeof(uint16_t));
+        state->dq = ct_cuda_carve(&p->workspace, (size_t)(s.batch * s.dq[0]) * sizeof(uint16_t));
     else
-        state->dq_sum = gpu_carve(&p->workspace, bytes_of(&p->out[0], sizeof(float)));
+        state->dq_sum = ct_cuda_carve(&p->workspace, bytes_of(&p->out[0], sizeof(float)));
     if (p->out[1].dtype == CT_F32)
-        state->dk = gpu_carve(&p->workspace, bytes_of(&p->out[1], sizeof(uint16_t)));
+        state->dk = ct_cuda_carve(&p->workspace, bytes_of(&p->out[1], sizeof(uint16_t)));
     if (p->out[2].dtype == CT_F32)
-        state->dv = gpu_carve(&p->workspace, bytes_of(&p->out[2], sizeof(uint16_t)));
+        state->dv = ct_cuda_carve(&p->workspace, bytes_of(&p->out[2], sizeof(uint16_t)));
     return 0;
 }
 
@@ -211,14 +211,15 @@ static int clear_unseen(const struct ct_launch *l, const struct ct_tensor *t, fl
                            .to = first + count,
                            .heads = (int32_t)t->shape[2],
                            .size = (int32_t)t->shape[3],
-                           .kind = gpu_float_kind(t->dtype)};
+                           .kind = ct_cuda_float_of(t->dtype)};
     int64_t rows = a.batch * a.tokens * a.heads;
 
     memcpy(a.stride, t->stride, sizeof(a.stride));
     if (count == t->shape[1])
         return 0;
-    return gpu_launch(l, "attention_unseen", (struct gpu_size){(unsigned)gpu_blocks(rows, 8), 1, 1},
-                      (struct gpu_size){256, 1, 1}, 0, &a);
+    return gpu_launch(l, "attention_unseen",
+                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(rows, 8), 1, 1},
+                      (struct ct_cuda_size){256, 1, 1}, 0, &a);
 }
 
 /* What forward and backward give alike. q is input `at`. */

@@ -59,7 +59,7 @@ static bool shape_of(const struct ct_prepare *p, int at, int more, struct sdpa_s
 {
     const struct ct_tensor *q = &p->in[at], *k = q + 1, *v = q + 2;
     const struct gpu *gpu = gpu_of(p->device);
-    int generation = gpu->capability / 10;
+    int generation = gpu->cuda.capability / 10;
 
     memset(s, 0, sizeof(*s)); /* padding too: shapes are compared whole */
     s->batch = most_sequences(q);
@@ -125,7 +125,7 @@ struct state {
 
 static size_t carve(struct ct_prepare *p, int64_t count, size_t item)
 {
-    return gpu_carve(&p->workspace, (size_t)count * item);
+    return ct_cuda_carve(&p->workspace, (size_t)count * item);
 }
 
 static struct state *make_state(struct ct_prepare *p, const struct sdpa_shape *s, int64_t rows)
@@ -134,13 +134,13 @@ static struct state *make_state(struct ct_prepare *p, const struct sdpa_shape *s
 
     p->state = state;
     state->plan = sdpa_find_plan(gpu_of(p->device), s);
-    state->pitch = gpu_blocks(s->batch + 1, ROUND) * ROUND;
+    state->pitch = ct_cuda_blocks(s->batch + 1, ROUND) * ROUND;
     state->first = carve(p, s->batch, sizeof(int32_t));
     state->lengths = carve(p, s->batch, sizeof(int32_t));
     state->begins = carve(p, GPU_PACKED * state->pitch, sizeof(int64_t));
     state->unpacked = carve(p, 1, sizeof(int32_t));
     state->lse = carve(p, rows, sizeof(float));
-    state->work = gpu_carve(&p->workspace, state->plan->graph.workspace);
+    state->work = ct_cuda_carve(&p->workspace, state->plan->graph.workspace);
     return state;
 }
 
@@ -205,8 +205,8 @@ static int find_sequences(const struct ct_launch *l, int more, struct sdpa_pack 
         a.stride[i] = packed[i].stride;
         sdpa_give(pack, SDPA_BEGINS + packed[i].id, a.begins + i * a.pitch);
     }
-    return gpu_launch(l, "attention_documents", (struct gpu_size){1, 1, 1},
-                      (struct gpu_size){GPU_PACKERS, 1, 1}, 0, &a);
+    return gpu_launch(l, "attention_documents", (struct ct_cuda_size){1, 1, 1},
+                      (struct ct_cuda_size){GPU_PACKERS, 1, 1}, 0, &a);
 }
 
 /* LSE of the op [row, head, token], and that of the workspace [row, token, head]: one from the
@@ -221,9 +221,10 @@ static int turn_statistics(const struct ct_launch *l, const struct ct_tensor *ls
                                     .tokens = lse->shape[2],
                                     .pack = pack};
 
-    return gpu_launch(l, "attention_statistics",
-                      (struct gpu_size){(unsigned)gpu_blocks(ct_tensor_count(lse), 256), 1, 1},
-                      (struct gpu_size){256, 1, 1}, 0, &a);
+    return gpu_launch(
+        l, "attention_statistics",
+        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(ct_tensor_count(lse), 256), 1, 1},
+        (struct ct_cuda_size){256, 1, 1}, 0, &a);
 }
 
 /* What forward and backward give alike. q is input `at`. */

@@ -186,7 +186,7 @@ static int32_t units_for(const struct ct_launch *l)
     const struct gpu *gpu = gpu_of(l->device);
 
     return gpu_config.spare > 0 && has_collectives(gpu->blas, l)
-               ? gpu->multiprocessors - (int32_t)gpu_config.spare
+               ? gpu->cuda.multiprocessors - (int32_t)gpu_config.spare
                : 0;
 }
 

@@ -29,14 +29,16 @@ static const struct gpu_call calls[] = {
 #undef X
 };
 
-extern const char gpu_text_rows[], gpu_text_device[], gpu_text_arguments[];
+extern const char gpu_text_rows[], gpu_text_arguments[], gpu_text_kit_arguments[],
+    gpu_text_kit_device[];
 
 static const struct header {
     const char *name, *text;
 } headers[] = {
     {CT_COMPILER_HEADER, gpu_text_rows},
-    {"device.cuh", gpu_text_device},
     {"arguments.h", gpu_text_arguments},
+    {"ctitan/lib/cuda/arguments.h", gpu_text_kit_arguments},
+    {"ctitan/lib/cuda/device.cuh", gpu_text_kit_device},
     {"stdint.h", "typedef signed char int8_t; typedef unsigned char uint8_t;\n"
                  "typedef short int16_t; typedef unsigned short uint16_t;\n"
                  "typedef int int32_t; typedef unsigned uint32_t;\n"
@@ -87,7 +89,7 @@ static int version(struct ct_device *device, char *text, size_t room)
     if (rc < 0)
         return rc;
     rtc.nvrtcVersion(&major, &minor);
-    snprintf(text, room, "NVRTC %d.%d sm_%d %016llx", major, minor, gpu_of(device)->capability,
+    snprintf(text, room, "NVRTC %d.%d sm_%d %016llx", major, minor, gpu_of(device)->cuda.capability,
              (unsigned long long)hash_headers());
     return 0;
 }
@@ -130,7 +132,7 @@ static int compile(struct ct_device *device, const char *source, struct ct_arena
         texts[i] = headers[i].text;
         names[i] = headers[i].name;
     }
-    snprintf(target, sizeof(target), "-arch=sm_%d", gpu_of(device)->capability);
+    snprintf(target, sizeof(target), "-arch=sm_%d", gpu_of(device)->cuda.capability);
     options[1] = target;
     status = rtc.nvrtcCreateProgram(&program, source, "rows.cu", CT_COUNT(headers), texts, names);
     if (status)
@@ -157,7 +159,7 @@ static int load_object(struct ct_device *device, const void *object, size_t byte
 /* Whole warps, no more than a row needs. */
 static unsigned threads_for(int64_t columns)
 {
-    int64_t warps = gpu_blocks(columns, 32 * LANES);
+    int64_t warps = ct_cuda_blocks(columns, 32 * LANES);
 
     return (unsigned)(warps < THREADS / 32 ? warps : THREADS / 32) * 32;
 }
@@ -165,7 +167,7 @@ static unsigned threads_for(int64_t columns)
 static int64_t workers(struct ct_device *device, int64_t rows, int64_t columns)
 {
     int64_t each = 2048 / threads_for(columns);
-    int64_t most = (each < WORKERS ? each : WORKERS) * gpu_of(device)->multiprocessors;
+    int64_t most = (each < WORKERS ? each : WORKERS) * gpu_of(device)->cuda.multiprocessors;
 
     return rows < most ? rows : most;
 }
@@ -189,11 +191,11 @@ static int add_sums(const struct ct_launch *l, const struct ct_compiled_call *ca
                                    .in = call->scratch + k * blocks * call->columns,
                                    .rows = blocks,
                                    .columns = call->columns,
-                                   .kind = gpu_float_kind(call->sum_dtype[k])};
+                                   .kind = ct_cuda_float_of(call->sum_dtype[k])};
 
         rc = gpu_launch(l, "column_sum",
-                        (struct gpu_size){(unsigned)gpu_blocks(a.columns, 32), 1, 1},
-                        (struct gpu_size){32, 8, 1}, 0, &a);
+                        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.columns, 32), 1, 1},
+                        (struct ct_cuda_size){32, 8, 1}, 0, &a);
     }
     return rc;
 }
@@ -206,7 +208,7 @@ static int launch(const struct ct_launch *l, void *function, const struct ct_com
                              .sums = call->scratch,
                              .sum_count = call->sums};
     int64_t blocks =
-        workers(l->device, call->flat ? gpu_blocks(call->columns, CHUNK * LANES) : call->rows,
+        workers(l->device, call->flat ? ct_cuda_blocks(call->columns, CHUNK * LANES) : call->rows,
                 call->columns);
     int rc;
 

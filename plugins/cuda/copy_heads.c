@@ -9,7 +9,7 @@
 
 static bool accepts(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[0].dtype) && p->out[0].dtype == p->in[0].dtype;
+    return ct_cuda_computes(p->in[0].dtype) && p->out[0].dtype == p->in[0].dtype;
 }
 
 static int launch(const struct ct_launch *l, bool back)
@@ -30,8 +30,8 @@ static int launch(const struct ct_launch *l, bool back)
                                .share = heads->shape[d] / groups->shape[d]};
 
     return gpu_launch_as(l, l->op->type->name, l->in[0].dtype, false,
-                         (struct gpu_size){(unsigned)gpu_blocks(a.count, THREADS), 1, 1},
-                         (struct gpu_size){THREADS, 1, 1}, 0, &a);
+                         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
+                         (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 static int run(const struct ct_launch *l)

@@ -38,6 +38,7 @@ static const struct ct_option options[] = {
     {0}};
 
 static const struct ct_offer offers[] = {{CT_DEVICE, "cuda", &gpu_device_ops},
+                                         {CT_CODE, "cuda", &gpu_code},
 #define X(name) {CT_KERNELS, "cuda", gpu_##name##_kernels},
                                          GPU_TABLES(X)
 #undef X

@@ -14,17 +14,17 @@ int gpu_describe(const char *path, struct gpu *gpu)
 
     if (rc < 0)
         return ct_context(rc, "[cuda] describe");
-    gpu->capability = (int)gpu->described->capability;
-    gpu->multiprocessors = (int)gpu->described->units;
-    gpu->shared_memory = (int)gpu->described->shared_memory;
-    if (!gpu->capability || !gpu->multiprocessors || !gpu->shared_memory)
+    gpu->cuda.capability = (int)gpu->described->capability;
+    gpu->cuda.multiprocessors = (int)gpu->described->units;
+    gpu->cuda.shared_memory = (int)gpu->described->shared_memory;
+    if (!gpu->cuda.capability || !gpu->cuda.multiprocessors || !gpu->cuda.shared_memory)
         return ct_fail(CT_ECONFIG,
                        "[cuda] describe = %s: its [device] lacks capability, units or "
                        "shared_memory",
                        gpu->described->path);
     /* As with nccl, which a described machine would use. */
-    gpu->base.in_order = false;
-    gpu->base.enqueues = true;
+    gpu->base.base.in_order = false;
+    gpu->base.base.enqueues = true;
     return 0;
 }
 
@@ -33,7 +33,7 @@ void gpu_described_info(const struct gpu *gpu, enum ct_dtype compute, struct ct_
     const struct ct_machine *m = gpu->described;
 
     *info = (struct ct_device_info){.memory = (size_t)m->memory,
-                                    .threads = gpu->multiprocessors,
+                                    .threads = gpu->cuda.multiprocessors,
                                     .peak_flops = ct_machine_peak(m, compute),
                                     .beside = m->beside > 0 ? (size_t)m->beside : GPU_BESIDE};
     snprintf(info->name, sizeof(info->name), "%.80s, described", m->name);

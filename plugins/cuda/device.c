@@ -38,17 +38,17 @@ static int attribute(const struct gpu *gpu, int which)
 
 static int look(struct gpu *gpu)
 {
-    gpu->capability = 10 * attribute(gpu, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
-                      attribute(gpu, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
-    gpu->multiprocessors = attribute(gpu, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-    gpu->cache = attribute(gpu, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
-    gpu->shared_memory = attribute(gpu, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
-    if (gpu->capability < OLDEST)
+    gpu->cuda.capability = 10 * attribute(gpu, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+                           attribute(gpu, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    gpu->cuda.multiprocessors = attribute(gpu, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    gpu->cuda.cache = attribute(gpu, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+    gpu->cuda.shared_memory = attribute(gpu, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+    if (gpu->cuda.capability < OLDEST)
         return ct_fail(CT_ENOENT,
                        "CUDA device %d has compute capability %d.%d; %d.%d is the oldest that the "
                        "kernels are built for",
-                       gpu->device, gpu->capability / 10, gpu->capability % 10, OLDEST / 10,
-                       OLDEST % 10);
+                       gpu->device, gpu->cuda.capability / 10, gpu->cuda.capability % 10,
+                       OLDEST / 10, OLDEST % 10);
     return 0;
 }
 
@@ -71,6 +71,7 @@ static int create_streams(struct gpu *gpu)
 
 static int create_fault(struct gpu *gpu)
 {
+    CUdeviceptr address = 0;
     void *memory = NULL;
     int rc =
         gpu_check(gpu_driver.cuMemHostAlloc(&memory, sizeof(*gpu->fault),
@@ -81,8 +82,9 @@ static int create_fault(struct gpu *gpu)
         return rc;
     gpu->fault = memory;
     memset(gpu->fault, 0, sizeof(*gpu->fault));
-    return gpu_check(gpu_driver.cuMemHostGetDevicePointer(&gpu->fault_address, memory, 0),
-                     "pinned memory");
+    rc = gpu_check(gpu_driver.cuMemHostGetDevicePointer(&address, memory, 0), "pinned memory");
+    gpu->cuda.fault = (void *)(uintptr_t)address;
+    return rc;
 }
 
 static void drop_events(struct gpu *gpu)
@@ -149,11 +151,11 @@ static int start(struct gpu *gpu)
 
 static int check_spare(const struct gpu *gpu)
 {
-    if (gpu_config.spare < gpu->multiprocessors)
+    if (gpu_config.spare < gpu->cuda.multiprocessors)
         return 0;
     return ct_fail(CT_ECONFIG,
                    "[cuda] spare_multiprocessors = %d leaves none for products: the device has %d",
-                   (int)gpu_config.spare, gpu->multiprocessors);
+                   (int)gpu_config.spare, gpu->cuda.multiprocessors);
 }
 
 static int open_device(const struct ct_device_request *request, struct ct_device **out)
@@ -167,9 +169,12 @@ static int open_device(const struct ct_device_request *request, struct ct_device
     gpu = calloc(1, sizeof(*gpu));
     if (!gpu)
         return ct_fail(CT_ENOMEM, "the cuda device");
-    gpu->base = (struct ct_device){
+    gpu->base.base = (struct ct_device){
         .ops = &gpu_device_ops, .name = "cuda", .in_order = gpu_collectives_wait()};
-    gpu->base.enqueues = !gpu->base.in_order;
+    gpu->base.base.enqueues = !gpu->base.base.in_order;
+    gpu->base.cuda = &gpu->cuda;
+    gpu->cuda.size = sizeof(gpu->cuda);
+    gpu->cuda.launch = gpu_launch_code;
     rc = described ? gpu_describe(gpu_config.describe, gpu) : choose_device(request, gpu);
     if (rc == 0 && !described)
         rc = look(gpu);
@@ -178,10 +183,10 @@ static int open_device(const struct ct_device_request *request, struct ct_device
     if (rc == 0 && !described)
         rc = start(gpu);
     if (rc < 0) {
-        close_device(&gpu->base);
+        close_device(&gpu->base.base);
         return rc;
     }
-    *out = &gpu->base;
+    *out = &gpu->base.base;
     return 0;
 }
 
@@ -217,14 +222,14 @@ static void info(struct ct_device *device, enum ct_dtype compute, struct ct_devi
         gpu_described_info(gpu, compute, info);
         return;
     }
-    *info = (struct ct_device_info){.threads = gpu->multiprocessors, .beside = GPU_BESIDE};
+    *info = (struct ct_device_info){.threads = gpu->cuda.multiprocessors, .beside = GPU_BESIDE};
     gpu_driver.cuDeviceGetName(name, sizeof(name), gpu->device);
     gpu_driver.cuDeviceTotalMem(&info->memory, gpu->device);
     gpu_driver.cuDriverGetVersion(&version);
     info->peak_flops = peak(name, compute);
     snprintf(info->name, sizeof(info->name), "%.40s, %d SMs, capability %d.%d, CUDA %d.%d", name,
-             gpu->multiprocessors, gpu->capability / 10, gpu->capability % 10, version / 1000,
-             version % 1000 / 10);
+             gpu->cuda.multiprocessors, gpu->cuda.capability / 10, gpu->cuda.capability % 10,
+             version / 1000, version % 1000 / 10);
 }
 
 /* ---- memory ---- */
@@ -347,11 +352,12 @@ static int wait_event(struct ct_device *device, int stream, int event)
 
 static int check_fault(struct gpu *gpu)
 {
-    static const char *const names[] = {[GPU_FAULT_TOKEN] = "token",
-                                        [GPU_FAULT_LABEL] = "label",
-                                        [GPU_FAULT_SLOT] = "a cache's slot",
-                                        [GPU_FAULT_EXPERT] = "expert"};
-    struct gpu_fault f = *gpu->fault;
+    static const char *const names[] = {[CT_CUDA_FAULT_TOKEN] = "token",
+                                        [CT_CUDA_FAULT_LABEL] = "label",
+                                        [CT_CUDA_FAULT_SLOT] = "a cache's slot",
+                                        [CT_CUDA_FAULT_EXPERT] = "expert",
+                                        [CT_CUDA_FAULT_INDEX] = "index"};
+    struct ct_cuda_fault f = *gpu->fault;
 
     if (!f.kind)
         return 0;

@@ -14,7 +14,7 @@
 static int launch_map(const struct ct_launch *l, const char *name, const struct ct_matrix *rows,
                       bool vector, int64_t lanes, struct gpu_map *a)
 {
-    struct gpu_size block, grid = gpu_cover(rows, vector ? lanes : 1, THREADS, &block);
+    struct ct_cuda_size block, grid = ct_cuda_cover(rows, vector ? lanes : 1, THREADS, &block);
     char full[80];
 
     a->rows = rows->rows;
@@ -32,7 +32,7 @@ static int map(const struct ct_launch *l, const char *name, const struct ct_tens
 
     memcpy(all, out, (size_t)outs * sizeof(*all));
     memcpy(all + outs, in, (size_t)ins * sizeof(*all));
-    if (!gpu_matrices(all, outs + ins, rows))
+    if (!ct_cuda_matrices(all, outs + ins, rows))
         return ct_fail(CT_EINVAL, "%s: the operands are not matrices", name);
     for (int i = 0; i < outs; i++) {
         a.out[i] = out[i]->data;
@@ -42,7 +42,7 @@ static int map(const struct ct_launch *l, const char *name, const struct ct_tens
         a.in[i] = in[i]->data;
         a.in_stride[i] = rows[outs + i].stride;
     }
-    return launch_map(l, name, rows, gpu_vectors(all, rows, outs + ins, lanes), lanes, &a);
+    return launch_map(l, name, rows, ct_cuda_vectors(all, rows, outs + ins, lanes), lanes, &a);
 }
 
 static bool accepts(const struct ct_prepare *p)
@@ -55,9 +55,9 @@ static bool accepts(const struct ct_prepare *p)
     for (int i = 0; i < p->ins; i++)
         all[p->outs + i] = &p->in[i];
     for (int i = 0; i < p->outs + p->ins; i++)
-        if (!gpu_is_compute_dtype(all[i]->dtype))
+        if (!ct_cuda_computes(all[i]->dtype))
             return false;
-    return gpu_matrices(all, p->outs + p->ins, rows);
+    return ct_cuda_matrices(all, p->outs + p->ins, rows);
 }
 
 static int run_as(const struct ct_launch *l, const char *op)
@@ -71,7 +71,7 @@ static int run_as(const struct ct_launch *l, const char *op)
     for (int i = 0; i < l->ins; i++)
         in[i] = &l->in[i];
     snprintf(name, sizeof(name), "%s_%s", op, ct_dtype_name(dtype));
-    return map(l, name, out, l->outs, in, l->ins, gpu_lanes(dtype));
+    return map(l, name, out, l->outs, in, l->ins, ct_cuda_lanes(dtype));
 }
 
 static int run(const struct ct_launch *l)
@@ -103,7 +103,7 @@ static bool accepts_bias(const struct ct_prepare *p)
 {
     struct ct_matrix rows;
 
-    return gpu_is_compute_dtype(p->in[0].dtype) && p->in[1].dtype == p->in[0].dtype &&
+    return ct_cuda_computes(p->in[0].dtype) && p->in[1].dtype == p->in[0].dtype &&
            p->out[0].dtype == p->in[0].dtype && ct_tensor_as_matrix(&p->in[0], &rows) &&
            ct_tensor_as_matrix(&p->out[0], &rows);
 }
@@ -111,7 +111,7 @@ static bool accepts_bias(const struct ct_prepare *p)
 static int run_bias(const struct ct_launch *l)
 {
     const struct ct_tensor *all[3] = {&l->out[0], &l->in[0], &l->in[1]};
-    int64_t lanes = gpu_lanes(l->in[0].dtype);
+    int64_t lanes = ct_cuda_lanes(l->in[0].dtype);
     struct ct_matrix rows[3];
     struct gpu_map a = {.out = {l->out[0].data}, .in = {l->in[0].data, l->in[1].data}};
     char name[64];
@@ -122,7 +122,7 @@ static int run_bias(const struct ct_launch *l)
     a.out_stride[0] = rows[0].stride;
     a.in_stride[0] = rows[1].stride;
     snprintf(name, sizeof(name), "add_%s", ct_dtype_name(l->in[0].dtype));
-    return launch_map(l, name, rows, gpu_vectors(all, rows, 3, lanes), lanes, &a);
+    return launch_map(l, name, rows, ct_cuda_vectors(all, rows, 3, lanes), lanes, &a);
 }
 
 int gpu_cast(const struct ct_launch *l, const struct ct_tensor *from, const struct ct_tensor *to)
@@ -149,8 +149,8 @@ static int run_add_numbers(const struct ct_launch *l)
 {
     struct gpu_add_numbers a = {l->out[0].data, l->in[0].data, l->in[1].data};
 
-    return gpu_launch(l, "add_numbers", (struct gpu_size){1, 1, 1}, (struct gpu_size){1, 1, 1}, 0,
-                      &a);
+    return gpu_launch(l, "add_numbers", (struct ct_cuda_size){1, 1, 1},
+                      (struct ct_cuda_size){1, 1, 1}, 0, &a);
 }
 
 static bool accepts_reciprocal(const struct ct_prepare *p)
@@ -163,22 +163,22 @@ static int run_reciprocal(const struct ct_launch *l)
     struct gpu_scalar a = {l->out[0].data, l->in[0].data, ct_tensor_count(&l->in[0])};
 
     return gpu_launch_as(l, "reciprocal", l->in[0].dtype, false,
-                         (struct gpu_size){(unsigned)gpu_blocks(a.count, THREADS), 1, 1},
-                         (struct gpu_size){THREADS, 1, 1}, 0, &a);
+                         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
+                         (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 /* ---- the sum of the ranks' values, which come in the order of a ring ---- */
 
 static bool accepts_sum(const struct ct_prepare *p)
 {
-    return p->ins <= GPU_TERMS && gpu_is_compute_dtype(p->out[0].dtype);
+    return p->ins <= GPU_TERMS && ct_cuda_computes(p->out[0].dtype);
 }
 
 static int run_sum(const struct ct_launch *l)
 {
     ct_axes axes = ct_op_axes(l->op, "axes");
     int64_t place = axes ? ct_mesh_coordinate(l->mesh, l->rank, __builtin_ctz(axes)) : 0;
-    int64_t lanes = gpu_lanes(l->out[0].dtype);
+    int64_t lanes = ct_cuda_lanes(l->out[0].dtype);
     struct gpu_sum a = {l->out[0].data, .count = ct_tensor_count(&l->out[0]), .terms = l->ins};
     bool vector = a.count % lanes == 0 && (uintptr_t)a.out % 16 == 0;
 
@@ -188,8 +188,9 @@ static int run_sum(const struct ct_launch *l)
     }
     return gpu_launch_as(
         l, "sum", l->out[0].dtype, vector,
-        (struct gpu_size){(unsigned)gpu_blocks(a.count, THREADS * (vector ? lanes : 1)), 1, 1},
-        (struct gpu_size){THREADS, 1, 1}, 0, &a);
+        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS * (vector ? lanes : 1)), 1,
+                              1},
+        (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel gpu_elementwise_kernels[] = {

@@ -25,13 +25,13 @@ static int launch(const struct ct_launch *l, const char *what, const struct ct_t
 
     snprintf(name, sizeof(name), "%s_%s_to_%s%s", what, ct_dtype_name(from->dtype),
              ct_dtype_name(to->dtype), vector ? "_vector" : "");
-    return gpu_launch(l, name, (struct gpu_size){(unsigned)blocks, 1, 1},
-                      (struct gpu_size){THREADS, 1, 1}, 0, arguments);
+    return gpu_launch(l, name, (struct ct_cuda_size){(unsigned)blocks, 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, arguments);
 }
 
 static bool accepts(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[1].dtype) && gpu_is_compute_dtype(p->out[0].dtype);
+    return ct_cuda_computes(p->in[1].dtype) && ct_cuda_computes(p->out[0].dtype);
 }
 
 static int run(const struct ct_launch *l)
@@ -45,14 +45,14 @@ static int run(const struct ct_launch *l)
                               .rows = l->in[1].shape[0],
                               .first = ct_launch_offset(l, table, 0),
                               .limit = table->shape[0],
-                              .fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address};
+                              .fault = ct_cuda_of(l->device)->fault};
 
     return launch(l, "embedding", &l->in[1], &l->out[0], a.count, &a);
 }
 
 static bool accepts_grad(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[0].dtype) && gpu_is_compute_dtype(p->out[0].dtype) &&
+    return ct_cuda_computes(p->in[0].dtype) && ct_cuda_computes(p->out[0].dtype) &&
            ct_tensor_count(&p->in[1]) < INT32_MAX;
 }
 
@@ -65,7 +65,7 @@ static int64_t chunks_of(int64_t count)
 /* One more row than the table has begins where the last one ends. */
 static int64_t spans_of(int64_t rows)
 {
-    return gpu_blocks(rows + 1, GPU_EMBEDDING_SPAN);
+    return ct_cuda_blocks(rows + 1, GPU_EMBEDDING_SPAN);
 }
 
 static struct gpu_embedding_grad lay_out(const struct ct_tensor *dtable, int64_t count,
@@ -77,13 +77,15 @@ static struct gpu_embedding_grad lay_out(const struct ct_tensor *dtable, int64_t
 
     *bytes = 0;
     for (size_t i = 0; i < CT_COUNT(by_row); i++)
-        *by_row[i] = (void *)(workspace + gpu_carve(bytes, (size_t)(a.rows + 1) * sizeof(int32_t)));
-    a.totals =
-        (void *)(workspace + gpu_carve(bytes, (size_t)(2 * spans_of(a.rows)) * sizeof(int32_t)));
+        *by_row[i] =
+            (void *)(workspace + ct_cuda_carve(bytes, (size_t)(a.rows + 1) * sizeof(int32_t)));
+    a.totals = (void *)(workspace +
+                        ct_cuda_carve(bytes, (size_t)(2 * spans_of(a.rows)) * sizeof(int32_t)));
     for (size_t i = 0; i < CT_COUNT(by_position); i++)
-        *by_position[i] = (void *)(workspace + gpu_carve(bytes, (size_t)count * sizeof(int32_t)));
-    a.partial = (void *)(workspace +
-                         gpu_carve(bytes, (size_t)(chunks_of(count) * a.columns) * sizeof(float)));
+        *by_position[i] =
+            (void *)(workspace + ct_cuda_carve(bytes, (size_t)count * sizeof(int32_t)));
+    a.partial = (void *)(workspace + ct_cuda_carve(bytes, (size_t)(chunks_of(count) * a.columns) *
+                                                              sizeof(float)));
     return a;
 }
 
@@ -96,11 +98,11 @@ static int prepare_grad(struct ct_prepare *p)
 /* The positions of each row's token, in order. */
 static int sort_positions(const struct ct_launch *l, const struct gpu_embedding_grad *a)
 {
-    struct gpu_size block = {THREADS, 1, 1};
-    struct gpu_size rows = {(unsigned)gpu_blocks(a->rows, THREADS), 1, 1};
-    struct gpu_size positions = {(unsigned)gpu_blocks(a->count, THREADS), 1, 1};
-    struct gpu_size spans = {(unsigned)spans_of(a->rows), 1, 1};
-    struct gpu_size span = {GPU_EMBEDDING_SPAN, 1, 1};
+    struct ct_cuda_size block = {THREADS, 1, 1};
+    struct ct_cuda_size rows = {(unsigned)ct_cuda_blocks(a->rows, THREADS), 1, 1};
+    struct ct_cuda_size positions = {(unsigned)ct_cuda_blocks(a->count, THREADS), 1, 1};
+    struct ct_cuda_size spans = {(unsigned)spans_of(a->rows), 1, 1};
+    struct ct_cuda_size span = {GPU_EMBEDDING_SPAN, 1, 1};
     int rc = gpu_launch(l, "embedding_clear", rows, block, 0, a);
 
     if (rc == 0)
@@ -130,12 +132,12 @@ static int run_grad(const struct ct_launch *l)
     a.limit = table->shape[0];
     a.padding = (int32_t)attrs->padding;
     a.accumulate = l->accumulate & 1;
-    a.fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address;
+    a.fault = ct_cuda_of(l->device)->fault;
     rc = sort_positions(l, &a);
     if (rc == 0)
         rc = gpu_launch_as(l, "embedding_chunks", dy->dtype, vector,
-                           (struct gpu_size){(unsigned)chunks_of(a.count), 1, 1},
-                           (struct gpu_size){THREADS, 1, 1}, 0, &a);
+                           (struct ct_cuda_size){(unsigned)chunks_of(a.count), 1, 1},
+                           (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
     return rc < 0 ? rc : launch(l, "embedding_grad", dy, &l->out[0], a.rows, &a);
 }
 

@@ -9,8 +9,8 @@ static bool accept(const struct ct_prepare *p, int ids, bool only_float)
 {
     enum ct_dtype out = p->out[0].dtype;
 
-    return gpu_is_compute_dtype(p->in[ids + 1].dtype) &&
-           (only_float ? out == CT_F32 : gpu_is_compute_dtype(out)) &&
+    return ct_cuda_computes(p->in[ids + 1].dtype) &&
+           (only_float ? out == CT_F32 : ct_cuda_computes(out)) &&
            ct_tensor_count(&p->in[ids]) < INT32_MAX;
 }
 
@@ -40,7 +40,7 @@ static struct gpu_experts choices_of(const struct ct_launch *l, int ids)
                                 .first = ct_launch_offset(l, l->op->in[ids + 1], 0),
                                 .experts = l->in[ids + 1].shape[0],
                                 .all = l->op->in[ids + 1]->shape[0],
-                                .fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address};
+                                .fault = ct_cuda_of(l->device)->fault};
 }
 
 /* x: y or dy, by which expert_bias and expert_bias_dweights differ. */
@@ -56,7 +56,7 @@ static struct gpu_expert_bias arguments(const struct ct_launch *l, const void *x
                                 .first = all.first,
                                 .experts = all.experts,
                                 .all = all.all,
-                                .kind = gpu_float_kind(bias->dtype),
+                                .kind = ct_cuda_float_of(bias->dtype),
                                 .fault = all.fault};
 
     *vector = gpu_may_load_8(x, a.kind, a.columns) && gpu_may_load_8(bias->data, a.kind, a.columns);
@@ -94,10 +94,10 @@ static int prepare_dbias(struct ct_prepare *p)
     struct state *s = ct_arena_new(p->arena, struct state);
     size_t choices = (size_t)ct_tensor_count(&p->in[2]) * sizeof(int32_t);
 
-    s->counts = gpu_carve(&p->workspace, (size_t)p->in[3].shape[0] * sizeof(int32_t));
-    s->order = gpu_carve(&p->workspace, choices);
-    s->tokens = gpu_carve(&p->workspace, choices);
-    s->place = gpu_carve(&p->workspace, choices);
+    s->counts = ct_cuda_carve(&p->workspace, (size_t)p->in[3].shape[0] * sizeof(int32_t));
+    s->order = ct_cuda_carve(&p->workspace, choices);
+    s->tokens = ct_cuda_carve(&p->workspace, choices);
+    s->place = ct_cuda_carve(&p->workspace, choices);
     p->state = s;
     return 0;
 }

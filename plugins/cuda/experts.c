@@ -22,13 +22,14 @@ static int64_t columns_of(const struct ct_tensor *t)
 int gpu_launch_rows(const struct ct_launch *l, const char *name, int64_t rows,
                     const void *arguments)
 {
-    return gpu_launch(l, name, (struct gpu_size){(unsigned)gpu_blocks(rows, THREADS / 32), 1, 1},
-                      (struct gpu_size){THREADS, 1, 1}, 0, arguments);
+    return gpu_launch(l, name,
+                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(rows, THREADS / 32), 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, arguments);
 }
 
-static struct gpu_fault *fault_of(const struct ct_launch *l)
+static struct ct_cuda_fault *fault_of(const struct ct_launch *l)
 {
-    return (void *)(uintptr_t)gpu_of(l->device)->fault_address;
+    return ct_cuda_of(l->device)->fault;
 }
 
 static bool sums_tokens(const struct ct_op *op)
@@ -53,10 +54,10 @@ bool gpu_experts_accept(const struct ct_prepare *p)
     int at = gpu_experts_x(p->op);
 
     for (int i = 0; i < p->ins; i++)
-        if (i != at + WEIGHTS && i != at + IDS && !gpu_is_compute_dtype(p->in[i].dtype))
+        if (i != at + WEIGHTS && i != at + IDS && !ct_cuda_computes(p->in[i].dtype))
             return false;
     for (int i = 0; i < p->outs; i++)
-        if (!gpu_is_compute_dtype(p->out[i].dtype))
+        if (!ct_cuda_computes(p->out[i].dtype))
             return false;
     return p->in[at + WEIGHTS].dtype == CT_F32 &&
            ct_tensor_count(&p->in[at + WEIGHTS]) <= GPU_MOST_CHOICES;
@@ -70,16 +71,16 @@ int gpu_experts_prepare(struct ct_prepare *p, size_t element)
     size_t choices = (size_t)ct_tensor_count(&p->in[at + WEIGHTS]);
     size_t f = choices * (size_t)p->in[at + GATE].shape[1] * element;
 
-    s->counts = gpu_carve(&p->workspace, (size_t)p->in[at + GATE].shape[0] * sizeof(int32_t));
-    s->order = gpu_carve(&p->workspace, choices * sizeof(int32_t));
-    s->tokens = gpu_carve(&p->workspace, choices * sizeof(int32_t));
-    s->place = gpu_carve(&p->workspace, choices * sizeof(int32_t));
-    s->g = gpu_carve(&p->workspace, f);
-    s->u = gpu_carve(&p->workspace, gradient || element == sizeof(float) ? f : 0);
-    s->dh = gpu_carve(&p->workspace, gradient ? f : 0);
-    s->rows =
-        gpu_carve(&p->workspace,
-                  sums_tokens(p->op) ? choices * (size_t)columns_of(&p->in[at + X]) * element : 0);
+    s->counts = ct_cuda_carve(&p->workspace, (size_t)p->in[at + GATE].shape[0] * sizeof(int32_t));
+    s->order = ct_cuda_carve(&p->workspace, choices * sizeof(int32_t));
+    s->tokens = ct_cuda_carve(&p->workspace, choices * sizeof(int32_t));
+    s->place = ct_cuda_carve(&p->workspace, choices * sizeof(int32_t));
+    s->g = ct_cuda_carve(&p->workspace, f);
+    s->u = ct_cuda_carve(&p->workspace, gradient || element == sizeof(float) ? f : 0);
+    s->dh = ct_cuda_carve(&p->workspace, gradient ? f : 0);
+    s->rows = ct_cuda_carve(
+        &p->workspace,
+        sums_tokens(p->op) ? choices * (size_t)columns_of(&p->in[at + X]) * element : 0);
     p->state = s;
     return 0;
 }
@@ -145,11 +146,12 @@ struct experts_call gpu_experts_call(const struct ct_launch *l, size_t element)
 
 int gpu_sort_choices(const struct ct_launch *l, const struct gpu_experts *all)
 {
-    struct gpu_size experts = {(unsigned)all->experts, 1, 1}, block = {THREADS, 1, 1};
-    struct gpu_size sorting = {GPU_SORT_THREADS, 1, 1};
-    int rc = gpu_launch(l, "experts_clear",
-                        (struct gpu_size){(unsigned)gpu_blocks(all->choices, THREADS), 1, 1}, block,
-                        0, all);
+    struct ct_cuda_size experts = {(unsigned)all->experts, 1, 1}, block = {THREADS, 1, 1};
+    struct ct_cuda_size sorting = {GPU_SORT_THREADS, 1, 1};
+    int rc =
+        gpu_launch(l, "experts_clear",
+                   (struct ct_cuda_size){(unsigned)ct_cuda_blocks(all->choices, THREADS), 1, 1},
+                   block, 0, all);
 
     if (rc == 0)
         rc = gpu_launch(l, "experts_count", experts, sorting, 0, all);
@@ -158,12 +160,12 @@ int gpu_sort_choices(const struct ct_launch *l, const struct gpu_experts *all)
 
 struct gpu_expert_rows gpu_rows_of_tokens(const struct ct_tensor *t)
 {
-    return (struct gpu_expert_rows){t->data, columns_of(t), gpu_float_kind(t->dtype), true};
+    return (struct gpu_expert_rows){t->data, columns_of(t), ct_cuda_float_of(t->dtype), true};
 }
 
 static struct gpu_expert_rows of_choices(const void *x, int64_t columns)
 {
-    return (struct gpu_expert_rows){x, columns, GPU_F32, false};
+    return (struct gpu_expert_rows){x, columns, CT_CUDA_F32, false};
 }
 
 /* to = rows times the experts' `weight`; turned: by its transpose. */
@@ -177,15 +179,15 @@ static int multiply(const struct experts_call *c, struct gpu_expert_rows rows,
                                     .tokens = c->all.tokens,
                                     .experts = c->all.experts,
                                     .columns = weight->shape[turned ? 2 : 1],
-                                    .weight_kind = gpu_float_kind(weight->dtype),
+                                    .weight_kind = ct_cuda_float_of(weight->dtype),
                                     .turned = turned,
                                     .accumulate = accumulate};
-    int64_t tiles = gpu_blocks(c->all.choices, GPU_EXPERTS_TILE) + c->all.experts;
+    int64_t tiles = ct_cuda_blocks(c->all.choices, GPU_EXPERTS_TILE) + c->all.experts;
 
-    return gpu_launch(
-        c->l, "experts_product",
-        (struct gpu_size){(unsigned)gpu_blocks(a.columns, GPU_EXPERTS_TILE), (unsigned)tiles, 1},
-        (struct gpu_size){THREADS, 1, 1}, 0, &a);
+    return gpu_launch(c->l, "experts_product",
+                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.columns, GPU_EXPERTS_TILE),
+                                            (unsigned)tiles, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 /* Sort the choices; g and u of each, unless they were kept. */
@@ -212,7 +214,7 @@ int gpu_combine_rows(const struct experts_call *c, const char *name)
                                     .tokens = c->tokens,
                                     .columns = c->n,
                                     .k = c->all.k,
-                                    .kind = gpu_float_kind(y->dtype),
+                                    .kind = ct_cuda_float_of(y->dtype),
                                     .accumulate = c->l->accumulate & 1};
 
     return gpu_launch_rows(c->l, name, a.tokens, &a);
@@ -220,19 +222,19 @@ int gpu_combine_rows(const struct experts_call *c, const char *name)
 
 static struct gpu_experts_rows rows_of_choices(const struct experts_call *c)
 {
-    return (struct gpu_experts_rows){.all = c->all,
-                                     .from_g = c->kept_g,
-                                     .from_u = c->kept_u,
-                                     .g = c->g,
-                                     .u = c->u,
-                                     .dh = c->dh,
-                                     .weights = c->in[WEIGHTS].data,
-                                     .gate_bias = c->gate_bias,
-                                     .up_bias = c->up_bias,
-                                     .f = c->f,
-                                     .how = c->how,
-                                     .bias_kind =
-                                         c->gate_bias ? gpu_float_kind(c->in[GATE_BIAS].dtype) : 0};
+    return (struct gpu_experts_rows){
+        .all = c->all,
+        .from_g = c->kept_g,
+        .from_u = c->kept_u,
+        .g = c->g,
+        .u = c->u,
+        .dh = c->dh,
+        .weights = c->in[WEIGHTS].data,
+        .gate_bias = c->gate_bias,
+        .up_bias = c->up_bias,
+        .f = c->f,
+        .how = c->how,
+        .bias_kind = c->gate_bias ? ct_cuda_float_of(c->in[GATE_BIAS].dtype) : 0};
 }
 
 static int run(const struct ct_launch *l)
@@ -283,14 +285,15 @@ static int outer(const struct experts_call *c, struct gpu_expert_rows left,
                                   .right = right,
                                   .counts = c->all.counts,
                                   .tokens = c->all.tokens,
-                                  .kind = gpu_float_kind(t->dtype),
+                                  .kind = ct_cuda_float_of(t->dtype),
                                   .accumulate = c->l->accumulate >> out & 1};
 
-    return gpu_launch(c->l, "experts_outer",
-                      (struct gpu_size){(unsigned)gpu_blocks(right.columns, GPU_EXPERTS_TILE),
-                                        (unsigned)gpu_blocks(left.columns, GPU_EXPERTS_TILE),
-                                        (unsigned)c->all.experts},
-                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+    return gpu_launch(
+        c->l, "experts_outer",
+        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(right.columns, GPU_EXPERTS_TILE),
+                              (unsigned)ct_cuda_blocks(left.columns, GPU_EXPERTS_TILE),
+                              (unsigned)c->all.experts},
+        (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 int gpu_sum_experts(const struct ct_launch *l, const struct gpu_experts *all,
@@ -303,15 +306,15 @@ int gpu_sum_experts(const struct ct_launch *l, const struct gpu_experts *all,
                                 .counts = all->counts,
                                 .order = all->order,
                                 .tokens = all->tokens,
-                                .kind = gpu_float_kind(t->dtype),
+                                .kind = ct_cuda_float_of(t->dtype),
                                 .accumulate = l->accumulate >> out & 1};
     bool vector = gpu_may_load_8(rows.x, rows.kind, rows.columns) &&
                   gpu_may_load_8(t->data, a.kind, rows.columns);
-    int64_t columns = gpu_blocks(rows.columns, vector ? 8 * 32 : 32);
+    int64_t columns = ct_cuda_blocks(rows.columns, vector ? 8 * 32 : 32);
 
     return gpu_launch(l, vector ? "experts_sum_vector" : "experts_sum",
-                      (struct gpu_size){(unsigned)columns, (unsigned)all->experts, 1},
-                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+                      (struct ct_cuda_size){(unsigned)columns, (unsigned)all->experts, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 int gpu_sum_biases(const struct experts_call *c, struct gpu_expert_rows dg,

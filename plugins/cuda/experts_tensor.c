@@ -46,7 +46,7 @@ static bool accept(const struct ct_prepare *p)
 
 static bool accept_wgmma(const struct ct_prepare *p)
 {
-    return gpu_of(p->device)->capability == HOPPER && accept(p);
+    return gpu_of(p->device)->cuda.capability == HOPPER && accept(p);
 }
 
 static int prepare(struct ct_prepare *p)
@@ -56,26 +56,27 @@ static int prepare(struct ct_prepare *p)
 
 static struct gpu_expert_rows of_choices(const void *x, int64_t columns)
 {
-    return (struct gpu_expert_rows){x, columns, GPU_BF16, false};
+    return (struct gpu_expert_rows){x, columns, CT_CUDA_BF16, false};
 }
 
 /* A kernel of products, NAME_mma or NAME_wgmma, with a block for each tile of its grid. */
-static int launch_tiles(const struct experts_call *c, const char *name, struct gpu_size grid,
+static int launch_tiles(const struct experts_call *c, const char *name, struct ct_cuda_size grid,
                         const void *arguments)
 {
     char full[40];
 
     snprintf(full, sizeof(full), "%s_%s", name, c->tiles->name);
-    return gpu_launch(c->l, full, grid, (struct gpu_size){GPU_TENSOR_THREADS, 1, 1},
+    return gpu_launch(c->l, full, grid, (struct ct_cuda_size){GPU_TENSOR_THREADS, 1, 1},
                       c->tiles->shared, arguments);
 }
 
 /* Tiles of the rows, however the choices fall, and of `columns`. */
-static struct gpu_size tiles_of(const struct experts_call *c, int64_t columns)
+static struct ct_cuda_size tiles_of(const struct experts_call *c, int64_t columns)
 {
-    int64_t rows = gpu_blocks(c->all.choices, c->tiles->rows) + c->all.experts;
+    int64_t rows = ct_cuda_blocks(c->all.choices, c->tiles->rows) + c->all.experts;
 
-    return (struct gpu_size){(unsigned)gpu_blocks(columns, c->tiles->columns), (unsigned)rows, 1};
+    return (struct ct_cuda_size){(unsigned)ct_cuda_blocks(columns, c->tiles->columns),
+                                 (unsigned)rows, 1};
 }
 
 /* Sort the choices; h of each, or g and u, or all; nothing if g and u were kept. */
@@ -180,11 +181,11 @@ static int outer(const struct experts_call *c, struct gpu_expert_rows left,
                                   .right = right,
                                   .counts = c->all.counts,
                                   .tokens = c->all.tokens,
-                                  .kind = gpu_float_kind(t->dtype),
+                                  .kind = ct_cuda_float_of(t->dtype),
                                   .accumulate = c->l->accumulate >> out & 1};
-    struct gpu_size grid = {(unsigned)gpu_blocks(right.columns, c->tiles->columns),
-                            (unsigned)gpu_blocks(left.columns, c->tiles->rows),
-                            (unsigned)c->all.experts};
+    struct ct_cuda_size grid = {(unsigned)ct_cuda_blocks(right.columns, c->tiles->columns),
+                                (unsigned)ct_cuda_blocks(left.columns, c->tiles->rows),
+                                (unsigned)c->all.experts};
 
     return launch_tiles(c, "experts_outer", grid, &a);
 }

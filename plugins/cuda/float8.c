@@ -40,18 +40,18 @@ static int per_of(const struct ct_tensor *x, const struct ct_tensor *grid)
 
 static bool accepts_amax(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[0].dtype) && per_of(&p->in[0], &p->out[0]) >= 0;
+    return ct_cuda_computes(p->in[0].dtype) && per_of(&p->in[0], &p->out[0]) >= 0;
 }
 
 static int64_t parts_of(const struct ct_tensor *x)
 {
-    return gpu_blocks(ct_tensor_count(x), GPU_FLOAT8_PART);
+    return ct_cuda_blocks(ct_tensor_count(x), GPU_FLOAT8_PART);
 }
 
 /* The whole of the columns is found in two steps if there are several. */
 static int64_t strips_of(const struct ct_tensor *x)
 {
-    return rows_of(x) > GPU_FLOAT8_STRIP ? gpu_blocks(rows_of(x), GPU_FLOAT8_STRIP) : 1;
+    return rows_of(x) > GPU_FLOAT8_STRIP ? ct_cuda_blocks(rows_of(x), GPU_FLOAT8_STRIP) : 1;
 }
 
 static int prepare_amax(struct ct_prepare *p)
@@ -73,21 +73,21 @@ static int amax_of_tensor(const struct ct_launch *l, struct gpu_float8_amax *a, 
     a->partial = l->workspace;
     a->parts = parts_of(&l->in[0]);
     rc = gpu_launch_as(l, "float8_parts", l->in[0].dtype, vector,
-                       (struct gpu_size){(unsigned)a->parts, 1, 1},
-                       (struct gpu_size){THREADS, 1, 1}, 0, a);
+                       (struct ct_cuda_size){(unsigned)a->parts, 1, 1},
+                       (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
     return rc < 0 ? rc
-                  : gpu_launch(l, "float8_whole", (struct gpu_size){1, 1, 1},
-                               (struct gpu_size){1024, 1, 1}, 0, a);
+                  : gpu_launch(l, "float8_whole", (struct ct_cuda_size){1, 1, 1},
+                               (struct ct_cuda_size){1024, 1, 1}, 0, a);
 }
 
 static int launch_strips(const struct ct_launch *l, const struct gpu_float8_amax *a, int64_t strips,
                          enum ct_dtype dtype, bool vector)
 {
-    int64_t across = gpu_blocks(a->columns, 32 * (vector ? gpu_lanes(dtype) : 1));
+    int64_t across = ct_cuda_blocks(a->columns, 32 * (vector ? ct_cuda_lanes(dtype) : 1));
 
     return gpu_launch_as(l, "float8_columns", dtype, vector,
-                         (struct gpu_size){(unsigned)(across * strips), 1, 1},
-                         (struct gpu_size){32, 8, 1}, 0, a);
+                         (struct ct_cuda_size){(unsigned)(across * strips), 1, 1},
+                         (struct ct_cuda_size){32, 8, 1}, 0, a);
 }
 
 static int amax_of_columns(const struct ct_launch *l, struct gpu_float8_amax *a, bool vector)
@@ -113,15 +113,15 @@ static int run_amax(const struct ct_launch *l)
                                 .count = ct_tensor_count(x)};
     int per = per_of(x, &l->out[0]);
     bool aligned = (uintptr_t)a.x % 16 == 0;
-    bool vector = aligned && a.columns % gpu_lanes(x->dtype) == 0;
+    bool vector = aligned && a.columns % ct_cuda_lanes(x->dtype) == 0;
 
     if (per == GPU_PER_TENSOR)
-        return amax_of_tensor(l, &a, aligned && a.count % gpu_lanes(x->dtype) == 0);
+        return amax_of_tensor(l, &a, aligned && a.count % ct_cuda_lanes(x->dtype) == 0);
     if (per == GPU_PER_COLUMN)
         return amax_of_columns(l, &a, vector);
     return gpu_launch_as(l, "float8_rows", x->dtype, vector,
-                         (struct gpu_size){(unsigned)gpu_blocks(a.rows, 8), 1, 1},
-                         (struct gpu_size){32, 8, 1}, 0, &a);
+                         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, 8), 1, 1},
+                         (struct ct_cuda_size){32, 8, 1}, 0, &a);
 }
 
 /* ---- scales ---- */
@@ -135,15 +135,15 @@ static int run_scale(const struct ct_launch *l)
                                  .rule = ct_op_enum(l->op, "rule")};
 
     return gpu_launch(l, "float8_scales",
-                      (struct gpu_size){(unsigned)gpu_blocks(a.count, THREADS), 1, 1},
-                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 /* ---- quantising ---- */
 
 static bool accepts_quantise(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[0].dtype) && per_of(&p->in[0], &p->in[1]) >= 0 &&
+    return ct_cuda_computes(p->in[0].dtype) && per_of(&p->in[0], &p->in[1]) >= 0 &&
            rows_of(&p->in[0]) <= (int64_t)65535 * 32;
 }
 
@@ -155,7 +155,7 @@ static bool is_aligned(const struct gpu_float8_quantise *a, enum ct_dtype dtype,
 
 static unsigned split(int64_t whole, int64_t shard)
 {
-    return (unsigned)gpu_blocks(whole, shard);
+    return (unsigned)ct_cuda_blocks(whole, shard);
 }
 
 static int run_quantise(const struct ct_launch *l)
@@ -167,15 +167,15 @@ static int run_quantise(const struct ct_launch *l)
                                     .rows = rows_of(x),
                                     .columns = columns_of(x),
                                     .per = per_of(x, &l->in[1])};
-    struct gpu_size grid = {split(a.columns, 32), split(a.rows, 32), 1};
+    struct ct_cuda_size grid = {split(a.columns, 32), split(a.rows, 32), 1};
     bool vector = is_aligned(&a, x->dtype, GPU_FLOAT8_VECTOR) && a.rows <= (int64_t)65535 * 8;
     char name[80];
 
     if (vector)
-        grid = (struct gpu_size){split(a.columns, 32 * GPU_FLOAT8_VECTOR), split(a.rows, 8), 1};
+        grid = (struct ct_cuda_size){split(a.columns, 32 * GPU_FLOAT8_VECTOR), split(a.rows, 8), 1};
     snprintf(name, sizeof(name), "%s_%s%s", ct_dtype_name(l->out[0].dtype), ct_dtype_name(x->dtype),
              vector ? "_vector" : "");
-    return gpu_launch(l, name, grid, (struct gpu_size){32, 8, 1}, 0, &a);
+    return gpu_launch(l, name, grid, (struct ct_cuda_size){32, 8, 1}, 0, &a);
 }
 
 /* ---- products ---- */
@@ -238,7 +238,7 @@ static int scales_of(const struct ct_prepare *p, const struct operand *o)
    the first call. */
 static bool has_row_scales(const struct gpu *gpu)
 {
-    return gpu->capability == HOPPER && (gpu->described || gpu_blas_version() >= ROW_SCALES);
+    return gpu->cuda.capability == HOPPER && (gpu->described || gpu_blas_version() >= ROW_SCALES);
 }
 
 static bool accepts(const struct ct_prepare *p, const struct product *product)
@@ -249,11 +249,11 @@ static bool accepts(const struct ct_prepare *p, const struct product *product)
 
     if (!is_float8(p->in[0].dtype) || !is_float8(p->in[1].dtype) ||
         (p->in[0].dtype != CT_E4M3 && p->in[1].dtype != CT_E4M3) ||
-        !gpu_is_compute_dtype(p->out[0].dtype) || of_a < 0 || of_b < 0)
+        !ct_cuda_computes(p->out[0].dtype) || of_a < 0 || of_b < 0)
         return false;
-    if (gpu->capability < ADA)
+    if (gpu->cuda.capability < ADA)
         return gpu_refuse("float8 needs compute capability 8.9, and this device has %d.%d",
-                          gpu->capability / 10, gpu->capability % 10);
+                          gpu->cuda.capability / 10, gpu->cuda.capability % 10);
     if (of_a + of_b && !has_row_scales(gpu))
         return gpu_refuse("scales by row need compute capability 9.0 and cuBLASLt 12.9");
     if (a->columns % 16 || b->rows % 16 || (a->turned && a->rows % 4))
@@ -264,8 +264,8 @@ static bool accepts(const struct ct_prepare *p, const struct product *product)
 static void carve(struct ct_prepare *p, struct operand *o, bool by_row)
 {
     if (o->turned)
-        o->at = gpu_carve(&p->workspace, (size_t)(o->rows * o->columns));
-    o->scale_at = gpu_carve(&p->workspace, sizeof(float) * (size_t)(by_row ? o->rows : 1));
+        o->at = ct_cuda_carve(&p->workspace, (size_t)(o->rows * o->columns));
+    o->scale_at = ct_cuda_carve(&p->workspace, sizeof(float) * (size_t)(by_row ? o->rows : 1));
 }
 
 static int prepare(struct ct_prepare *p, struct product product)
@@ -276,7 +276,7 @@ static int prepare(struct ct_prepare *p, struct product product)
     state->by_row = scales_of(p, &product.a) > 0 || scales_of(p, &product.b) > 0;
     carve(p, &state->a, state->by_row);
     carve(p, &state->b, state->by_row);
-    state->inner = gpu_carve(&p->workspace, GPU_BLAS_WORKSPACE);
+    state->inner = ct_cuda_carve(&p->workspace, GPU_BLAS_WORKSPACE);
     p->state = state;
     return 0;
 }
@@ -287,10 +287,10 @@ static int launch_turn(const struct ct_launch *l, const struct operand *o)
                                 .from = l->in[o->input].data,
                                 .rows = o->columns,
                                 .columns = o->rows};
-    struct gpu_size grid = {split(a.columns, GPU_FLOAT8_COLUMNS), split(a.rows, GPU_FLOAT8_ROWS),
-                            1};
+    struct ct_cuda_size grid = {split(a.columns, GPU_FLOAT8_COLUMNS),
+                                split(a.rows, GPU_FLOAT8_ROWS), 1};
 
-    return gpu_launch(l, "float8_turn", grid, (struct gpu_size){THREADS, 1, 1}, 0, &a);
+    return gpu_launch(l, "float8_turn", grid, (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 static int launch_invert(const struct ct_launch *l, const struct operand *o, bool by_row)
@@ -302,8 +302,8 @@ static int launch_invert(const struct ct_launch *l, const struct operand *o, boo
                                   .one = ct_tensor_count(scale) == 1};
 
     return gpu_launch(l, "float8_invert",
-                      (struct gpu_size){(unsigned)gpu_blocks(a.count, THREADS), 1, 1},
-                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 static int ready(const struct ct_launch *l, const struct operand *o, bool by_row)

@@ -1,32 +1,40 @@
 /*
- * Kernels on the device: images in this plugin, loaded when the device is opened, and their
- * functions by name.
+ * Functions on the device: the images of this plugin and of others, loaded when the device is
+ * opened, and their functions by name.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <ctitan/plugin.h>
+
 #include "functions.h"
 
-#define SLOTS 1024 /* a power of two, several times the number of functions */
+#define SLOTS 4096 /* a power of two, several times the number of functions */
 /* Up to 48 KiB need no leave; what a kernel declares itself counts too. */
 #define PLAIN_SHARED ((size_t)32 << 10)
 
 struct slot {
+    const struct ct_cuda_image *images; /* of the plugin that calls it */
     char name[80];
     CUfunction function;
     size_t shared; /* largest dynamic shared memory allowed so far */
 };
 
+struct module {
+    CUmodule handle;
+    const struct ct_cuda_image *images; /* of the plugin that it belongs to; NULL: compiled */
+};
+
 struct gpu_functions {
-    CUmodule *module; /* of images, then of what was compiled */
-    int images, modules;
+    struct module *module;
+    int modules, slots;
     struct slot slot[SLOTS];
 };
 
 /* A driver loads images of its own major version of CUDA, and of older ones. */
-static int check_driver(void)
+static int check_driver(const struct ct_cuda_code *code)
 {
-    int driver = 0, toolkit = gpu_images_toolkit;
+    int driver = 0, toolkit = code->toolkit;
     int rc = gpu_check(gpu_driver.cuDriverGetVersion(&driver), "the driver's version");
 
     if (rc < 0 || driver / 1000 >= toolkit / 1000)
@@ -38,50 +46,71 @@ static int check_driver(void)
                    driver / 1000);
 }
 
+static int add_module(struct gpu_functions *f, const void *image,
+                      const struct ct_cuda_image *images)
+{
+    struct module *grown = realloc(f->module, ((size_t)f->modules + 1) * sizeof(*grown));
+    int rc;
+
+    if (!grown)
+        return ct_fail(CT_ENOMEM, "the kernels of the device");
+    f->module = grown;
+    f->module[f->modules] = (struct module){.images = images};
+    rc = gpu_check(gpu_driver.cuModuleLoadData(&f->module[f->modules].handle, image),
+                   "loading kernels");
+    f->modules += rc == 0;
+    return rc;
+}
+
+static int load_code(struct gpu *gpu, const struct ct_cuda_code *code)
+{
+    int rc = code->images->data ? check_driver(code) : 0;
+
+    for (const struct ct_cuda_image *i = code->images; rc == 0 && i->data; i++) {
+        rc = add_module(gpu->functions, i->data, code->images);
+        if (rc < 0)
+            rc = ct_context(rc, "%s, for compute capability %d.%d", i->name,
+                            gpu->cuda.capability / 10, gpu->cuda.capability % 10);
+    }
+    return rc;
+}
+
+/* Those of other plugins. */
+static int load_offers(struct gpu *gpu)
+{
+    const struct ct_offer *offer;
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && (offer = ct_offer_at(CT_CODE, i)); i++)
+        if (!strcmp(offer->name, "cuda") && offer->ops != &gpu_code)
+            rc = load_code(gpu, offer->ops);
+    return rc;
+}
+
 int gpu_functions_load(struct gpu *gpu)
 {
-    struct gpu_functions *f;
-    int count = 0, rc = gpu_images[0].data ? check_driver() : 0;
+    int rc;
 
-    if (!gpu_images[0].data)
+    if (!gpu_code.images->data)
         return ct_fail(CT_ENOENT,
                        "plugin cuda was built without kernels, for planning only: build it where "
                        "nvcc of the CUDA toolkit is installed");
-    if (rc < 0)
-        return rc;
-    f = calloc(1, sizeof(*f));
-    if (!f)
+    gpu->functions = calloc(1, sizeof(*gpu->functions));
+    if (!gpu->functions)
         return ct_fail(CT_ENOMEM, "the kernels of the device");
-    gpu->functions = f;
-    while (gpu_images[count].data)
-        count++;
-    f->module = calloc((size_t)count + 1, sizeof(*f->module));
-    if (!f->module)
-        return ct_fail(CT_ENOMEM, "the kernels of the device");
-    for (; rc == 0 && f->modules < count; f->images = ++f->modules) {
-        rc = gpu_check(
-            gpu_driver.cuModuleLoadData(&f->module[f->modules], gpu_images[f->modules].data),
-            "loading kernels");
-        if (rc < 0)
-            rc = ct_context(rc, "%s, for compute capability %d.%d", gpu_images[f->modules].name,
-                            gpu->capability / 10, gpu->capability % 10);
-    }
-    return rc;
+    rc = load_code(gpu, &gpu_code);
+    return rc < 0 ? rc : load_offers(gpu);
 }
 
 int gpu_functions_add(struct gpu *gpu, const void *image, const char *name, CUfunction *function)
 {
     struct gpu_functions *f = gpu->functions;
-    CUmodule *grown = realloc(f->module, ((size_t)f->modules + 1) * sizeof(*grown));
-    int rc;
+    int rc = add_module(f, image, NULL);
 
-    if (!grown)
-        return ct_fail(CT_ENOMEM, "a kernel of the device");
-    f->module = grown;
-    rc = gpu_check(gpu_driver.cuModuleLoadData(&f->module[f->modules], image), "loading a kernel");
     if (rc < 0)
         return rc;
-    return gpu_check(gpu_driver.cuModuleGetFunction(function, f->module[f->modules++], name), name);
+    return gpu_check(
+        gpu_driver.cuModuleGetFunction(function, f->module[f->modules - 1].handle, name), name);
 }
 
 void gpu_functions_unload(struct gpu *gpu)
@@ -91,35 +120,44 @@ void gpu_functions_unload(struct gpu *gpu)
     if (!f)
         return;
     for (int i = 0; i < f->modules; i++)
-        if (f->module[i])
-            gpu_driver.cuModuleUnload(f->module[i]);
+        gpu_driver.cuModuleUnload(f->module[i].handle);
     free(f->module);
     free(f);
 }
 
-static struct slot *find_slot(struct gpu_functions *f, const char *name)
+static struct slot *find_slot(struct gpu_functions *f, const struct ct_cuda_image *images,
+                              const char *name)
 {
     uint32_t hash = 2166136261u;
+    struct slot *slot;
 
     for (const char *c = name; *c; c++)
         hash = (hash ^ (unsigned char)*c) * 16777619u;
-    while (*f->slot[hash % SLOTS].name && strcmp(f->slot[hash % SLOTS].name, name))
-        hash++;
-    return &f->slot[hash % SLOTS];
+    for (;; hash++) {
+        slot = &f->slot[hash % SLOTS];
+        if (!*slot->name || (slot->images == images && !strcmp(slot->name, name)))
+            return slot;
+    }
 }
 
-static int find(struct gpu_functions *f, const char *name, struct slot **slot)
+static int find(struct gpu_functions *f, const struct ct_cuda_image *images, const char *name,
+                struct slot **slot)
 {
-    *slot = find_slot(f, name);
+    CUfunction function = NULL;
+
+    *slot = find_slot(f, images, name);
     if ((*slot)->function)
         return 0;
-    for (int i = 0; i < f->images; i++)
-        if (gpu_driver.cuModuleGetFunction(&(*slot)->function, f->module[i], name) == 0) {
+    if (f->slots == SLOTS / 2)
+        return ct_fail(CT_ENOMEM, "more than %d functions of kernels", SLOTS / 2);
+    for (int i = 0; i < f->modules; i++)
+        if (f->module[i].images == images &&
+            gpu_driver.cuModuleGetFunction(&function, f->module[i].handle, name) == 0) {
+            **slot = (struct slot){.images = images, .function = function, .shared = PLAIN_SHARED};
             snprintf((*slot)->name, sizeof((*slot)->name), "%s", name);
-            (*slot)->shared = PLAIN_SHARED;
+            f->slots++;
             return 0;
         }
-    (*slot)->function = NULL;
     return ct_fail(CT_EIO, "the images have no kernel %s", name);
 }
 
@@ -137,8 +175,9 @@ static int allow_shared(struct slot *slot, size_t shared)
     return rc;
 }
 
-int gpu_launch(const struct ct_launch *l, const char *name, struct gpu_size grid,
-               struct gpu_size block, size_t shared, const void *arguments)
+int gpu_launch_code(const struct ct_launch *l, const struct ct_cuda_code *code, const char *name,
+                    struct ct_cuda_size grid, struct ct_cuda_size block, size_t shared,
+                    const void *arguments)
 {
     void *parameters[] = {(void *)(uintptr_t)arguments};
     struct slot *slot;
@@ -146,7 +185,7 @@ int gpu_launch(const struct ct_launch *l, const char *name, struct gpu_size grid
 
     if (!grid.x || !grid.y || !grid.z)
         return 0;
-    rc = find(gpu_of(l->device)->functions, name, &slot);
+    rc = find(gpu_of(l->device)->functions, code->images, name, &slot);
     if (rc == 0)
         rc = allow_shared(slot, shared);
     if (rc == 0)
@@ -155,13 +194,4 @@ int gpu_launch(const struct ct_launch *l, const char *name, struct gpu_size grid
                                                  parameters, NULL),
                        name);
     return rc;
-}
-
-int gpu_launch_as(const struct ct_launch *l, const char *name, enum ct_dtype dtype, bool vector,
-                  struct gpu_size grid, struct gpu_size block, size_t shared, const void *arguments)
-{
-    char full[80];
-
-    snprintf(full, sizeof(full), "%s_%s%s", name, ct_dtype_name(dtype), vector ? "_vector" : "");
-    return gpu_launch(l, full, grid, block, shared, arguments);
 }

@@ -1,5 +1,6 @@
 /*
- * The cuda plugin's own header: the device, launching kernels, kernel tables.
+ * The cuda plugin's own header: the device, kernel tables. Kernels are launched as those of other
+ * plugins (ctitan/lib/cuda.h).
  *
  * Everything that a kernel of the op table does is enqueued on the stream of its launch; nothing
  * waits for the device but `synchronize` and copies to and from the host. Kernels on the device are
@@ -14,8 +15,8 @@
 
 #include <string.h>
 
-#include <ctitan/device/device.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/cuda.h>
 #include <ctitan/lib/machine.h>
 
 #include "driver.h"
@@ -42,9 +43,9 @@ struct gpu_blas;
 struct gpu_dnn;
 
 struct gpu {
-    struct ct_device base;
-    int device, capability;                    /* 90: compute capability 9.0 */
-    int multiprocessors, shared_memory, cache; /* bytes of a block's shared memory, of the L2 */
+    struct ct_cuda_device base;
+    struct ct_cuda cuda;
+    int device;
     CUcontext context;
     CUstream stream[CT_STREAMS];
     CUevent *event;
@@ -54,11 +55,10 @@ struct gpu {
     struct gpu_functions *functions;
     struct gpu_arena *arenas;
     struct gpu_blas *blas;
-    struct gpu_dnn *dnn;     /* NULL: not asked for yet */
-    struct gpu_fault *fault; /* pinned; at fault_address for the device */
-    CUdeviceptr fault_address;
-    struct gpu_graph *graph; /* the step, captured; NULL: not wanted */
-    void *staging;           /* pinned, for collectives through the host */
+    struct gpu_dnn *dnn;         /* NULL: not asked for yet */
+    struct ct_cuda_fault *fault; /* pinned; at cuda.fault for the device */
+    struct gpu_graph *graph;     /* the step, captured; NULL: not wanted */
+    void *staging;               /* pinned, for collectives through the host */
     size_t staging_bytes;
     const struct ct_machine *described; /* NULL: the device is there; else nothing runs on it */
     struct ct_arena arena;
@@ -92,19 +92,28 @@ void gpu_release_host(struct ct_device *device, void *base, size_t bytes);
 
 /* ---- functions.c ---- */
 
-struct gpu_size {
-    unsigned x, y, z;
-};
-
 int gpu_functions_load(struct gpu *gpu);
 void gpu_functions_unload(struct gpu *gpu);
-/* Enqueue a function of the images on the stream of l. arguments: its struct. */
-int gpu_launch(const struct ct_launch *l, const char *name, struct gpu_size grid,
-               struct gpu_size block, size_t shared, const void *arguments);
-/* "name_dtype", or "name_dtype_vector" */
-int gpu_launch_as(const struct ct_launch *l, const char *name, enum ct_dtype dtype, bool vector,
-                  struct gpu_size grid, struct gpu_size block, size_t shared,
-                  const void *arguments);
+/* The device's `launch`. */
+int gpu_launch_code(const struct ct_launch *l, const struct ct_cuda_code *code, const char *name,
+                    struct ct_cuda_size grid, struct ct_cuda_size block, size_t shared,
+                    const void *arguments);
+
+/* This plugin's own functions. */
+extern const struct ct_cuda_code gpu_code;
+
+static inline int gpu_launch(const struct ct_launch *l, const char *name, struct ct_cuda_size grid,
+                             struct ct_cuda_size block, size_t shared, const void *arguments)
+{
+    return ct_cuda_launch(l, &gpu_code, name, grid, block, shared, arguments);
+}
+
+static inline int gpu_launch_as(const struct ct_launch *l, const char *name, enum ct_dtype dtype,
+                                bool vector, struct ct_cuda_size grid, struct ct_cuda_size block,
+                                size_t shared, const void *arguments)
+{
+    return ct_cuda_launch_as(l, &gpu_code, name, dtype, vector, grid, block, shared, arguments);
+}
 
 /* elementwise.c: to = from, in to's dtype; both float32 or bfloat16, matrices of one shape. */
 int gpu_cast(const struct ct_launch *l, const struct ct_tensor *from, const struct ct_tensor *to);
@@ -140,62 +149,13 @@ bool gpu_collectives_wait(void);
 struct gpu_graph *gpu_graph_create(void);
 void gpu_graph_destroy(struct gpu_graph *graph);
 
-/* ---- shapes.c ---- */
-
-/* All of them are matrices of the same shape; dense ones become one long row. */
-bool gpu_matrices(const struct ct_tensor *const *t, int count, struct ct_matrix *rows);
-/* May 16 bytes (or as many elements) be loaded at once everywhere? */
-bool gpu_vectors(const struct ct_tensor *const *t, const struct ct_matrix *rows, int count,
-                 int64_t elements);
-
-/* May 16 bytes be loaded at data and at multiples of the strides? true where data is NULL. */
-bool gpu_starts_vectors(const void *data, const int64_t *stride, int count, int64_t lanes);
-
-/* As many threads for a row as it has vectors, but a power of two and at most a warp. */
-int32_t gpu_threads_of_row(int64_t columns, int64_t lanes);
-
-/* Blocks of so many threads, and the grid: a thread has a vector of `lanes` columns, in one row or
-   in several. */
-struct gpu_size gpu_cover(const struct ct_matrix *rows, int64_t lanes, int64_t threads,
-                          struct gpu_size *block);
-
-static inline bool gpu_is_compute_dtype(enum ct_dtype dtype)
-{
-    return dtype == CT_F32 || dtype == CT_BF16;
-}
-
-static inline int gpu_float_kind(enum ct_dtype dtype)
-{
-    return dtype == CT_F32 ? GPU_F32 : dtype == CT_BF16 ? GPU_BF16 : GPU_F64;
-}
-
 /* A kernel does not accept a call, for this reason. */
 #define gpu_refuse(...) (ct_fail(CT_ENOENT, __VA_ARGS__) == 0)
-
-/* Elements of a 16-byte vector. */
-static inline int64_t gpu_lanes(enum ct_dtype dtype)
-{
-    return 16 / (int64_t)ct_dtype_size(dtype);
-}
 
 /* Can kernels load 8 elements at a time from rows of so many columns? */
 static inline bool gpu_may_load_8(const void *rows, int kind, int64_t columns)
 {
-    return columns % 8 == 0 && (uintptr_t)rows % (kind == GPU_BF16 ? 16 : 32) == 0;
-}
-
-static inline int64_t gpu_blocks(int64_t count, int64_t per_block)
-{
-    return (count + per_block - 1) / per_block;
-}
-
-/* A chunk of a workspace: 256-byte aligned, advancing *at. */
-static inline size_t gpu_carve(size_t *at, size_t bytes)
-{
-    size_t offset = *at;
-
-    *at += (bytes + 255) & ~(size_t)255;
-    return offset;
+    return columns % 8 == 0 && (uintptr_t)rows % (kind == CT_CUDA_BF16 ? 16 : 32) == 0;
 }
 
 /* ---- what it offers: tables ended by {0} ---- */

@@ -10,7 +10,7 @@
 
 static bool accepts(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[0].dtype);
+    return ct_cuda_computes(p->in[0].dtype);
 }
 
 /* 8-bit numbers begin as zeros. */
@@ -19,7 +19,7 @@ static bool accepts_constant(const struct ct_prepare *p)
     bool zeros = ct_dtype_size(p->in[0].dtype) == 1 &&
                  ((const struct ct_init_constant *)p->op->attrs)->value == 0;
 
-    return gpu_is_compute_dtype(p->in[0].dtype) || (zeros && ct_tensor_is_dense(&p->in[0]));
+    return ct_cuda_computes(p->in[0].dtype) || (zeros && ct_tensor_is_dense(&p->in[0]));
 }
 
 /* Where this rank's shard lies in the whole. */
@@ -30,7 +30,7 @@ static struct gpu_init shard(const struct ct_launch *l)
     struct gpu_init a = {.out = t->data,
                          .count = ct_tensor_count(t),
                          .rank = t->ndim,
-                         .kind = gpu_float_kind(t->dtype)};
+                         .kind = ct_cuda_float_of(t->dtype)};
 
     for (int d = 0; d < t->ndim; d++) {
         a.size[d] = t->shape[d];
@@ -42,8 +42,9 @@ static struct gpu_init shard(const struct ct_launch *l)
 
 static int launch(const struct ct_launch *l, const char *name, const struct gpu_init *a)
 {
-    return gpu_launch(l, name, (struct gpu_size){(unsigned)gpu_blocks(a->count, THREADS), 1, 1},
-                      (struct gpu_size){THREADS, 1, 1}, 0, a);
+    return gpu_launch(l, name,
+                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a->count, THREADS), 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
 }
 
 static int run_normal(const struct ct_launch *l)

@@ -21,7 +21,7 @@ static bool are_matrices(const struct ct_tensor *t, int count, const bool *prese
 
 static bool accepts_split(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->out[0].dtype) && are_matrices(p->in, p->ins, p->present) &&
+    return ct_cuda_computes(p->out[0].dtype) && are_matrices(p->in, p->ins, p->present) &&
            are_matrices(p->out, p->outs, NULL);
 }
 
@@ -29,17 +29,17 @@ static int run_parts(const struct ct_launch *l, const struct ct_tensor *whole,
                      const struct ct_tensor *part)
 {
     const struct ct_shape *widths = &((const struct ct_split *)l->op->attrs)->widths;
-    int64_t lanes = gpu_lanes(whole->dtype), end = 0;
+    int64_t lanes = ct_cuda_lanes(whole->dtype), end = 0;
     struct gpu_parts a = {.whole = whole->data};
     struct ct_matrix rows, own;
-    struct gpu_size block, grid;
+    struct ct_cuda_size block, grid;
     bool vector;
 
     ct_tensor_as_matrix(whole, &rows);
     a.whole_stride = rows.stride;
     a.rows = rows.rows;
     a.columns = rows.columns;
-    vector = gpu_starts_vectors(a.whole, &a.whole_stride, 1, lanes);
+    vector = ct_cuda_starts_vectors(a.whole, &a.whole_stride, 1, lanes);
     for (int i = 0; i < widths->ndim; i++) {
         a.end[i] = end += widths->size[i];
         if (part[i].data && ct_tensor_as_matrix(&part[i], &own)) {
@@ -47,9 +47,9 @@ static int run_parts(const struct ct_launch *l, const struct ct_tensor *whole,
             a.part_stride[i] = own.stride;
         }
         vector = vector && widths->size[i] % lanes == 0 &&
-                 gpu_starts_vectors(a.part[i], &a.part_stride[i], 1, lanes);
+                 ct_cuda_starts_vectors(a.part[i], &a.part_stride[i], 1, lanes);
     }
-    grid = gpu_cover(&rows, vector ? lanes : 1, THREADS, &block);
+    grid = ct_cuda_cover(&rows, vector ? lanes : 1, THREADS, &block);
     return gpu_launch_as(l, l->op->type->name, whole->dtype, vector, grid, block, 0, &a);
 }
 
@@ -67,7 +67,7 @@ static int run_split_grad(const struct ct_launch *l)
 
 static bool accepts_latent(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->out[0].dtype);
+    return ct_cuda_computes(p->out[0].dtype);
 }
 
 /* One operand's address and strides; whether vectors of it can be loaded. */
@@ -76,14 +76,14 @@ static bool take(const struct ct_tensor *t, int64_t lanes, void **data, int64_t 
     *data = t->data;
     if (t->data)
         memcpy(stride, t->stride, (size_t)count * sizeof(*stride));
-    return gpu_starts_vectors(t->data, stride, count, lanes);
+    return ct_cuda_starts_vectors(t->data, stride, count, lanes);
 }
 
 static int run_latent(const struct ct_launch *l, const struct ct_tensor *kv,
                       const struct ct_tensor *shared, const struct ct_tensor *k,
                       const struct ct_tensor *v, int64_t keys)
 {
-    int64_t lanes = gpu_lanes(kv->dtype), values = kv->shape[3] - keys;
+    int64_t lanes = ct_cuda_lanes(kv->dtype), values = kv->shape[3] - keys;
     struct gpu_latent a = {.batch = kv->shape[0],
                            .tokens = kv->shape[1],
                            .heads = (int32_t)kv->shape[2],
@@ -92,13 +92,13 @@ static int run_latent(const struct ct_launch *l, const struct ct_tensor *kv,
                            .columns = (int32_t)(kv->shape[3] + shared->shape[2])};
     struct ct_matrix tokens = {.rows = a.batch * a.tokens, .columns = a.columns};
     bool vector = keys % lanes == 0 && values % lanes == 0 && shared->shape[2] % lanes == 0;
-    struct gpu_size block, grid;
+    struct ct_cuda_size block, grid;
 
     vector = take(kv, lanes, &a.kv, a.kv_stride, 3) && vector;
     vector = take(shared, lanes, &a.shared, a.shared_stride, 2) && vector;
     vector = take(k, lanes, &a.k, a.k_stride, 3) && vector;
     vector = take(v, lanes, &a.v, a.v_stride, 3) && vector;
-    grid = gpu_cover(&tokens, vector ? lanes : 1, THREADS, &block);
+    grid = ct_cuda_cover(&tokens, vector ? lanes : 1, THREADS, &block);
     return gpu_launch_as(l, l->op->type->name, kv->dtype, vector, grid, block, 0, &a);
 }
 

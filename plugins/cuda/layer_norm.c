@@ -22,7 +22,7 @@ static bool accepts(const struct ct_prepare *p)
 {
     enum ct_dtype dtype = p->in[0].dtype;
 
-    return gpu_is_compute_dtype(dtype) && p->out[0].dtype == dtype && p->out[1].dtype == CT_F32 &&
+    return ct_cuda_computes(dtype) && p->out[0].dtype == dtype && p->out[1].dtype == CT_F32 &&
            p->out[2].dtype == CT_F32;
 }
 
@@ -38,15 +38,15 @@ static int run(const struct ct_launch *l)
                                .eps = (float)((const struct ct_layer_norm *)l->op->attrs)->eps};
 
     return gpu_launch_as(l, "layer_norm", l->in[0].dtype, false,
-                         (struct gpu_size){(unsigned)rows_of(&l->in[0]), 1, 1},
-                         (struct gpu_size){THREADS, 1, 1}, 0, &a);
+                         (struct ct_cuda_size){(unsigned)rows_of(&l->in[0]), 1, 1},
+                         (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 /* ---- gradients ---- */
 
 static int64_t shares_of(int64_t rows)
 {
-    int64_t shares = gpu_blocks(rows, 8);
+    int64_t shares = ct_cuda_blocks(rows, 8);
 
     return shares < SHARES ? shares : SHARES;
 }
@@ -58,20 +58,21 @@ static int sum_shares(const struct ct_launch *l, int out, const float *shares, i
                                .in = shares,
                                .rows = count,
                                .columns = columns_of(t),
-                               .kind = gpu_float_kind(t->dtype),
+                               .kind = ct_cuda_float_of(t->dtype),
                                .accumulate = l->accumulate >> out & 1};
 
-    return gpu_launch(l, "column_sum", (struct gpu_size){(unsigned)gpu_blocks(a.columns, 32), 1, 1},
-                      (struct gpu_size){32, 8, 1}, 0, &a);
+    return gpu_launch(l, "column_sum",
+                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.columns, 32), 1, 1},
+                      (struct ct_cuda_size){32, 8, 1}, 0, &a);
 }
 
 static int launch_shares(const struct ct_launch *l, enum ct_dtype dtype,
                          const struct gpu_column_shares *a)
 {
-    return gpu_launch_as(
-        l, "column_shares", dtype, false,
-        (struct gpu_size){(unsigned)gpu_blocks(a->columns, 32), (unsigned)shares_of(a->rows), 1},
-        (struct gpu_size){32, 8, 1}, 0, a);
+    return gpu_launch_as(l, "column_shares", dtype, false,
+                         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a->columns, 32),
+                                               (unsigned)shares_of(a->rows), 1},
+                         (struct ct_cuda_size){32, 8, 1}, 0, a);
 }
 
 size_t gpu_column_shares(int64_t rows, int64_t columns)
@@ -92,10 +93,9 @@ int gpu_sum_columns(const struct ct_launch *l, int out, const float *x, int64_t 
 static bool accepts_grad(const struct ct_prepare *p)
 {
     for (int i = 0; i < 3; i++)
-        if (p->in[i].dtype != p->in[0].dtype || !gpu_is_compute_dtype(p->out[i].dtype))
+        if (p->in[i].dtype != p->in[0].dtype || !ct_cuda_computes(p->out[i].dtype))
             return false;
-    return gpu_is_compute_dtype(p->in[0].dtype) && p->in[3].dtype == CT_F32 &&
-           p->in[4].dtype == CT_F32;
+    return ct_cuda_computes(p->in[0].dtype) && p->in[3].dtype == CT_F32 && p->in[4].dtype == CT_F32;
 }
 
 static int prepare_grad(struct ct_prepare *p)
@@ -115,7 +115,7 @@ static int run_grad(const struct ct_launch *l)
                                     .mean = l->in[3].data,
                                     .rstd = l->in[4].data,
                                     .columns = columns,
-                                    .kind = gpu_float_kind(l->out[0].dtype),
+                                    .kind = ct_cuda_float_of(l->out[0].dtype),
                                     .accumulate = l->accumulate & 1};
     struct gpu_column_shares s = {.of_z = l->workspace,
                                   .of_y = (float *)l->workspace + shares * columns,
@@ -127,8 +127,8 @@ static int run_grad(const struct ct_launch *l)
                                   .columns = columns,
                                   .dy_stride = columns};
     int rc = gpu_launch_as(l, "layer_norm_grad", dy->dtype, false,
-                           (struct gpu_size){(unsigned)rows, 1, 1},
-                           (struct gpu_size){THREADS, 1, 1}, 0, &a);
+                           (struct ct_cuda_size){(unsigned)rows, 1, 1},
+                           (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 
     if (rc == 0)
         rc = launch_shares(l, dy->dtype, &s);
@@ -141,7 +141,7 @@ static bool accepts_bias(const struct ct_prepare *p)
 {
     struct ct_matrix rows;
 
-    return gpu_is_compute_dtype(p->in[0].dtype) && gpu_is_compute_dtype(p->out[0].dtype) &&
+    return ct_cuda_computes(p->in[0].dtype) && ct_cuda_computes(p->out[0].dtype) &&
            ct_tensor_as_matrix(&p->in[0], &rows);
 }
 

@@ -12,10 +12,10 @@ static bool accepts_shards(const struct ct_tensor *narrow, const struct ct_tenso
 {
     struct ct_matrix rows;
 
-    if (!gpu_is_compute_dtype(narrow->dtype) || !ct_tensor_as_matrix(narrow, &rows))
+    if (!ct_cuda_computes(narrow->dtype) || !ct_tensor_as_matrix(narrow, &rows))
         return false;
     for (int i = 0; i < count; i++)
-        if (wide[i].dtype != narrow->dtype || !gpu_is_compute_dtype(weight[i].dtype) ||
+        if (wide[i].dtype != narrow->dtype || !ct_cuda_computes(weight[i].dtype) ||
             weight[i].dtype != weight[0].dtype || !ct_tensor_as_matrix(&wide[i], &rows) ||
             !ct_tensor_as_matrix(&weight[i], &rows))
             return false;

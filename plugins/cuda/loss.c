@@ -22,7 +22,7 @@ static int64_t columns_of(const struct ct_tensor *t)
 
 static unsigned threads_for(int64_t columns)
 {
-    int64_t warps = gpu_blocks(columns, 32);
+    int64_t warps = ct_cuda_blocks(columns, 32);
 
     return (unsigned)(warps < THREADS / 32 ? warps * 32 : THREADS);
 }
@@ -38,14 +38,14 @@ struct residence {
 static struct residence choose_residence(const struct gpu *gpu, int64_t row_bytes)
 {
     struct residence r = {0};
-    int64_t at_most = (gpu->shared_memory - SHARED_BESIDE) / 16;
+    int64_t at_most = (gpu->cuda.shared_memory - SHARED_BESIDE) / 16;
 
     for (int blocks = 2; blocks >= 1; blocks--) {
         int64_t kept = at_most / blocks < row_bytes / 16 ? at_most / blocks : row_bytes / 16;
-        int64_t rest = (row_bytes - 16 * kept) * blocks * gpu->multiprocessors;
+        int64_t rest = (row_bytes - 16 * kept) * blocks * gpu->cuda.multiprocessors;
 
         r = (struct residence){(int32_t)kept, THREADS / (unsigned)blocks, (size_t)kept * 16};
-        if (4 * rest <= 3 * gpu->cache)
+        if (4 * rest <= 3 * gpu->cuda.cache)
             break;
     }
     return r;
@@ -55,7 +55,7 @@ static int launch_rows(const struct ct_launch *l, enum ct_dtype from, enum ct_dt
                        const struct gpu_loss_rows *arguments)
 {
     struct gpu_loss_rows a = *arguments;
-    bool vector = a.columns % gpu_lanes(from) == 0 && a.stride % gpu_lanes(from) == 0 &&
+    bool vector = a.columns % ct_cuda_lanes(from) == 0 && a.stride % ct_cuda_lanes(from) == 0 &&
                   (uintptr_t)a.logits % 16 == 0 && (uintptr_t)a.dlogits % 16 == 0;
     struct residence r = {0, THREADS, 0};
     unsigned threads = threads_for(a.columns);
@@ -66,35 +66,35 @@ static int launch_rows(const struct ct_launch *l, enum ct_dtype from, enum ct_dt
     a.kept = r.kept;
     snprintf(name, sizeof(name), "loss_rows_%s_to_%s%s", ct_dtype_name(from), ct_dtype_name(to),
              vector ? "_vector" : "");
-    return gpu_launch(l, name, (struct gpu_size){(unsigned)a.rows, 1, 1},
-                      (struct gpu_size){threads < r.threads ? threads : r.threads, 1, 1}, r.shared,
-                      &a);
+    return gpu_launch(l, name, (struct ct_cuda_size){(unsigned)a.rows, 1, 1},
+                      (struct ct_cuda_size){threads < r.threads ? threads : r.threads, 1, 1},
+                      r.shared, &a);
 }
 
 int gpu_sum_losses(const struct ct_launch *l, const struct ct_tensor *loss, const float *losses,
                    int64_t count, bool accumulate)
 {
-    struct gpu_loss_sum a = {loss->data, losses, count, gpu_float_kind(loss->dtype), accumulate};
+    struct gpu_loss_sum a = {loss->data, losses, count, ct_cuda_float_of(loss->dtype), accumulate};
 
-    return gpu_launch(l, "sum_losses", (struct gpu_size){1, 1, 1}, (struct gpu_size){THREADS, 1, 1},
-                      0, &a);
+    return gpu_launch(l, "sum_losses", (struct ct_cuda_size){1, 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 static bool is_scalar_float(const struct ct_tensor *t)
 {
-    return gpu_is_compute_dtype(t->dtype) || t->dtype == CT_F64;
+    return ct_cuda_computes(t->dtype) || t->dtype == CT_F64;
 }
 
-static struct gpu_fault *fault_of(const struct ct_launch *l)
+static struct ct_cuda_fault *fault_of(const struct ct_launch *l)
 {
-    return (void *)(uintptr_t)gpu_of(l->device)->fault_address;
+    return ct_cuda_of(l->device)->fault;
 }
 
 /* ---- on logits ---- */
 
 static bool accepts(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[0].dtype) && is_scalar_float(&p->out[0]) &&
+    return ct_cuda_computes(p->in[0].dtype) && is_scalar_float(&p->out[0]) &&
            p->out[1].dtype == CT_F32;
 }
 
@@ -122,7 +122,7 @@ static int run(const struct ct_launch *l)
 
 static bool accepts_grad(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[1].dtype) && p->out[0].dtype == p->in[1].dtype &&
+    return ct_cuda_computes(p->in[1].dtype) && p->out[0].dtype == p->in[1].dtype &&
            is_scalar_float(&p->in[0]) && p->in[3].dtype == CT_F32;
 }
 
@@ -136,7 +136,7 @@ static int run_grad(const struct ct_launch *l)
                                                .given_lse = l->in[3].data,
                                                .labels = l->in[2].data,
                                                .dloss = l->in[0].data,
-                                               .dloss_kind = gpu_float_kind(l->in[0].dtype),
+                                               .dloss_kind = ct_cuda_float_of(l->in[0].dtype),
                                                .rows = rows_of(logits),
                                                .columns = columns_of(logits),
                                                .stride = columns_of(logits),
@@ -175,13 +175,13 @@ static struct layout lay_out(const struct head *h, size_t *bytes)
     at.chunk = at.chunk < 128 ? 128 : at.chunk;
     at.chunk = at.chunk < tokens ? at.chunk : tokens;
     *bytes = GPU_BLAS_WORKSPACE;
-    at.logits = gpu_carve(bytes, (size_t)(at.chunk * at.stride * item));
+    at.logits = ct_cuda_carve(bytes, (size_t)(at.chunk * at.stride * item));
     at.dlogits = at.logits;
     if (h->dx && h->x->dtype != at.dtype)
-        at.dlogits = gpu_carve(bytes, (size_t)(at.chunk * at.stride) * sizeof(uint16_t));
-    at.losses = gpu_carve(bytes, (size_t)tokens * sizeof(float));
+        at.dlogits = ct_cuda_carve(bytes, (size_t)(at.chunk * at.stride) * sizeof(uint16_t));
+    at.losses = ct_cuda_carve(bytes, (size_t)tokens * sizeof(float));
     if (h->dw && h->dw->dtype == CT_BF16)
-        at.dw = gpu_carve(bytes, (size_t)ct_tensor_count(h->dw) * sizeof(float));
+        at.dw = ct_cuda_carve(bytes, (size_t)ct_tensor_count(h->dw) * sizeof(float));
     return at;
 }
 
@@ -190,12 +190,12 @@ static bool accepts_head(const struct ct_prepare *p)
     struct head h = head_of(p->in, p->out, p->outs);
     struct ct_matrix rows;
 
-    return gpu_is_compute_dtype(h.x->dtype) && h.w->dtype == h.x->dtype &&
-           is_scalar_float(h.loss) && ct_tensor_as_matrix(h.x, &rows) &&
-           ct_tensor_as_matrix(h.w, &rows) && ct_tensor_is_dense(h.labels) &&
+    return ct_cuda_computes(h.x->dtype) && h.w->dtype == h.x->dtype && is_scalar_float(h.loss) &&
+           ct_tensor_as_matrix(h.x, &rows) && ct_tensor_as_matrix(h.w, &rows) &&
+           ct_tensor_is_dense(h.labels) &&
            (!h.dx || (is_scalar_float(h.dloss) && h.dx->dtype == h.x->dtype &&
                       ct_tensor_as_matrix(h.dx, &rows))) &&
-           (!h.dw || (gpu_is_compute_dtype(h.dw->dtype) && ct_tensor_is_dense(h.dw)));
+           (!h.dw || (ct_cuda_computes(h.dw->dtype) && ct_tensor_is_dense(h.dw)));
 }
 
 static int prepare_head(struct ct_prepare *p)
@@ -296,7 +296,7 @@ static int run_chunk(const struct call *c, int64_t first, int64_t count)
     if (c->h.dx) {
         a.dlogits = dlogits;
         a.dloss = c->h.dloss->data;
-        a.dloss_kind = gpu_float_kind(c->h.dloss->dtype);
+        a.dloss_kind = ct_cuda_float_of(c->h.dloss->dtype);
     }
     if (rc == 0)
         rc = launch_rows(c->l, c->at.dtype, dtype, &a);

@@ -33,25 +33,25 @@ static struct gpu_shards arguments(const struct ct_launch *l, int logits, int la
                                .row_columns = x->shape[x->ndim - 1],
                                .first = ct_launch_offset(l, whole, whole->ndim - 1),
                                .limit = whole->shape[whole->ndim - 1],
-                               .fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address};
+                               .fault = ct_cuda_of(l->device)->fault};
 }
 
 static int launch(const struct ct_launch *l, const char *name, enum ct_dtype dtype,
                   const struct gpu_shards *a)
 {
     int64_t columns = a->row_columns / a->shards; /* of the smallest shard */
-    bool vector = a->row_columns % (a->shards * gpu_lanes(dtype)) == 0 &&
+    bool vector = a->row_columns % (a->shards * ct_cuda_lanes(dtype)) == 0 &&
                   (uintptr_t)a->logits % 16 == 0 && (uintptr_t)a->dlogits % 16 == 0;
-    int64_t warps = gpu_blocks(columns, 32);
+    int64_t warps = ct_cuda_blocks(columns, 32);
 
-    return gpu_launch_as(l, name, dtype, vector,
-                         (struct gpu_size){(unsigned)(a->rows * a->shards), 1, 1},
-                         (struct gpu_size){warps < 8 ? (unsigned)warps * 32 : THREADS, 1, 1}, 0, a);
+    return gpu_launch_as(
+        l, name, dtype, vector, (struct ct_cuda_size){(unsigned)(a->rows * a->shards), 1, 1},
+        (struct ct_cuda_size){warps < 8 ? (unsigned)warps * 32 : THREADS, 1, 1}, 0, a);
 }
 
 static bool accepts_partial(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[0].dtype) && p->out[0].dtype == CT_F32;
+    return ct_cuda_computes(p->in[0].dtype) && p->out[0].dtype == CT_F32;
 }
 
 static int run_partial(const struct ct_launch *l)
@@ -63,7 +63,7 @@ static int run_partial(const struct ct_launch *l)
 
 static bool accepts_partial_grad(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[2].dtype) && p->out[0].dtype == p->in[2].dtype &&
+    return ct_cuda_computes(p->in[2].dtype) && p->out[0].dtype == p->in[2].dtype &&
            p->in[0].dtype == CT_F32 && p->in[1].dtype == CT_F32;
 }
 
@@ -98,15 +98,15 @@ static int run_merge(const struct ct_launch *l)
                           .rows = tokens_of(&l->in[0]),
                           .shards = shards_of(&l->in[0])};
     int rc = gpu_launch(l, "merge_shards",
-                        (struct gpu_size){(unsigned)gpu_blocks(a.rows, THREADS), 1, 1},
-                        (struct gpu_size){THREADS, 1, 1}, 0, &a);
+                        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, THREADS), 1, 1},
+                        (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 
     return rc < 0 ? rc : gpu_sum_losses(l, &l->out[0], a.losses, a.rows, false);
 }
 
 static bool accepts_merge_grad(const struct ct_prepare *p)
 {
-    return (gpu_is_compute_dtype(p->in[0].dtype) || p->in[0].dtype == CT_F64) &&
+    return (ct_cuda_computes(p->in[0].dtype) || p->in[0].dtype == CT_F64) &&
            p->in[1].dtype == CT_F32 && p->in[3].dtype == CT_F32 && p->out[0].dtype == CT_F32;
 }
 
@@ -119,11 +119,12 @@ static int run_merge_grad(const struct ct_launch *l)
                           .dloss = l->in[0].data,
                           .rows = tokens_of(&l->in[1]),
                           .shards = shards_of(&l->in[1]),
-                          .dloss_kind = gpu_float_kind(l->in[0].dtype)};
+                          .dloss_kind = ct_cuda_float_of(l->in[0].dtype)};
 
-    return gpu_launch(l, "merge_shards_grad",
-                      (struct gpu_size){(unsigned)gpu_blocks(a.rows * a.shards, THREADS), 1, 1},
-                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+    return gpu_launch(
+        l, "merge_shards_grad",
+        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows * a.shards, THREADS), 1, 1},
+        (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel gpu_loss_shards_kernels[] = {

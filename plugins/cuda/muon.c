@@ -12,18 +12,19 @@
 static int over_elements(const struct ct_launch *l, const char *name, int64_t count,
                          const void *arguments)
 {
-    return gpu_launch(l, name, (struct gpu_size){(unsigned)gpu_blocks(count, GPU_GRAIN), 1, 1},
-                      (struct gpu_size){THREADS, 1, 1}, 0, arguments);
+    return gpu_launch(l, name,
+                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(count, GPU_GRAIN), 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, arguments);
 }
 
 /* All operands but the first `scalars` are dense float32 or bfloat16. */
 static bool are_compute(const struct ct_prepare *p, int scalars)
 {
     for (int i = scalars; i < p->ins; i++)
-        if (!gpu_is_compute_dtype(p->in[i].dtype) || !ct_tensor_is_dense(&p->in[i]))
+        if (!ct_cuda_computes(p->in[i].dtype) || !ct_tensor_is_dense(&p->in[i]))
             return false;
     for (int i = 0; i < p->outs; i++)
-        if (!gpu_is_compute_dtype(p->out[i].dtype) || !ct_tensor_is_dense(&p->out[i]))
+        if (!ct_cuda_computes(p->out[i].dtype) || !ct_tensor_is_dense(&p->out[i]))
             return false;
     return true;
 }
@@ -44,7 +45,7 @@ static int run_average(const struct ct_launch *l)
                             .step = l->in[STEP].data,
                             .count = ct_tensor_count(&l->in[PARAM]),
                             .decay = ct_op_float(l->op, "decay"),
-                            .kind = gpu_float_kind(l->in[PARAM].dtype)};
+                            .kind = ct_cuda_float_of(l->in[PARAM].dtype)};
 
     return over_elements(l, "moving_average", a.count, &a);
 }
@@ -66,7 +67,7 @@ static int run_sign(const struct ct_launch *l)
             .g = l->in[i + 1].data,
             .clip = l->in[0].data,
             .count = ct_tensor_count(&l->in[i]),
-            .kind = {gpu_float_kind(l->in[i].dtype), gpu_float_kind(l->in[i + 1].dtype)},
+            .kind = {ct_cuda_float_of(l->in[i].dtype), ct_cuda_float_of(l->in[i + 1].dtype)},
             .rate = (float)ct_op_float(l->op, "rate")};
 
         rc = over_elements(l, "sign_step", a.count, &a);
@@ -89,8 +90,9 @@ static int run_momentum(const struct ct_launch *l)
                          .x = l->in[1].data,
                          .clip = l->in[0].data,
                          .count = ct_tensor_count(&l->in[1]),
-                         .kind = {gpu_float_kind(l->out[0].dtype), gpu_float_kind(l->in[1].dtype),
-                                  gpu_float_kind(l->in[2].dtype)},
+                         .kind = {ct_cuda_float_of(l->out[0].dtype),
+                                  ct_cuda_float_of(l->in[1].dtype),
+                                  ct_cuda_float_of(l->in[2].dtype)},
                          .keep = (float)keep,
                          .rest = (float)(1 - keep)};
 
@@ -110,7 +112,7 @@ static int run_update(const struct ct_launch *l)
         .lr = l->in[0].data,
         .clip = l->in[1].data,
         .count = ct_tensor_count(&l->in[2]),
-        .kind = {0, gpu_float_kind(l->in[3].dtype), gpu_float_kind(l->in[2].dtype)},
+        .kind = {0, ct_cuda_float_of(l->in[3].dtype), ct_cuda_float_of(l->in[2].dtype)},
         .keep = (float)ct_op_float(l->op, "scale"),
         .rest = (float)ct_op_float(l->op, "weight_decay")};
 
@@ -151,15 +153,15 @@ static int prepare_orthogonal(struct ct_prepare *p)
     s->operand = ct_op_enum(p->op, "products") ? CT_BF16 : CT_F32;
     size = ct_dtype_size(s->operand);
     p->workspace = GPU_BLAS_WORKSPACE;
-    s->squares = gpu_carve(&p->workspace, sizeof(double));
-    s->sums =
-        gpu_carve(&p->workspace, (size_t)gpu_blocks(rows * columns, GPU_GRAIN) * sizeof(double));
-    s->x = gpu_carve(&p->workspace, x * sizeof(float));
-    s->a = gpu_carve(&p->workspace, a * sizeof(float));
-    s->b = gpu_carve(&p->workspace, a * sizeof(float));
-    s->x_operand = gpu_carve(&p->workspace, x * size);
-    s->a_operand = s->operand == CT_F32 ? s->a : gpu_carve(&p->workspace, a * size);
-    s->b_operand = s->operand == CT_F32 ? s->b : gpu_carve(&p->workspace, a * size);
+    s->squares = ct_cuda_carve(&p->workspace, sizeof(double));
+    s->sums = ct_cuda_carve(&p->workspace,
+                            (size_t)ct_cuda_blocks(rows * columns, GPU_GRAIN) * sizeof(double));
+    s->x = ct_cuda_carve(&p->workspace, x * sizeof(float));
+    s->a = ct_cuda_carve(&p->workspace, a * sizeof(float));
+    s->b = ct_cuda_carve(&p->workspace, a * sizeof(float));
+    s->x_operand = ct_cuda_carve(&p->workspace, x * size);
+    s->a_operand = s->operand == CT_F32 ? s->a : ct_cuda_carve(&p->workspace, a * size);
+    s->b_operand = s->operand == CT_F32 ? s->b : ct_cuda_carve(&p->workspace, a * size);
     p->state = s;
     return 0;
 }
@@ -171,22 +173,22 @@ static int normalise(const struct matrix *m, const void *from, enum ct_dtype dty
     struct gpu_squares squares = {.sums = matrix_at(m, m->at->sums), .tensors = 1};
     struct gpu_add_doubles add = {.out = matrix_at(m, m->at->squares),
                                   .in = squares.sums,
-                                  .count = gpu_blocks(count, GPU_GRAIN)};
+                                  .count = ct_cuda_blocks(count, GPU_GRAIN)};
     struct gpu_muon a = {.y = matrix_at(m, m->at->x),
                          .x = from,
                          .squares = add.out,
                          .count = count,
-                         .kind = {GPU_F32, gpu_float_kind(dtype), 0}};
+                         .kind = {CT_CUDA_F32, ct_cuda_float_of(dtype), 0}};
     int rc;
 
     squares.tensor[0] = from;
     squares.count[0] = count;
-    squares.kind[0] = (uint8_t)gpu_float_kind(dtype);
+    squares.kind[0] = (uint8_t)ct_cuda_float_of(dtype);
     squares.first_block[1] = (int32_t)add.count;
     rc = over_elements(m->l, "sum_squares", count, &squares);
     if (rc == 0)
-        rc = gpu_launch(m->l, "add_doubles", (struct gpu_size){1, 1, 1},
-                        (struct gpu_size){1024, 1, 1}, 0, &add);
+        rc = gpu_launch(m->l, "add_doubles", (struct ct_cuda_size){1, 1, 1},
+                        (struct ct_cuda_size){1024, 1, 1}, 0, &add);
     return rc < 0 ? rc : over_elements(m->l, "muon_normalise", count, &a);
 }
 
@@ -197,7 +199,7 @@ static int scale(const struct matrix *m, size_t x, float factor, int64_t count, 
     struct gpu_muon a = {.y = to,
                          .x = matrix_at(m, x),
                          .count = count,
-                         .kind = {gpu_float_kind(dtype), GPU_F32, 0},
+                         .kind = {ct_cuda_float_of(dtype), CT_CUDA_F32, 0},
                          .keep = factor};
 
     return over_elements(m->l, "muon_scale", count, &a);
@@ -227,7 +229,7 @@ static int polynomial(const struct matrix *m)
                                       .count = count,
                                       .of_x = -4.775f,
                                       .of_y = 2.0315f,
-                                      .kind = gpu_float_kind(s->operand)};
+                                      .kind = ct_cuda_float_of(s->operand)};
     struct gpu_product square = {.m = m->less,
                                  .n = m->less,
                                  .k = tall ? m->rows : m->columns,
@@ -244,9 +246,10 @@ static int polynomial(const struct matrix *m)
     if (rc == 0)
         rc = multiply(m, fourth, s->a_operand, s->a_operand, s->b);
     return rc < 0 ? rc
-                  : gpu_launch(m->l, "muon_polynomial",
-                               (struct gpu_size){(unsigned)gpu_blocks(count, 4 * THREADS), 1, 1},
-                               (struct gpu_size){THREADS, 1, 1}, 0, &sum);
+                  : gpu_launch(
+                        m->l, "muon_polynomial",
+                        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(count, 4 * THREADS), 1, 1},
+                        (struct ct_cuda_size){THREADS, 1, 1}, 0, &sum);
 }
 
 /* x = 3.4445 x + b x, or x b; b is symmetric */

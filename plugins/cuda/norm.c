@@ -20,7 +20,7 @@ static int64_t columns_of(const struct ct_tensor *t)
 /* All operands start at vectors, rows too. */
 static bool vectors(const void *const *data, int count, const struct ct_tensor *x)
 {
-    if (columns_of(x) % gpu_lanes(x->dtype))
+    if (columns_of(x) % ct_cuda_lanes(x->dtype))
         return false;
     for (int i = 0; i < count; i++)
         if ((uintptr_t)data[i] % 16)
@@ -31,7 +31,7 @@ static bool vectors(const void *const *data, int count, const struct ct_tensor *
 /* Whole warps, no more than there are vectors in a row. */
 static unsigned threads_for(int64_t columns, int64_t lanes)
 {
-    int64_t warps = gpu_blocks(gpu_blocks(columns, lanes), 32);
+    int64_t warps = ct_cuda_blocks(ct_cuda_blocks(columns, lanes), 32);
 
     return (unsigned)(warps < THREADS / 32 ? warps * 32 : THREADS);
 }
@@ -40,7 +40,7 @@ static unsigned threads_for(int64_t columns, int64_t lanes)
    narrow, or not in vectors. */
 static int64_t narrow_rows(bool vector, const struct ct_tensor *x)
 {
-    int64_t vectors = columns_of(x) / gpu_lanes(x->dtype), lanes = 1;
+    int64_t vectors = columns_of(x) / ct_cuda_lanes(x->dtype), lanes = 1;
 
     while (lanes < vectors)
         lanes *= 2;
@@ -52,7 +52,7 @@ static bool accepts(const struct ct_prepare *p)
     enum ct_dtype dtype = p->in[0].dtype;
     int last = p->outs - 1;
 
-    if (!gpu_is_compute_dtype(dtype) || p->out[last].dtype != CT_F32)
+    if (!ct_cuda_computes(dtype) || p->out[last].dtype != CT_F32)
         return false;
     for (int i = 0; i < last; i++)
         if (p->out[i].dtype != dtype)
@@ -75,15 +75,15 @@ static int run(const struct ct_launch *l)
                          .eps = (float)((const struct ct_rms_norm *)l->op->attrs)->eps,
                          .offset = (float)((const struct ct_rms_norm *)l->op->attrs)->offset};
     bool vector = vectors((const void *[]){a.y, a.sum, a.x, a.r, a.w}, 5, x);
-    unsigned threads = threads_for(a.columns, vector ? gpu_lanes(x->dtype) : 1);
+    unsigned threads = threads_for(a.columns, vector ? ct_cuda_lanes(x->dtype) : 1);
     int64_t narrow = narrow_rows(vector, x);
 
     if (narrow)
         return gpu_launch_as(l, "norm_narrow", x->dtype, true,
-                             (struct gpu_size){(unsigned)gpu_blocks(a.rows, narrow), 1, 1},
-                             (struct gpu_size){GPU_NARROW_THREADS, 1, 1}, 0, &a);
-    return gpu_launch_as(l, "norm", x->dtype, vector, (struct gpu_size){(unsigned)a.rows, 1, 1},
-                         (struct gpu_size){threads, 1, 1}, 0, &a);
+                             (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, narrow), 1, 1},
+                             (struct ct_cuda_size){GPU_NARROW_THREADS, 1, 1}, 0, &a);
+    return gpu_launch_as(l, "norm", x->dtype, vector, (struct ct_cuda_size){(unsigned)a.rows, 1, 1},
+                         (struct ct_cuda_size){threads, 1, 1}, 0, &a);
 }
 
 /* ---- the gradient ---- */
@@ -91,17 +91,18 @@ static int run(const struct ct_launch *l)
 /* Blocks that share the rows: 1024 threads on each multiprocessor, however wide x is. */
 static int64_t sharers(const struct gpu *gpu, const struct ct_tensor *x)
 {
-    int64_t vectors = gpu_blocks(columns_of(x), gpu_lanes(x->dtype)), rows = rows_of(x), each = 4;
+    int64_t vectors = ct_cuda_blocks(columns_of(x), ct_cuda_lanes(x->dtype)), rows = rows_of(x),
+            each = 4;
 
     while (each > 1 && each * vectors > THREADS)
         each /= 2;
-    return rows < each * gpu->multiprocessors ? rows : each * gpu->multiprocessors;
+    return rows < each * gpu->cuda.multiprocessors ? rows : each * gpu->cuda.multiprocessors;
 }
 
 /* Of narrow rows: as many blocks as multiprocessors have registers for; never more than sharers. */
 static int64_t narrow_sharers(const struct gpu *gpu, int64_t most)
 {
-    int64_t fit = 3 * (int64_t)gpu->multiprocessors;
+    int64_t fit = 3 * (int64_t)gpu->cuda.multiprocessors;
 
     return most < fit ? most : fit;
 }
@@ -110,9 +111,10 @@ static bool accepts_grad(const struct ct_prepare *p)
 {
     enum ct_dtype dtype = p->in[0].dtype;
 
-    return gpu_is_compute_dtype(dtype) && p->out[0].dtype == dtype && p->in[3].dtype == CT_F32 &&
-           gpu_is_compute_dtype(p->out[1].dtype) &&
-           columns_of(&p->in[0]) * (int64_t)sizeof(float) <= gpu_of(p->device)->shared_memory - 512;
+    return ct_cuda_computes(dtype) && p->out[0].dtype == dtype && p->in[3].dtype == CT_F32 &&
+           ct_cuda_computes(p->out[1].dtype) &&
+           columns_of(&p->in[0]) * (int64_t)sizeof(float) <=
+               gpu_of(p->device)->cuda.shared_memory - 512;
 }
 
 static int prepare_grad(struct ct_prepare *p)
@@ -127,15 +129,15 @@ static int launch_grad(const struct ct_launch *l, const struct gpu_norm_grad *a,
                        int64_t *blocks)
 {
     const struct ct_tensor *x = &l->in[1];
-    int64_t lanes = vector ? gpu_lanes(x->dtype) : 1, narrow = narrow_rows(vector, x);
+    int64_t lanes = vector ? ct_cuda_lanes(x->dtype) : 1, narrow = narrow_rows(vector, x);
     unsigned threads = narrow ? GPU_NARROW_THREADS : threads_for(a->columns, lanes);
     int64_t far = a->columns > threads * lanes ? a->columns - threads * lanes : 0;
 
-    *blocks = narrow ? narrow_sharers(gpu_of(l->device), gpu_blocks(a->rows, narrow))
+    *blocks = narrow ? narrow_sharers(gpu_of(l->device), ct_cuda_blocks(a->rows, narrow))
                      : sharers(gpu_of(l->device), x);
     return gpu_launch_as(l, narrow ? "norm_narrow_grad" : "norm_grad", x->dtype, vector,
-                         (struct gpu_size){(unsigned)*blocks, 1, 1},
-                         (struct gpu_size){threads, 1, 1}, (size_t)far * sizeof(float), a);
+                         (struct ct_cuda_size){(unsigned)*blocks, 1, 1},
+                         (struct ct_cuda_size){threads, 1, 1}, (size_t)far * sizeof(float), a);
 }
 
 static int run_grad(const struct ct_launch *l)
@@ -160,13 +162,14 @@ static int run_grad(const struct ct_launch *l)
                                  .in = a.partial,
                                  .rows = blocks,
                                  .columns = a.columns,
-                                 .kind = gpu_float_kind(l->out[1].dtype),
+                                 .kind = ct_cuda_float_of(l->out[1].dtype),
                                  .accumulate = l->accumulate >> 1 & 1};
 
     if (rc < 0)
         return rc;
-    return gpu_launch(l, "column_sum", (struct gpu_size){(unsigned)gpu_blocks(a.columns, 32), 1, 1},
-                      (struct gpu_size){32, 8, 1}, 0, &sum);
+    return gpu_launch(l, "column_sum",
+                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.columns, 32), 1, 1},
+                      (struct ct_cuda_size){32, 8, 1}, 0, &sum);
 }
 
 const struct ct_kernel gpu_norm_kernels[] = {

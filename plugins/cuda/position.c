@@ -9,7 +9,7 @@ static bool accepts_temper(const struct ct_prepare *p)
 {
     enum ct_dtype dtype = p->in[0].dtype;
 
-    return gpu_is_compute_dtype(dtype) && p->out[0].dtype == dtype && p->in[0].stride[3] == 1 &&
+    return ct_cuda_computes(dtype) && p->out[0].dtype == dtype && p->in[0].stride[3] == 1 &&
            p->out[0].stride[3] == 1;
 }
 
@@ -17,7 +17,7 @@ static int run_temper(const struct ct_launch *l)
 {
     const struct ct_temper *how = l->op->attrs;
     const struct ct_tensor *x = &l->in[0], *y = &l->out[0];
-    int64_t lanes = gpu_lanes(x->dtype);
+    int64_t lanes = ct_cuda_lanes(x->dtype);
     struct gpu_temper a = {.y = y->data,
                            .x = x->data,
                            .rows = x->shape[0] * x->shape[1] * x->shape[2],
@@ -27,8 +27,8 @@ static int run_temper(const struct ct_launch *l)
                            .every = how->every,
                            .size = (int32_t)x->shape[3],
                            .scale = (float)how->scale};
-    bool vector = a.size % lanes == 0 && gpu_starts_vectors(x->data, x->stride, 3, lanes) &&
-                  gpu_starts_vectors(y->data, y->stride, 3, lanes);
+    bool vector = a.size % lanes == 0 && ct_cuda_starts_vectors(x->data, x->stride, 3, lanes) &&
+                  ct_cuda_starts_vectors(y->data, y->stride, 3, lanes);
 
     memcpy(a.x_stride, x->stride, sizeof(a.x_stride));
     memcpy(a.y_stride, y->stride, sizeof(a.y_stride));
@@ -36,10 +36,11 @@ static int run_temper(const struct ct_launch *l)
         a.positions = l->in[1].data;
         memcpy(a.position_stride, l->in[1].stride, sizeof(a.position_stride));
     }
-    a.lanes = gpu_threads_of_row(a.size, vector ? lanes : 1);
-    return gpu_launch_as(l, "temper", x->dtype, vector,
-                         (struct gpu_size){(unsigned)gpu_blocks(a.rows, THREADS / a.lanes), 1, 1},
-                         (struct gpu_size){THREADS, 1, 1}, 0, &a);
+    a.lanes = ct_cuda_threads_of_row(a.size, vector ? lanes : 1);
+    return gpu_launch_as(
+        l, "temper", x->dtype, vector,
+        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, THREADS / a.lanes), 1, 1},
+        (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 static int run_chunks(const struct ct_launch *l)
@@ -63,8 +64,8 @@ static int run_chunks(const struct ct_launch *l)
         memcpy(a.document_stride, l->in[2].stride, sizeof(a.document_stride));
     }
     return gpu_launch(l, "document_chunks",
-                      (struct gpu_size){(unsigned)gpu_blocks(a.count, THREADS), 1, 1},
-                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel gpu_position_kernels[] = {

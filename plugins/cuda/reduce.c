@@ -9,7 +9,7 @@
 
 static int64_t blocks_of(const struct ct_tensor *t)
 {
-    return gpu_blocks(ct_tensor_count(t), GPU_GRAIN);
+    return ct_cuda_blocks(ct_tensor_count(t), GPU_GRAIN);
 }
 
 static int64_t all_blocks(const struct ct_tensor *t, int count)
@@ -24,7 +24,7 @@ static int64_t all_blocks(const struct ct_tensor *t, int count)
 static bool accepts_squares(const struct ct_prepare *p)
 {
     for (int i = 0; i < p->ins; i++)
-        if (!gpu_is_compute_dtype(p->in[i].dtype))
+        if (!ct_cuda_computes(p->in[i].dtype))
             return false;
     return p->out[0].dtype == CT_F64;
 }
@@ -46,12 +46,12 @@ static int launch_squares(const struct ct_launch *l, int first, int count, doubl
 
         a.tensor[i] = t->data;
         a.count[i] = ct_tensor_count(t);
-        a.kind[i] = (uint8_t)gpu_float_kind(t->dtype);
+        a.kind[i] = (uint8_t)ct_cuda_float_of(t->dtype);
         a.first_block[i + 1] = a.first_block[i] + (int32_t)blocks_of(t);
     }
     *blocks = a.first_block[count];
-    return gpu_launch(l, "sum_squares", (struct gpu_size){(unsigned)*blocks, 1, 1},
-                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+    return gpu_launch(l, "sum_squares", (struct ct_cuda_size){(unsigned)*blocks, 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 static int run_squares(const struct ct_launch *l)
@@ -67,8 +67,8 @@ static int run_squares(const struct ct_launch *l)
     }
     if (rc < 0)
         return rc;
-    return gpu_launch(l, "add_doubles", (struct gpu_size){1, 1, 1}, (struct gpu_size){1024, 1, 1},
-                      0, &add);
+    return gpu_launch(l, "add_doubles", (struct ct_cuda_size){1, 1, 1},
+                      (struct ct_cuda_size){1024, 1, 1}, 0, &add);
 }
 
 static bool accepts_clip(const struct ct_prepare *p)
@@ -89,8 +89,8 @@ static int run_clip(const struct ct_launch *l)
 
     for (int i = 0; i < l->ins; i++)
         a.in[i] = l->in[i].data;
-    return gpu_launch(l, "clip_coefficient", (struct gpu_size){1, 1, 1},
-                      (struct gpu_size){32, 1, 1}, 0, &a);
+    return gpu_launch(l, "clip_coefficient", (struct ct_cuda_size){1, 1, 1},
+                      (struct ct_cuda_size){32, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel gpu_reduce_kernels[] = {

@@ -17,7 +17,7 @@ static int64_t rotated(const struct ct_prepare *p)
 
 static bool accepts(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[0].dtype) && p->in[0].stride[3] == 1 &&
+    return ct_cuda_computes(p->in[0].dtype) && p->in[0].stride[3] == 1 &&
            p->out[0].stride[3] == 1 && rotated(p) <= 2 * GPU_ROPE_PAIRS;
 }
 
@@ -48,7 +48,7 @@ static int prepare(struct ct_prepare *p)
 
 static bool vectors(const struct ct_tensor *t, const struct gpu_rope *a)
 {
-    int64_t lanes = gpu_lanes(t->dtype);
+    int64_t lanes = ct_cuda_lanes(t->dtype);
 
     return a->pairs % lanes == 0 && a->unrotated % lanes == 0 && a->copied % lanes == 0 &&
            (uintptr_t)t->data % 16 == 0 && t->stride[0] % lanes == 0 && t->stride[1] % lanes == 0 &&
@@ -61,7 +61,7 @@ static int run(const struct ct_launch *l)
     struct gpu_rope a = *(const struct gpu_rope *)l->state;
     bool vector = vectors(x, &a) && vectors(y, &a);
     bool neighbours = ((const struct ct_rope *)l->op->attrs)->interleaved;
-    int64_t lanes = vector ? gpu_lanes(x->dtype) : 1, items;
+    int64_t lanes = vector ? ct_cuda_lanes(x->dtype) : 1, items;
 
     a.x = x->data;
     a.y = y->data;
@@ -75,9 +75,9 @@ static int run(const struct ct_launch *l)
         memcpy(a.position_stride, l->in[1].stride, sizeof(a.position_stride));
     }
     return gpu_launch_as(l, neighbours ? "rope_neighbours" : "rope", x->dtype, vector,
-                         (struct gpu_size){(unsigned)gpu_blocks(items, THREADS),
-                                           (unsigned)gpu_blocks(a.heads, HEADS), 1},
-                         (struct gpu_size){THREADS, 1, 1}, 0, &a);
+                         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(items, THREADS),
+                                               (unsigned)ct_cuda_blocks(a.heads, HEADS), 1},
+                         (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel gpu_rope_kernels[] = {

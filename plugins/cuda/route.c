@@ -23,8 +23,8 @@ static int64_t rows_of(const struct ct_tensor *t)
 static int launch(const struct ct_launch *l, const char *name, int64_t blocks,
                   const void *arguments)
 {
-    return gpu_launch(l, name, (struct gpu_size){(unsigned)blocks, 1, 1},
-                      (struct gpu_size){THREADS, 1, 1}, 0, arguments);
+    return gpu_launch(l, name, (struct ct_cuda_size){(unsigned)blocks, 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, arguments);
 }
 
 /* ---- numbering ---- */
@@ -45,12 +45,12 @@ static int run_route(const struct ct_launch *l)
                           .k = columns_of(&l->in[0]),
                           .experts = ct_op_int(l->op, "experts"),
                           .ranks = ct_op_int(l->op, "ranks"),
-                          .fault = (void *)(uintptr_t)gpu_of(l->device)->fault_address};
+                          .fault = ct_cuda_of(l->device)->fault};
     int rc = launch(l, "route_number", a.ranks, &a);
 
     return rc < 0 ? rc
-                  : gpu_launch(l, "route_most", (struct gpu_size){1, 1, 1},
-                               (struct gpu_size){32, 1, 1}, 0, &a);
+                  : gpu_launch(l, "route_most", (struct ct_cuda_size){1, 1, 1},
+                               (struct ct_cuda_size){32, 1, 1}, 0, &a);
 }
 
 /* ---- packing, summing ---- */
@@ -98,16 +98,15 @@ static int run_pack(const struct ct_launch *l)
                            word == 16  ? "route_pack_16"
                            : word == 4 ? "route_pack_4"
                                        : "route_pack_1",
-                           gpu_blocks(a.tokens * a.ranks, THREADS / 32), &a);
+                           ct_cuda_blocks(a.tokens * a.ranks, THREADS / 32), &a);
 }
 
 static bool accepts_sum(const struct ct_prepare *p)
 {
     bool more = p->ins > PREVIOUS && p->present[PREVIOUS];
 
-    return !ct_op_bool(p->op, "agreed") && gpu_is_compute_dtype(p->in[VALUE].dtype) &&
-           gpu_is_compute_dtype(p->out[0].dtype) &&
-           (!more || gpu_is_compute_dtype(p->in[PREVIOUS].dtype));
+    return !ct_op_bool(p->op, "agreed") && ct_cuda_computes(p->in[VALUE].dtype) &&
+           ct_cuda_computes(p->out[0].dtype) && (!more || ct_cuda_computes(p->in[PREVIOUS].dtype));
 }
 
 static int run_sum(const struct ct_launch *l)
@@ -115,14 +114,14 @@ static int run_sum(const struct ct_launch *l)
     struct gpu_rows a = rows_of_round(l);
 
     a.x = l->in[VALUE].data;
-    a.kind = gpu_float_kind(l->in[VALUE].dtype);
-    a.out_kind = gpu_float_kind(l->out[0].dtype);
+    a.kind = ct_cuda_float_of(l->in[VALUE].dtype);
+    a.out_kind = ct_cuda_float_of(l->out[0].dtype);
     a.size = columns_of(&l->out[0]);
     if (l->ins > PREVIOUS && l->in[PREVIOUS].data) {
         a.previous = l->in[PREVIOUS].data;
-        a.previous_kind = gpu_float_kind(l->in[PREVIOUS].dtype);
+        a.previous_kind = ct_cuda_float_of(l->in[PREVIOUS].dtype);
     }
-    return launch(l, "route_sum", gpu_blocks(a.tokens, THREADS / 32), &a);
+    return launch(l, "route_sum", ct_cuda_blocks(a.tokens, THREADS / 32), &a);
 }
 
 const struct ct_kernel gpu_route_kernels[] = {

@@ -18,13 +18,13 @@ static bool accepts(const struct ct_prepare *p)
     for (int i = 0; i < p->outs; i++)
         if (p->out[i].dtype != (p->out[i].ndim == ndim ? dtype : CT_F32))
             return false;
-    return gpu_is_compute_dtype(dtype);
+    return ct_cuda_computes(dtype);
 }
 
 static int launch(const struct ct_launch *l, struct gpu_scale_rows *a)
 {
     const struct ct_tensor *x = &l->in[0];
-    int64_t lanes = gpu_lanes(x->dtype);
+    int64_t lanes = ct_cuda_lanes(x->dtype);
     bool vector;
 
     a->columns = x->shape[x->ndim - 1];
@@ -32,13 +32,14 @@ static int launch(const struct ct_launch *l, struct gpu_scale_rows *a)
     a->out = l->out[0].data;
     a->of_row = l->outs > 1 ? l->out[1].data : NULL;
     a->accumulate = l->accumulate;
-    vector = a->columns % lanes == 0 && gpu_starts_vectors(a->x, NULL, 0, lanes) &&
-             gpu_starts_vectors(a->dy, NULL, 0, lanes) &&
-             gpu_starts_vectors(a->out, NULL, 0, lanes);
-    a->lanes = gpu_threads_of_row(a->columns, vector ? lanes : 1);
-    return gpu_launch_as(l, l->op->type->name, x->dtype, vector,
-                         (struct gpu_size){(unsigned)gpu_blocks(a->rows, THREADS / a->lanes), 1, 1},
-                         (struct gpu_size){THREADS, 1, 1}, 0, a);
+    vector = a->columns % lanes == 0 && ct_cuda_starts_vectors(a->x, NULL, 0, lanes) &&
+             ct_cuda_starts_vectors(a->dy, NULL, 0, lanes) &&
+             ct_cuda_starts_vectors(a->out, NULL, 0, lanes);
+    a->lanes = ct_cuda_threads_of_row(a->columns, vector ? lanes : 1);
+    return gpu_launch_as(
+        l, l->op->type->name, x->dtype, vector,
+        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a->rows, THREADS / a->lanes), 1, 1},
+        (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
 }
 
 static int run_scale(const struct ct_launch *l)
@@ -69,13 +70,14 @@ static int run_ones(const struct ct_launch *l)
 {
     struct gpu_ones a = {.out = l->out[0].data, .count = ct_tensor_count(&l->out[0])};
 
-    return gpu_launch(l, "ones", (struct gpu_size){(unsigned)gpu_blocks(a.count, THREADS), 1, 1},
-                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+    return gpu_launch(l, "ones",
+                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 static bool accepts_all(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[0].dtype) && p->out[0].dtype == p->in[0].dtype;
+    return ct_cuda_computes(p->in[0].dtype) && p->out[0].dtype == p->in[0].dtype;
 }
 
 static int run_all(const struct ct_launch *l)
@@ -86,8 +88,8 @@ static int run_all(const struct ct_launch *l)
                           .factor = (float)((const struct ct_scale *)l->op->attrs)->factor};
 
     return gpu_launch_as(l, "scale", l->in[0].dtype, false,
-                         (struct gpu_size){(unsigned)gpu_blocks(a.count, THREADS), 1, 1},
-                         (struct gpu_size){THREADS, 1, 1}, 0, &a);
+                         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
+                         (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel gpu_scale_rows_kernels[] = {

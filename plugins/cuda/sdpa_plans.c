@@ -136,7 +136,7 @@ bool sdpa_take_strides(int64_t to[3], const struct ct_tensor *t)
 bool sdpa_has_heads(const struct gpu *gpu, const struct sdpa_shape *s)
 {
     if (s->size == LATENT_HEAD && s->of_v == LARGEST_HEAD)
-        return gpu->capability >= LATENT_SINCE;
+        return gpu->cuda.capability >= LATENT_SINCE;
     return s->of_v == s->size && s->size % LANES == 0 && s->size <= LARGEST_HEAD;
 }
 

@@ -10,7 +10,7 @@
 static bool take_rows(struct gpu_sink *a, const struct ct_tensor *x, const struct ct_tensor *lse,
                       const struct ct_tensor *sink, const struct ct_tensor *out)
 {
-    int64_t lanes = gpu_lanes(x->dtype);
+    int64_t lanes = ct_cuda_lanes(x->dtype);
 
     *a = (struct gpu_sink){.x = x->data,
                            .lse = lse->data,
@@ -23,23 +23,24 @@ static bool take_rows(struct gpu_sink *a, const struct ct_tensor *x, const struc
     memcpy(a->x_stride, x->stride, sizeof(a->x_stride));
     memcpy(a->out_stride, out->stride, sizeof(a->out_stride));
     memcpy(a->lse_stride, lse->stride, sizeof(a->lse_stride));
-    return a->size % lanes == 0 && gpu_starts_vectors(a->x, a->x_stride, 3, lanes) &&
-           gpu_starts_vectors(a->out, a->out_stride, 3, lanes);
+    return a->size % lanes == 0 && ct_cuda_starts_vectors(a->x, a->x_stride, 3, lanes) &&
+           ct_cuda_starts_vectors(a->out, a->out_stride, 3, lanes);
 }
 
 static int launch(const struct ct_launch *l, struct gpu_sink *a, bool vector)
 {
-    a->lanes = gpu_threads_of_row(a->size, vector ? gpu_lanes(l->in[0].dtype) : 1);
-    return gpu_launch_as(l, l->op->type->name, l->in[0].dtype, vector,
-                         (struct gpu_size){(unsigned)gpu_blocks(a->rows, THREADS / a->lanes), 1, 1},
-                         (struct gpu_size){THREADS, 1, 1}, 0, a);
+    a->lanes = ct_cuda_threads_of_row(a->size, vector ? ct_cuda_lanes(l->in[0].dtype) : 1);
+    return gpu_launch_as(
+        l, l->op->type->name, l->in[0].dtype, vector,
+        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a->rows, THREADS / a->lanes), 1, 1},
+        (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
 }
 
 static bool accepts(const struct ct_prepare *p)
 {
     enum ct_dtype dtype = p->in[0].dtype;
 
-    return gpu_is_compute_dtype(dtype) && p->in[1].dtype == CT_F32 && p->in[2].dtype == dtype &&
+    return ct_cuda_computes(dtype) && p->in[1].dtype == CT_F32 && p->in[2].dtype == dtype &&
            p->out[0].dtype == dtype;
 }
 
@@ -55,17 +56,16 @@ static bool accepts_grad(const struct ct_prepare *p)
 {
     enum ct_dtype dtype = p->in[0].dtype;
 
-    return gpu_is_compute_dtype(dtype) && p->in[1].dtype == dtype && p->in[2].dtype == CT_F32 &&
-           p->in[3].dtype == dtype && p->out[0].dtype == dtype &&
-           gpu_is_compute_dtype(p->out[1].dtype);
+    return ct_cuda_computes(dtype) && p->in[1].dtype == dtype && p->in[2].dtype == CT_F32 &&
+           p->in[3].dtype == dtype && p->out[0].dtype == dtype && ct_cuda_computes(p->out[1].dtype);
 }
 
 static int prepare_grad(struct ct_prepare *p)
 {
     const int64_t *shape = p->in[0].shape;
 
-    gpu_carve(&p->workspace, gpu_column_shares(shape[0] * shape[1], shape[2]));
-    gpu_carve(&p->workspace, (size_t)(shape[0] * shape[1] * shape[2]) * sizeof(float));
+    ct_cuda_carve(&p->workspace, gpu_column_shares(shape[0] * shape[1], shape[2]));
+    ct_cuda_carve(&p->workspace, (size_t)(shape[0] * shape[1] * shape[2]) * sizeof(float));
     return 0;
 }
 
@@ -78,11 +78,11 @@ static int run_grad(const struct ct_launch *l)
     bool vector = take_rows(&a, &l->in[0], &l->in[2], &l->in[3], &l->out[0]);
     int rc;
 
-    gpu_carve(&at, gpu_column_shares(tokens, heads));
+    ct_cuda_carve(&at, gpu_column_shares(tokens, heads));
     a.dsink = (float *)((char *)l->workspace + at);
     a.y = y->data;
     memcpy(a.y_stride, y->stride, sizeof(a.y_stride));
-    vector = vector && gpu_starts_vectors(a.y, a.y_stride, 3, gpu_lanes(y->dtype));
+    vector = vector && ct_cuda_starts_vectors(a.y, a.y_stride, 3, ct_cuda_lanes(y->dtype));
     a.accumulate = l->accumulate & 1;
     rc = launch(l, &a, vector);
     return rc < 0 ? rc : gpu_sum_columns(l, 1, a.dsink, tokens, heads, l->workspace);

@@ -6,6 +6,7 @@
     .byte 0
     .section .rodata
     TEXT(gpu_text_rows, ROWS)
-    TEXT(gpu_text_device, DEVICE)
     TEXT(gpu_text_arguments, ARGUMENTS)
+    TEXT(gpu_text_kit_arguments, KIT_ARGUMENTS)
+    TEXT(gpu_text_kit_device, KIT_DEVICE)
     .section .note.GNU-stack, "", %progbits

@@ -25,23 +25,24 @@ static size_t rank_bytes(const struct ct_op *op, const struct ct_tensor *x)
 
 static bool accepts_top_k(const struct ct_prepare *p)
 {
-    size_t bytes = rank_bytes(p->op, &p->in[0]), most = (size_t)gpu_of(p->device)->shared_memory;
+    size_t bytes = rank_bytes(p->op, &p->in[0]),
+           most = (size_t)gpu_of(p->device)->cuda.shared_memory;
 
     if (bytes > most)
         ct_fail(CT_EINVAL, "%zu bytes of ranks exceed a block's %zu", bytes, most);
-    return gpu_is_compute_dtype(p->in[0].dtype) && p->out[0].dtype == CT_F32 && bytes <= most &&
+    return ct_cuda_computes(p->in[0].dtype) && p->out[0].dtype == CT_F32 && bytes <= most &&
            (p->ins <= BIAS || !p->present[BIAS] || p->in[BIAS].dtype == CT_F32);
 }
 
 static bool accepts_top_k_grad(const struct ct_prepare *p)
 {
-    return gpu_is_compute_dtype(p->in[LOGITS].dtype) && gpu_is_compute_dtype(p->out[0].dtype) &&
+    return ct_cuda_computes(p->in[LOGITS].dtype) && ct_cuda_computes(p->out[0].dtype) &&
            p->in[DWEIGHTS].dtype == CT_F32 && (p->ins <= LOAD || p->in[LOAD].dtype == CT_F32);
 }
 
-static struct gpu_fault *fault_of(const struct ct_launch *l)
+static struct ct_cuda_fault *fault_of(const struct ct_launch *l)
 {
-    return (void *)(uintptr_t)gpu_of(l->device)->fault_address;
+    return ct_cuda_of(l->device)->fault;
 }
 
 static struct gpu_top_k choice_of(const struct ct_launch *l, const struct ct_tensor *x)
@@ -54,7 +55,7 @@ static struct gpu_top_k choice_of(const struct ct_launch *l, const struct ct_ten
                               .k = attrs->k,
                               .groups = attrs->groups,
                               .groups_chosen = attrs->groups_chosen,
-                              .kind = gpu_float_kind(x->dtype),
+                              .kind = ct_cuda_float_of(x->dtype),
                               .normalised = attrs->normalised,
                               .sigmoid = attrs->scores == CT_SCORES_SIGMOID,
                               .scale = attrs->scale > 0 ? (float)attrs->scale : 1,
@@ -74,8 +75,8 @@ static int run_top_k(const struct ct_launch *l)
     while (warps > 1 && warps * each > SHARED)
         warps /= 2;
     return gpu_launch(l, "top_k_ranked",
-                      (struct gpu_size){(unsigned)gpu_blocks(a.rows, (int64_t)warps), 1, 1},
-                      (struct gpu_size){(unsigned)warps * 32, 1, 1}, warps * each, &a);
+                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, (int64_t)warps), 1, 1},
+                      (struct ct_cuda_size){(unsigned)warps * 32, 1, 1}, warps * each, &a);
 }
 
 static int run_top_k_grad(const struct ct_launch *l)
@@ -86,7 +87,7 @@ static int run_top_k_grad(const struct ct_launch *l)
     a.dweights = l->in[DWEIGHTS].data;
     a.chosen = l->in[CHOSEN].data;
     a.dx = l->out[0].data;
-    a.out_kind = gpu_float_kind(l->out[0].dtype);
+    a.out_kind = ct_cuda_float_of(l->out[0].dtype);
     if (l->ins > LOAD) {
         a.load = l->in[LOAD].data;
         a.tokens = l->in[LOGITS].shape[1];
@@ -109,8 +110,8 @@ static int launch_loads(const struct ct_launch *l, const char *name, struct gpu_
     a.k = ct_columns(&l->in[0]);
     a.choices = ct_tensor_count(&l->in[0]) / a.sequences;
     a.fault = fault_of(l);
-    return gpu_launch(l, name, (struct gpu_size){(unsigned)a.experts, 1, 1},
-                      (struct gpu_size){THREADS, 1, 1}, 0, &a);
+    return gpu_launch(l, name, (struct ct_cuda_size){(unsigned)a.experts, 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 static int run_load(const struct ct_launch *l)

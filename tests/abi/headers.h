@@ -35,6 +35,7 @@
 #include <ctitan/lib/collective.h>
 #include <ctitan/lib/comm.h>
 #include <ctitan/lib/compiler.h>
+#include <ctitan/lib/cuda.h>
 #include <ctitan/lib/decoder.h>
 #include <ctitan/lib/file.h>
 #include <ctitan/lib/hf.h>

@@ -21,7 +21,7 @@ static int driver_version(int *version)
 
 static int compile(const char *path, int capability)
 {
-    struct gpu gpu = {.capability = capability};
+    struct gpu gpu = {.cuda.capability = capability};
     struct ct_arena arena = {0};
     char version[256], *source;
     void *object;
@@ -29,9 +29,9 @@ static int compile(const char *path, int capability)
     int rc = ct_file_read(&arena, path, 1 << 20, &source, &size);
 
     if (rc == 0)
-        rc = gpu_compiler_ops.version(&gpu.base, version, sizeof(version));
+        rc = gpu_compiler_ops.version(&gpu.base.base, version, sizeof(version));
     if (rc == 0)
-        rc = gpu_compiler_ops.compile(&gpu.base, source, &arena, &object, &size);
+        rc = gpu_compiler_ops.compile(&gpu.base.base, source, &arena, &object, &size);
     if (rc == 0 && size < 1000)
         rc = ct_fail(CT_EIO, "an object of %zu bytes", size);
     ct_arena_finish(&arena);
@@ -46,7 +46,7 @@ int main(int argc, char **argv)
     int number = 0, failed = 0;
 
     gpu_driver.cuDriverGetVersion = driver_version;
-    if (gpu_compiler_ops.version(&gpu.base, version, sizeof(version)) < 0) {
+    if (gpu_compiler_ops.version(&gpu.base.base, version, sizeof(version)) < 0) {
         printf("1..0 # SKIP %s\n", ct_error_message());
         return 0;
     }

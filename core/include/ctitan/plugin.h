@@ -42,7 +42,7 @@ CT_BEGIN_DECLS
  * the layouts of MAJOR.0, and runs plugins that end where those of MAJOR.0 did.
  */
 #define CT_ABI_MAJOR 7 /* 7: tests/abi has its layouts */
-#define CT_ABI_MINOR 2
+#define CT_ABI_MINOR 3
 #define CT_MAGIC 0x47505443u /* "CTPG" in memory: a ctitan plugin */
 
 struct ct_abi {
@@ -70,7 +70,8 @@ struct ct_abi {
     X(VERB, "verb", struct ct_verb_ops)                                                            \
     X(ORDER, "order", struct ct_order_ops)                                                         \
     X(COMPILER, "compiler", struct ct_compiler_ops) /* name: the device */                         \
-    X(OBJECTIVE, "objective", struct ct_objective_ops)
+    X(OBJECTIVE, "objective", struct ct_objective_ops)                                             \
+    X(CODE, "code of kernels", void) /* as the device reads it; name: the device */
 
 enum ct_kind {
     CT_NOTHING,

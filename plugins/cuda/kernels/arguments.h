@@ -5,19 +5,9 @@
 #ifndef GPU_ARGUMENTS_H
 #define GPU_ARGUMENTS_H
 
-#include <stdint.h>
-
-/* Floating-point dtypes of operands that kernels tell apart while they run. */
-enum gpu_float { GPU_F32, GPU_BF16, GPU_F64 };
+#include <ctitan/lib/cuda/arguments.h>
 
 #define GPU_MASKED (-100) /* the label of tokens that do not count */
-
-enum { GPU_FAULT_NONE, GPU_FAULT_TOKEN, GPU_FAULT_LABEL, GPU_FAULT_SLOT, GPU_FAULT_EXPERT };
-
-/* The last index found out of range. */
-struct gpu_fault {
-    int64_t kind, value, position, limit;
-};
 
 /* ---- elementwise ---- */
 
@@ -189,7 +179,7 @@ struct gpu_embedding {
     const void *table;
     const int32_t *tokens;
     int64_t count, columns, rows, first, limit; /* rows: of this rank's shard, first on */
-    struct gpu_fault *fault;
+    struct ct_cuda_fault *fault;
 };
 
 struct gpu_embedding_grad {
@@ -203,7 +193,7 @@ struct gpu_embedding_grad {
     int64_t count, columns, rows, first, limit;
     int32_t padding; /* a token that adds nothing; -1: none */
     int32_t accumulate;
-    struct gpu_fault *fault;
+    struct ct_cuda_fault *fault;
 };
 
 /* ---- loss ---- */
@@ -218,7 +208,7 @@ struct gpu_loss_rows {
     const void *dloss;
     int64_t rows, columns, stride, first_position;
     int32_t dloss_kind, kept; /* kept: vectors of a row in shared memory */
-    struct gpu_fault *fault;
+    struct ct_cuda_fault *fault;
 };
 
 /* out = sum of count losses */
@@ -239,7 +229,7 @@ struct gpu_shards {
         limit;                 /* shards that lie here; their first column, and all columns */
     int64_t shard, all_shards; /* the first that lies here, and the number of all */
     int64_t row_columns;       /* of all shards that lie here */
-    struct gpu_fault *fault;
+    struct ct_cuda_fault *fault;
 };
 
 struct gpu_merge {
@@ -300,7 +290,7 @@ struct gpu_top_k {
     int64_t groups, groups_chosen; /* 0: none */
     int32_t kind, out_kind, normalised, sigmoid;
     float scale, balance; /* balance: what load counts in dp */
-    struct gpu_fault *fault;
+    struct ct_cuda_fault *fault;
 };
 
 /* Of each expert, by sequence, and of all sequences: the number, or the excess over the mean. */
@@ -308,7 +298,7 @@ struct gpu_expert_load {
     float *load, *total;
     const int32_t *ids;
     int64_t sequences, choices, experts, k; /* choices of a sequence */
-    struct gpu_fault *fault;
+    struct ct_cuda_fault *fault;
 };
 
 /* Choices sorted by expert: `order` lists them, `tokens` whose they are; `place` says where each
@@ -317,7 +307,7 @@ struct gpu_experts {
     int32_t *counts, *order, *tokens, *place;
     const int32_t *ids;
     int64_t choices, k, first, experts, all; /* experts: of this rank, from number `first` on */
-    struct gpu_fault *fault;
+    struct ct_cuda_fault *fault;
 };
 
 /* Rows of the sorted choices: their own, or those of their tokens. */
@@ -399,7 +389,7 @@ struct gpu_expert_bias {
     const int32_t *ids;
     int64_t tokens, columns, k, first, experts, all; /* experts: of this rank, from `first` on */
     int32_t kind;                                    /* of y, dy and bias */
-    struct gpu_fault *fault;
+    struct ct_cuda_fault *fault;
 };
 
 struct gpu_experts_combine {
@@ -418,7 +408,7 @@ struct gpu_route {
     int32_t *slot, *counts, *most; /* [tokens][ranks], [ranks], [1] */
     const int32_t *ids;
     int64_t tokens, k, experts, ranks;
-    struct gpu_fault *fault;
+    struct ct_cuda_fault *fault;
 };
 
 /* Rows [ranks][capacity] of a round, `size` bytes or elements each. */
@@ -505,7 +495,7 @@ struct gpu_cache_write {
     const int32_t *positions;
     int64_t cache_stride[3], stride[3], slots, tokens, rows; /* rows: batch x tokens x groups */
     int32_t groups, bytes;                                   /* of a vector */
-    struct gpu_fault *fault;
+    struct ct_cuda_fault *fault;
 };
 
 struct gpu_attention_merge {

@@ -466,7 +466,7 @@ KERNEL(cache_write, gpu_cache_write, 256)
     if (row >= a.rows)
         return;
     position = a.positions[token];
-    if (!in_range(GPU_FAULT_SLOT, position, token, a.slots, a.fault))
+    if (!in_range(CT_CUDA_FAULT_SLOT, position, token, a.slots, a.fault))
         return;
     from += b * a.stride[0] + token % a.tokens * a.stride[1] + group * a.stride[2];
     to += b * a.cache_stride[0] + position * a.cache_stride[1] + group * a.cache_stride[2];

@@ -9,7 +9,9 @@
 #ifndef GPU_COPIES_CUH
 #define GPU_COPIES_CUH
 
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 /* 16 bytes to shared memory, or zeros if `from` is NULL; `some` is any valid address. */
 DEVICE void copy_async(bfloat16 *to, const bfloat16 *from, const bfloat16 *some)

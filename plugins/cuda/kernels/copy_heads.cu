@@ -1,7 +1,9 @@
 /*
  * Copies of heads, and the sums of their gradients: a thread for each element that is written.
  */
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 template <typename T> DEVICE void copy_heads(const gpu_copy_heads &a)
 {

@@ -1,7 +1,9 @@
 /*
  * Elementwise kernels on matrices: a thread handles a vector of columns in every row of its own.
  */
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 template <typename T, int W, typename F> DEVICE void map(const gpu_map &a, F f)
 {

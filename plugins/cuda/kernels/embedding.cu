@@ -6,13 +6,15 @@
  * and a block per row of the table adds up its rows of dy in the order of the positions. Those of a
  * frequent token are summed in chunks of GPU_EMBEDDING_CHUNK by a block each, and then the chunks.
  */
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 template <typename From, typename To, int W> DEVICE void embedding(const gpu_embedding &a)
 {
     int64_t position = blockIdx.x, token = a.tokens[position], row = token - a.first;
-    bool here =
-        in_range(GPU_FAULT_TOKEN, token, position, a.limit, a.fault) && row >= 0 && row < a.rows;
+    bool here = in_range(CT_CUDA_FAULT_TOKEN, token, position, a.limit, a.fault) && row >= 0 &&
+                row < a.rows;
 
     for (int64_t column = (int64_t)threadIdx.x * W; column < a.columns;
          column += (int64_t)blockDim.x * W) {
@@ -58,7 +60,7 @@ KERNEL(embedding_rank, gpu_embedding_grad, THREADS)
 
     if (position < a.count) {
         token = a.tokens[position];
-        if (in_range(GPU_FAULT_TOKEN, token, position, a.limit, a.fault) && token != a.padding)
+        if (in_range(CT_CUDA_FAULT_TOKEN, token, position, a.limit, a.fault) && token != a.padding)
             row = token - a.first;
     }
     for (int64_t from = 0; from <= first; from += THREADS) {

@@ -51,7 +51,7 @@ KERNEL(experts_count, gpu_experts, GPU_SORT_THREADS)
 #pragma unroll
         for (int i = 0; i < SORTED; i++)
             if (ids.at[i] != GPU_NO_EXPERT &&
-                in_range(GPU_FAULT_EXPERT, ids.at[i], (from + i) / a.k, a.all, a.fault))
+                in_range(CT_CUDA_FAULT_EXPERT, ids.at[i], (from + i) / a.k, a.all, a.fault))
                 count += ids.at[i] == expert;
     }
     count = block_sum(count);
@@ -292,7 +292,7 @@ DEVICE int64_t bias_expert(const gpu_expert_bias &a, int64_t token, int64_t choi
 {
     int32_t id = a.ids[choice];
 
-    if (id == GPU_NO_EXPERT || !in_range(GPU_FAULT_EXPERT, id, token, a.all, a.fault))
+    if (id == GPU_NO_EXPERT || !in_range(CT_CUDA_FAULT_EXPERT, id, token, a.all, a.fault))
         return -1;
     return id >= a.first && id < a.first + a.experts ? id - a.first : -1;
 }

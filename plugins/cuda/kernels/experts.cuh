@@ -4,7 +4,9 @@
 #ifndef GPU_EXPERTS_CUH
 #define GPU_EXPERTS_CUH
 
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 /* Rows of the experts before `expert`; whole warps call this. */
 DEVICE int64_t rows_before(const int32_t *counts, int64_t expert)

@@ -2,7 +2,9 @@
 #ifndef GPU_FLOAT8_CUH
 #define GPU_FLOAT8_CUH
 
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 /* Mantissa bits, exponent bias, largest number and NaN of a dtype. */
 template <bool E5M2> struct format {

@@ -2,7 +2,9 @@
  * Initial weights. An element's number depends on the seed, the parameter's name and the element's
  * index in the whole parameter: the generator is that of ctitan/lib/rng.h.
  */
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 struct philox {
     uint32_t v[4];
@@ -55,7 +57,7 @@ DEVICE uint64_t global_index(const gpu_init &a, int64_t i)
 
 DEVICE void put(const gpu_init &a, int64_t i, double x)
 {
-    if (a.kind == GPU_BF16)
+    if (a.kind == CT_CUDA_BF16)
         ((bfloat16 *)a.out)[i] = from_float<bfloat16>((float)x);
     else
         ((float *)a.out)[i] = (float)x;

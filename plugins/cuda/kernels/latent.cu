@@ -2,7 +2,9 @@
  * Parts of the last dimension, and keys and values of latent attention. A thread copies a vector of
  * columns: of its rows, or of all heads of a token.
  */
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 template <typename T, int W> DEVICE void copy(T *to, const T *from)
 {

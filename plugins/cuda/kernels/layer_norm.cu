@@ -3,7 +3,9 @@
  * biases: blocks of 32 columns x 8 rows, each for a share of the rows; column_sum (norm.cu) adds
  * the shares up, in order.
  */
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 template <typename T> DEVICE void layer_norm(const gpu_layer_norm &a)
 {

@@ -7,7 +7,9 @@
  * there are few blocks on the device (loss.c), so that the rest of their rows stays in the L2
  * cache. What nobody reads again is loaded and stored past that.
  */
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 /* A running maximum, and the sum of exp(x - largest). */
 struct log_sum {
@@ -172,7 +174,7 @@ template <typename From, typename To, int W> DEVICE void loss_rows(const gpu_los
     float lse;
 
     if (label != GPU_MASKED &&
-        !in_range(GPU_FAULT_LABEL, label, a.first_position + row, a.columns, a.fault))
+        !in_range(CT_CUDA_FAULT_LABEL, label, a.first_position + row, a.columns, a.fault))
         label = GPU_MASKED;
     if (a.given_lse) {
         lse = a.given_lse[row];
@@ -230,7 +232,7 @@ template <typename T, int W> DEVICE void shard_stats(const gpu_shards &a)
     if (threadIdx.x)
         return;
     if (label != GPU_MASKED)
-        in_range(GPU_FAULT_LABEL, label, row, a.limit, a.fault);
+        in_range(CT_CUDA_FAULT_LABEL, label, row, a.limit, a.fault);
     label -= a.first + begin;
     stats[LARGEST] = all.largest;
     stats[SUM] = all.sum;

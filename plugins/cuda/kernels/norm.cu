@@ -5,7 +5,9 @@
  * shared memory); a second kernel adds the blocks' shares, in order. Narrow rows, as those of
  * heads, have a group of lanes each, and a block has many.
  */
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 template <typename T, int W> DEVICE void read_row(const gpu_norm &a, int64_t at, float (&x)[W])
 {
@@ -312,6 +314,7 @@ KERNEL(column_sum, gpu_column_sum, 256)
     for (int i = 1; i < 8; i++)
         sum += part[i][threadIdx.x];
     if (a.accumulate)
-        sum += (float)load_scalar((char *)a.out + column * (a.kind == GPU_BF16 ? 2 : 4), a.kind);
-    store_scalar((char *)a.out + column * (a.kind == GPU_BF16 ? 2 : 4), a.kind, sum);
+        sum +=
+            (float)load_scalar((char *)a.out + column * (a.kind == CT_CUDA_BF16 ? 2 : 4), a.kind);
+    store_scalar((char *)a.out + column * (a.kind == CT_CUDA_BF16 ? 2 : 4), a.kind, sum);
 }

@@ -2,7 +2,9 @@
  * Queries times a factor of their positions, and ids of chunks. A head of a query has `lanes`
  * threads of one warp.
  */
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 template <typename T, int W> DEVICE void temper(const gpu_temper &a)
 {

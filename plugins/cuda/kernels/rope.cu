@@ -3,7 +3,9 @@
  * found once. Angles count in turns and are reduced in double precision, as positions are large.
  * Pairs are of the two halves, or of neighbours. Further threads copy what is not rotated.
  */
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 DEVICE void turn(float &x, float &y, float c, float s)
 {

@@ -3,7 +3,9 @@
  * does not know how many there are. Rows to a rank are numbered in the order of tokens, and a
  * token's rows are summed in the order of ranks: there is no atomic.
  */
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 /* The rank of an expert, as ct_shard_of says. */
 DEVICE int64_t rank_of(const gpu_route &a, int64_t expert)
@@ -22,7 +24,7 @@ DEVICE bool chose(const gpu_route &a, int64_t t, int64_t rank)
     for (int64_t k = 0; k < a.k; k++) {
         int64_t id = a.ids[t * a.k + k];
 
-        if (id != GPU_NO_EXPERT && in_range(GPU_FAULT_EXPERT, id, t, a.experts, a.fault))
+        if (id != GPU_NO_EXPERT && in_range(CT_CUDA_FAULT_EXPERT, id, t, a.experts, a.fault))
             here |= rank_of(a, id) == rank;
     }
     return here;

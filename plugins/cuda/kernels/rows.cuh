@@ -7,7 +7,9 @@
 #ifdef __CUDACC_RTC__ /* which has no headers of its own */
 #define INFINITY __int_as_float(0x7f800000)
 #endif
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 #define LANES 8
 

@@ -2,7 +2,9 @@
  * Rows times a number each: one that is given, or the inverse of the root of their mean square; the
  * gradients; ones, and all numbers times one. A row has `lanes` threads of one warp.
  */
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 /* A row, and this thread's first element of it. */
 struct place {

@@ -2,7 +2,9 @@
 #ifndef GPU_SIGHT_CUH
 #define GPU_SIGHT_CUH
 
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 DEVICE int32_t position_of(const gpu_side &s, int64_t b, int64_t token)
 {

@@ -2,7 +2,9 @@
  * A sink of attention: rows of o[b, t, h, v] times w = 1 / (1 + exp(sink - lse)), and the gradient.
  * A row has `lanes` threads of one warp.
  */
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 /* A row, and this thread's place in it. */
 struct sink_row {

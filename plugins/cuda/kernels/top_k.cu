@@ -5,7 +5,9 @@
  * lie in shared memory, in double: score + bias, or the logits of experts that can be chosen. NaN
  * among them stands for an expert that cannot be.
  */
-#include "device.cuh"
+#include <ctitan/lib/cuda/device.cuh>
+
+#include "arguments.h"
 
 #define LEAST_SUM 1e-20 /* added to the sum of sigmoids, as in the reference */
 
@@ -293,7 +295,7 @@ KERNEL(top_k_grad, gpu_top_k, 256)
     if (row >= a.rows)
         return;
     for (int64_t k = 0; k < a.k; k++)
-        if (!in_range(GPU_FAULT_EXPERT, a.chosen[row * a.k + k], row, a.experts, a.fault))
+        if (!in_range(CT_CUDA_FAULT_EXPERT, a.chosen[row * a.k + k], row, a.experts, a.fault))
             return;
     row_of_logits<float> r = read_logits<float>(a, row);
     chosen_experts c = read_chosen(a, r, row);
@@ -323,7 +325,8 @@ KERNEL(expert_load, gpu_expert_load, 256)
         int64_t count = 0;
 
         for (int64_t i = threadIdx.x; i < a.choices; i += blockDim.x)
-            if (in_range(GPU_FAULT_EXPERT, ids[i], (s * a.choices + i) / a.k, a.experts, a.fault))
+            if (in_range(CT_CUDA_FAULT_EXPERT, ids[i], (s * a.choices + i) / a.k, a.experts,
+                         a.fault))
                 count += ids[i] == expert;
         count = block_sum(count);
         total += count;
@@ -339,7 +342,7 @@ KERNEL(expert_excess, gpu_expert_load, 256)
     int64_t expert = blockIdx.x, count = 0;
 
     for (int64_t i = threadIdx.x; i < a.choices; i += blockDim.x)
-        if (in_range(GPU_FAULT_EXPERT, a.ids[i], i / a.k, a.experts, a.fault))
+        if (in_range(CT_CUDA_FAULT_EXPERT, a.ids[i], i / a.k, a.experts, a.fault))
             count += a.ids[i] == expert;
     count = block_sum(count);
     if (threadIdx.x == 0)

@@ -23,7 +23,7 @@
 #include <ctitan/lib/comm.h>
 
 #include "library.h"
-#include "simulator.h"
+#include <ctitan/lib/cuda/simulator.h>
 
 #define RANKS 16
 #define SLOT ((size_t)1 << 18)

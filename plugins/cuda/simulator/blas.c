@@ -11,7 +11,7 @@
 #include <ctitan/tensor.h>
 
 #include "blas_library.h"
-#include "simulator.h"
+#include <ctitan/lib/cuda/simulator.h>
 
 #define X(name, parameters) CT_API int name parameters;
 GPU_BLAS_CALLS(X)

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "driver.h"
-#include "simulator.h"
+#include <ctitan/lib/cuda/simulator.h>
 
 /* Calls that are performed, and may touch the device's memory: one more, or one less. */
 void simulated_memory_open(int change);

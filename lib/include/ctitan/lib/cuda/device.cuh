@@ -1,17 +1,17 @@
 /*
- * What all kernels on the device share: the form of a kernel, numbers, vectors of 16 bytes, sums
- * over a block.
+ * The language of kernels for CUDA (ctitan/lib/cuda.h): the form of a kernel, numbers, vectors of
+ * 16 bytes, sums over a block.
  *
- * A kernel takes one struct by value. KERNEL(name, struct type, largest block) begins it; what a
- * simulator of the device needs to say otherwise is behind SIMULATED (tests/cuda).
+ * A kernel takes one struct by value. KERNEL(name, struct type, largest block) begins it. The
+ * simulated device says some of it otherwise, behind SIMULATED (simulator.h).
  */
-#ifndef GPU_DEVICE_CUH
-#define GPU_DEVICE_CUH
+#ifndef CT_CUDA_DEVICE_CUH
+#define CT_CUDA_DEVICE_CUH
 
-#include "arguments.h"
+#include <ctitan/lib/cuda/arguments.h>
 
 #ifdef SIMULATED
-#include "simulated.h"
+#include <ctitan/lib/cuda/simulated.cuh>
 #else
 #define KERNEL(name, type, threads)                                                                \
     extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ type a)
@@ -71,16 +71,16 @@ template <typename T> DEVICE float rounded(float x)
 
 DEVICE double load_scalar(const void *p, int kind)
 {
-    return kind == GPU_F64    ? *(const double *)p
-           : kind == GPU_BF16 ? (double)to_float(*(const bfloat16 *)p)
-                              : (double)*(const float *)p;
+    return kind == CT_CUDA_F64    ? *(const double *)p
+           : kind == CT_CUDA_BF16 ? (double)to_float(*(const bfloat16 *)p)
+                                  : (double)*(const float *)p;
 }
 
 DEVICE void store_scalar(void *p, int kind, double x)
 {
-    if (kind == GPU_F64)
+    if (kind == CT_CUDA_F64)
         *(double *)p = x;
-    else if (kind == GPU_BF16)
+    else if (kind == CT_CUDA_BF16)
         *(bfloat16 *)p = from_float<bfloat16>((float)x);
     else
         *(float *)p = (float)x;
@@ -157,7 +157,7 @@ template <int W, typename T> DEVICE void store_streaming(T *p, const float (&x)[
 /* For operands whose dtype is known when the kernel runs only. */
 template <int W> DEVICE void load_as(int kind, const void *p, int64_t at, float (&x)[W])
 {
-    if (kind == GPU_BF16)
+    if (kind == CT_CUDA_BF16)
         load<W>((const bfloat16 *)p + at, x);
     else
         load<W>((const float *)p + at, x);
@@ -165,7 +165,7 @@ template <int W> DEVICE void load_as(int kind, const void *p, int64_t at, float 
 
 template <int W> DEVICE void store_as(int kind, void *p, int64_t at, const float (&x)[W])
 {
-    if (kind == GPU_BF16)
+    if (kind == CT_CUDA_BF16)
         store<W>((bfloat16 *)p + at, x);
     else
         store<W>((float *)p + at, x);
@@ -248,7 +248,8 @@ DEVICE int32_t sum_before_thread(int32_t x, int32_t *sum)
 #define FOR_DTYPES(NAME) NAME(float, float32) NAME(bfloat16, bfloat16)
 
 /* Is an index from the data in range? If not, it is noted. */
-DEVICE bool in_range(int32_t kind, int64_t value, int64_t position, int64_t limit, gpu_fault *fault)
+DEVICE bool in_range(int32_t kind, int64_t value, int64_t position, int64_t limit,
+                     ct_cuda_fault *fault)
 {
     if (value >= 0 && value < limit)
         return true;

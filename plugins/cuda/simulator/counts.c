@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "simulator.h"
+#include <ctitan/lib/cuda/simulator.h>
 
 #define NAMES 1024
 

@@ -1,13 +1,13 @@
 /*
- * CUDA's language for kernels, as far as the plugin's use it, in terms of the simulator.
+ * CUDA's language for kernels, as far as the plugins' use it, in terms of the simulator.
  */
-#ifndef SIMULATED_H
-#define SIMULATED_H
+#ifndef CT_CUDA_SIMULATED_CUH
+#define CT_CUDA_SIMULATED_CUH
 
 #include <math.h>
 #include <string.h>
 
-#include "simulator.h"
+#include <ctitan/lib/cuda/simulator.h>
 
 #define KERNEL(name, type, threads)                                                                \
     extern "C" __attribute__((visibility("default"))) const size_t name##_bytes;                   \

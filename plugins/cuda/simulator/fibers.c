@@ -14,7 +14,7 @@
 
 #include <ctitan/number.h>
 
-#include "simulator.h"
+#include <ctitan/lib/cuda/simulator.h>
 
 #define MOST 1024 /* threads of a block */
 #define STACK ((size_t)64 << 10)

@@ -15,7 +15,7 @@
 #include <ctitan/tensor.h>
 
 #include "dnn_library.h"
-#include "simulator.h"
+#include <ctitan/lib/cuda/simulator.h>
 
 #define X(name, parameters) CT_API int name parameters;
 GPU_DNN_CALLS(X)

@@ -1,7 +1,9 @@
 /*
  * The simulated NVRTC: libnvrtc.so.13. Compiles with the C++ compiler that built the simulator; the
- * object is a shared object, which the simulated driver loads.
+ * object is a shared object, which the simulated driver loads. The headers of the language come
+ * from the caller and from this library, so that it works where it is installed, too.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +17,8 @@
 #define X(name, parameters) CT_API int name parameters;
 GPU_RTC_CALLS(X)
 #undef X
+
+extern const char simulated_text_device[], simulated_text_simulator[];
 
 #define FAILED 6 /* NVRTC_ERROR_COMPILATION */
 
@@ -32,12 +36,17 @@ int nvrtcVersion(int *major, int *minor)
     return 0;
 }
 
+/* name may have folders, which are made. */
 static void write_file(const char *folder, const char *name, const char *text)
 {
     char path[160];
     FILE *file;
 
     snprintf(path, sizeof(path), "%s/%s", folder, name);
+    for (char *slash = path + strlen(folder) + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
+        *slash = '\0';
+        mkdir(path, 0777);
+    }
     file = fopen(path, "w");
     if (!file || fputs(text, file) < 0 || fclose(file)) {
         perror(path);
@@ -78,23 +87,36 @@ int nvrtcCreateProgram(nvrtcProgram *program, const char *source, const char *na
     for (int i = 0; i < count; i++)
         if (strcmp(names[i], "stdint.h")) /* the host has its own */
             write_file(p->folder, names[i], headers[i]);
+    write_file(p->folder, "ctitan/lib/cuda/simulated.cuh", simulated_text_device);
+    write_file(p->folder, "ctitan/lib/cuda/simulator.h", simulated_text_simulator);
     *program = p;
     return 0;
 }
 
+/* The folder of this library, and of the simulated driver. */
+static void find_folder(char *folder, size_t room)
+{
+    Dl_info here;
+
+    if (!dladdr((void *)(uintptr_t)find_folder, &here))
+        abort();
+    snprintf(folder, room, "%.*s", (int)(strrchr(here.dli_fname, '/') - here.dli_fname),
+             here.dli_fname);
+}
+
 int nvrtcCompileProgram(nvrtcProgram p, int count, const char *const *options)
 {
-    char command[1024];
+    char command[2048], folder[512];
     size_t size;
 
     (void)count;
     (void)options;
     simulated_count("nvrtcCompileProgram");
+    find_folder(folder, sizeof(folder));
     snprintf(command, sizeof(command),
              "cd %s && %s -DSIMULATED -std=c++17 -O1 -shared -fPIC -fno-exceptions -fno-rtti "
-             "-fno-threadsafe-statics -I. -I%s -o object.so source.cpp -L%s -l:libcuda.so.1 "
-             "> log 2>&1",
-             p->folder, CXX, SIMULATOR_SOURCE, SIMULATOR_FOLDER);
+             "-fno-threadsafe-statics -I. -o object.so source.cpp -L%s -l:libcuda.so.1 > log 2>&1",
+             p->folder, CXX, folder);
     if (system(command)) {
         p->log = read_file(p->folder, "log", 0, &size);
         return FAILED;

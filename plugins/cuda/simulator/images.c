@@ -1,0 +1,7 @@
+/* Stands for the images of kernels, which the simulator has in itself. */
+#include "gpu.h"
+
+static const struct ct_cuda_image images[] = {{"simulated", ""}, {0}};
+
+const struct ct_cuda_code gpu_code = {
+    .size = sizeof(struct ct_cuda_code), .toolkit = 13000, .images = images};
