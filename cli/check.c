@@ -25,28 +25,28 @@
 
 void check_result(struct check *c, int rc, const char *format, ...)
 {
+    char *what = NULL;
     va_list list;
 
     *(rc < 0 ? &c->failed : &c->passed) += 1;
-    printf(rc < 0 ? "FAILED  " : "ok      ");
     va_start(list, format);
-    vprintf(format, list);
+    if (vasprintf(&what, format, list) < 0)
+        what = NULL;
     va_end(list);
-    printf(rc < 0 ? ": %s\n" : "\n", rc < 0 ? ct_error_message() : "");
-    fflush(stdout);
+    check_say(rc < 0 ? CHECK_FAILED : CHECK_OK, what ? what : "",
+              rc < 0 ? ct_error_message() : NULL);
+    free(what);
 }
 
 void check_untried(struct check *c, const char *what, const char *why)
 {
     c->untried++;
-    printf("untried %s: %s\n", what, why);
-    fflush(stdout);
+    check_say(CHECK_UNTRIED, what, why);
 }
 
 void check_note(const char *what, const char *why)
 {
-    printf("note    %s: %s\n", what, why);
-    fflush(stdout);
+    check_say(CHECK_NOTE, what, why);
 }
 
 bool check_offers(const struct ct_plugin *plugin, enum ct_kind kind)
@@ -286,6 +286,7 @@ static const struct ct_argument arguments[] = {
     CT_ARG_FLAG(struct check, quick, "quick", 0, "Leave out runs"),
     CT_ARG_FLAG(struct check, allow_untried, "allow-untried", 0,
                 "Accept that some checks cannot be made"),
+    CT_ARG_FLAG(struct check, json, "json", 0, "Print JSON"),
     {0}};
 
 /* Set "section.key=value" in this process, if the section is the plugin's or the core's. */
@@ -446,8 +447,6 @@ static void check_offer(struct check *c, const struct ct_offer *o)
     rc = kinds[o->kind] ? kinds[o->kind](c, o) : 0;
     if (rc < 0)
         check_result(c, rc, "%s", what);
-    else
-        c->passed += o->kind == CT_SCHEDULE; /* it says so itself */
 }
 
 static int check_all(struct check *c)
@@ -462,8 +461,9 @@ static int check_all(struct check *c)
     rc = c->quick ? 0 : check_runs(c);
     if (rc < 0)
         return rc;
-    printf("%s: %d checks passed, %d failed, %d could not run here\n", c->plugin->name, c->passed,
-           c->failed, c->untried);
+    if (!c->json)
+        printf("%s: %d checks passed, %d failed, %d could not run here\n", c->plugin->name,
+               c->passed, c->failed, c->untried);
     if (c->failed)
         return ct_fail(CT_EINVAL, "%s: %d of %d checks failed", c->plugin->name, c->failed,
                        c->passed + c->failed);
@@ -484,6 +484,7 @@ static int run_check(int argc, char **argv)
     if (rc == 0)
         rc = ct_op_need(&ct_op_cache_write); /* of generation: devices have kernels for it */
     if (rc == 0) {
+        check_say_begin(c.name, c.json);
         check_catch_crashes();
         check_calling("loading %s", c.name);
         rc = load(&c, c.name);
@@ -494,6 +495,7 @@ static int run_check(int argc, char **argv)
         rc = check_sets(&c);
     if (rc == 0)
         rc = check_all(&c);
+    check_say_end();
     check_runs_finish(&c);
     ct_arena_finish(&c.arena);
     return rc;

@@ -21,10 +21,22 @@ struct check {
     double tolerance;      /* of losses and norms against a run without the plugin, relative */
     double mesh_tolerance; /* of those on meshes against one rank */
     bool quick;            /* without runs */
+    bool json;             /* results as JSON */
     bool allow_untried;    /* what cannot be tried is no failure */
     char *folder;          /* of runs; NULL: not made yet */
     int passed, failed, untried;
 };
+
+/* ---- results ---- */
+
+enum check_result_kind { CHECK_OK, CHECK_FAILED, CHECK_UNTRIED, CHECK_NOTE };
+/* Results are said as lines, or as one JSON object. plugin: its name, which stays. */
+void check_say_begin(const char *plugin, bool json);
+bool check_says_json(void);
+/* why: NULL: nothing to add. */
+void check_say(enum check_result_kind kind, const char *what, const char *why);
+/* End the JSON, if a result was said. */
+void check_say_end(void);
 
 /* Say and count a result. rc 0: what was shown; negative: why it failed, from the error. */
 void check_result(struct check *c, int rc, const char *format, ...)

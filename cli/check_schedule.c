@@ -99,6 +99,8 @@ static int check_row(const struct ct_offer *offer, int ranks, int loops, int *pa
             snprintf(why, WHY, "%s", row.why);
         return 0;
     }
+    if (check_says_json())
+        return 0;
     printf("%5d %6d %7d %8d", ranks, loops * ranks, row.passed, row.refused);
     if (row.least_bubble < row.most_bubble)
         printf("  %6.3g to %-6.3g %6.3g\n", row.least_bubble, row.most_bubble, row.peak);
@@ -107,16 +109,21 @@ static int check_row(const struct ct_offer *offer, int ranks, int loops, int *pa
     return 0;
 }
 
+static void print_heading(const struct ct_offer *offer)
+{
+    printf("schedule %s, 1 to %d microbatches; F, I and W take the same time\n\n", offer->name,
+           MOST_MICROBATCHES);
+    printf("%5s %6s %7s %8s  %-16s %s\n", "ranks", "stages", "passed", "refused", "bubble / (F+B)",
+           "most alive until W");
+}
+
 int check_schedule(struct check *c, const struct ct_offer *offer)
 {
     int rc = 0, passed = 0, refused = 0;
     char why[WHY];
 
-    (void)c;
-    printf("schedule %s, 1 to %d microbatches; F, I and W take the same time\n\n", offer->name,
-           MOST_MICROBATCHES);
-    printf("%5s %6s %7s %8s  %-16s %s\n", "ranks", "stages", "passed", "refused", "bubble / (F+B)",
-           "most alive until W");
+    if (!check_says_json())
+        print_heading(offer);
     for (int ranks = 1; rc == 0 && ranks <= MOST_RANKS; ranks++)
         for (int loops = 1; rc == 0 && loops <= MOST_LOOPS; loops++)
             rc = check_row(offer, ranks, loops, &passed, &refused, why);
@@ -125,8 +132,10 @@ int check_schedule(struct check *c, const struct ct_offer *offer)
     if (!passed)
         return ct_fail(CT_EINVAL, "schedule %s refuses every case", offer->name);
     if (refused)
-        printf("\n%d of %d numbers of ranks and stages are refused: %s\n", refused,
-               MOST_RANKS * MOST_LOOPS, why);
-    printf("\nschedule %s: %d cases verified\n", offer->name, passed);
+        check_note(offer->name, ct_arena_printf(&c->arena,
+                                                "%d of %d numbers of ranks and stages are "
+                                                "refused: %s",
+                                                refused, MOST_RANKS * MOST_LOOPS, why));
+    check_result(c, 0, "schedule %s: %d cases verified", offer->name, passed);
     return 0;
 }

@@ -123,6 +123,7 @@ void log_finish(void);
 #define MOST_RANKS (1 << 20)
 
 struct argv;
+struct json_t;
 
 struct slow_ranks {
     struct ct_slow *at;
@@ -211,8 +212,8 @@ int plan_simulate(const struct planned *planned, struct args *args,
 /* Print where the time of a step goes. */
 void print_times(const struct planned *planned, const struct args *args,
                  const struct ct_simulated *result);
-void print_times_json(const struct planned *planned, const struct args *args,
-                      const struct ct_simulated *result);
+struct json_t *times_json(const struct planned *planned, const struct args *args,
+                          const struct ct_simulated *result);
 
 /* For predictions on a machine that was not measured (ct_machine_is_measured). */
 #define UPPER_BOUND "the device was not measured, so expect fewer tokens per second"
@@ -229,8 +230,8 @@ int check_memory(struct ct_run *run, bool one_host);
 
 /* Print where a step's memory is largest, and what is alive there. */
 void print_peak(const struct ct_program *program);
-/* The same, and its course over the step, as members of a JSON object. */
-void print_memory_json(const struct ct_program *program);
+/* Add the same, and its course over the step, to a JSON object. */
+void add_memory_json(const struct ct_program *program, struct json_t *plan);
 
 /* Measure this machine while args->path trains (NULL: a recipe of its own) as args->ranks ranks,
    and write its description. */

@@ -339,17 +339,16 @@ static bool is_own(const char *name)
            !strcmp(name, "metrics.log_freq");
 }
 
-static void print_option(const struct option_line *a, const struct option_line *b, bool json,
+/* One that both have, or one of them. */
+static void print_option(const struct option_line *a, const struct option_line *b, json_t *list,
                          int *count)
 {
-    if (json) {
-        json_t *o = json_pack("{ss ss ss ss ss}", "option", a ? a->name : b->name, "a",
-                              a ? a->value : "", "a_source", a ? a->source : "", "b",
-                              b ? b->value : "", "b_source", b ? b->source : "");
-
-        fputs(*count ? ",\n  " : "\n  ", stdout);
-        json_dumpf(o, stdout, JSON_COMPACT);
-        json_decref(o);
+    if (list) {
+        json_array_append_new(
+            list, json_pack("{so so so so so}", "option", ct_json_text(a ? a->name : b->name), "a",
+                            ct_json_text(a ? a->value : ""), "a_source",
+                            ct_json_text(a ? a->source : ""), "b", ct_json_text(b ? b->value : ""),
+                            "b_source", ct_json_text(b ? b->source : "")));
     } else if (*count < SHOWN) {
         printf("  %-32s", a ? a->name : b->name);
         printf(a ? " %s (%s)" : " not loaded", a ? a->value : "", a ? a->source : "");
@@ -358,7 +357,8 @@ static void print_option(const struct option_line *a, const struct option_line *
     (*count)++;
 }
 
-static int print_options(const struct comparison *c)
+/* Print them, or add them to a list. */
+static int print_options(const struct comparison *c, json_t *list)
 {
     const char *a = c->side[0].recipe, *b = c->side[1].recipe, *at;
     struct option_line one, other;
@@ -369,15 +369,15 @@ static int print_options(const struct comparison *c)
         if (is_own(one.name))
             continue;
         if (!option_find(b, one.name, &other))
-            print_option(&one, NULL, c->json, &count);
+            print_option(&one, NULL, list, &count);
         else if (strcmp(one.value, other.value))
-            print_option(&one, &other, c->json, &count);
+            print_option(&one, &other, list, &count);
     }
     *section = '\0';
     for (at = b; option_next(&at, section, &other);)
         if (!is_own(other.name) && !option_find(a, other.name, &one))
-            print_option(NULL, &other, c->json, &count);
-    if (!c->json && count > SHOWN)
+            print_option(NULL, &other, list, &count);
+    if (!list && count > SHOWN)
         printf("  and %d more\n", count - SHOWN);
     return count;
 }
@@ -476,7 +476,7 @@ static void print_people(const struct comparison *c)
     char text[512];
 
     printf("A: %s\nB: %s\n\noptions that differ\n", c->side[0].path, c->side[1].path);
-    if (!print_options(c))
+    if (!print_options(c, NULL))
         printf("  none\n");
     if (c->side[0].plan) {
         printf("\n  %-32s %18s %18s\n", "plan", "A", "B");
@@ -497,12 +497,7 @@ static void print_people(const struct comparison *c)
         printf("memory of B is %.4f times that of A\n", b / a);
 }
 
-static json_t *json_number(double number)
-{
-    return isfinite(number) ? json_real(number) : json_null();
-}
-
-static void print_json(const struct comparison *c)
+static json_t *result_json(const struct comparison *c)
 {
     struct ratio r =
         c->pairs >= 3 ? ratio_of(c->ratio, (size_t)c->pairs) : (struct ratio){.value = NAN};
@@ -511,25 +506,28 @@ static void print_json(const struct comparison *c)
 
     say_speed(c, speed, sizeof(speed));
     say_loss(c, loss, sizeof(loss));
-    printf("{\"options\": [");
-    print_options(c);
-    printf("],\n \"result\": ");
-    o = json_pack("{si ss sb ss so si so so}", "pairs", (int)c->pairs, "speed", speed, "differs",
-                  c->pairs >= ENOUGH && r.differs, "loss", loss, "loss_difference",
-                  json_number(c->loss_difference), "steps", (int)c->common_steps, "memory_a",
-                  json_number(memory(&c->side[0])), "memory_b", json_number(memory(&c->side[1])));
     say_load(c, load, sizeof(load));
-    json_object_set_new(o, "load", json_string(load));
-    json_object_set_new(o, "others_a", json_number(c->side[0].others));
-    json_object_set_new(o, "others_b", json_number(c->side[1].others));
+    o = json_pack("{si ss sb ss so si so so ss so so}", "pairs", (int)c->pairs, "speed", speed,
+                  "differs", c->pairs >= ENOUGH && r.differs, "loss", loss, "loss_difference",
+                  ct_json_number(c->loss_difference), "steps", (int)c->common_steps, "memory_a",
+                  ct_json_number(memory(&c->side[0])), "memory_b",
+                  ct_json_number(memory(&c->side[1])), "load", load, "others_a",
+                  ct_json_number(c->side[0].others), "others_b", ct_json_number(c->side[1].others));
     if (c->pairs >= 3) {
-        json_object_set_new(o, "ratio", json_number(r.value));
-        json_object_set_new(o, "low", json_number(r.low));
-        json_object_set_new(o, "high", json_number(r.high));
+        json_object_set_new(o, "ratio", ct_json_number(r.value));
+        json_object_set_new(o, "low", ct_json_number(r.low));
+        json_object_set_new(o, "high", ct_json_number(r.high));
     }
-    json_dumpf(o, stdout, JSON_INDENT(1));
-    json_decref(o);
-    printf("}\n");
+    return o;
+}
+
+static int print_json(const struct comparison *c)
+{
+    json_t *options = json_array();
+
+    print_options(c, options);
+    return ct_json_print(json_pack("{so so}", "options", options, "result", result_json(c)),
+                         stdout);
 }
 
 static int compare(int argc, char **argv)
@@ -544,7 +542,7 @@ static int compare(int argc, char **argv)
     if (rc == 0) {
         take_losses(&c);
         if (c.json)
-            print_json(&c);
+            rc = print_json(&c);
         else
             print_people(&c);
     }

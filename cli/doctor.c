@@ -1,227 +1,22 @@
+/*
+ * `ctitan doctor`: the machine, which plugins can be loaded, and how fast devices are.
+ */
 #include <errno.h>
-#include <math.h>
-#include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <ctitan/clock.h>
-#include <ctitan/device/device.h>
+#include <jansson.h>
+
 #include <ctitan/error.h>
-#include <ctitan/lib/measure.h>
-#include <ctitan/lib/numa.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/plugin.h>
 
 #include "cli.h"
+#include "doctor.h"
 
 #define MOST_SECONDS 60 /* that loading a plugin takes */
-
-#define LOOK 0.3 /* seconds, at the load of the machine */
-
-/* The value of the first "key : value" line of /proc/cpuinfo, in the arena; "" if there is none. */
-static const char *cpuinfo(struct ct_arena *arena, const char *key)
-{
-    FILE *in = fopen("/proc/cpuinfo", "r");
-    const char *found = "";
-    char *line = NULL;
-    size_t room = 0;
-
-    while (in && !*found && getline(&line, &room, in) > 0) {
-        char *colon = strchr(line, ':');
-
-        if (!colon || strncmp(line, key, strlen(key)) || !strchr("\t :", line[strlen(key)]))
-            continue;
-        line[strcspn(line, "\n")] = '\0';
-        found = ct_arena_strdup(arena, colon[1] ? colon + 2 : "");
-    }
-    free(line);
-    if (in)
-        fclose(in);
-    return found;
-}
-
-static bool has_word(const char *text, const char *word)
-{
-    size_t length = strlen(word);
-
-    for (; *text; text += strcspn(text, " ") + strspn(text + strcspn(text, " "), " "))
-        if (strcspn(text, " ") == length && !strncmp(text, word, length))
-            return true;
-    return false;
-}
-
-static void print_features(struct ct_arena *arena)
-{
-    static const char *const wanted[] = {"avx2",        "fma",      "avx512f",  "avx512_bf16",
-                                         "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8",
-                                         "asimd",       "asimdhp",  "bf16",     "sve"};
-    const char *flags = cpuinfo(arena, "flags");
-    bool any = false;
-
-    if (!*flags)
-        flags = cpuinfo(arena, "Features");
-    printf("  features    ");
-    for (size_t i = 0; i < CT_COUNT(wanted); i++)
-        if (has_word(flags, wanted[i])) {
-            printf("%s%s", any ? ", " : "", wanted[i]);
-            any = true;
-        }
-    printf("%s\n", any ? "" : "none that ctitan uses");
-}
-
-static void print_huge_pages(void)
-{
-    FILE *in = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
-    char line[128] = "", *chosen = NULL, *end = NULL;
-
-    if (in && fgets(line, sizeof(line), in)) {
-        chosen = strchr(line, '[');
-        end = chosen ? strchr(chosen, ']') : NULL;
-    }
-    if (end)
-        *end = '\0';
-    printf("  huge pages  %s%s\n", end ? chosen + 1 : "unknown",
-           end && !strcmp(chosen + 1, "never") ? ": slower; set it to madvise or always" : "");
-    if (in)
-        fclose(in);
-}
-
-static void print_nodes(struct ct_arena *arena)
-{
-    const char *before = "  nodes       ";
-    struct ct_numa numa;
-
-    ct_numa_read(NULL, arena, &numa);
-    for (int node = 0; node < 64; node++) {
-        int threads = 0;
-
-        for (int i = 0; i < numa.count; i++)
-            threads += numa.processor[i].node == node;
-        if (!(numa.nodes >> node & 1))
-            continue;
-        printf("%s%d: %d thread%s%s", before, node, threads, threads == 1 ? "" : "s",
-               numa.memory >> node & 1 ? "" : " without memory");
-        before = ", ";
-    }
-    if (numa.nodes)
-        printf("\n  placement   %s\n",
-               ct_numa_memory(&numa)
-                   ? "a rank's threads node by node, its memory from their node, or from each of "
-                     "their nodes in turn"
-                   : "left to the system");
-}
-
-/* How busy other processes keep the processors just now. */
-static void print_load(void)
-{
-    struct ct_load before = ct_load_now(ct_load_job(false)), after;
-    double others;
-
-    ct_nap(LOOK);
-    after = ct_load_now(ct_load_job(false));
-    others = ct_load_others(&before, &after);
-    printf("  busy        ");
-    if (isfinite(others))
-        printf("%.0f %%, by other processes just now%s\n", 100 * others,
-               others > CT_LOAD_NOTABLE ? ": rates below are too low" : "");
-    else
-        printf("unknown: /proc/stat does not say\n");
-}
-
-static void print_machine(struct ct_arena *arena)
-{
-    double page = (double)sysconf(_SC_PAGESIZE);
-    char total[32], available[32];
-    const char *model = cpuinfo(arena, "model name");
-    cpu_set_t set;
-
-    CPU_ZERO(&set);
-    printf("machine\n  processor   %s\n", *model ? model : "unknown");
-    printf("  threads     %ld online", sysconf(_SC_NPROCESSORS_ONLN));
-    if (sched_getaffinity(0, sizeof(set), &set) == 0)
-        printf(", %d for this process", CPU_COUNT(&set));
-    printf("\n");
-    print_features(arena);
-    printf("  memory      %s, %s free\n",
-           human_bytes((double)sysconf(_SC_PHYS_PAGES) * page, total),
-           human_bytes((double)sysconf(_SC_AVPHYS_PAGES) * page, available));
-    print_load();
-    print_nodes(arena);
-    print_huge_pages();
-}
-
-/* The best of several measurements counts, because other processes only make a machine slower. */
-#define LOOKS 5
-
-static void print_gemm(struct ct_device *device, enum ct_dtype dtype)
-{
-    double best = 0, rate;
-    char text[32];
-    int rc = 0;
-
-    for (int i = 0; rc == 0 && i < LOOKS; i++) {
-        rc = ct_measure_gemm(device, dtype, &rate);
-        best = rc == 0 && rate > best ? rate : best;
-    }
-    if (rc < 0)
-        printf("    matrix product, %-9s %s\n", ct_dtype_name(dtype), ct_error_message());
-    else
-        printf("    matrix product, %-9s %sFLOP/s\n", ct_dtype_name(dtype),
-               human_count(best, text));
-}
-
-static void print_bandwidth(struct ct_device *device)
-{
-    double best = 0, rate;
-    char text[32];
-    int rc = 0;
-
-    for (int i = 0; rc == 0 && i < LOOKS; i++) {
-        rc = ct_measure_bandwidth(device, &rate);
-        best = rc == 0 && rate > best ? rate : best;
-    }
-    if (rc < 0)
-        printf("    memory bandwidth          %s\n", ct_error_message());
-    else
-        printf("    memory bandwidth          %sB/s\n", human_count(best, text));
-}
-
-static void measure(struct ct_device *device)
-{
-    print_gemm(device, CT_F32);
-    print_gemm(device, CT_BF16);
-    print_bandwidth(device);
-}
-
-static void say(const char *line)
-{
-    printf("    %s\n", line);
-}
-
-static void try_device(const char *name, const struct ct_device_ops *ops)
-{
-    struct ct_device_request request = {.local_ranks = 1};
-    struct ct_device_info info = {0};
-    struct ct_device *device;
-    char memory[32];
-
-    if (ops->open(&request, &device) < 0) {
-        printf("  %s: %s\n", name, ct_error_message());
-        if (ops->diagnose)
-            ops->diagnose(say);
-        return;
-    }
-    device->ops = ops;
-    ops->info(device, CT_F32, &info);
-    printf("  %s: %s, %s\n", name, info.name, human_bytes((double)info.memory, memory));
-    fflush(stdout);
-    if (ops->diagnose)
-        ops->diagnose(say);
-    measure(device);
-    ops->close(device);
-}
 
 /* Open and load the plugin with default options, like a recipe without its section. */
 static int load(const char *name, const struct ct_plugin **plugin)
@@ -265,46 +60,81 @@ static int try_to_load(struct ct_arena *arena, const char *name)
     return status ? ct_fail(CT_EABI, "%.*s", n > 0 ? (int)n : 0, words) : 0;
 }
 
-static int check_plugins(struct ct_arena *arena)
+/* Try a plugin, and register one with a device. */
+static int try_plugin(struct ct_arena *arena, const char *name)
 {
     const struct ct_plugin *plugin;
-    const char **names;
-    size_t count = ct_plugin_names(arena, &names), broken = 0;
+    int rc = ct_plugin_describe(name, &plugin);
+    bool device = rc == 0 && ct_plugin_has(plugin, "device:*");
 
-    printf("\nplugins\n");
-    for (size_t i = 0; i < count; i++) {
-        int rc = ct_plugin_describe(names[i], &plugin);
-        bool device = rc == 0 && ct_plugin_has(plugin, "device:*");
-
-        if (rc == 0)
-            rc = try_to_load(arena, names[i]);
-        if (rc == 0 && device)
-            rc = load(names[i], &plugin);
-        if (rc == 0 && device)
-            rc = ct_plugin_register(plugin);
-        printf("  %-12s %s\n", names[i], rc < 0 ? ct_error_message() : "loads");
-        broken += rc < 0;
-    }
-    if (!count)
-        printf("  none found: build them, or set CTITAN_PLUGIN_PATH\n");
-    return (int)broken;
+    if (rc == 0)
+        rc = try_to_load(arena, name);
+    if (rc == 0 && device)
+        rc = load(name, &plugin);
+    return rc == 0 && device ? ct_plugin_register(plugin) : rc;
 }
 
-static int look(struct ct_arena *arena)
+/* Print a line for each plugin, or add it to the list. Returns how many cannot be loaded. */
+static int check_plugins(struct ct_arena *arena, json_t *list)
+{
+    const char **names;
+    size_t count = ct_plugin_names(arena, &names);
+    int broken = 0;
+
+    if (!list)
+        printf("\nplugins\n");
+    for (size_t i = 0; i < count; i++) {
+        const char *failure = try_plugin(arena, names[i]) < 0 ? ct_error_message() : NULL;
+
+        broken += failure != NULL;
+        if (list)
+            json_array_append_new(list, json_pack("{s:o, s:o}", "name", ct_json_text(names[i]),
+                                                  "failure", ct_json_text(failure)));
+        else
+            printf("  %-12s %s\n", names[i], failure ? failure : "loads");
+    }
+    if (!count && !list)
+        printf("  none found: build them, or set CTITAN_PLUGIN_PATH\n");
+    return broken;
+}
+
+static void check_devices(struct ct_arena *arena, json_t *list)
 {
     const struct ct_offer *offer;
-    int broken;
+    struct device_facts device;
 
-    print_machine(arena);
-    broken = check_plugins(arena);
-    printf("\ndevices\n");
-    for (size_t i = 0; (offer = ct_offer_at(CT_DEVICE, i)); i++)
-        try_device(offer->name, offer->ops);
-    if (!ct_offer_at(CT_DEVICE, 0))
+    if (!list)
+        printf("\ndevices\n");
+    for (size_t i = 0; (offer = ct_offer_at(CT_DEVICE, i)); i++) {
+        fflush(stdout);
+        device_look(arena, offer->name, offer->ops, &device);
+        if (list)
+            json_array_append_new(list, device_json(&device));
+        else
+            device_print(&device);
+    }
+    if (!ct_offer_at(CT_DEVICE, 0) && !list)
         printf("  none: no plugin that can be loaded has a device\n");
-    if (broken)
+}
+
+static int look(struct ct_arena *arena, bool json)
+{
+    json_t *plugins = json ? json_array() : NULL, *devices = json ? json_array() : NULL;
+    struct machine_facts machine;
+    int broken, rc = 0;
+
+    machine_look(arena, &machine);
+    if (!json)
+        machine_print(&machine);
+    broken = check_plugins(arena, plugins);
+    check_devices(arena, devices);
+    if (json)
+        rc = ct_json_print(json_pack("{s:o, s:o, s:o}", "machine", machine_json(&machine),
+                                     "plugins", plugins, "devices", devices),
+                           stdout);
+    if (rc == 0 && broken)
         return ct_fail(CT_EABI, "%d plugin%s cannot be loaded", broken, broken > 1 ? "s" : "");
-    return 0;
+    return rc;
 }
 
 struct arguments {
@@ -319,6 +149,7 @@ static const struct ct_argument arguments[] = {
                 "Measure this machine, and write its description for --device of other verbs"),
     ARG_LOCAL,
     ARG_CHANGES,
+    ARG_JSON,
     {0}};
 
 static int doctor(int argc, char **argv)
@@ -329,13 +160,15 @@ static int doctor(int argc, char **argv)
 
     if (rc < 0)
         return rc;
-    if (given.describe)
+    if (given.describe && args->json)
+        rc = ct_fail(CT_ECONFIG, "doctor: --describe writes an INI file; leave --json out");
+    else if (given.describe)
         rc = describe_machine(args, given.describe);
     else if (args->path || args->ranks || args->changes.count)
         rc = ct_fail(CT_ECONFIG,
                      "doctor: a recipe and its options are for --describe NAME, which is missing");
     else
-        rc = look(&args->arena);
+        rc = look(&args->arena, args->json);
     return args_finish(args, rc);
 }
 

@@ -2,7 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <jansson.h>
+
 #include <ctitan/device/comm.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/recipe.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/app/verify.h>
@@ -100,13 +103,15 @@ static void print_traffic(const struct traffic *list, size_t count)
                ct_grouped((int64_t)list[i].bytes, exact));
 }
 
-static void print_traffic_json(const struct traffic *list, size_t count)
+static json_t *traffic_json(const struct traffic *list, size_t count)
 {
-    printf(" \"communication\": [");
+    json_t *all = json_array();
+
     for (size_t i = 0; i < count; i++)
-        printf("%s\n  {\"op\": \"%s\", \"axes\": \"%s\", \"calls\": %lld, \"bytes\": %.17g}",
-               i ? "," : "", list[i].op, list[i].along, (long long)list[i].calls, list[i].bytes);
-    printf("],\n");
+        json_array_append_new(all, json_pack("{s:s, s:s, s:I, s:o}", "op", list[i].op, "axes",
+                                             list[i].along, "calls", (json_int_t)list[i].calls,
+                                             "bytes", ct_json_number(list[i].bytes)));
+    return all;
 }
 
 /* ---- memory outside the plan ---- */
@@ -208,13 +213,13 @@ static void print_objects(const struct ct_run *run)
                ct_grouped((int64_t)row[i].bytes, exact));
 }
 
-static void print_objects_json(const struct ct_run *run)
+static json_t *objects_json(const struct ct_run *run)
 {
     struct objects o = count_objects(run);
 
-    printf(",\n \"host_objects\": {\"graphs\": %zu, \"programs\": %zu, \"kernels\": %zu, "
-           "\"executors\": %zu, \"lowering\": %zu}",
-           o.graph, o.program, o.kernels, o.executor, o.lowering);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "graphs", (json_int_t)o.graph, "programs",
+                     (json_int_t)o.program, "kernels", (json_int_t)o.kernels, "executors",
+                     (json_int_t)o.executor, "lowering", (json_int_t)o.lowering);
 }
 
 /* ---- all ---- */
@@ -263,45 +268,52 @@ static void print_people(const struct ct_run *run, const struct numbers *n,
         print_traffic(traffic, count);
 }
 
-static void print_json_categories(const char *name, const struct ct_memory *m)
+static json_t *categories_json(const struct ct_memory *m)
 {
-    printf(",\n \"%s\": {", name);
+    json_t *all = json_object();
+
     for (int c = 0; c < CT_CATEGORY_COUNT; c++)
-        printf("%s\n  \"%s\": {\"peak\": %zu, \"at_peak\": %zu}", c ? "," : "",
-               ct_category_name((enum ct_category)c), m->peak[c], m->at_peak[c]);
-    putchar('}');
+        json_object_set_new(all, ct_category_name((enum ct_category)c),
+                            json_pack("{s:I, s:I}", "peak", (json_int_t)m->peak[c], "at_peak",
+                                      (json_int_t)m->at_peak[c]));
+    return all;
 }
 
-static void print_json(const struct planned *planned, const struct args *args,
-                       const struct numbers *n, const struct traffic *traffic, size_t count,
-                       const struct ct_simulated *times)
+static json_t *numbers_json(const struct ct_run *run, const struct numbers *n)
+{
+    const struct ct_program *p = run->program;
+
+    return json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:I, s:I, s:i, s:o, s:o, s:o}",
+                     "device_plugin", run->device->name, "parameters", (json_int_t)run->parameters,
+                     "tokens_per_step", (json_int_t)n->tokens, "flops_per_token",
+                     ct_json_number(n->whole), "flops_per_token_halved", ct_json_number(n->halved),
+                     "flops_per_step", ct_json_number(p->flops), "instructions",
+                     (json_int_t)p->step_count, "init_instructions", (json_int_t)p->init_count,
+                     "microbatches", (int)p->microbatches, "comm_bytes",
+                     ct_json_number(p->comm_bytes), "loaded_bytes", ct_json_number(p->loaded_bytes),
+                     "stored_bytes", ct_json_number(p->stored_bytes));
+}
+
+static int print_json(const struct planned *planned, const struct args *args,
+                      const struct numbers *n, const struct traffic *traffic, size_t count,
+                      const struct ct_simulated *times)
 {
     const struct ct_run *run = planned->run;
     const struct ct_program *p = run->program;
+    json_t *plan = numbers_json(run, n);
     int64_t groups;
 
-    printf("{\"device_plugin\": \"%s\",\n", run->device->name);
-    printf(" \"parameters\": %lld, \"tokens_per_step\": %lld,\n", (long long)run->parameters,
-           (long long)n->tokens);
-    printf(" \"flops_per_token\": %.17g, \"flops_per_token_halved\": %.17g, "
-           "\"flops_per_step\": %.17g,\n",
-           n->whole, n->halved, p->flops);
-    printf(" \"instructions\": %zu, \"init_instructions\": %zu, \"microbatches\": %d,\n",
-           p->step_count, p->init_count, p->microbatches);
-    printf(" \"comm_bytes\": %.17g, \"loaded_bytes\": %.17g, \"stored_bytes\": %.17g,\n",
-           p->comm_bytes, p->loaded_bytes, p->stored_bytes);
-    print_traffic_json(traffic, count);
-    printf(" \"memory_peak_bytes\": %zu, \"offloaded_bytes\": %zu, \"beside_bytes\": %zu",
-           run->arena_bytes, run->host_bytes, beside(run, &groups));
-    print_json_categories("memory", &p->memory);
-    print_json_categories("offloaded", &p->host);
-    print_memory_json(p);
-    print_objects_json(run);
-    if (args->machine) {
-        printf(",\n \"time\": ");
-        print_times_json(planned, args, times);
-    }
-    printf("}\n");
+    json_object_set_new(plan, "communication", traffic_json(traffic, count));
+    json_object_set_new(plan, "memory_peak_bytes", json_integer((json_int_t)run->arena_bytes));
+    json_object_set_new(plan, "offloaded_bytes", json_integer((json_int_t)run->host_bytes));
+    json_object_set_new(plan, "beside_bytes", json_integer((json_int_t)beside(run, &groups)));
+    json_object_set_new(plan, "memory", categories_json(&p->memory));
+    json_object_set_new(plan, "offloaded", categories_json(&p->host));
+    add_memory_json(p, plan);
+    json_object_set_new(plan, "host_objects", objects_json(run));
+    if (args->machine)
+        json_object_set_new(plan, "time", times_json(planned, args, times));
+    return ct_json_print(plan, stdout);
 }
 
 static int64_t tokens_per_step(const struct ct_run *run)
@@ -317,18 +329,19 @@ static int plan(const struct planned *planned, const struct args *args,
     struct numbers n = {.tokens = tokens_per_step(run)};
     struct traffic *traffic = calloc(run->program->step_count + 1, sizeof(*traffic));
     size_t count = traffic ? sum_traffic(run, traffic) : 0;
+    int rc = 0;
 
     run->model_ops->flops_per_token(run->model, ct_config.training.seq_len, &n.whole, &n.halved);
     if (args->program)
         ct_program_print(run->program, stdout);
     else if (args->json)
-        print_json(planned, args, &n, traffic, count, times);
+        rc = print_json(planned, args, &n, traffic, count, times);
     else
         print_people(run, &n, traffic, count, args);
     if (args->machine && !args->json && !args->program)
         print_times(planned, args, times);
     free(traffic);
-    return ct_program_verify(run->program, stderr);
+    return rc < 0 ? rc : ct_program_verify(run->program, stderr);
 }
 
 static int plan_and_prove(struct ct_recipe *recipe, struct args *args)

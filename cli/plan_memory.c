@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <jansson.h>
+
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/text.h>
 #include <ctitan/lib/rates.h>
 
@@ -164,50 +167,56 @@ void print_peak(const struct ct_program *p)
 
 /* ---- JSON ---- */
 
-static void print_json_curve(const struct ct_program *p, size_t (*const live)[CT_CATEGORY_COUNT])
+static json_t *curve_json(const struct ct_program *p, size_t (*const live)[CT_CATEGORY_COUNT])
 {
+    json_t *points = json_array(), *columns = json_pack("[s]", "instruction");
     size_t per = p->step_count / POINTS + 1;
 
-    printf(" \"over_step\": {\"instructions\": %zu, \"points\": [", p->step_count);
     for (size_t n = 0; n < p->step_count; n += per) {
         size_t to = n + per < p->step_count ? n + per : p->step_count;
         size_t at = find_peak(live, n, to);
+        json_t *point = json_pack("[I]", (json_int_t)at);
 
-        printf("%s\n  [%zu", n ? "," : "", at);
         for (int c = 0; c < CT_CATEGORY_COUNT; c++)
-            printf(", %zu", live[at][c]);
-        putchar(']');
+            json_array_append_new(point, json_integer((json_int_t)live[at][c]));
+        json_array_append_new(points, point);
     }
-    printf("],\n  \"columns\": [\"instruction\"");
     for (int c = 0; c < CT_CATEGORY_COUNT; c++)
-        printf(", \"%s\"", ct_category_name((enum ct_category)c));
-    printf("]}");
+        json_array_append_new(columns, json_string(ct_category_name((enum ct_category)c)));
+    return json_pack("{s:I, s:o, s:o}", "instructions", (json_int_t)p->step_count, "columns",
+                     columns, "points", points);
 }
 
-void print_memory_json(const struct ct_program *p)
+static json_t *peak_json(const struct ct_program *p, size_t at, size_t bytes, struct kind *kind)
+{
+    const struct ct_instruction *i = &p->step[at];
+    size_t count = collect(p, (int64_t)at, kind);
+    json_t *largest = json_array();
+
+    for (size_t n = 0; n < count && n < SHOWN; n++)
+        json_array_append_new(largest, json_pack("{s:o, s:I, s:s, s:I}", "values",
+                                                 ct_json_text(kind[n].name), "count",
+                                                 (json_int_t)kind[n].values, "category",
+                                                 ct_category_name(kind[n].category), "bytes",
+                                                 (json_int_t)kind[n].bytes));
+    return json_pack("{s:I, s:I, s:s, s:s, s:i, s:o, s:o}", "instruction", (json_int_t)at, "bytes",
+                     (json_int_t)bytes, "op", i->op->type->name, "section", section_of(i),
+                     "microbatch", (int)i->microbatch, "layer",
+                     ct_json_text(i->op->region ? i->op->region : ""), "largest", largest);
+}
+
+void add_memory_json(const struct ct_program *p, json_t *plan)
 {
     struct ct_arena scratch = {0};
-    size_t(*live)[CT_CATEGORY_COUNT], at, count;
-    const struct ct_instruction *i;
-    struct kind *kind;
+    size_t(*live)[CT_CATEGORY_COUNT], at;
 
     if (!p->step_count)
         return;
-    kind = ct_arena_array(&scratch, struct kind, p->buffer_count + 1);
     live = sweep(p, &scratch);
     at = find_peak(live, 0, p->step_count);
-    i = &p->step[at];
-    count = collect(p, (int64_t)at, kind);
-    printf(",\n");
-    print_json_curve(p, live);
-    printf(",\n \"peak\": {\"instruction\": %zu, \"bytes\": %zu, \"op\": \"%s\", "
-           "\"section\": \"%s\", \"microbatch\": %d, \"layer\": \"%s\", \"largest\": [",
-           at, total(live[at]), i->op->type->name, section_of(i), (int)i->microbatch,
-           i->op->region ? i->op->region : "");
-    for (size_t n = 0; n < count && n < SHOWN; n++)
-        printf("%s\n  {\"values\": \"%s\", \"count\": %zu, \"category\": \"%s\", \"bytes\": %zu}",
-               n ? "," : "", kind[n].name, kind[n].values, ct_category_name(kind[n].category),
-               kind[n].bytes);
-    printf("]}");
+    json_object_set_new(plan, "over_step", curve_json(p, live));
+    json_object_set_new(plan, "peak",
+                        peak_json(p, at, total(live[at]),
+                                  ct_arena_array(&scratch, struct kind, p->buffer_count + 1)));
     ct_arena_finish(&scratch);
 }

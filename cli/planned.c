@@ -4,7 +4,10 @@
  */
 #include <stdio.h>
 
+#include <jansson.h>
+
 #include <ctitan/error.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/run.h>
 #include <ctitan/lib/rates.h>
@@ -195,21 +198,21 @@ void print_times(const struct planned *planned, const struct args *args,
     print_part("(communication, hidden)", s.times->hidden, result->seconds);
 }
 
-void print_times_json(const struct planned *planned, const struct args *args,
-                      const struct ct_simulated *result)
+json_t *times_json(const struct planned *planned, const struct args *args,
+                   const struct ct_simulated *result)
 {
     struct summary s = summarise(planned, args, result);
     const struct ct_machine *m = args->machine;
+    json_t *times = json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:s, s:o, s:o, s:o}", "device",
+        ct_json_text(m->name), "step_seconds", ct_json_number(result->seconds),
+        "tokens_per_second_per_rank", ct_json_number(s.tokens), "tflops", ct_json_number(s.tflops),
+        "mfu", ct_json_number(s.mfu), "mfu_halved", ct_json_number(s.mfu_halved), "fits",
+        m->memory >= taken(planned, m), "measured", ct_machine_is_measured(m), "limited_by",
+        limit(s.times), "exposed", ct_json_number(s.times->exposed), "hidden",
+        ct_json_number(s.times->hidden), "waiting", ct_json_number(s.times->waiting));
 
-    printf(
-        "{\"device\": \"%s\", \"step_seconds\": %.9g, \"tokens_per_second_per_rank\": %.9g,\n"
-        "  \"tflops\": %.9g, \"mfu\": %.9g, \"mfu_halved\": %.9g, \"fits\": %s, \"measured\": %s,\n"
-        "  \"limited_by\": \"%s\", \"exposed\": %.9g, \"hidden\": %.9g, \"waiting\": %.9g",
-        m->name, result->seconds, s.tokens, s.tflops, s.mfu, s.mfu_halved,
-        m->memory < taken(planned, m) ? "false" : "true",
-        ct_machine_is_measured(m) ? "true" : "false", limit(s.times), s.times->exposed,
-        s.times->hidden, s.times->waiting);
     for (size_t n = 0; n < m->rate_count; n++)
-        printf(", \"%s\": %.9g", m->rate[n].name, s.times->of_class[n]);
-    printf("}");
+        json_object_set_new(times, m->rate[n].name, ct_json_number(s.times->of_class[n]));
+    return times;
 }

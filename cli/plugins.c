@@ -1,7 +1,11 @@
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
+#include <jansson.h>
+
 #include <ctitan/error.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/plugin.h>
 
 #include "cli.h"
@@ -29,19 +33,64 @@ static void print_plugin(const char *name, const struct ct_plugin *plugin)
     printf("%-14s %-8s %-28s %s\n", name, plugin->version, offered, plugin->summary);
 }
 
-static const struct ct_argument arguments[] = {{0}};
+/* ---- JSON ---- */
 
-static int plugins(int argc, char **argv)
+static json_t *texts_json(const char *const *text)
 {
-    struct ct_arena arena = {0};
-    const struct ct_plugin *plugin;
-    const char **names, *folder;
-    size_t count;
-    int rc = ct_arguments_parse(arguments, argc, argv, &arena, &arena);
+    json_t *list = json_array();
 
+    for (; text && *text; text++)
+        json_array_append_new(list, ct_json_text(*text));
+    return list;
+}
+
+static json_t *offers_json(const struct ct_plugin *plugin)
+{
+    json_t *list = json_array();
+
+    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
+        json_array_append_new(list, json_pack("{s:s, s:o}", "kind", ct_kind_name(o->kind), "name",
+                                              ct_json_text(o->name)));
+    return list;
+}
+
+static json_t *plugin_json(const char *name)
+{
+    const struct ct_plugin *plugin;
+    char path[PATH_MAX];
+    int rc = ct_plugin_path(name, path, sizeof(path));
+    json_t *file = rc < 0 ? json_null() : ct_json_text(path);
+
+    if (rc == 0)
+        rc = ct_plugin_describe(name, &plugin);
     if (rc < 0)
-        return rc;
-    count = ct_plugin_names(&arena, &names);
+        return json_pack("{s:o, s:o, s:o}", "name", ct_json_text(name), "file", file, "failure",
+                         ct_json_text(ct_error_message()));
+    return json_pack("{s:o, s:o, s:n, s:o, s:o, s:o, s:o, s:o}", "name", ct_json_text(name), "file",
+                     file, "failure", "version", ct_json_text(plugin->version), "summary",
+                     ct_json_text(plugin->summary), "offers", offers_json(plugin), "needs",
+                     texts_json(plugin->needs), "conflicts", texts_json(plugin->conflicts));
+}
+
+static int print_json(const char *const *names, size_t count)
+{
+    json_t *list = json_array(), *folders = json_array();
+    const char *folder;
+
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(list, plugin_json(names[i]));
+    for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
+        json_array_append_new(folders, ct_json_text(folder));
+    return ct_json_print(json_pack("{s:o, s:o}", "plugins", list, "folders", folders), stdout);
+}
+
+/* ---- the verb ---- */
+
+static void print_people(const char *const *names, size_t count)
+{
+    const struct ct_plugin *plugin;
+    const char *folder;
+
     for (size_t i = 0; i < count; i++) {
         if (ct_plugin_describe(names[i], &plugin) == 0)
             print_plugin(names[i], plugin);
@@ -52,8 +101,32 @@ static int plugins(int argc, char **argv)
         printf("no plugins found\n");
     for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
         printf("%s%s%s", i ? ", " : "\nsearched: ", folder, ct_plugin_folder(i + 1) ? "" : "\n");
+}
+
+struct request {
+    bool json;
+};
+
+static const struct ct_argument arguments[] = {
+    CT_ARG_FLAG(struct request, json, "json", 0, "Print JSON"), {0}};
+
+static int plugins(int argc, char **argv)
+{
+    struct ct_arena arena = {0};
+    struct request r = {0};
+    const char **names;
+    size_t count;
+    int rc = ct_arguments_parse(arguments, argc, argv, &arena, &r);
+
+    if (rc == 0) {
+        count = ct_plugin_names(&arena, &names);
+        if (r.json)
+            rc = print_json(names, count);
+        else
+            print_people(names, count);
+    }
     ct_arena_finish(&arena);
-    return 0;
+    return rc;
 }
 
 const struct verb verb_plugins = {
@@ -61,5 +134,5 @@ const struct verb verb_plugins = {
     .summary = "list all plugins, and what each offers",
     .run = plugins,
     .arguments = arguments,
-    .examples = CT_NAMES("ctitan plugins", "CTITAN_PLUGIN_PATH=$PWD ctitan plugins"),
+    .examples = CT_NAMES("ctitan plugins --json", "CTITAN_PLUGIN_PATH=$PWD ctitan plugins"),
     .details = "No plugin is loaded. `ctitan doctor` loads each, and says which cannot be.\n"};

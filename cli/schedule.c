@@ -5,8 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <jansson.h>
+
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/plugin.h>
 #include <ctitan/lib/pipeline.h>
 
@@ -20,7 +23,7 @@ struct request {
     struct ct_texts set;                 /* "PLUGIN.KEY=VALUE" */
     int64_t ranks, stages, microbatches; /* -1: not given */
     double costs[4];                     /* F, I, W of all layers of a rank; one transfer */
-    bool comm;
+    bool comm, json;
 };
 
 static int take_costs(void *into, struct ct_arena *arena, const char *option, const char *text)
@@ -63,6 +66,7 @@ static const struct ct_argument arguments[] = {
     CT_ARG_TEXT(struct request, svg, "svg", 0, "FILE", "Write a picture"),
     CT_ARG_TEXT(struct request, write_csv, "write-csv", 0, "FILE",
                 "Write the schedule as torch's CSV"),
+    CT_ARG_FLAG(struct request, json, "json", 0, "Print JSON"),
     {0}};
 
 static int check_request(const struct request *r)
@@ -277,6 +281,67 @@ static void print_summary(const struct request *r, const struct ct_schedule *s,
     print_ranks(s, x);
 }
 
+/* ---- JSON ---- */
+
+static json_t *actions_json(const struct ct_schedule *s, const struct ct_simulation *x, int rank)
+{
+    const struct ct_action_list *list = &s->lists[rank];
+    json_t *all = json_array();
+    char text[96];
+
+    for (size_t i = 0; i < list->count; i++) {
+        ct_action_print(&list->item[i], text, sizeof(text));
+        json_array_append_new(all, json_pack("{s:s, s:o, s:o}", "action", text, "start",
+                                             ct_json_number(x->start[rank][i]), "end",
+                                             ct_json_number(x->end[rank][i])));
+    }
+    return all;
+}
+
+static json_t *ranks_json(const struct ct_schedule *s, const struct ct_simulation *x)
+{
+    double whole = (double)s->ranks / s->stages;
+    json_t *all = json_array();
+
+    for (int r = 0; r < s->ranks; r++)
+        json_array_append_new(
+            all,
+            json_pack("{s:i, s:o, s:o, s:o, s:o, s:o}", "rank", r, "busy",
+                      ct_json_number(x->busy[r]), "idle", ct_json_number(x->makespan - x->busy[r]),
+                      "most_alive_until_i", ct_json_number(x->peak_freed_at_i[r] * whole),
+                      "most_alive_until_w", ct_json_number(x->peak_freed_at_w[r] * whole),
+                      "actions", actions_json(s, x, r)));
+    return all;
+}
+
+/* proof: lines. */
+static json_t *proof_json(const char *proof)
+{
+    json_t *lines = json_array();
+
+    while (*proof) {
+        size_t length = strcspn(proof, "\n");
+
+        json_array_append_new(lines, json_stringn(proof, length));
+        proof += length + (proof[length] == '\n');
+    }
+    return lines;
+}
+
+static int print_json(const struct request *r, const struct ct_schedule *s,
+                      const struct ct_simulation *x, const char *proof)
+{
+    return ct_json_print(json_pack("{s:o, s:i, s:i, s:[o, o, o, o], s:o, s:o, s:o, s:o, s:o}",
+                                   "name", ct_json_text(s->name), "stages", s->stages,
+                                   "microbatches", s->microbatches, "costs",
+                                   ct_json_number(r->costs[0]), ct_json_number(r->costs[1]),
+                                   ct_json_number(r->costs[2]), ct_json_number(r->costs[3]), "time",
+                                   ct_json_number(x->makespan), "bubble", ct_json_number(x->bubble),
+                                   "bubble_percent", ct_json_number(100 * x->fraction), "ranks",
+                                   ranks_json(s, x), "valid", proof_json(proof)),
+                         stdout);
+}
+
 /* ---- files ---- */
 
 static void print_csv(const void *schedule, FILE *out)
@@ -311,6 +376,8 @@ static int show(const struct request *r, struct ct_schedule *schedule, FILE *pro
     if (rc < 0)
         return rc;
     fflush(proof);
+    if (r->json)
+        return print_json(r, shown, &simulation, *text);
     print_summary(r, shown, &simulation);
     printf("\nvalid:\n%s", *text);
     return 0;

@@ -5,6 +5,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/file.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/run.h>
 
 #include "cli.h"
@@ -53,8 +54,7 @@ static int simulate(struct ct_recipe *recipe, struct args *args)
         return rc;
     rc = plan_simulate(&planned, args, &request, &result);
     if (rc == 0 && args->json) {
-        print_times_json(&planned, args, &result);
-        putchar('\n');
+        rc = ct_json_print(times_json(&planned, args, &result), stdout);
     } else if (rc == 0) {
         print_times(&planned, args, &result);
         print_ranks(&request, &result);

@@ -401,34 +401,33 @@ static json_t *candidate_json(const struct search *s, const struct candidate *c)
 {
     const char *list[DIMENSIONS + 2];
     size_t count = settings(s, c, list);
-    json_t *names = json_array(), *object;
+    json_t *names = json_array();
 
     for (size_t i = 0; i < count; i++)
-        json_array_append_new(names, json_string(list[i]));
+        json_array_append_new(names, ct_json_text(list[i]));
     if (c->failure)
-        return json_pack("{s:o, s:s}", "settings", names, "failure", c->failure);
-    object = json_pack("{s:o, s:f, s:f, s:f, s:b, s:f, s:f}", "settings", names, "step_seconds",
-                       c->seconds, "tokens_per_second_per_rank", c->tokens, "memory_peak_bytes",
-                       c->bytes, "fits", c->fits, "exposed", c->exposed, "waiting", c->waiting);
-    json_object_set_new(object, "limited_by", json_string(c->limit));
-    return object;
+        return json_pack("{s:o, s:o}", "settings", names, "failure", ct_json_text(c->failure));
+    return json_pack("{s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:o}", "settings", names, "step_seconds",
+                     ct_json_number(c->seconds), "tokens_per_second_per_rank",
+                     ct_json_number(c->tokens), "memory_peak_bytes", ct_json_number(c->bytes),
+                     "fits", c->fits, "exposed", ct_json_number(c->exposed), "waiting",
+                     ct_json_number(c->waiting), "limited_by", ct_json_text(c->limit));
 }
 
 /* All plans, best first, and what cannot be planned. */
-static void print_json(const struct search *s, const struct ct_machine *machine)
+static int print_json(const struct search *s, const struct ct_machine *machine)
 {
-    json_t *plans = json_array(), *failures = json_array(), *whole;
+    json_t *plans = json_array(), *failures = json_array();
 
     for (size_t i = 0; i < s->count; i++)
         json_array_append_new(s->list[i].failure ? failures : plans,
                               candidate_json(s, &s->list[i]));
-    whole = json_pack("{s:s, s:b, s:I, s:I, s:f, s:o, s:o}", "device", machine->name, "measured",
-                      (int)ct_machine_is_measured(machine), "ranks", (json_int_t)s->args->ranks,
-                      "sequences", (json_int_t)s->sequences, "memory", s->memory, "plans", plans,
-                      "failures", failures);
-    json_dumpf(whole, stdout, JSON_INDENT(1));
-    putchar('\n');
-    json_decref(whole);
+    return ct_json_print(
+        json_pack("{s:o, s:b, s:I, s:I, s:o, s:o, s:o}", "device", ct_json_text(machine->name),
+                  "measured", (int)ct_machine_is_measured(machine), "ranks",
+                  (json_int_t)s->args->ranks, "sequences", (json_int_t)s->sequences, "memory",
+                  ct_json_number(s->memory), "plans", plans, "failures", failures),
+        stdout);
 }
 
 /* Write the recipe with the best candidate's settings. */
@@ -486,9 +485,11 @@ static int tune(struct arguments *given)
     if (rc < 0)
         return rc;
     if (args->json)
-        print_json(&s, machine);
+        rc = print_json(&s, machine);
     else
         print_results(&s, machine);
+    if (rc < 0)
+        return rc;
     if (s.list[0].failure)
         return ct_fail(CT_ECONFIG, "none of the candidates can be planned: %s", s.list[0].failure);
     if (!s.list[0].fits)

@@ -293,7 +293,7 @@ typedef int ckpt_part_work(void *context, size_t tensor, int64_t element, int64_
 int ckpt_for_each_part(const struct ckpt *c, size_t tensor, const int64_t *offset,
                        const int64_t *shape, const char *data, ckpt_part_work *work, void *context);
 /* Print how two checkpoints differ; a failure if tensors do. */
-int ckpt_diff(const char *first, const char *second);
+int ckpt_diff(const char *first, const char *second, bool json);
 
 /* ---- ckpt.c ---- */
 

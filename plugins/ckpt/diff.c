@@ -7,7 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <jansson.h>
+
 #include <ctitan/error.h>
+#include <ctitan/lib/json.h>
 
 #include "ckpt.h"
 
@@ -52,6 +55,21 @@ struct whole {
     int64_t *different; /* by tensor */
     double *most;
 };
+
+/* What differs, as JSON; NULL: lines are printed instead. */
+struct told {
+    json_t *tensors, *options;
+};
+
+/* A tensor that the two do not have alike. */
+static void tell(const struct told *told, const char *name, const char *difference)
+{
+    if (told->tensors)
+        json_array_append_new(told->tensors, json_pack("{s:o, s:s}", "name", ct_json_text(name),
+                                                       "difference", difference));
+    else
+        printf("%s: %s\n", name, difference);
+}
 
 static size_t index_of(const struct whole *w, const char *name)
 {
@@ -147,7 +165,7 @@ static int put_compared(void *context, const struct ckpt_box *box, const int64_t
 }
 
 /* Tensors that the two do not have alike are left out of the comparison of values. */
-static int compare_lists(struct whole *w, const struct ckpt *b)
+static int compare_lists(struct whole *w, const struct ckpt *b, const struct told *told)
 {
     int count = 0;
 
@@ -158,18 +176,34 @@ static int compare_lists(struct whole *w, const struct ckpt *b)
             !memcmp(other->shape, t->shape, sizeof(*t->shape) * (size_t)t->ndim))
             continue;
         w->at[i] = SIZE_MAX;
-        printf("%s: %s\n", t->name, other ? "another shape or dtype" : "only in the first");
+        tell(told, t->name, other ? "another shape or dtype" : "only in the first");
         count++;
     }
     for (size_t i = 0; i < b->tensor_count; i++)
         if (index_of(w, b->tensors[i].name) == SIZE_MAX) {
-            printf("%s: only in the second\n", b->tensors[i].name);
+            tell(told, b->tensors[i].name, "only in the second");
             count++;
         }
     return count;
 }
 
-static int print_values(const struct whole *w)
+static void tell_values(const struct told *told, const struct ckpt_tensor *t, int64_t different,
+                        double most)
+{
+    int64_t elements = ct_shape_count(t->ndim, t->shape);
+
+    if (told->tensors)
+        json_array_append_new(told->tensors,
+                              json_pack("{s:o, s:s, s:I, s:I, s:o}", "name", ct_json_text(t->name),
+                                        "difference", "values", "different", (json_int_t)different,
+                                        "elements", (json_int_t)elements, "most",
+                                        ct_json_number(most)));
+    else
+        printf("%s: %lld of %lld elements differ, by up to %g\n", t->name, (long long)different,
+               (long long)elements, most);
+}
+
+static int count_values(const struct whole *w, const struct told *told)
 {
     int count = 0;
 
@@ -178,22 +212,27 @@ static int print_values(const struct whole *w)
 
         if (!w->different[i])
             continue;
-        printf("%s: %lld of %lld elements differ, by up to %g\n", t->name,
-               (long long)w->different[i], (long long)ct_shape_count(t->ndim, t->shape),
-               w->most[i]);
+        tell_values(told, t, w->different[i], w->most[i]);
         count++;
     }
     return count;
 }
 
-static void print_option(const char *section, const char *key, const char *before, const char *now,
-                         void *context)
+static void tell_option(const char *section, const char *key, const char *before, const char *now,
+                        void *context)
 {
-    (void)context;
-    printf("[%s] %s: %s, %s\n", section, key, before, now);
+    const struct told *told = context;
+
+    if (told->options)
+        json_array_append_new(told->options,
+                              json_pack("{s:o, s:o, s:o, s:o}", "section", ct_json_text(section),
+                                        "key", ct_json_text(key), "first", ct_json_text(before),
+                                        "second", ct_json_text(now)));
+    else
+        printf("[%s] %s: %s, %s\n", section, key, before, now);
 }
 
-static int compare(const struct ckpt *a, const struct ckpt *b)
+static int compare(const struct ckpt *a, const struct ckpt *b, struct told *told)
 {
     FILE *file = tmpfile();
     struct whole w;
@@ -204,36 +243,53 @@ static int compare(const struct ckpt *a, const struct ckpt *b)
     whole_init(&w, a);
     w.io = (struct ckpt_io){.path = "a temporary file", .fd = fileno(file)};
     place(&w);
-    count = compare_lists(&w, b);
-    if (a->progress.step != b->progress.step)
+    count = compare_lists(&w, b, told);
+    if (a->progress.step != b->progress.step && !told->tensors)
         printf("step: %lld, %lld\n", (long long)a->progress.step - 1,
                (long long)b->progress.step - 1);
     if (*a->recipe && *b->recipe)
-        rc = ct_recipe_differences("the recipe of a checkpoint", a->recipe, b->recipe, print_option,
-                                   NULL);
+        rc = ct_recipe_differences("the recipe of a checkpoint", a->recipe, b->recipe, tell_option,
+                                   told);
     if (rc == 0)
         rc = ckpt_read(a, &(struct ckpt_sink){want, put, &w, false});
     if (rc == 0)
         rc = ckpt_read(b, &(struct ckpt_sink){want, put_compared, &w, false});
     if (rc == 0)
-        count += print_values(&w);
+        count += count_values(&w, told);
     fclose(file);
     ct_arena_finish(&w.arena);
     return rc < 0 ? rc : count;
 }
 
-int ckpt_diff(const char *first, const char *second)
+static int print_json(const struct ckpt *a, const struct ckpt *b, struct told *told)
 {
+    return ct_json_print(json_pack("{s:o, s:o, s:[I, I], s:o, s:o}", "first", ct_json_text(a->path),
+                                   "second", ct_json_text(b->path), "steps",
+                                   (json_int_t)a->progress.step - 1,
+                                   (json_int_t)b->progress.step - 1, "options", told->options,
+                                   "tensors", told->tensors),
+                         stdout);
+}
+
+int ckpt_diff(const char *first, const char *second, bool json)
+{
+    struct told told = {NULL, NULL};
     struct ct_arena scratch = {0};
     struct ckpt a, b;
-    int rc = ckpt_locate(&scratch, first, &a);
+    int rc = ckpt_locate(&scratch, first, &a), printed = 0;
 
+    if (rc == 0 && json)
+        told = (struct told){json_array(), json_array()};
     if (rc == 0)
         rc = ckpt_locate(&scratch, second, &b);
     if (rc == 0)
-        rc = compare(&a, &b);
-    if (rc == 0)
+        rc = compare(&a, &b, &told);
+    if (rc >= 0 && json)
+        printed = print_json(&a, &b, &told);
+    else if (rc == 0)
         printf("every tensor is the same\n");
     ct_arena_finish(&scratch);
+    if (printed < 0)
+        return printed;
     return rc > 0 ? ct_fail(CT_EIO, "%d tensors differ", rc) : rc;
 }

@@ -9,7 +9,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <jansson.h>
+
 #include <ctitan/error.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/verb.h>
 
 #include "ckpt.h"
@@ -54,12 +57,12 @@ static const char *failure_text(int rc)
 }
 
 /* What to do with the checkpoint of a path, or with the failure rc to open it. width: of the
-   longest path. */
-typedef int do_one(struct ckpt *c, const char *path, int width, int rc);
+   longest path. list: where the result goes instead of lines for people; NULL: there. */
+typedef int do_one(struct ckpt *c, const char *path, int width, int rc, json_t *list);
 
 /* Call work for every checkpoint of a folder, oldest first, or for the one that path is. One that a
    run removes meanwhile is none. */
-static int for_each(const char *path, do_one *work)
+static int for_each(const char *path, do_one *work, json_t *list)
 {
     struct ct_arena scratch = {0};
     const char *folder = ckpt_folder_of(&scratch, path);
@@ -70,7 +73,7 @@ static int for_each(const char *path, do_one *work)
     struct ckpt c;
 
     if (!access(ct_arena_printf(&scratch, "%s/" INDEX, path), F_OK))
-        worst = work(&c, path, 0, ckpt_open(&scratch, path, &c));
+        worst = work(&c, path, 0, ckpt_open(&scratch, path, &c), list);
     else if (worst == 0 && !count)
         worst = ckpt_none(&scratch, path);
     else
@@ -79,7 +82,7 @@ static int for_each(const char *path, do_one *work)
             int rc = ckpt_open(&scratch, one, &c);
 
             if (rc == 0 || !ckpt_is_gone(one))
-                rc = work(&c, one, width, rc);
+                rc = work(&c, one, width, rc, list);
             worst = rc < 0 && !ckpt_is_gone(one) ? rc : worst;
         }
     ct_arena_finish(&scratch);
@@ -88,11 +91,25 @@ static int for_each(const char *path, do_one *work)
 
 /* ---- ls, verify ---- */
 
-static int list(struct ckpt *c, const char *path, int width, int rc)
+static json_t *entry_json(const struct ckpt *c, const char *path, int rc)
+{
+    if (rc < 0)
+        return json_pack("{s:o, s:o}", "path", ct_json_text(path), "failure",
+                         ct_json_text(ct_error_message()));
+    return json_pack("{s:o, s:n, s:I, s:I, s:I, s:I, s:b, s:o}", "path", ct_json_text(path),
+                     "failure", "step", (json_int_t)c->progress.step - 1, "time",
+                     (json_int_t)c->time, "bytes", (json_int_t)bytes_of(c), "tokens",
+                     (json_int_t)c->progress.tokens, "model_only", (int)c->model_only, "mesh",
+                     ct_json_text(c->mesh));
+}
+
+static int list_one(struct ckpt *c, const char *path, int width, int rc, json_t *list)
 {
     char when[32];
 
-    if (rc < 0)
+    if (list)
+        json_array_append_new(list, entry_json(c, path, rc));
+    else if (rc < 0)
         printf("%-*s  %s: %s\n", width, path, failure_text(rc), ct_error_message());
     else
         printf("%-*s  %s  %8.1f MB  %14lld tokens  %s, %s\n", width, path, time_text(c->time, when),
@@ -102,71 +119,143 @@ static int list(struct ckpt *c, const char *path, int width, int rc)
 }
 
 /* The worse of two results: what is damaged stays so, and what cannot be read may be good. */
-static int tell_bad(const char *path, int rc, int before)
+static int tell_bad(const char *path, int rc, int before, json_t *failures)
 {
-    printf("%s: %s: %s\n", path, failure_text(rc), ct_error_message());
+    if (failures)
+        json_array_append_new(failures, ct_json_text(ct_error_message()));
+    else
+        printf("%s: %s: %s\n", path, failure_text(rc), ct_error_message());
     return ckpt_is_bad(before) ? before : rc;
 }
 
-static int verify(struct ckpt *c, const char *path, int width, int rc)
+/* Read all bytes. 1: a run has removed the checkpoint meanwhile. */
+static int read_all(struct ckpt *c, const char *path, json_t *failures)
 {
-    int worst = rc < 0 ? tell_bad(path, rc, 0) : 0;
+    int worst = 0, rc;
+
+    for (size_t i = 0; i < c->file_count; i++) {
+        rc = ckpt_read_file(c, &c->files[i], NULL);
+        if (rc < 0 && ckpt_is_gone(path))
+            return 1;
+        worst = rc < 0 ? tell_bad(path, rc, worst, failures) : worst;
+    }
+    rc = ckpt_beside_read(c);
+    return rc < 0 && !ckpt_is_gone(path) ? tell_bad(path, rc, worst, failures) : worst;
+}
+
+static int verify(struct ckpt *c, const char *path, int width, int rc, json_t *list)
+{
+    json_t *failures = list ? json_array() : NULL;
+    int worst = rc < 0 ? tell_bad(path, rc, 0, failures) : read_all(c, path, failures);
 
     (void)width;
-    for (size_t i = 0; rc == 0 && i < c->file_count; i++) {
-        int one = ckpt_read_file(c, &c->files[i], NULL);
-
-        if (one < 0 && ckpt_is_gone(path)) {
+    if (worst > 0) {
+        if (!list)
             printf("%s: removed meanwhile\n", path);
-            return 0;
-        }
-        worst = one < 0 ? tell_bad(path, one, worst) : worst;
+        json_decref(failures);
+        return 0;
     }
-    if (rc == 0 && (rc = ckpt_beside_read(c)) < 0 && !ckpt_is_gone(path))
-        worst = tell_bad(path, rc, worst);
-    if (worst < 0)
-        return ct_fail(CT_EIO, "%s is %s", path, failure_text(worst));
-    printf("%s: undamaged, %.1f MB in %zu %s\n", path, (double)bytes_of(c) / 1e6, c->file_count,
-           files_text(c->file_count));
-    return 0;
+    if (list)
+        json_array_append_new(list,
+                              json_pack("{s:o, s:b, s:o, s:I, s:I}", "path", ct_json_text(path),
+                                        "undamaged", worst == 0, "failures", failures, "bytes",
+                                        rc < 0 ? (json_int_t)0 : (json_int_t)bytes_of(c), "files",
+                                        rc < 0 ? (json_int_t)0 : (json_int_t)c->file_count));
+    else if (worst == 0)
+        printf("%s: undamaged, %.1f MB in %zu %s\n", path, (double)bytes_of(c) / 1e6, c->file_count,
+               files_text(c->file_count));
+    return worst < 0 ? ct_fail(CT_EIO, "%s is %s", path, failure_text(worst)) : 0;
+}
+
+/* The checkpoints as one object. */
+static int for_each_json(const char *path, do_one *work)
+{
+    json_t *list = json_array();
+    int rc = for_each(path, work, list), printed = 0;
+
+    if (rc == 0 || json_array_size(list))
+        printed = ct_json_print(json_pack("{s:o}", "checkpoints", list), stdout);
+    else
+        json_decref(list);
+    return rc < 0 ? rc : printed;
 }
 
 /* ---- show ---- */
 
-static void show_tensor(const struct ckpt *c, const struct ckpt_tensor *t)
+/* In how many files a tensor lies. */
+static size_t files_of(const struct ckpt *c, const struct ckpt_tensor *t)
 {
-    struct ct_shape shape = ct_shape_of(t->ndim, t->shape);
     size_t boxes = 0;
-    char text[128];
 
     for (size_t i = 0; i < c->file_count; i++)
         for (size_t k = 0; k < c->files[i].box_count; k++)
             boxes += !strcmp(c->files[i].boxes[k].name, t->name);
+    return boxes;
+}
+
+static void show_tensor(const struct ckpt *c, const struct ckpt_tensor *t)
+{
+    struct ct_shape shape = ct_shape_of(t->ndim, t->shape);
+    size_t boxes = files_of(c, t);
+    char text[128];
+
     ct_shape_print(&shape, text, sizeof(text));
     printf("  %-56s %-10s [%s] in %zu %s\n", t->name, ct_dtype_name(t->dtype), text, boxes,
            files_text(boxes));
 }
 
-static int show(const char *path)
+static void show_people(const struct ckpt *c)
+{
+    char when[32];
+
+    printf("%s: after step %lld (%lld updates, %lld tokens, %lld samples), %s\n", c->path,
+           (long long)c->progress.step - 1, (long long)c->progress.updates,
+           (long long)c->progress.tokens, (long long)c->progress.samples, time_text(c->time, when));
+    printf("%lld parameters, %lld elements of the optimizer; %.1f MB in %zu %s; %s\n",
+           (long long)elements_of(c, CT_ROLE_PARAM), (long long)elements_of(c, CT_ROLE_STATE),
+           (double)bytes_of(c) / 1e6, c->file_count, files_text(c->file_count), c->mesh);
+    for (size_t i = 0; i < c->tensor_count; i++)
+        show_tensor(c, &c->tensors[i]);
+    if (c->recipe)
+        printf("\n%s", c->recipe);
+}
+
+static json_t *tensor_json(const struct ckpt *c, const struct ckpt_tensor *t)
+{
+    json_t *shape = json_array();
+
+    for (int d = 0; d < t->ndim; d++)
+        json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
+    return json_pack("{s:o, s:s, s:o, s:I}", "name", ct_json_text(t->name), "dtype",
+                     ct_dtype_name(t->dtype), "shape", shape, "files", (json_int_t)files_of(c, t));
+}
+
+static int show_json(const struct ckpt *c)
+{
+    json_t *all = entry_json(c, c->path, 0), *tensors = json_array();
+
+    for (size_t i = 0; i < c->tensor_count; i++)
+        json_array_append_new(tensors, tensor_json(c, &c->tensors[i]));
+    json_object_update_new(
+        all,
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "updates", (json_int_t)c->progress.updates,
+                  "samples", (json_int_t)c->progress.samples, "parameters",
+                  (json_int_t)elements_of(c, CT_ROLE_PARAM), "optimizer_elements",
+                  (json_int_t)elements_of(c, CT_ROLE_STATE), "files", (json_int_t)c->file_count,
+                  "tensors", tensors, "recipe", ct_json_text(c->recipe)));
+    return ct_json_print(all, stdout);
+}
+
+static int show(const char *path, bool json)
 {
     struct ct_arena scratch = {0};
     struct ckpt c;
-    char when[32];
     int rc = ckpt_locate(&scratch, path, &c);
 
-    if (rc == 0) {
-        printf("%s: after step %lld (%lld updates, %lld tokens, %lld samples), %s\n", c.path,
-               (long long)c.progress.step - 1, (long long)c.progress.updates,
-               (long long)c.progress.tokens, (long long)c.progress.samples,
-               time_text(c.time, when));
-        printf("%lld parameters, %lld elements of the optimizer; %.1f MB in %zu %s; %s\n",
-               (long long)elements_of(&c, CT_ROLE_PARAM), (long long)elements_of(&c, CT_ROLE_STATE),
-               (double)bytes_of(&c) / 1e6, c.file_count, files_text(c.file_count), c.mesh);
-        for (size_t i = 0; i < c.tensor_count; i++)
-            show_tensor(&c, &c.tensors[i]);
-        if (c.recipe)
-            printf("\n%s", c.recipe);
-    }
+    if (rc == 0 && json)
+        rc = show_json(&c);
+    else if (rc == 0)
+        show_people(&c);
     ct_arena_finish(&scratch);
     return rc;
 }
@@ -174,6 +263,7 @@ static int show(const char *path)
 struct request {
     struct ct_arena arena;
     const char *action, *folder, *other;
+    bool json;
 };
 
 static const struct ct_argument arguments[] = {
@@ -183,6 +273,7 @@ static const struct ct_argument arguments[] = {
     CT_ARG_WORD(struct request, folder, "FOLDER",
                 "A run's dump folder, its folder of checkpoints, or one checkpoint"),
     CT_ARG_OPTIONAL(struct request, other, "OTHER", "For diff: the other checkpoint"),
+    CT_ARG_FLAG(struct request, json, "json", 0, "Print JSON"),
     {0}};
 
 static int run(int argc, char **argv)
@@ -196,11 +287,12 @@ static int run(int argc, char **argv)
                     : ct_fail(CT_ECONFIG, "ckpt %s: expected one folder, but there is also %s",
                               r.action, r.other);
     else if (rc == 0 && differ)
-        rc = ckpt_diff(r.folder, r.other);
+        rc = ckpt_diff(r.folder, r.other, r.json);
     else if (rc == 0 && !strcmp(r.action, "show"))
-        rc = show(r.folder);
+        rc = show(r.folder, r.json);
     else if (rc == 0)
-        rc = for_each(r.folder, !strcmp(r.action, "ls") ? list : verify);
+        rc = r.json ? for_each_json(r.folder, *r.action == 'l' ? list_one : verify)
+                    : for_each(r.folder, *r.action == 'l' ? list_one : verify, NULL);
     ct_arena_finish(&r.arena);
     return rc;
 }

@@ -293,9 +293,16 @@ bool flight_is_stopped(const struct flight_run *run, int rank);
 /* No rank has done anything for longer than steps took. */
 bool flight_is_stuck(const struct flight_run *run);
 
-/* ---- page.c, trace.c ---- */
+/* ---- page.c, json.c, trace.c ---- */
 
 void flight_page(const struct flight_run *run, const struct flight_verdict *verdict, FILE *out);
+/* The same for programs. CT_ENOMEM; CT_EIO. */
+int flight_json(const struct flight_run *run, const struct flight_verdict *verdict, FILE *out);
+/* "dead", "running" */
+const char *flight_state_of(const struct flight_run *run, int rank);
+/* The least and the most calls of a group that ended, of all members. */
+void flight_calls_ended(const struct flight_run *run, const struct flight_members *m,
+                        int64_t *least, int64_t *most);
 int flight_trace(const struct flight_run *run, const char *path);
 
 /* In words: "all_gather of %w (F, microbatch 0, ..), call 12 of group 'tp' [0 1]", "group 'tp'

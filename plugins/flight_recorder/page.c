@@ -147,7 +147,7 @@ static const char *const rules[] = {
     [R8] = "R8, ranks that diverge",
 };
 
-static const char *state_of(const struct flight_run *run, int rank)
+const char *flight_state_of(const struct flight_run *run, int rank)
 {
     const struct flight_header *h = run->rank[rank].h;
 
@@ -174,24 +174,32 @@ static void print_rank(const struct flight_run *run, int rank, FILE *out)
         return;
     }
     flight_describe_position(run, rank, text, sizeof(text));
-    fprintf(out, "  rank %-3d pid %-7d %-11s %s\n", rank, h->pid, state_of(run, rank), text);
+    fprintf(out, "  rank %-3d pid %-7d %-11s %s\n", rank, h->pid, flight_state_of(run, rank), text);
     if (h->state == FLIGHT_FAILED)
         fprintf(out, "           said: %s\n", h->message);
+}
+
+void flight_calls_ended(const struct flight_run *run, const struct flight_members *m,
+                        int64_t *least, int64_t *most)
+{
+    *least = INT64_MAX;
+    *most = 0;
+    for (int i = 0; i < m->size; i++) {
+        const struct flight_header *h = run->rank[m->ranks[i]].h;
+        int64_t n = h && m->own[i] >= 0 ? flight_group(h, m->own[i])->finished.sequence : 0;
+
+        *least = n < *least ? n : *least;
+        *most = n > *most ? n : *most;
+    }
 }
 
 static void print_group(const struct flight_run *run, const struct flight_members *m, FILE *out)
 {
     char text[256];
     struct words w = {text, 0, sizeof(text)};
-    int64_t least = INT64_MAX, most = 0;
+    int64_t least, most;
 
-    for (int i = 0; i < m->size; i++) {
-        const struct flight_header *h = run->rank[m->ranks[i]].h;
-        int64_t n = h && m->own[i] >= 0 ? flight_group(h, m->own[i])->finished.sequence : 0;
-
-        least = n < least ? n : least;
-        most = n > most ? n : most;
-    }
+    flight_calls_ended(run, m, &least, &most);
     put_group(&w, m);
     if (m->instance)
         put(&w, " (%d)", m->instance + 1);

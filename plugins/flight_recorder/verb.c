@@ -12,6 +12,7 @@
 struct request {
     struct ct_arena arena;
     const char *folder, *trace, *attach;
+    bool json;
 };
 
 static const struct ct_argument arguments[] = {
@@ -19,6 +20,7 @@ static const struct ct_argument arguments[] = {
     CT_ARG_TEXT(struct request, attach, "attach", 0, "PID",
                 "Look at the job of this process instead: a rank, or what started the ranks"),
     CT_ARG_TEXT(struct request, trace, "trace", 0, "FILE", "Also write a trace for Perfetto"),
+    CT_ARG_FLAG(struct request, json, "json", 0, "Print JSON"),
     {0}};
 
 static int parse(int argc, char **argv, struct request *r)
@@ -96,7 +98,10 @@ static int run(int argc, char **argv)
         rc = ct_fail(CT_ENOMEM, "a verdict");
     if (rc == 0) {
         flight_analyse(&files, verdict);
-        flight_page(&files, verdict, stdout);
+        if (a.json)
+            rc = flight_json(&files, verdict, stdout);
+        else
+            flight_page(&files, verdict, stdout);
     }
     if (rc == 0 && a.trace)
         rc = flight_trace(&files, a.trace);

@@ -32,14 +32,6 @@ static double wall_clock(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Messages may hold any bytes of a user's file; JSON holds UTF-8 only. */
-static json_t *text_of(const char *message)
-{
-    json_t *text = json_string(message);
-
-    return text ? text : json_string("(the message is not UTF-8)");
-}
-
 /* Writes status.json. launcher: the process that may start the ranks again; 0: none. */
 static int write_status(const char *state, double ended, const char *message, pid_t launcher)
 {
@@ -49,11 +41,11 @@ static int write_status(const char *state, double ended, const char *message, pi
     int rc;
 
     gethostname(host, sizeof(host) - 1);
-    o = json_pack("{ss so si si sI sI sI sf sf so}", "state", state, "host", text_of(host),
+    o = json_pack("{ss so si si sI sI sI sf sf so}", "state", state, "host", ct_json_text(host),
                   "process", (int)getpid(), "launcher", (int)launcher, "ranks",
                   (json_int_t)now.ranks, "steps", (json_int_t)ct_config.training.steps, "step",
                   (json_int_t)now.step, "began", now.began, "ended", ended, "message",
-                  text_of(message));
+                  ct_json_text(message));
     text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
     json_decref(o);
     if (!text)

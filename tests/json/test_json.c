@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -185,6 +186,62 @@ static void test_written_again(void **state)
     json_decref(root);
 }
 
+/* Compared as text: what a program gets that reads it. */
+static void assert_printed(json_t *object, const char *should)
+{
+    size_t size;
+    char *out;
+    FILE *stream = open_memstream(&out, &size);
+
+    assert_int_equal(ct_json_print(object, stream), 0);
+    fclose(stream);
+    assert_string_equal(out, should);
+    free(out);
+}
+
+static void test_printed(void **state)
+{
+    (void)state;
+    assert_printed(json_object(), "{}\n");
+    assert_printed(json_pack("{s:o, s:[i,i], s:[{s:i},{}], s:[]}", "a \"b\"", ct_json_text("c\n\\"),
+                             "n", 1, 2, "o", "i", 3, "none"),
+                   "{\n"
+                   "  \"a \\\"b\\\"\": \"c\\n\\\\\",\n"
+                   "  \"n\": [1, 2],\n"
+                   "  \"o\": [\n"
+                   "    {\"i\": 3},\n"
+                   "    {}\n"
+                   "  ],\n"
+                   "  \"none\": []\n"
+                   "}\n");
+    assert_printed(json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "a", ct_json_number(NAN), "b",
+                             ct_json_number(-INFINITY), "c", ct_json_number(9007199254740991.0),
+                             "d", ct_json_number(0.1), "e", ct_json_number(1e300), "f",
+                             ct_json_text(NULL)),
+                   "{\n  \"a\": null,\n  \"b\": null,\n  \"c\": 9007199254740991,\n"
+                   "  \"d\": 0.1,\n  \"e\": 1e300,\n  \"f\": null\n}\n");
+    assert_int_equal(ct_json_print(NULL, stdout), CT_ENOMEM);
+}
+
+/* Python's "replace" gives the same. */
+static void test_not_utf8(void **state)
+{
+    static const char *const texts[][2] = {
+        {"caf\xC3\xA9 \xF0\x9F\x8C\x99", "caf\xC3\xA9 \xF0\x9F\x8C\x99"},
+        {"caf\xE9", "caf\xEF\xBF\xBD"},
+        {"\xFF\xFE.so", "\xEF\xBF\xBD\xEF\xBF\xBD.so"},
+        {"\xC3\xA9\x80z", "\xC3\xA9\xEF\xBF\xBDz"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(texts); i++) {
+        json_t *text = ct_json_text(texts[i][0]);
+
+        assert_string_equal(json_string_value(text), texts[i][1]);
+        json_decref(text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -192,6 +249,7 @@ int main(void)
         cmocka_unit_test(test_not_finite), cmocka_unit_test(test_strings),
         cmocka_unit_test(test_equal_keys), cmocka_unit_test(test_failures),
         cmocka_unit_test(test_files),      cmocka_unit_test(test_written_again),
+        cmocka_unit_test(test_printed),    cmocka_unit_test(test_not_utf8),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /*
- * Reading JSON as Python writes and reads it. All JSON that ctitan reads goes through here.
+ * JSON: read as Python writes and reads it, and printed by verbs. All JSON that ctitan reads goes
+ * through here.
  *
  * Beyond the JSON of RFC 8259, NaN, Infinity and -Infinity are read, numbers of any size, and \u
  * escapes of half a surrogate pair, which become U+FFFD. Of equal keys in an object, the last one
@@ -42,6 +43,16 @@ CT_API int ct_json_read_stream(FILE *in, const char *name, unsigned flags, struc
 
 /* Write a value, indented by two spaces, and a newline. CT_EIO; CT_ENOMEM. */
 CT_API int ct_json_write(const struct json_t *value, FILE *out);
+
+/* ---- what verbs print with --json ---- */
+
+/* A string of any bytes: those that are not UTF-8 become U+FFFD. NULL is null. */
+CT_API struct json_t *ct_json_text(const char *text);
+/* An integer below 2^53 as such, NaN and infinities as null, any other number as a real. */
+CT_API struct json_t *ct_json_number(double number);
+/* Print an object, a member a line; of a list of objects or lists, an element a line. The value is
+   released. CT_ENOMEM: it is NULL, as of a caller without memory, or there is no memory. CT_EIO. */
+CT_API int ct_json_print(struct json_t *object, FILE *out);
 
 CT_END_DECLS
 
