@@ -80,12 +80,30 @@ static int take_path(struct args *args, int argc, char **argv)
     return rc;
 }
 
+static bool takes_changes(const struct ct_argument *table)
+{
+    for (const struct ct_argument *a = table; a->name; a++)
+        if (a->take == ct_recipe_take_change)
+            return true;
+    return false;
+}
+
+/* An argument that the verb does not have may be an option of the recipe. */
+static int explain_unknown(const struct ct_argument *table, int argc, char **argv)
+{
+    int at = takes_changes(table) ? ct_arguments_unknown(table, argc, argv) : 0;
+
+    return at ? ct_recipe_hint_argument(argv[0], argv[at], at + 1 < argc ? argv[at + 1] : NULL) : 0;
+}
+
 int args_parse(const struct ct_argument *table, int argc, char **argv, struct args *args)
 {
     int rc;
 
     args->recipe = NULL;
-    rc = ct_arguments_parse(table, argc, argv, &args->arena, args);
+    rc = explain_unknown(table, argc, argv);
+    if (rc == 0)
+        rc = ct_arguments_parse(table, argc, argv, &args->arena, args);
     if (rc == 0 && args->local && args->world)
         rc = ct_fail(CT_ECONFIG, "-n and --world: give one of them");
     args->ranks = args->local ? args->local : args->world;

@@ -48,11 +48,34 @@ const struct verb *verb_find(const char *name)
     return NULL;
 }
 
+/* Verbs of other systems. */
+static const struct {
+    const char *name, *here;
+} habits[] = {{"run", "train"},          {"fit", "train"},       {"finetune", "train"},
+              {"pretrain", "train"},     {"chat", "generate"},   {"infer", "generate"},
+              {"inference", "generate"}, {"sample", "generate"}, {"list", "plugins"},
+              {"info", "doctor"}};
+
+/* CT_ECONFIG with words about what is not a verb; 0: there are none. */
+static int explain_verb(const char *name)
+{
+    for (size_t i = 0; i < CT_COUNT(habits); i++)
+        if (!strcmp(habits[i].name, name) && verb_find(habits[i].here))
+            return ct_fail(CT_ECONFIG, "no verb %s: write ctitan %s", name, habits[i].here);
+    if (*name == '-')
+        return ct_fail(CT_ECONFIG, "%s: a verb comes first: ctitan VERB %s", name, name);
+    return access(name, R_OK) == 0
+               ? ct_fail(CT_ECONFIG, "no verb %s, but a file: write ctitan train %s", name, name)
+               : 0;
+}
+
 static int unknown_verb(const char *name, const struct plugin_verbs *all)
 {
     const char *names[128], *near;
     size_t count = 0;
 
+    if (explain_verb(name) < 0)
+        return CT_ECONFIG;
     for (; verb_at(count); count++)
         names[count] = verb_at(count)->name;
     for (size_t i = 0; i < all->count && count < CT_COUNT(names); i++)

@@ -347,6 +347,31 @@ int ct_arguments_parse(const struct ct_argument *table, int argc, char **argv,
     return rc < 0 ? rc : check_words(&p);
 }
 
+int ct_arguments_unknown(const struct ct_argument *table, int argc, char **argv)
+{
+    struct parser p = {table, argv[0], NULL, NULL, 0};
+    bool only_words = false;
+
+    for (int i = 1; i < argc; i++) {
+        const char *attached;
+        const struct ct_argument *a;
+
+        if (!only_words && !strcmp(argv[i], "--")) {
+            only_words = true;
+        } else if (!only_words && is_option(argv[i])) {
+            a = find_option(table, argv[i], &attached);
+            if (!a)
+                return i;
+            i += a->value && !attached;
+        } else {
+            if (!next_word(&p))
+                return i;
+            p.words++;
+        }
+    }
+    return 0;
+}
+
 void ct_arguments_common(const struct ct_argument *table, int argc, char **argv,
                          struct ct_common_arguments *common)
 {

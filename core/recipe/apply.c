@@ -154,6 +154,10 @@ static int unknown_section(const struct ct_recipe *recipe, const char *name, con
     size_t count = ct_plugin_names(&scratch, &available), known = 0, room = 0;
     struct target target;
 
+    if (ct_recipe_hint_section(recipe, source, name) < 0) {
+        ct_arena_finish(&scratch);
+        return CT_ECONFIG;
+    }
     for (size_t i = 0; i < count; i++)
         if (!strcmp(available[i], name)) {
             ct_arena_finish(&scratch);
@@ -197,11 +201,22 @@ static int check_effect(const struct ct_setting *s)
               : 0;
 }
 
+/* Whether the key is one of the table's, but for a letter or two. */
+static bool is_near(const struct ct_option *options, const char *key)
+{
+    const char *names[128];
+    size_t count = 0;
+
+    for (const struct ct_option *o = options; o->name && count < CT_COUNT(names); o++)
+        names[count++] = o->name;
+    return ct_nearest(key, names, count);
+}
+
 static int apply_setting(const struct ct_recipe *recipe, const struct ct_setting *s)
 {
     struct target target;
     char where[PATH_MAX + 128];
-    int rc;
+    int rc = 0;
 
     if (!strcmp(s->section, "plugins")) {
         if (strcmp(s->key, "load"))
@@ -214,7 +229,11 @@ static int apply_setting(const struct ct_recipe *recipe, const struct ct_setting
     if (!target.options)
         return ct_fail(CT_ECONFIG, "%s: plugin %s has no options", s->source, s->section);
     snprintf(where, sizeof(where), "%s: [%s]", s->source, s->section);
-    rc = ct_options_set(target.options, target.config, s->key, s->value, where);
+    if (!ct_option_find(target.options, s->key) &&
+        (ct_recipe_is_habit(s->key) || !is_near(target.options, s->key)))
+        rc = ct_recipe_hint_key(recipe, where, s->key);
+    if (rc == 0)
+        rc = ct_options_set(target.options, target.config, s->key, s->value, where);
     return rc == 0 ? check_effect(s) : rc;
 }
 

@@ -85,6 +85,8 @@ int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
     const char *name, *value;
     char *copy;
 
+    if (assignment[section] == '=' && ct_recipe_hint_assignment(recipe, assignment) < 0)
+        return CT_ECONFIG;
     if (assignment[section] != '.')
         return ct_fail(CT_ECONFIG, "--set %.80s: expected section.key=value", assignment);
     key = strcspn(assignment + section + 1, "=");
@@ -116,6 +118,9 @@ int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
     } else {
         ct_recipe_add(recipe, copy, name, value, ON_COMMAND_LINE);
     }
+    if (ct_recipe_check_value(&(struct ct_setting){
+            .section = copy, .key = name, .value = value, .source = ON_COMMAND_LINE}) < 0)
+        return CT_ECONFIG;
     if (!strcmp(copy, "plugins"))
         return ct_recipe_list_plugins(recipe);
     return 0;

@@ -259,7 +259,8 @@ static int on_setting(void *user, const char *section, const char *key, const ch
     }
     ct_recipe_add(recipe, section, key, r->aside,
                   ct_arena_printf(recipe->arena, "%s:%d", recipe->path, r->line));
-    return 1;
+    r->rc = ct_recipe_check_value(ct_recipe_find(recipe, section, key));
+    return r->rc == 0;
 }
 
 static int parse(struct reader *r)
@@ -286,7 +287,9 @@ int ct_recipe_parse(struct ct_arena *arena, const char *path, const char *text,
     r.recipe->path = ct_arena_strdup(arena, path);
     if (!ct_recipe_is_utf8(path))
         return ct_fail(CT_ECONFIG, "recipe %s: its name is not UTF-8", path);
-    rc = parse(&r);
+    rc = ct_recipe_check_kind(path, r.at);
+    if (rc == 0)
+        rc = parse(&r);
     if (rc == 0)
         *recipe = r.recipe;
     return rc;

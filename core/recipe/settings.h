@@ -34,6 +34,20 @@ const struct ct_plugin *ct_recipe_replaced_by(const char *section, const char *k
 /* Whether text is UTF-8, as checkpoints and other JSON that keep a recipe need it. */
 bool ct_recipe_is_utf8(const char *text);
 
+/* ---- habits.c: names and values of other systems ---- */
+
+/* Whether another system calls an option so, which has another name here. */
+bool ct_recipe_is_habit(const char *key);
+/* CT_ECONFIG with words about an unknown key or section; 0: there are none. */
+int ct_recipe_hint_key(const struct ct_recipe *recipe, const char *where, const char *key);
+int ct_recipe_hint_section(const struct ct_recipe *recipe, const char *source, const char *name);
+/* The same about "lr=1e-3", which has no section. */
+int ct_recipe_hint_assignment(const struct ct_recipe *recipe, const char *assignment);
+/* CT_ECONFIG: the value is in quotes, or begins with ~. */
+int ct_recipe_check_value(const struct ct_setting *s);
+/* CT_ECONFIG: the text is JSON or YAML. */
+int ct_recipe_check_kind(const char *path, const char *text);
+
 /* Set recipe->plugins from [plugins] load. */
 int ct_recipe_list_plugins(struct ct_recipe *recipe);
 

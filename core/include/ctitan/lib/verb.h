@@ -139,6 +139,10 @@ struct ct_argument {
 CT_API int ct_arguments_parse(const struct ct_argument *table, int argc, char **argv,
                               struct ct_arena *arena, void *into);
 
+/* The first argument that the table has no room for: an option that it does not have, or a word too
+   many. Returns its index in argv, or 0. */
+CT_API int ct_arguments_unknown(const struct ct_argument *table, int argc, char **argv);
+
 /* Options that every verb has. */
 struct ct_common_arguments {
     bool help, quiet, verbose;
