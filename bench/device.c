@@ -16,11 +16,11 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/plugin.h>
+#include <ctitan/plugins.h>
 #include <ctitan/program.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
 #include <ctitan/run.h>
+#include <ctitan/text.h>
 
 #define COPIES 8
 #define SECONDS 0.1

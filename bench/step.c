@@ -26,10 +26,10 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/measure.h>
-#include <ctitan/lib/recipe.h>
-#include <ctitan/lib/train.h>
-#include <ctitan/run.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/recipe.h>
+#include <ctitan/run.h>
+#include <ctitan/train.h>
 
 #include "machine.h"
 #include "probe.h"

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/plugin.h>
-#include <ctitan/lib/recipe.h>
+#include <ctitan/plugins.h>
+#include <ctitan/recipe.h>
 
 #include "child.h"
 #include "cli.h"

@@ -10,10 +10,10 @@
 #include <jansson.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/json.h>
-#include <ctitan/lib/plugin.h>
+#include <ctitan/plugins.h>
 
 #include "cli.h"
 

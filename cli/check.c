@@ -15,9 +15,9 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/app/check.h>
 #include <ctitan/lib/app/generate.h>
-#include <ctitan/lib/plugin.h>
-#include <ctitan/lib/recipe.h>
 #include <ctitan/model.h>
+#include <ctitan/plugins.h>
+#include <ctitan/recipe.h>
 #include <ctitan/run.h>
 
 #include "check.h"

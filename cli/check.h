@@ -3,8 +3,8 @@
 #define CT_CLI_CHECK_H
 
 #include <ctitan/arena.h>
-#include <ctitan/lib/verb.h>
 #include <ctitan/plugin.h>
+#include <ctitan/verb.h>
 
 #define CHECK_STEPS 4   /* of each run */
 #define CHECK_TOKENS 16 /* of a sequence */

@@ -8,8 +8,8 @@
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/compiler.h>
-#include <ctitan/lib/rng.h>
 #include <ctitan/op_author.h>
+#include <ctitan/rng.h>
 #include <ctitan/tensor.h>
 
 #include "check.h"

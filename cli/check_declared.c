@@ -6,8 +6,8 @@
 
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
-#include <ctitan/lib/plugin.h>
 #include <ctitan/pass.h>
+#include <ctitan/plugins.h>
 
 #include "check.h"
 #include "cli.h"

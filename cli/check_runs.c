@@ -14,9 +14,9 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/file.h>
 #include <ctitan/model.h>
-#include <ctitan/lib/rng.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/rng.h>
 
 #include "check.h"
 #include "child.h"

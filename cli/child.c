@@ -13,7 +13,7 @@
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 
 #include "child.h"
 

@@ -8,11 +8,11 @@
 #ifndef CT_CLI_H
 #define CT_CLI_H
 
-#include <ctitan/lib/recipe.h>
-#include <ctitan/lib/verb.h>
+#include <ctitan/config.h>
 #include <ctitan/lib/app/simulate.h>
 #include <ctitan/log.h>
 #include <ctitan/recipe.h>
+#include <ctitan/verb.h>
 
 struct verb {
     const char *name, *summary;

@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/machine.h>
 #include <ctitan/lib/measure.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
 
 #include "child.h"
 #include "cli.h"

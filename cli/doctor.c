@@ -11,7 +11,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/json.h>
-#include <ctitan/lib/plugin.h>
+#include <ctitan/plugins.h>
 
 #include "cli.h"
 #include "doctor.h"

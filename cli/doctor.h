@@ -4,7 +4,7 @@
 
 #include <ctitan/device/device.h>
 #include <ctitan/lib/numa.h>
-#include <ctitan/lib/verb.h>
+#include <ctitan/verb.h>
 
 struct json_t;
 

@@ -1,9 +1,9 @@
 #include <stdio.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/recipe.h>
-#include <ctitan/lib/text.h>
+#include <ctitan/recipe.h>
 #include <ctitan/run.h>
+#include <ctitan/text.h>
 
 #include "cli.h"
 

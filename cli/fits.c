@@ -4,8 +4,8 @@
  */
 #include <stdio.h>
 
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/comm.h>
 #include <ctitan/run.h>
 
 #include "cli.h"

@@ -10,12 +10,12 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/app/generate.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/log.h>
-#include <ctitan/lib/recipe.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/recipe.h>
+#include <ctitan/rng.h>
 
 #include "cli.h"
 #include "generate.h"

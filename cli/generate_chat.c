@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
-#include <ctitan/recipe.h>
 
 #include "generate.h"
 

@@ -3,11 +3,11 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/recipe.h>
-#include <ctitan/lib/text.h>
 #include <ctitan/model.h>
 #include <ctitan/op.h>
-#include <ctitan/lib/plugin.h>
+#include <ctitan/plugins.h>
+#include <ctitan/recipe.h>
+#include <ctitan/text.h>
 
 #include "cli.h"
 

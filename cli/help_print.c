@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <ctitan/lib/text.h>
 #include <ctitan/model.h>
+#include <ctitan/text.h>
 
 #include "cli.h"
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <ctitan/lib/text.h>
+#include <ctitan/text.h>
 
 #include "cli.h"
 

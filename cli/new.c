@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
-#include <ctitan/lib/plugin.h>
+#include <ctitan/file.h>
 #include <ctitan/option.h>
+#include <ctitan/plugins.h>
 
 #include "cli.h"
 

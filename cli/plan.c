@@ -4,14 +4,14 @@
 
 #include <jansson.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/device/comm.h>
 #include <ctitan/lib/json.h>
-#include <ctitan/lib/recipe.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
-#include <ctitan/plugin.h>
-#include <ctitan/run.h>
 #include <ctitan/lib/rates.h>
+#include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
+#include <ctitan/run.h>
+#include <ctitan/text.h>
 
 #include "cli.h"
 

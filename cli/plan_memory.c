@@ -12,8 +12,8 @@
 #include <jansson.h>
 
 #include <ctitan/lib/json.h>
-#include <ctitan/lib/text.h>
 #include <ctitan/lib/rates.h>
+#include <ctitan/text.h>
 
 #include "cli.h"
 

@@ -6,7 +6,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/json.h>
-#include <ctitan/lib/plugin.h>
+#include <ctitan/plugins.h>
 
 #include "cli.h"
 

@@ -7,7 +7,7 @@
 #include <jansson.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/json.h>
 
 #include "runs.h"

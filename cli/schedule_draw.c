@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include <ctitan/arena.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/app/chart.h>
-#include <ctitan/lib/file.h>
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/terminal.h>
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/run.h>
 

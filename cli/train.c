@@ -5,17 +5,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/comm.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/lib/outlet.h>
-#include <ctitan/lib/recipe.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/train.h>
-#include <ctitan/run.h>
 #include <ctitan/lib/rates.h>
+#include <ctitan/recipe.h>
+#include <ctitan/run.h>
+#include <ctitan/text.h>
+#include <ctitan/train.h>
 
 #include "cli.h"
 #include "crash.h"

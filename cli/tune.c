@@ -17,8 +17,8 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/json.h>
-#include <ctitan/lib/recipe.h>
 #include <ctitan/lib/terminal.h>
+#include <ctitan/recipe.h>
 
 #include "child.h"
 #include "cli.h"

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/plugin.h>
 #include <ctitan/model.h>
+#include <ctitan/plugins.h>
 
 #include "cli.h"
 

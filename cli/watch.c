@@ -16,7 +16,7 @@
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/rates.h>
 #include <ctitan/lib/terminal.h>
 

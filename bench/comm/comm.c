@@ -20,9 +20,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <ctitan/lib/comm.h>
-#include <ctitan/lib/measure.h>
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/measure.h>
 #include <ctitan/plugin.h>
 
 #include "bench.h"

@@ -15,14 +15,14 @@
 #include <unistd.h>
 
 #include <ctitan/clock.h>
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
-#include <ctitan/lib/comm.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/recipe.h>
-#include <ctitan/lib/train.h>
+#include <ctitan/recipe.h>
 #include <ctitan/run.h>
+#include <ctitan/train.h>
 
 #define EVENTS 200000
 #define STEPS 6

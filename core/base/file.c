@@ -14,7 +14,7 @@
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/log.h>
 
 #define PATIENCE 3.0 /* seconds */

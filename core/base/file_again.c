@@ -5,7 +5,7 @@
 #include <errno.h>
 
 #include <ctitan/clock.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 
 #define TRIES 4
 #define FIRST_PAUSE 0.05 /* seconds; each next one is four times as long */

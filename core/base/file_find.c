@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 
 struct found {
     struct ct_arena *arena;

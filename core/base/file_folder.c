@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 
 #define DESCRIPTORS 16
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 
 static int map(int fd, const char *path, const void **base, size_t *size)
 {

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 
 /* Others can change a file of theirs, or one that its mode lets them write. */
 static int check_own(const struct stat *s, const char *path, unsigned how)

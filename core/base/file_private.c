@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/file.h>
 #include <ctitan/log.h>
-#include <ctitan/lib/file.h>
 
 /* A group of this user alone, as most systems give to each user: one of the user's name, without
    other members. */

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include <ctitan/clock.h>
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/comm.h>
 
 #define LINE 64
 #define WORDS_WAIT 2.0 /* seconds for a failing rank to write its message */

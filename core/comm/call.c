@@ -4,9 +4,8 @@
 #include <string.h>
 
 #include <ctitan/calling.h>
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
-#include <ctitan/hook.h>
-#include <ctitan/lib/comm.h>
 #include <ctitan/hook.h>
 
 enum part { NOTHING, ONE, EACH };

@@ -2,7 +2,7 @@
 #ifndef CT_COLLECTIVE_GROUPS_H
 #define CT_COLLECTIVE_GROUPS_H
 
-#include <ctitan/lib/collective.h>
+#include <ctitan/collective.h>
 
 struct ct_known_group {
     const char *key;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/text.h>
+#include <ctitan/text.h>
 
 #include "comm/groups.h"
 #include "comm/layout.h"

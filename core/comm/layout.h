@@ -5,8 +5,8 @@
 #ifndef CT_COLLECTIVE_LAYOUT_H
 #define CT_COLLECTIVE_LAYOUT_H
 
+#include <ctitan/collective.h>
 #include <ctitan/core_ops.h>
-#include <ctitan/lib/collective.h>
 
 /* A rank's shard along a dimension. */
 struct ct_shard {

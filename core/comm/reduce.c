@@ -9,7 +9,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include <ctitan/lib/comm.h>
+#include <ctitan/comm.h>
 
 /* The loader chooses among clones before a sanitizer is ready. */
 #ifdef __has_feature

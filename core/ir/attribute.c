@@ -1,5 +1,5 @@
 /*
- * Attributes of ops at their fallbacks. lib/text.h reads and writes them as text.
+ * Attributes of ops at their fallbacks. text.h reads and writes them as text.
  */
 #include <ctitan/error.h>
 #include <ctitan/op.h>

@@ -4,10 +4,10 @@
  */
 #include <string.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/calling.h>
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/app/verify.h>
 #include <ctitan/log.h>
 #include <ctitan/pass.h>
 

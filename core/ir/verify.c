@@ -3,9 +3,9 @@
  */
 #include <string.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/app/verify.h>
 
 #include "ir/faults.h"
 

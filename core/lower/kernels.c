@@ -6,7 +6,7 @@
 
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/text.h>
+#include <ctitan/text.h>
 
 #include "lower/lower.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/text.h>
+#include <ctitan/text.h>
 
 #include "lower/lower.h"
 

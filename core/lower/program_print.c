@@ -3,8 +3,8 @@
  */
 #include <inttypes.h>
 
-#include <ctitan/lib/text.h>
 #include <ctitan/program.h>
+#include <ctitan/text.h>
 
 static const char *const categories[] = {
 #define X(id, text) text,

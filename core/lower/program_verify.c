@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <ctitan/lib/app/verify.h>
-#include <ctitan/program.h>
 #include <ctitan/app/segments.h>
 #include <ctitan/app/sorted.h>
+#include <ctitan/app/verify.h>
+#include <ctitan/program.h>
 
 #include "ir/faults.h"
 

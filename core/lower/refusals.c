@@ -6,11 +6,11 @@
 
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/plugin.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/program.h>
 #include <ctitan/log.h>
+#include <ctitan/plugins.h>
+#include <ctitan/program.h>
 #include <ctitan/rule.h>
+#include <ctitan/text.h>
 
 static const struct ct_tensor *operand_of(const struct ct_prepare *request, int i)
 {

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/verb.h>
+#include <ctitan/verb.h>
 
 #define OPTIONS 64 /* of a verb, in suggestions */
 

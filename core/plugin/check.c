@@ -9,9 +9,9 @@
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
-#include <ctitan/lib/plugin.h>
 #include <ctitan/objective.h>
 #include <ctitan/pass.h>
+#include <ctitan/plugins.h>
 
 /* ---- offers ---- */
 

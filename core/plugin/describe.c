@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/plugin.h>
-#include <ctitan/lib/verb.h>
 #include <ctitan/model.h>
 #include <ctitan/pass.h>
+#include <ctitan/plugins.h>
+#include <ctitan/verb.h>
 
 #include "plugin/image.h"
 

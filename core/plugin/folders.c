@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/plugin.h>
+#include <ctitan/plugins.h>
 
 static struct ct_arena arena;
 static const char **folders;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/plugin.h>
+#include <ctitan/plugins.h>
 
 size_t ct_plugin_providers(struct ct_arena *scratch, const char *what, const char ***names)
 {

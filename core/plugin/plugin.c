@@ -6,10 +6,10 @@
 
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
-#include <ctitan/lib/plugin.h>
 #include <ctitan/op.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
+#include <ctitan/plugins.h>
 
 static struct ct_arena arena; /* process-wide */
 static const struct ct_plugin **plugins;

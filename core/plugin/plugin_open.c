@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/plugin.h>
 #include <ctitan/plugin.h>
+#include <ctitan/plugins.h>
 
 #include "plugin/abi.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/recipe.h>
+#include <ctitan/recipe.h>
 
 static const struct {
     const char *option;

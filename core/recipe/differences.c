@@ -1,7 +1,7 @@
 /* Two resolved recipes, option by option. */
 #include <string.h>
 
-#include <ctitan/lib/recipe.h>
+#include <ctitan/recipe.h>
 
 /* Plugins of one recipe that the other lacks. */
 static void compare_plugins(const struct ct_recipe *one, const struct ct_recipe *other,

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/plugin.h>
-#include <ctitan/lib/recipe.h>
+#include <ctitan/plugins.h>
+#include <ctitan/recipe.h>
 
 #include "recipe/settings.h"
 

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <ctitan/lib/file.h>
-#include <ctitan/lib/recipe.h>
-#include <ctitan/lib/text.h>
+#include <ctitan/file.h>
 #include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
+#include <ctitan/text.h>
 
 #include "recipe/settings.h"
 

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 
 #include "recipe/settings.h"
 

@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-#include <ctitan/lib/recipe.h>
 #include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
 
 #include "recipe/settings.h"
 

@@ -2,8 +2,8 @@
 #ifndef CT_RECIPE_SETTINGS_H
 #define CT_RECIPE_SETTINGS_H
 
-#include <ctitan/lib/recipe.h>
 #include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
 
 #define CT_RECIPE_LINE 4000 /* most characters of a line, without comment and white space around */
 

@@ -11,14 +11,14 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/comm.h>
-#include <ctitan/lib/file.h>
-#include <ctitan/lib/text.h>
+#include <ctitan/file.h>
 #include <ctitan/plugin.h>
-#include <ctitan/lib/recipe.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/recipe.h>
+#include <ctitan/rng.h>
 #include <ctitan/run.h>
+#include <ctitan/text.h>
 
 static void print_options(const char *section, const struct ct_option *options, const void *config,
                           struct ct_arena *arena, FILE *out)

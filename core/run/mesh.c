@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/recipe.h>
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
 

@@ -4,9 +4,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
-#include <ctitan/recipe.h>
+#include <ctitan/file.h>
 
 int ct_run_path(const struct ct_run *run, char path[CT_PATH_ROOM], const char *fmt, ...)
 {

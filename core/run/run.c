@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include <ctitan/calling.h>
+#include <ctitan/collective.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/collective.h>
-#include <ctitan/lib/recipe.h>
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
 #include <ctitan/run.h>
 
 #include "ir/text/text.h"

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/state.h>
+#include <ctitan/state.h>
 
 #define PREFIXES 16
 

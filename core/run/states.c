@@ -1,5 +1,5 @@
 /*
- * The list of the state that a run keeps from step to step. lib/state.h reads and writes it.
+ * The list of the state that a run keeps from step to step. state.h reads and writes it.
  *
  * The list is made from the whole graph, after shardings are known and before a rank drops what it
  * does not hold, so that it is the same on all ranks.

@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-#include <ctitan/lib/train.h>
+#include <ctitan/train.h>
 
 #include "train/metrics.h"
 

@@ -6,10 +6,10 @@
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 #include <ctitan/input.h>
-#include <ctitan/lib/train.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
+#include <ctitan/train.h>
 
 /* ---- precision ---- */
 

@@ -5,12 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/comm.h>
-#include <ctitan/lib/plugin.h>
-#include <ctitan/lib/state.h>
 #include <ctitan/log.h>
-#include <ctitan/lib/train.h>
+#include <ctitan/plugins.h>
+#include <ctitan/state.h>
+#include <ctitan/train.h>
 
 #include "train/feed.h"
 #include "train/metrics.h"

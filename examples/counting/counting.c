@@ -10,7 +10,7 @@
 #include <ctitan/error.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
 
 static struct config {
     int64_t modulus;

@@ -4,9 +4,9 @@
  */
 #include <stdio.h>
 
-#include <ctitan/lib/plugin.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/verb.h>
+#include <ctitan/plugins.h>
+#include <ctitan/text.h>
+#include <ctitan/verb.h>
 
 static void print_option(const struct ct_option *option, bool brief)
 {

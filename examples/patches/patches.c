@@ -16,9 +16,9 @@
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/rng.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
+#include <ctitan/rng.h>
 
 #define SIZE 12      /* numbers in a patch */
 #define IMAGE 4      /* patches in an image */

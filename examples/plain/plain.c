@@ -4,7 +4,7 @@
  *
  * Ops without a kernel here run their reference, because the host may read and write the memory. A
  * device with memory of its own sets host_memory to false, and must bring a kernel for each op that
- * it is to run, and a transport for collectives (lib/collective.h).
+ * it is to run, and a transport for collectives (collective.h).
  */
 #include <stdlib.h>
 #include <string.h>

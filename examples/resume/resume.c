@@ -20,13 +20,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/state.h>
+#include <ctitan/file.h>
 #include <ctitan/log.h>
-#include <ctitan/lib/comm.h>
-#include <ctitan/lib/file.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
+#include <ctitan/state.h>
 
 static struct config {
     const char *folder;

@@ -15,8 +15,8 @@
 
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/compiler.h>
-#include <ctitan/lib/file.h>
 #include <ctitan/plugin.h>
 
 #define MOST_BYTES ((size_t)1 << 24) /* of an object */

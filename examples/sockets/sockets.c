@@ -20,10 +20,10 @@
 #include <unistd.h>
 
 #include <ctitan/clock.h>
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/comm.h>
 #include <ctitan/plugin.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
 
 struct group;
 

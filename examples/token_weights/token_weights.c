@@ -11,10 +11,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include <ctitan/lib/rng.h>
 #include <ctitan/objective.h>
 #include <ctitan/op_author.h>
 #include <ctitan/plugin.h>
+#include <ctitan/rng.h>
 
 #define MASKED (-100)
 #define MODULUS 97

@@ -9,8 +9,8 @@
 #include <jansson.h>
 
 #include <ctitan/error.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/chat.h>
-#include <ctitan/lib/file.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/log.h>
 

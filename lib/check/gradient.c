@@ -4,8 +4,8 @@
  */
 #include <math.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/app/verify.h>
 
 #include "machine.h"
 

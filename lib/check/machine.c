@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/rng.h>
-#include <ctitan/lib/text.h>
+#include <ctitan/rng.h>
+#include <ctitan/text.h>
 
 #include "machine.h"
 

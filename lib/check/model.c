@@ -8,13 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/app/verify.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/rng.h>
 #include <ctitan/objective.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
+#include <ctitan/rng.h>
 
 #include "machine.h"
 

@@ -9,7 +9,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/input.h>
-#include <ctitan/lib/train.h>
+#include <ctitan/train.h>
 
 #include "machine.h"
 

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include <ctitan/lib/app/check.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
 
 double ct_check_rounding(enum ct_dtype dtype)
 {

@@ -4,10 +4,10 @@
 #include <math.h>
 #include <stdio.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/lib/decoder.h>
-#include <ctitan/recipe.h>
 
 /* Whether what can be put behind the number of the layer: one of d->name has it. */
 static bool is_part(struct ct_decoder *d, const char *what)

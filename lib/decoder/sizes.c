@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/decoder.h>
 #include <ctitan/log.h>
-#include <ctitan/recipe.h>
 #include <ctitan/run.h>
 
 static const struct ct_decoder_sizes *sizes_of(const void *model)

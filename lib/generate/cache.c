@@ -12,12 +12,12 @@
  */
 #include <string.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/lib/app/generate.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/op_author.h>
-#include <ctitan/recipe.h>
 #include <ctitan/rule.h>
 
 #include "cache.h"

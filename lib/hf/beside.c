@@ -9,13 +9,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/log.h>
 #include <ctitan/model.h>
-#include <ctitan/recipe.h>
 
 static bool ends_in(const char *name, const char *const *ends, size_t count)
 {

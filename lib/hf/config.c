@@ -9,13 +9,13 @@
 #include <unistd.h>
 
 #include <ctitan/arena.h>
+#include <ctitan/config.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/log.h>
-#include <ctitan/recipe.h>
 
 #include "config.h"
 

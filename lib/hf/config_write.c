@@ -5,11 +5,11 @@
 #include <jansson.h>
 #include <string.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/recipe.h>
 
 #include "config.h"
 

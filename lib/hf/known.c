@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
-#include <ctitan/recipe.h>
 
 #include "config.h"
 

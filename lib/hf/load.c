@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
-#include <ctitan/lib/state.h>
-#include <ctitan/log.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
+#include <ctitan/log.h>
+#include <ctitan/state.h>
 
 #define MOST_WARNINGS 4 /* of tensors that no parameter is read from */
 

@@ -9,9 +9,9 @@
 #include <ctitan/arena.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/hf_config.h>
-#include <ctitan/lib/plugin.h>
 #include <ctitan/option.h>
-#include <ctitan/lib/recipe.h>
+#include <ctitan/plugins.h>
+#include <ctitan/recipe.h>
 
 /* ---- descriptions of families ---- */
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/safetensors.h>
 
 #include "safetensors_format.h"

@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/comm.h>
+#include <ctitan/config.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/comm.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
-#include <ctitan/lib/state.h>
 #include <ctitan/lib/stored.h>
-#include <ctitan/recipe.h>
+#include <ctitan/state.h>
 
 /* Rows are assembled in windows of this many bytes; a longer row gets its own. */
 #define WINDOW ((size_t)16 << 20)

@@ -11,11 +11,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/log.h>
-#include <ctitan/recipe.h>
 
 #define RECORD "saved_models"
 #define LIMIT ((size_t)1 << 20) /* bytes of it */

@@ -11,7 +11,7 @@
 #include <jansson.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/json.h>
 
 #define LITERAL "\xEF\xB7\x90" /* U+FDD0, which no text has */

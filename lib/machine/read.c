@@ -9,8 +9,8 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/machine.h>
-#include <ctitan/lib/recipe.h>
-#include <ctitan/lib/plugin.h>
+#include <ctitan/plugins.h>
+#include <ctitan/recipe.h>
 
 #include "calls.h"
 

@@ -2,11 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/mixture.h>
 #include <ctitan/log.h>
-#include <ctitan/recipe.h>
 #include <ctitan/run.h>
 
 #include "load.h"

@@ -4,8 +4,8 @@
  */
 #include <math.h>
 
-#include <ctitan/lib/rng.h>
-#include <ctitan/recipe.h>
+#include <ctitan/config.h>
+#include <ctitan/rng.h>
 
 #include "list.h"
 

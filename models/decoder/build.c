@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/number.h>
-#include <ctitan/recipe.h>
 
 #include "decoder.h"
 

@@ -7,11 +7,11 @@
 
 #include <jansson.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/plugin.h>
-#include <ctitan/recipe.h>
 #include <ctitan/run.h>
 
 #include "decoder.h"

@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
-#include <ctitan/recipe.h>
 
 struct ct_model {
     const char *flavor;

@@ -2,9 +2,9 @@
  * gpt-oss (OpenAI 2025): mixtures of experts with biases and a clamped SwiGLU, and attention with
  * biases and a sink, which in every second layer sees a window only.
  */
+#include <ctitan/config.h>
 #include <ctitan/lib/mixture.h>
 #include <ctitan/plugin.h>
-#include <ctitan/recipe.h>
 #include <ctitan/run.h>
 
 struct ct_model {

@@ -6,10 +6,10 @@
 #include <math.h>
 #include <stdio.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/mixture.h>
 #include <ctitan/plugin.h>
-#include <ctitan/recipe.h>
 #include <ctitan/run.h>
 
 struct ct_model {

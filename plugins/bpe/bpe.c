@@ -6,7 +6,7 @@
 #include <ctitan/error.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
-#include <ctitan/lib/recipe.h>
+#include <ctitan/recipe.h>
 
 #include "bpe.h"
 

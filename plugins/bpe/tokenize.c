@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
-#include <ctitan/lib/verb.h>
+#include <ctitan/file.h>
+#include <ctitan/verb.h>
 
 #include "bpe.h"
 

@@ -10,7 +10,7 @@
 #include <xxhash.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/json.h>
 
 #include "tokenizer.h"

@@ -6,7 +6,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/log.h>
-#include <ctitan/lib/recipe.h>
+#include <ctitan/recipe.h>
 
 #include "ckpt.h"
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 
 #include "ckpt.h"
 

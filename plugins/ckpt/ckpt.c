@@ -13,15 +13,15 @@
 #include <unistd.h>
 
 #include <ctitan/clock.h>
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
-#include <ctitan/log.h>
-#include <ctitan/plugin.h>
-#include <ctitan/lib/file.h>
-#include <ctitan/lib/comm.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/lib/outlet.h>
-#include <ctitan/lib/state.h>
-#include <ctitan/lib/train.h>
+#include <ctitan/log.h>
+#include <ctitan/plugin.h>
+#include <ctitan/state.h>
+#include <ctitan/train.h>
 
 #include "ckpt.h"
 

@@ -26,10 +26,10 @@
 #include <xxh_x86dispatch.h> /* the widest instructions of the processor: twice as fast */
 #endif
 
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
-#include <ctitan/lib/recipe.h>
 #include <ctitan/model.h>
+#include <ctitan/recipe.h>
 #include <ctitan/run.h>
 
 #define CHUNK ((size_t)4 << 20) /* bytes of data with one hash */

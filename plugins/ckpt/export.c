@@ -13,14 +13,14 @@
 #include <sys/mman.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/verb.h>
-#include <ctitan/lib/file.h>
-#include <ctitan/lib/json.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/hf_config.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
-#include <ctitan/lib/plugin.h>
+#include <ctitan/plugins.h>
+#include <ctitan/verb.h>
 
 #include "ckpt.h"
 

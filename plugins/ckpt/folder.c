@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/log.h>
 
 #include "ckpt.h"

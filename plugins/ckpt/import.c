@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/verb.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
+#include <ctitan/verb.h>
 
 #include "ckpt.h"
 

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/json.h>
 
 #include "ckpt.h"

@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/recipe.h>
 #include <ctitan/lib/safetensors.h>
-#include <ctitan/lib/state.h>
 #include <ctitan/lib/stored.h>
 #include <ctitan/log.h>
+#include <ctitan/recipe.h>
+#include <ctitan/state.h>
 
 #include "ckpt.h"
 

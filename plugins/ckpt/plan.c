@@ -8,10 +8,10 @@
 #include <time.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/recipe.h>
 #include <ctitan/lib/safetensors.h>
-#include <ctitan/lib/state.h>
 #include <ctitan/lib/stored.h>
+#include <ctitan/recipe.h>
+#include <ctitan/state.h>
 
 #include "ckpt.h"
 

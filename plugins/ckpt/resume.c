@@ -7,12 +7,12 @@
 #include <unistd.h>
 
 #include <ctitan/clock.h>
+#include <ctitan/comm.h>
+#include <ctitan/config.h>
 #include <ctitan/error.h>
-#include <ctitan/log.h>
-#include <ctitan/recipe.h>
-#include <ctitan/lib/comm.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/launch.h>
+#include <ctitan/log.h>
 
 #include "ckpt.h"
 

@@ -12,11 +12,11 @@
 #include <string.h>
 
 #include <ctitan/clock.h>
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
+#include <ctitan/file.h>
 #include <ctitan/log.h>
-#include <ctitan/lib/comm.h>
-#include <ctitan/lib/file.h>
-#include <ctitan/lib/state.h>
+#include <ctitan/state.h>
 
 #include "ckpt.h"
 

@@ -13,7 +13,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/json.h>
-#include <ctitan/lib/verb.h>
+#include <ctitan/verb.h>
 
 #include "ckpt.h"
 

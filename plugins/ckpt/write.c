@@ -15,9 +15,9 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/safetensors.h>
-#include <ctitan/lib/state.h>
 #include <ctitan/lib/stored.h>
 #include <ctitan/log.h>
+#include <ctitan/state.h>
 
 #include "ckpt.h"
 

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
-#include <ctitan/lib/comm.h>
 #include <ctitan/run.h>
 
 #include "agreement.h"

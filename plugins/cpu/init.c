@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
 
 #include "cpu.h"
 #include "loops.h"

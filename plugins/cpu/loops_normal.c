@@ -2,7 +2,7 @@
  * ct_normal of rng.h over ranges. A block of four numbers shares one Philox call, and a vector of
  * blocks is computed at once. Elements beyond the truncation limit are redrawn one by one.
  */
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
 
 #include "loops.h"
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include <ctitan/base.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/log.h>
 
 #include "tuning.h"

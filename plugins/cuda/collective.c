@@ -7,7 +7,7 @@
  */
 #include <stdlib.h>
 
-#include <ctitan/lib/collective.h>
+#include <ctitan/collective.h>
 
 #include "graph.h"
 

@@ -2,7 +2,7 @@
  * Initial weights.
  */
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
 
 #include "gpu.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/log.h>
 

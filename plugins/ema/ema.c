@@ -6,18 +6,18 @@
  */
 #include <string.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/state.h>
 #include <ctitan/lib/stored.h>
 #include <ctitan/log.h>
 #include <ctitan/op_author.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
-#include <ctitan/recipe.h>
 #include <ctitan/run.h>
+#include <ctitan/state.h>
 
 #define PREFIX "ema."
 

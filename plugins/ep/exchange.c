@@ -4,8 +4,8 @@
  */
 #include <string.h>
 
+#include <ctitan/collective.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/collective.h>
 #include <ctitan/lib/ops.h>
 
 #include "ep.h"

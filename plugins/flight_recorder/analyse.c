@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/recipe.h>
+#include <ctitan/recipe.h>
 
 #include "analyse.h"
 

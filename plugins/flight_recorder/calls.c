@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <ctitan/lib/comm.h>
+#include <ctitan/comm.h>
 
 #include "analyse.h"
 

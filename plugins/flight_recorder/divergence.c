@@ -11,11 +11,11 @@
 
 #include <xxhash.h>
 
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/comm.h>
-#include <ctitan/lib/state.h>
 #include <ctitan/log.h>
 #include <ctitan/run.h>
+#include <ctitan/state.h>
 
 #include "flight.h"
 

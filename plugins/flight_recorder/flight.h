@@ -17,10 +17,10 @@
 #include <stdio.h>
 
 #include <ctitan/arena.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/hook.h>
 #include <ctitan/program.h>
-#include <ctitan/lib/recipe.h>
+#include <ctitan/recipe.h>
 
 #define FLIGHT_MAGIC 0x544847494c46ull /* "FLIGHT" */
 #define FLIGHT_LAYOUT 2

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include <ctitan/lib/comm.h>
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
 
 #include "flight.h"

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include <ctitan/clock.h>
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/comm.h>
 #include <ctitan/log.h>
 #include <ctitan/run.h>
 

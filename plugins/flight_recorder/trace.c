@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/comm.h>
 
 #include "flight.h"
 

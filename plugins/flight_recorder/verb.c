@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/verb.h>
+#include <ctitan/verb.h>
 
 #include "flight.h"
 

@@ -9,7 +9,7 @@
 #include <sys/types.h>
 #include <xxhash.h>
 
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 
 #include "fuse.h"
 

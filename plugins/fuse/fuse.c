@@ -13,7 +13,7 @@
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
 
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 
 #include "fuse.h"
 

@@ -17,7 +17,7 @@
 #include <stdatomic.h>
 
 #include <ctitan/clock.h>
-#include <ctitan/lib/comm.h>
+#include <ctitan/comm.h>
 
 #define MAX_GROUPS (1 << 20) /* the table is sparse: only entries in use take memory */
 #define MAX_REGIONS 256

@@ -8,9 +8,9 @@
 #ifndef LORA_H
 #define LORA_H
 
-#include <ctitan/lib/state.h>
 #include <ctitan/model.h>
 #include <ctitan/run.h>
+#include <ctitan/state.h>
 
 extern struct lora_config {
     int64_t rank;

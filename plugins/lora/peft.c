@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/comm.h>
+#include <ctitan/config.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/comm.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
-#include <ctitan/recipe.h>
 
 #include "lora.h"
 

@@ -8,8 +8,8 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/hf.h>
-#include <ctitan/lib/recipe.h>
-#include <ctitan/lib/verb.h>
+#include <ctitan/recipe.h>
+#include <ctitan/verb.h>
 
 #include "lora.h"
 

@@ -18,11 +18,11 @@
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
-#include <ctitan/log.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/lib/rates.h>
 #include <ctitan/lib/terminal.h>
+#include <ctitan/log.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 

@@ -5,9 +5,9 @@
 
 #include <ctitan/arena.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
-#include <ctitan/lib/recipe.h>
+#include <ctitan/file.h>
 #include <ctitan/log.h>
+#include <ctitan/recipe.h>
 
 #include "resume.h"
 

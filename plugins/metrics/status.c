@@ -10,7 +10,7 @@
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/json.h>
 
 #include "status.h"

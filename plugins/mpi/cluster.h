@@ -13,7 +13,7 @@
 
 #include <mpi.h>
 
-#include <ctitan/lib/comm.h>
+#include <ctitan/comm.h>
 
 struct comm {
     struct ct_comm base;

@@ -7,7 +7,7 @@
 
 #include <sys/socket.h>
 
-#include <ctitan/lib/comm.h>
+#include <ctitan/comm.h>
 
 #define ADDRESSES 16 /* of one host, at most */
 

@@ -18,7 +18,7 @@
 #include <stdatomic.h>
 
 #include <ctitan/clock.h>
-#include <ctitan/lib/collective.h>
+#include <ctitan/collective.h>
 #include <ctitan/error.h>
 #include <ctitan/op.h>
 

@@ -1,5 +1,5 @@
 /* Collectives on the device: NCCL calls, enqueued on the stream of the launch. */
-#include <ctitan/lib/collective.h>
+#include <ctitan/collective.h>
 
 #include "cluster.h"
 

@@ -11,9 +11,9 @@
  */
 #include <string.h>
 
+#include <ctitan/collective.h>
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/collective.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/log.h>
 

@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/recipe.h>
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
 
 #include "sac.h"
 

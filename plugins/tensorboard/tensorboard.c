@@ -15,11 +15,11 @@
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
+#include <ctitan/file.h>
 #include <ctitan/hook.h>
-#include <ctitan/lib/file.h>
 #include <ctitan/lib/rates.h>
-#include <ctitan/lib/recipe.h>
 #include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
 
 #include "events.h"
 

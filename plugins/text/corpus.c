@@ -5,7 +5,7 @@
 #include <unistr.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/log.h>
 
 #include "binary.h"

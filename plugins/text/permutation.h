@@ -6,7 +6,7 @@
 #ifndef PERMUTATION_H
 #define PERMUTATION_H
 
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
 
 #define PERMUTATION_ROUNDS 6
 

@@ -16,7 +16,7 @@
 #ifndef STORE_H
 #define STORE_H
 
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 
 #include "corpus.h"
 #include "encode.h"

@@ -6,10 +6,10 @@
 
 #include <xxhash.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
-#include <ctitan/recipe.h>
 
 #include "chat.h"
 #include "mixture.h"

@@ -11,7 +11,7 @@
 #include <xxhash.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
 

@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include <ctitan/lib/comm.h>
+#include <ctitan/comm.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/op_author.h>
 

@@ -2,13 +2,13 @@
 
 #include <math.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/device/device.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
-#include <ctitan/model.h>
-#include <ctitan/lib/plugin.h>
-#include <ctitan/number.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/model.h>
+#include <ctitan/number.h>
+#include <ctitan/plugins.h>
+#include <ctitan/text.h>
 
 static const struct ct_plugin *plugin;
 

@@ -31,14 +31,14 @@ done
 # The folder of the core to which a public header belongs.
 folder_of() {
     case $1 in
-    app/exhausted.h | app/sorted.h | arena.h | base.h | clock.h | error.h | hook.h | lib/file.h | lib/rng.h | log.h | number.h | option.h) echo base ;;
-    calling.h | core_ops.h | device/comm.h | device/device.h | graph.h | input.h | lib/app/verify.h | lib/text.h | mesh.h | op.h | op_author.h | pass.h | rule.h | sharding.h | tensor.h) echo ir ;;
-    lib/plugin.h | lib/verb.h | model.h | objective.h | plugin.h | recipe.h) echo plugin ;;
-    lib/collective.h | lib/comm.h) echo comm ;;
+    app/exhausted.h | app/sorted.h | arena.h | base.h | clock.h | error.h | file.h | hook.h | log.h | number.h | option.h | rng.h) echo base ;;
+    app/verify.h | calling.h | core_ops.h | device/comm.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | rule.h | sharding.h | tensor.h | text.h) echo ir ;;
+    config.h | model.h | objective.h | plugin.h | plugins.h | verb.h) echo plugin ;;
+    collective.h | comm.h) echo comm ;;
     app/segments.h | program.h) echo lower ;;
-    lib/recipe.h) echo recipe ;;
-    lib/state.h | run.h) echo run ;;
-    lib/train.h) echo train ;;
+    recipe.h) echo recipe ;;
+    run.h | state.h) echo run ;;
+    train.h) echo train ;;
     *) echo unknown ;;
     esac
 }

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include <ctitan/lib/rng.h>
 #include <ctitan/number.h>
+#include <ctitan/rng.h>
 
 /* A format, and its functions under one type. */
 struct format {

@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-#include <ctitan/lib/text.h>
 #include <ctitan/option.h>
+#include <ctitan/text.h>
 
 struct config {
     bool fused;

@@ -7,10 +7,10 @@
 
 #include <jansson.h>
 
+#include <ctitan/file.h>
 #include <ctitan/lib/chat.h>
-#include <ctitan/lib/file.h>
-#include <ctitan/lib/recipe.h>
 #include <ctitan/log.h>
+#include <ctitan/recipe.h>
 
 #include "plugin_under_test.h"
 

@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/collective.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
-#include <ctitan/lib/collective.h>
+#include <ctitan/lib/app/reference.h>
 #include <ctitan/lib/compiler.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/pipeline.h>
-#include <ctitan/lib/app/reference.h>
 #include <ctitan/op_author.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>

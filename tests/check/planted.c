@@ -7,20 +7,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/collective.h>
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
-#include <ctitan/lib/collective.h>
+#include <ctitan/lib/app/reference.h>
 #include <ctitan/lib/compiler.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/pipeline.h>
-#include <ctitan/lib/app/reference.h>
 #include <ctitan/op_author.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
 #include <ctitan/program.h>
 #include <ctitan/run.h>
-#include <ctitan/lib/state.h>
+#include <ctitan/state.h>
 
 /* ops: a matrix product, by its reference right */
 #define TENFOLD 1   /* it counts ten times its FLOPs */

@@ -8,7 +8,7 @@
 #include <stdarg.h>
 
 #include <ctitan/clock.h>
-#include <ctitan/lib/comm.h>
+#include <ctitan/comm.h>
 
 enum { THREADS = 8, ROUNDS = 200 };
 

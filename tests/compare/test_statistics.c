@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include <ctitan/lib/measure.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
 
 #include "compare_statistics.h"
 

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/plugin.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/plugins.h>
+#include <ctitan/rng.h>
 #include <ctitan/run.h>
+#include <ctitan/text.h>
 
 #include "conformance.h"
 

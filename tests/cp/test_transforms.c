@@ -2,8 +2,8 @@
  * What the transforms of cp make of a graph: the text after each method, rings written out, and
  * what is refused.
  */
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
+#include <ctitan/app/verify.h>
+#include <ctitan/text.h>
 
 #include "plugin_under_test.h"
 #include "support.h"

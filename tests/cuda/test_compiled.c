@@ -8,8 +8,8 @@
  */
 #include <stdio.h>
 
+#include <ctitan/file.h>
 #include <ctitan/lib/compiler.h>
-#include <ctitan/lib/file.h>
 
 #include "gpu.h"
 

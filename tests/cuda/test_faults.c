@@ -5,11 +5,11 @@
  */
 #include "plugin_under_test.h"
 
-#include <ctitan/lib/text.h>
+#include <ctitan/collective.h>
 #include <ctitan/core_ops.h>
-#include <ctitan/program.h>
-#include <ctitan/lib/collective.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/program.h>
+#include <ctitan/text.h>
 
 static struct ct_device *device;
 

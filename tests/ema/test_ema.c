@@ -3,8 +3,8 @@
 #include <math.h>
 
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/plugin.h>
-#include <ctitan/lib/text.h>
+#include <ctitan/plugins.h>
+#include <ctitan/text.h>
 
 static int load(void **state)
 {

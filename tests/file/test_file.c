@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 
 static char folder[] = "/tmp/ctitan-file-XXXXXX";
 

@@ -9,12 +9,12 @@
 #include <unistd.h>
 
 #include <ctitan/clock.h>
-#include <ctitan/lib/ops.h>
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/comm.h>
-#include <ctitan/lib/state.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
+#include <ctitan/state.h>
 
 #define FAULTS                                                                                     \
     "none|data|kernel|die|stop|disk|hook|barrier|slow|host|skip|collective|order|size|dtype|"      \

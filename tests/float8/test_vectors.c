@@ -8,11 +8,11 @@
 #include <jansson.h>
 #include <math.h>
 
-#include <ctitan/lib/ops.h>
+#include <ctitan/app/verify.h>
 #include <ctitan/lib/app/reference.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
+#include <ctitan/lib/ops.h>
 #include <ctitan/run.h>
+#include <ctitan/text.h>
 
 static struct ct_device *devices[2];
 static const struct ct_plugin *plugin;

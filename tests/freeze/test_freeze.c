@@ -4,9 +4,9 @@
 #include "plugin_under_test.h"
 #include "support.h"
 
-#include <ctitan/lib/app/verify.h>
-#include <ctitan/lib/text.h>
+#include <ctitan/app/verify.h>
 #include <ctitan/pass.h>
+#include <ctitan/text.h>
 
 /* Three layers with their norms' weights. */
 static const char layers[] =

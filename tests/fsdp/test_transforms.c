@@ -5,9 +5,9 @@
 #include "plugin_under_test.h"
 #include "support.h"
 
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
+#include <ctitan/app/verify.h>
 #include <ctitan/pass.h>
+#include <ctitan/text.h>
 
 static void check(struct ct_arena *arena, struct ct_graph *g, const char *golden)
 {

@@ -11,11 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/lib/pointwise.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
 #include <ctitan/run.h>
+#include <ctitan/text.h>
 
 #include "support.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
 
 #define LARGEST (1u << 16)
 #define SECONDS 10 /* for one input */

@@ -16,14 +16,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <ctitan/lib/file.h>
+#include <ctitan/app/verify.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/pipeline.h>
-#include <ctitan/lib/recipe.h>
 #include <ctitan/lib/safetensors.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
+#include <ctitan/recipe.h>
+#include <ctitan/text.h>
 
 #include "../../plugins/bpe/tokenizer.h"
 #include "../../plugins/ckpt/ckpt.h"

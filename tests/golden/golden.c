@@ -22,11 +22,11 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/hf.h>
-#include <ctitan/lib/recipe.h>
-#include <ctitan/lib/train.h>
-#include <ctitan/plugin.h>
-#include <ctitan/run.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
+#include <ctitan/run.h>
+#include <ctitan/train.h>
 
 #define TOLERANCE 1e-5
 #define PREFIX "squared_norm."

@@ -3,7 +3,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/app/reference.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
 
 #include "shuffle.h"
 

@@ -2,10 +2,10 @@
 
 #include "support.h"
 
+#include <ctitan/app/verify.h>
 #include <ctitan/lib/app/reference.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
 #include <ctitan/pass.h>
+#include <ctitan/text.h>
 
 /* ---- graphs ---- */
 

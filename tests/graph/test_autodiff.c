@@ -5,9 +5,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/app/verify.h>
+#include <ctitan/rng.h>
+#include <ctitan/text.h>
 
 #include "support.h"
 

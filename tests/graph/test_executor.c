@@ -4,10 +4,10 @@
  */
 #include <stdio.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/device/device.h>
 #include <ctitan/hook.h>
 #include <ctitan/lib/pipeline.h>
-#include <ctitan/lib/app/verify.h>
 
 #include "shuffle.h"
 #include "support.h"

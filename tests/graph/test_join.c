@@ -5,9 +5,9 @@
 
 #include <math.h>
 
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
+#include <ctitan/app/verify.h>
 #include <ctitan/pass.h>
+#include <ctitan/text.h>
 
 static struct ct_graph *joined(struct ct_arena *arena, const char *text)
 {

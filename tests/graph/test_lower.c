@@ -5,12 +5,12 @@
  */
 #include <stdio.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/device/device.h>
 #include <ctitan/lib/app/reference.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
 #include <ctitan/log.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
+#include <ctitan/text.h>
 
 #include "shuffle.h"
 #include "support.h"

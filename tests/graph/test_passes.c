@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include <ctitan/lib/file.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/train.h>
-#include <ctitan/lib/app/verify.h>
+#include <ctitan/app/verify.h>
+#include <ctitan/file.h>
 #include <ctitan/run.h>
+#include <ctitan/text.h>
+#include <ctitan/train.h>
 
 #include "support.h"
 

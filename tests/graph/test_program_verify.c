@@ -3,8 +3,8 @@
  */
 #include <stdio.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/device/device.h>
-#include <ctitan/lib/app/verify.h>
 
 #include "support.h"
 

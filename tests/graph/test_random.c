@@ -5,9 +5,9 @@
  */
 #include <stdio.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/core_ops.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
+#include <ctitan/text.h>
 
 #include "shuffle.h"
 #include "support.h"

@@ -4,11 +4,11 @@
  */
 #include <stdio.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/device/device.h>
 #include <ctitan/input.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
+#include <ctitan/text.h>
 
 #include "support.h"
 

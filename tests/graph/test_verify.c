@@ -4,7 +4,7 @@
  */
 #include <stdio.h>
 
-#include <ctitan/lib/app/verify.h>
+#include <ctitan/app/verify.h>
 
 #include "support.h"
 

@@ -9,7 +9,7 @@
 
 #include <ctitan/arena.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/safetensors.h>
 
 static uint64_t state = 1;

@@ -8,7 +8,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/plugin.h>
+#include <ctitan/plugins.h>
 
 static inline int register_ops_of(const char *name)
 {

@@ -10,7 +10,7 @@
 
 #include <ctitan/arena.h>
 #include <ctitan/model.h>
-#include <ctitan/lib/plugin.h>
+#include <ctitan/plugins.h>
 
 static inline const struct ct_plugin *test_plugin(const char *name)
 {

@@ -4,8 +4,8 @@
  */
 #include <math.h>
 
-#include <ctitan/lib/app/verify.h>
-#include <ctitan/recipe.h>
+#include <ctitan/app/verify.h>
+#include <ctitan/config.h>
 #include <ctitan/lib/ops.h>
 
 #include "plugin_under_test.h"

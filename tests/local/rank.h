@@ -4,7 +4,7 @@
 #ifndef RANK_H
 #define RANK_H
 
-#include <ctitan/lib/comm.h>
+#include <ctitan/comm.h>
 
 struct fixture {
     struct ct_comm *comm;

@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include <ctitan/clock.h>
+#include <ctitan/config.h>
 #include <ctitan/device/device.h>
 #include <ctitan/lib/measure.h>
-#include <ctitan/lib/plugin.h>
 #include <ctitan/lib/rates.h>
 #include <ctitan/log.h>
-#include <ctitan/recipe.h>
+#include <ctitan/plugins.h>
 
 #include "assertions.h"
 

@@ -4,11 +4,11 @@
  */
 #include <math.h>
 
+#include <ctitan/app/verify.h>
+#include <ctitan/config.h>
 #include <ctitan/lib/decoder.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/app/verify.h>
 #include <ctitan/log.h>
-#include <ctitan/recipe.h>
 #include <ctitan/run.h>
 
 #include "plugin_under_test.h"

@@ -4,11 +4,11 @@
  */
 #include "plugin_ops.h"
 #include "plugin_under_test.h"
+#include <ctitan/app/verify.h>
 #include <ctitan/lib/app/reference.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/train.h>
-#include <ctitan/lib/app/verify.h>
 #include <ctitan/run.h>
+#include <ctitan/text.h>
+#include <ctitan/train.h>
 
 #include "shuffle.h"
 #include "support.h"

@@ -13,7 +13,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/app/check.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
 
 #include "plugin_ops.h"
 

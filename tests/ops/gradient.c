@@ -9,11 +9,11 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/lib/app/check.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/app/verify.h>
 
 #include "plugin_ops.h"
 

@@ -8,10 +8,10 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/rule.h>
 #include <ctitan/lib/app/check.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/rule.h>
+#include <ctitan/text.h>
 
 #include "plugin_ops.h"
 

@@ -9,7 +9,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/app/generate.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/plugin.h>
+#include <ctitan/plugins.h>
 
 #include "plugin_ops.h"
 

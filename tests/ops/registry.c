@@ -9,11 +9,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/app/check.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/pointwise.h>
-#include <ctitan/lib/app/verify.h>
 #include <ctitan/op_author.h>
 #include <ctitan/pass.h>
 #include <ctitan/rule.h>

@@ -1,7 +1,7 @@
 /*
  * Command lines by a table.
  */
-#include <ctitan/lib/verb.h>
+#include <ctitan/verb.h>
 
 #include "assertions.h"
 

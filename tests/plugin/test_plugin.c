@@ -8,10 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/plugin.h>
 #include <ctitan/model.h>
+#include <ctitan/plugins.h>
 
 static const char *folder;
 

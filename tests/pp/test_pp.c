@@ -5,11 +5,11 @@
 #include "plugin_under_test.h"
 #include "support.h"
 
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
-#include <ctitan/run.h>
+#include <ctitan/app/verify.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/pipeline.h>
+#include <ctitan/run.h>
+#include <ctitan/text.h>
 
 static const struct ct_plugin *plugin;
 static const struct ct_transform *partition, *localise;

@@ -16,14 +16,14 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/arena.h>
 #include <ctitan/error.h>
 #include <ctitan/graph.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/plugin.h>
-#include <ctitan/lib/app/verify.h>
-#include <ctitan/lib/rng.h>
+#include <ctitan/plugins.h>
+#include <ctitan/rng.h>
+#include <ctitan/text.h>
 
 static const char *program, *long_text;
 static char folder[] = "/tmp/ctitan-program-XXXXXX";

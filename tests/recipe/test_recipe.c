@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <ctitan/lib/recipe.h>
+#include <ctitan/config.h>
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
 

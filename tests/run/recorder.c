@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 

@@ -1,9 +1,9 @@
 /*
  * What events say of a run of one rank, and what becomes of hooks that fail.
  */
-#include <ctitan/lib/comm.h>
+#include <ctitan/comm.h>
 #include <ctitan/lib/measure.h>
-#include <ctitan/lib/train.h>
+#include <ctitan/train.h>
 
 #include "toy.h"
 

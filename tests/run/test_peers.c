@@ -11,9 +11,9 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/recipe.h>
-#include <ctitan/lib/text.h>
+#include <ctitan/recipe.h>
 #include <ctitan/run.h>
+#include <ctitan/text.h>
 
 #define RANKS 8
 

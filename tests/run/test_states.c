@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <ctitan/lib/comm.h>
-#include <ctitan/lib/state.h>
+#include <ctitan/comm.h>
+#include <ctitan/state.h>
 
 #include "toy.h"
 

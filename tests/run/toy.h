@@ -15,12 +15,12 @@
 #include <cmocka.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/file.h>
-#include <ctitan/lib/recipe.h>
-#include <ctitan/lib/train.h>
-#include <ctitan/plugin.h>
-#include <ctitan/run.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
+#include <ctitan/run.h>
+#include <ctitan/train.h>
 
 #define TOY_VOCABULARY 16
 #define TOY_WIDTH 8

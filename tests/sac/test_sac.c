@@ -3,10 +3,10 @@
  * computes the same to the last bit; that memory and FLOPs are what they should be.
  */
 #include "plugin_under_test.h"
+#include <ctitan/app/verify.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
 #include <ctitan/run.h>
+#include <ctitan/text.h>
 
 #include "shuffle.h"
 #include "support.h"

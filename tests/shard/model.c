@@ -2,7 +2,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/train.h>
+#include <ctitan/train.h>
 
 #include "model.h"
 

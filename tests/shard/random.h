@@ -2,7 +2,7 @@
 #ifndef SHARD_RANDOM_H
 #define SHARD_RANDOM_H
 
-#include <ctitan/lib/rng.h>
+#include <ctitan/rng.h>
 #include <ctitan/sharding.h>
 
 struct random {

@@ -1,5 +1,5 @@
+#include <ctitan/app/verify.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/app/verify.h>
 
 #include "steps.h"
 

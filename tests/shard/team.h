@@ -5,7 +5,7 @@
 #ifndef SHARD_TEAM_H
 #define SHARD_TEAM_H
 
-#include <ctitan/lib/comm.h>
+#include <ctitan/comm.h>
 
 /* Run body on every rank, each on its own thread, and wait for all. Returns the first failure by
    rank. */

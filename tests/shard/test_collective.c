@@ -11,11 +11,11 @@
 
 #include <cmocka.h>
 
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/comm.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/text.h>
 #include <ctitan/number.h>
+#include <ctitan/text.h>
 
 #include "comm/groups.h"
 #include "comm/layout.h"

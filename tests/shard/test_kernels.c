@@ -12,14 +12,14 @@
 
 #include <cmocka.h>
 
+#include <ctitan/app/verify.h>
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/app/reference.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
-#include <ctitan/pass.h>
-#include <ctitan/lib/plugin.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/pass.h>
+#include <ctitan/plugins.h>
+#include <ctitan/text.h>
 
 #include "plugin_ops.h"
 #include "simulate.h"

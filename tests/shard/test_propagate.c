@@ -6,9 +6,9 @@
 #include "support.h"
 #include "plugin_ops.h"
 
+#include <ctitan/app/verify.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
+#include <ctitan/text.h>
 
 /* A gradient as its parameter lies: what the optimizer will ask for. */
 static void ask_for_gradients(struct ct_graph *graph)

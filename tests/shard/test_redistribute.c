@@ -13,7 +13,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/text.h>
+#include <ctitan/text.h>
 
 #include "steps.h"
 

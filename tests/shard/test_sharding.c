@@ -1,7 +1,7 @@
 #include "assertions.h"
 
-#include <ctitan/lib/text.h>
 #include <ctitan/sharding.h>
+#include <ctitan/text.h>
 
 static const struct ct_mesh mesh = {3, {{"dp_shard", 4}, {"cp", 2}, {"tp", 3}}};
 

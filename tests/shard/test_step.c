@@ -13,12 +13,12 @@
 
 #include <cmocka.h>
 
+#include <ctitan/app/verify.h>
+#include <ctitan/config.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/plugin.h>
-#include <ctitan/lib/app/verify.h>
-#include <ctitan/recipe.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/plugins.h>
+#include <ctitan/text.h>
 
 #include "model.h"
 #include "plugin_ops.h"

@@ -10,7 +10,7 @@
 
 #include <jansson.h>
 
-#include <ctitan/lib/file.h>
+#include <ctitan/file.h>
 
 #include "plugin_under_test.h"
 

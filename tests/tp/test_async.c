@@ -4,11 +4,11 @@
  */
 #include "plugin_under_test.h"
 
+#include <ctitan/app/verify.h>
 #include <ctitan/core_ops.h>
 #include <ctitan/device/device.h>
-#include <ctitan/lib/text.h>
-#include <ctitan/lib/app/verify.h>
 #include <ctitan/run.h>
+#include <ctitan/text.h>
 
 #include "support.h"
 

@@ -5,9 +5,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#include <ctitan/lib/train.h>
+#include <ctitan/config.h>
 #include <ctitan/model.h>
-#include <ctitan/recipe.h>
+#include <ctitan/train.h>
 
 #include "assertions.h"
 

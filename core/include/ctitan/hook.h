@@ -25,7 +25,7 @@
  *   RUN_END              the run has ended: its steps, its data, or ct_run_stop
  *   COLLECTIVE_FAILED    the collective, which had begun, failed; `message` and `code`
  *   CALL_BEGIN, _END     around a call on host memory by the run or a hook (ct_group_barrier
- *                        and the like, lib/comm.h); no END follows if it fails. Calls in the
+ *                        and the like, comm.h); no END follows if it fails. Calls in the
  *                        group of all ranks have a run, and a step: the one being run, or between
  *                        two the next one. Calls in other groups have neither
  *   RUN_OPEN             a run that will train begins to open: it has a recipe, a rank and a world

@@ -254,7 +254,7 @@ struct ct_verb_ops {
     size_t size;                 /* of this struct */
     const char *summary, *usage; /* usage: the arguments, where there is no table of them */
     int (*run)(int argc, char **argv);
-    const struct ct_argument *arguments; /* a table (lib/verb.h) that {0} ends; NULL: none */
+    const struct ct_argument *arguments; /* a table (verb.h) that {0} ends; NULL: none */
     const char *const *examples;         /* command lines, with what they do; NULL ends */
     const char *details; /* more sentences for the help, in lines of at most 80 columns; NULL */
 };

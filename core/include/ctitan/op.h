@@ -67,7 +67,7 @@ CT_BEGIN_DECLS
 struct ct_rule;         /* rule.h */
 struct ct_communicator; /* comm.h */
 struct ct_event_data;   /* hook.h */
-struct ct_transport;    /* lib/collective.h */
+struct ct_transport;    /* collective.h */
 struct ct_group;        /* device/comm.h */
 struct ct_device;       /* device/device.h */
 
@@ -186,7 +186,7 @@ struct ct_kernel {
 /* The reference kernel only moves bytes: a device with host memory needs no kernel of its own. */
 #define CT_OP_MOVES 128u
 
-/* How a collective runs on every device; defined with CT_COLLECTIVE (lib/collective.h). */
+/* How a collective runs on every device; defined with CT_COLLECTIVE (collective.h). */
 struct ct_collective_ops {
     size_t size; /* of this struct */
     /* The kernel that runs it over the device's transport; NULL: the device has no transport. */
@@ -232,7 +232,7 @@ struct ct_op_type {
     /* Values (op->in + i or op->out + i) that should be adjacent in memory, as columns of one
        matrix. The plan tries to do so; kernels check the strides. NULL: none. */
     int (*join)(const struct ct_op *op, struct ct_value ***values);
-    /* Runs it on a device without a kernel of its own (lib/collective.h). NULL: none. */
+    /* Runs it on a device without a kernel of its own (collective.h). NULL: none. */
     const struct ct_collective_ops *collective;
     /* Emit ops of fewer outputs each that compute the same, for callers that need only some
        outputs. out[i] replaces output i and is bitwise equal. NULL: the op cannot be split up. */

@@ -17,7 +17,7 @@
 CT_BEGIN_DECLS
 
 /* The last four are for attributes of ops only. Their values are written as in graph text;
-   ct_attribute_set and ct_attribute_format (lib/text.h) read and write them. */
+   ct_attribute_set and ct_attribute_format (text.h) read and write them. */
 enum ct_option_type {
     CT_BOOL,
     CT_INT,

@@ -71,7 +71,7 @@ enum ct_pass_range {
     CT_PASSES_OF_ONE_RANK,  /* from there on */
 };
 
-struct ct_dump; /* lib/text.h */
+struct ct_dump; /* text.h */
 
 struct ct_pass_options {
     bool training; /* false: only transforms with .evaluation */

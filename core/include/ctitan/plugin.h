@@ -130,7 +130,7 @@ CT_API int ct_plugin_convert(const struct ct_plugin *exported, const char *path,
 
 /*
  * Register a plugin: its ops, kernels and hooks, and its other offers for ct_offer_find.
- * CT_ECONFIG: two offers of one kind and name, or a conflict. ct_plugin_check_all (lib/plugin.h)
+ * CT_ECONFIG: two offers of one kind and name, or a conflict. ct_plugin_check_all (plugins.h)
  * checks what plugins need once everything is loaded.
  */
 CT_API int ct_plugin_register(const struct ct_plugin *plugin);

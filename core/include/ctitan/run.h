@@ -2,19 +2,19 @@
  * A run: one recipe on one rank.
  *
  * ct_run_open does everything up to the first step (mesh, graph, transforms, program, memory,
- * weights). lib/train.h runs the steps. `plan` and `explain` stop half way.
+ * weights). train.h runs the steps. `plan` and `explain` stop half way.
  */
 #ifndef CT_RUN_H
 #define CT_RUN_H
 
 #include <ctitan/clock.h>
+#include <ctitan/config.h>
 #include <ctitan/device/comm.h>
 #include <ctitan/hook.h>
 #include <ctitan/model.h>
 #include <ctitan/objective.h>
 #include <ctitan/pass.h>
 #include <ctitan/program.h>
-#include <ctitan/recipe.h>
 
 CT_BEGIN_DECLS
 
@@ -179,7 +179,7 @@ CT_API void ct_run_keep(struct ct_run *run, const char *name, void *data, size_t
 
 /*
  * The group of all ranks, for hooks: ct_group_barrier(group), ct_group_all_gather and the like
- * (lib/comm.h), on host memory. All ranks make the same calls, on the main thread. In a run of
+ * (comm.h), on host memory. All ranks make the same calls, on the main thread. In a run of
  * one rank, calls act as in a group of one.
  */
 CT_API struct ct_group *ct_run_world(const struct ct_run *run);

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/text.h>
 #include <ctitan/option.h>
+#include <ctitan/text.h>
 
 static const struct ct_mesh no_mesh;
 

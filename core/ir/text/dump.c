@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/text.h>
 #include <ctitan/option.h>
+#include <ctitan/text.h>
 
 #include "ir/text/text.h"
 

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/text.h>
 #include <ctitan/option.h>
+#include <ctitan/text.h>
 
 int ct_axes_print(const struct ct_mesh *mesh, ct_axes axes, char *text, size_t room)
 {

@@ -3,7 +3,7 @@
 #define CT_TEXT_INTERNAL_H
 
 #include <ctitan/device/device.h>
-#include <ctitan/lib/text.h>
+#include <ctitan/text.h>
 
 extern const char *const ct_text_streams[CT_STREAMS];
 

@@ -1,6 +1,6 @@
 /*
  * Initial weights. An element's number depends on the seed, the parameter's name and the element's
- * index in the whole parameter: the generator is that of ctitan/lib/rng.h.
+ * index in the whole parameter: the generator is that of ctitan/rng.h.
  */
 #include <ctitan/lib/cuda/device.cuh>
 

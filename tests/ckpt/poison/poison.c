@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include <ctitan/plugin.h>
-#include <ctitan/lib/state.h>
+#include <ctitan/state.h>
 
 static int on_event(const struct ct_event_data *data, void *context)
 {

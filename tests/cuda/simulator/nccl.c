@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <ctitan/lib/comm.h>
+#include <ctitan/comm.h>
 
 #include "library.h"
 #include <ctitan/lib/cuda/simulator.h>

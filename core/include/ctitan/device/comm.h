@@ -2,7 +2,7 @@
  * Communicators: how ranks find each other and what they do together.
  *
  * A communicator plugin offers one ct_comm_ops. A group is the ranks along some axes. What its
- * ranks do together is a call; one struct describes calls of all kinds. <ctitan/lib/comm.h> makes
+ * ranks do together is a call; one struct describes calls of all kinds. <ctitan/comm.h> makes
  * calls, and checks them before a communicator gets them, so communicators need not.
  *
  * Every call blocks the thread that makes it, and has a deadline. If a rank dies, hangs, or makes
@@ -13,8 +13,8 @@
  * Threads: a group is used by one thread at a time; different groups may be used by different
  * threads at once. Only the main thread calls open, close, reserve and group.
  */
-#ifndef CT_COMM_H
-#define CT_COMM_H
+#ifndef CT_DEVICE_COMM_H
+#define CT_DEVICE_COMM_H
 
 #include <ctitan/mesh.h>
 #include <ctitan/tensor.h>
@@ -136,7 +136,7 @@ struct ct_comm_ops {
 struct ct_communicator {
     const struct ct_comm_ops *ops;
     struct ct_comm *comm;
-    struct ct_communicator_groups *groups; /* what lib/collective.h has made */
+    struct ct_communicator_groups *groups; /* what collective.h has made */
 };
 
 /*

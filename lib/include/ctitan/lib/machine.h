@@ -1,7 +1,7 @@
 /*
  * Descriptions of machines, for planning without them: how fast they compute and communicate.
  *
- * A description is an INI file, read by the rules of recipes (lib/recipe.h):
+ * A description is an INI file, read by the rules of recipes (recipe.h):
  *
  *     [device]
  *     name = NVIDIA H100 SXM5 80GB

@@ -13,7 +13,7 @@
 #ifndef CT_GENERATE_H
 #define CT_GENERATE_H
 
-#include <ctitan/lib/recipe.h>
+#include <ctitan/recipe.h>
 #include <ctitan/run.h>
 
 CT_BEGIN_DECLS

@@ -2,8 +2,8 @@
  * Where plugins are found, and which of them has what a run lacks. The core opens and registers
  * plugins (plugin.h).
  */
-#ifndef CT_LIB_PLUGIN_H
-#define CT_LIB_PLUGIN_H
+#ifndef CT_PLUGINS_H
+#define CT_PLUGINS_H
 
 #include <ctitan/plugin.h>
 

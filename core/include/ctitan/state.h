@@ -3,8 +3,8 @@
  * and how the host reads and writes them. Functions are called on the main thread, between two
  * steps, unless they say otherwise.
  */
-#ifndef CT_LIB_STATE_H
-#define CT_LIB_STATE_H
+#ifndef CT_STATE_H
+#define CT_STATE_H
 
 #include <ctitan/run.h>
 

@@ -10,11 +10,11 @@
  * What a collective must send, and how shards lie in tensors, follows from shardings alone. Devices
  * whose memory the host may read and write (ct_device.host_memory) need no transport of their own.
  */
-#ifndef CT_LIB_COLLECTIVE_H
-#define CT_LIB_COLLECTIVE_H
+#ifndef CT_COLLECTIVE_H
+#define CT_COLLECTIVE_H
 
+#include <ctitan/comm.h>
 #include <ctitan/device/device.h>
-#include <ctitan/lib/comm.h>
 
 CT_BEGIN_DECLS
 

@@ -2,8 +2,8 @@
  * Calls on groups of ranks: how they are made and checked, and what communicators have in common.
  * <ctitan/device/comm.h> says what a call is.
  */
-#ifndef CT_LIB_COMM_H
-#define CT_LIB_COMM_H
+#ifndef CT_COMM_H
+#define CT_COMM_H
 
 #include <stdarg.h>
 
