@@ -38,9 +38,7 @@ static int choose(struct source *data, const struct source_request *request)
                            : "there is only one document; set [text] split to paragraph or line");
     data->count = (int64_t)(validation ? held : all - held);
     data->part = held ? calloc((size_t)data->count, sizeof(*data->part)) : NULL;
-    data->order = calloc((size_t)data->count, sizeof(*data->order));
-    data->begin = calloc((size_t)data->count + 1, sizeof(*data->begin));
-    if (!data->order || !data->begin || (held && !data->part))
+    if (held && !data->part)
         return ct_fail(CT_ENOMEM, "%lld documents", (long long)data->count);
     for (uint64_t d = 0, n = 0; held && d < all; d++)
         if ((permutation_at(&parts, d) < held) == validation)
@@ -50,7 +48,25 @@ static int choose(struct source *data, const struct source_request *request)
 
 /* ---- epochs ---- */
 
-static void arrange(struct source *data, int64_t epoch)
+static int set_up(struct source *data, const struct source_request *request)
+{
+    data->packed = request->packing.how != PACKING_CONCAT;
+    if (data->packed) {
+        int rc = packing_make(&data->packing, &request->packing, data->store.start, data->part,
+                              data->count);
+
+        data->samples = data->packing.rows;
+        return rc;
+    }
+    data->order = calloc((size_t)data->count, sizeof(*data->order));
+    data->begin = calloc((size_t)data->count + 1, sizeof(*data->begin));
+    return data->order && data->begin
+               ? 0
+               : ct_fail(CT_ENOMEM, "%lld documents", (long long)data->count);
+}
+
+/* The documents in the order of the epoch. */
+static void join(struct source *data, int64_t epoch)
 {
     struct permutation shuffled =
         permutation_make((uint64_t)data->count, data->seed, (uint64_t)epoch);
@@ -67,6 +83,12 @@ static void arrange(struct source *data, int64_t epoch)
     }
     data->begin[data->count] = at;
     data->samples = (at - 1) / data->seq_len;
+}
+
+static void arrange(struct source *data, int64_t epoch)
+{
+    if (!data->packed)
+        join(data, epoch);
     data->windows = permutation_make((uint64_t)(data->samples ? data->samples : 1), data->seed,
                                      WINDOWS | (uint64_t)epoch);
     data->epoch = epoch;
@@ -88,21 +110,22 @@ static int64_t document_at(const struct source *data, int64_t position)
     return low;
 }
 
-int source_read(struct source *data, int64_t index, int32_t *tokens, int32_t *labels,
-                int32_t *documents)
+/* A token, and whether it is a label. */
+static int read_token(struct source *data, int64_t at, int32_t *token, bool *trained)
 {
-    int64_t epoch = index / data->samples, window = index % data->samples;
-    int64_t first, document;
+    int rc = store_read(&data->store, at, token);
+
+    *trained = *token >= 0;
+    *token = *trained ? *token : ~*token;
+    return rc;
+}
+
+static int read_window(struct source *data, int64_t window, int32_t *tokens, int32_t *labels,
+                       int32_t *documents)
+{
+    int64_t first = window * data->seq_len, document = document_at(data, first);
     int rc = 0;
 
-    if (epoch > 0 && !data->repeat)
-        return 1;
-    if (epoch != data->epoch)
-        arrange(data, epoch);
-    if (data->shuffle)
-        window = (int64_t)permutation_at(&data->windows, (uint64_t)window);
-    first = window * data->seq_len;
-    document = document_at(data, first);
     for (int64_t i = 0; rc == 0 && i <= data->seq_len; i++) {
         int64_t previous = document;
         int64_t at;
@@ -112,9 +135,7 @@ int source_read(struct source *data, int64_t index, int32_t *tokens, int32_t *la
         while (first + i >= data->begin[document + 1])
             document++;
         at = data->store.start[data->order[document]] + first + i - data->begin[document];
-        rc = store_read(&data->store, at, &token);
-        trained = token >= 0;
-        token = trained ? token : ~token;
+        rc = read_token(data, at, &token, &trained);
         if (i < data->seq_len) {
             tokens[i] = token;
             if (documents)
@@ -127,6 +148,70 @@ int source_read(struct source *data, int64_t index, int32_t *tokens, int32_t *la
     return rc;
 }
 
+/* The label behind the last token of a part is that of the rest of its document, if it is trained
+   on: it is split. */
+static int read_part(struct source *data, const struct packing_part *part, bool rest,
+                     int32_t *tokens, int32_t *labels)
+{
+    int64_t size = packing_size(part, data->store.start, data->seq_len);
+    int64_t from = data->store.start[part->document] + part->from;
+    int64_t left = data->store.start[part->document + 1] - from;
+    int32_t token;
+    bool trained;
+    int rc = 0;
+
+    labels[size - 1] = IGNORED;
+    for (int64_t i = 0; rc == 0 && i < size + (rest && left > size); i++) {
+        rc = read_token(data, from + i, &token, &trained);
+        if (i < size)
+            tokens[i] = token;
+        if (i > 0)
+            labels[i - 1] = trained ? token : IGNORED;
+    }
+    return rc;
+}
+
+/* Behind the documents of a row are tokens 0 without labels, as one more document. */
+static int read_row(struct source *data, int64_t row, int32_t *tokens, int32_t *labels,
+                    int32_t *documents)
+{
+    const struct packing *p = &data->packing;
+    int64_t at = 0;
+    int32_t document = 0;
+    int rc = 0;
+
+    for (int64_t i = p->row[row]; rc == 0 && i < p->row[row + 1]; i++, document++) {
+        int64_t size = packing_size(&p->parts[i], data->store.start, data->seq_len);
+
+        rc = read_part(data, &p->parts[i], p->split > 0, tokens + at, labels + at);
+        for (int64_t k = at; documents && k < at + size; k++)
+            documents[k] = document;
+        at += size;
+    }
+    for (; at < data->seq_len; at++) {
+        tokens[at] = 0;
+        labels[at] = IGNORED;
+        if (documents)
+            documents[at] = document;
+    }
+    return rc;
+}
+
+int source_read(struct source *data, int64_t index, int32_t *tokens, int32_t *labels,
+                int32_t *documents)
+{
+    int64_t epoch = index / data->samples, sample = index % data->samples;
+
+    if (epoch > 0 && !data->repeat)
+        return 1;
+    if (epoch != data->epoch)
+        arrange(data, epoch);
+    if (data->shuffle)
+        sample = (int64_t)permutation_at(&data->windows, (uint64_t)sample);
+    return data->packed ? read_row(data, sample, tokens, labels, documents)
+                        : read_window(data, sample, tokens, labels, documents);
+}
+
 /* ---- the whole ---- */
 
 void source_close(struct source *data)
@@ -135,14 +220,38 @@ void source_close(struct source *data)
     free(data->part);
     free(data->order);
     free(data->begin);
+    packing_finish(&data->packing);
     *data = (struct source){0};
 }
 
-static int report(const struct source *data, const struct source_request *request)
+static const char *part_name(const struct source_request *request)
 {
-    const char *held = !request->data->validation ? ""
-                       : request->whole           ? " for validation"
-                                                  : " held out for validation";
+    return !request->data->validation ? ""
+           : request->whole           ? " for validation"
+                                      : " held out for validation";
+}
+
+static int report_rows(const struct source *data, const struct source_request *request)
+{
+    const struct packing *p = &data->packing;
+
+    if (!p->rows)
+        return ct_fail(CT_ECONFIG,
+                       "[text] %s: each of the %lld documents%s is longer than [training] seq_len "
+                       "= %lld: raise that, or set [text] too_long to cut or split",
+                       request->store.corpus.option, (long long)data->count, part_name(request),
+                       (long long)data->seq_len);
+    ct_info("text: %zu files, %lld documents%s in %lld rows of %lld tokens, %.1f%% full; longer "
+            "than a row: %lld cut, %lld split, %lld dropped",
+            data->store.files, (long long)data->count, part_name(request), (long long)p->rows,
+            (long long)data->seq_len,
+            100.0 * (double)p->tokens / ((double)p->rows * (double)data->seq_len),
+            (long long)p->cut, (long long)p->split, (long long)p->dropped);
+    return 0;
+}
+
+static int report_windows(const struct source *data, const struct source_request *request)
+{
     int64_t total = data->begin[data->count];
 
     if (total <= data->seq_len)
@@ -150,10 +259,10 @@ static int report(const struct source *data, const struct source_request *reques
             CT_ECONFIG,
             "[text] %s: the %lld tokens of %lld documents%s are too few for one sample of "
             "%lld tokens and its last label",
-            request->store.corpus.option, (long long)total, (long long)data->count, held,
-            (long long)data->seq_len);
+            request->store.corpus.option, (long long)total, (long long)data->count,
+            part_name(request), (long long)data->seq_len);
     ct_info("text: %zu files, %lld documents%s, %lld tokens, %lld samples an epoch",
-            data->store.files, (long long)data->count, held, (long long)total,
+            data->store.files, (long long)data->count, part_name(request), (long long)total,
             (long long)data->samples);
     return 0;
 }
@@ -171,9 +280,11 @@ int source_open(struct source *data, const struct source_request *request, const
     rc = store_open(&data->store, &request->store, paths);
     if (rc == 0)
         rc = choose(data, request);
+    if (rc == 0)
+        rc = set_up(data, request);
     if (rc == 0) {
         arrange(data, 0);
-        rc = report(data, request);
+        rc = data->packed ? report_rows(data, request) : report_windows(data, request);
     }
     if (rc < 0)
         source_close(data);

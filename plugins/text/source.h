@@ -3,16 +3,20 @@
  *
  * Its tokens lie in a mapped file (store.h), from which the documents of the run's part (trained or
  * held out) are chosen. Memory grows by the number of documents only, 16 bytes each, or 24 where
- * some are held out. An epoch is an order of the documents.
- * Their concatenated tokens are split into windows of seq_len + 1 that overlap by one token. Every
- * epoch has the same number of windows, so a sample's index determines its epoch and its window.
- * The order of the current epoch and the sums of its documents' lengths are cached.
+ * some are held out. A sample is a window or a row of an epoch, and every epoch has the same number
+ * of them, so a sample's index determines both.
+ *
+ * Joined, an epoch is an order of the documents. Their concatenated tokens are split into windows
+ * of seq_len + 1 that overlap by one token. The order of the current epoch and the sums of its
+ * documents' lengths are cached. Packed (packing.h), the rows of all epochs are the same, and an
+ * epoch is an order of them.
  */
 #ifndef SOURCE_H
 #define SOURCE_H
 
 #include <ctitan/model.h>
 
+#include "packing.h"
 #include "permutation.h"
 #include "store.h"
 
@@ -22,6 +26,7 @@ struct source_request {
     double validation_fraction;
     bool whole; /* all documents are of the run's part: validation has files of its own */
     bool repeat, shuffle, document_mask;
+    struct packing_request packing; /* its width is seq_len */
 };
 
 struct source {
@@ -35,6 +40,8 @@ struct source {
     int64_t epoch, *order; /* order[i]: the epoch's i-th document */
     int64_t *begin;        /* begin[i]: tokens of the epoch before it; begin[count]: all */
     struct permutation windows;
+    bool packed;
+    struct packing packing; /* if packed, in the place of order and begin */
 };
 
 /* paths: as in corpus.h. CT_ECONFIG: no documents, or too few for a sample. */

@@ -17,8 +17,9 @@
 
 static struct config {
     const char *path, *validation_path, *weights, *field, *template, *malformed, *cache, *spool;
-    unsigned split, format;
-    bool any_template, repeat, shuffle, document_mask;
+    unsigned split, format, packing, too_long, document_mask;
+    int64_t packing_window;
+    bool any_template, repeat, shuffle;
     double validation_fraction;
 } config;
 
@@ -58,10 +59,37 @@ static const struct ct_option options[] = {
     CT_OPT_STRING(struct config, validation_path, "validation_path", "",
                   "Files for validation, named as in path, instead of a fraction of path's "
                   "documents; with weights, too, they are one corpus"),
-    CT_OPT_BOOL(struct config, document_mask, "document_mask", "false",
-                "Keep tokens from attending to, or predicting, another document's tokens"),
+    CT_OPT_ENUM(struct config, packing, "packing", "auto",
+                "auto|concat|first_fit|first_fit_decreasing",
+                "concat: join documents, and split them at every seq_len; first_fit: put whole "
+                "documents into rows, each into the first with room for it, in their order or the "
+                "longest first; auto: first_fit for conversations, else concat"),
+    CT_OPT_INT(struct config, packing_window, "packing_window", "65536", 1, INT32_MAX,
+               "Documents that are packed into rows together"),
+    CT_OPT_ENUM(struct config, too_long, "too_long", "cut", "cut|split|drop",
+                "What becomes of a document that is longer than a row: its end is cut off, it is "
+                "split, or it is dropped"),
+    CT_OPT_ENUM(struct config, document_mask, "document_mask", "auto", "auto|false|true",
+                "Keep tokens from attending to, or predicting, another document's tokens; auto: "
+                "where documents are packed whole"),
     {0},
 };
+
+enum { AUTO, NO, YES };            /* document_mask */
+enum { PACK_AUTO, PACK_EXPLICIT }; /* packing: those of packing.h follow auto */
+
+static enum packing_how packing(void)
+{
+    if (config.packing == PACK_AUTO)
+        return config.format == CORPUS_CHAT ? PACKING_FIRST_FIT : PACKING_CONCAT;
+    return config.packing - PACK_EXPLICIT;
+}
+
+static bool text_has_documents(void)
+{
+    return config.document_mask == YES ||
+           (config.document_mask == AUTO && packing() != PACKING_CONCAT);
+}
 
 struct ct_data {
     struct source *sources;
@@ -210,7 +238,11 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
         .whole = whole,
         .repeat = config.repeat,
         .shuffle = config.shuffle,
-        .document_mask = config.document_mask};
+        .document_mask = text_has_documents(),
+        .packing = {.how = packing(),
+                    .too_long = config.too_long,
+                    .width = request->seq_len,
+                    .window = config.packing_window}};
     struct ct_data *data;
     int rc = 0;
 
@@ -244,11 +276,6 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
     else
         *out = data;
     return rc < 0 ? rc : 0;
-}
-
-static bool text_has_documents(void)
-{
-    return config.document_mask;
 }
 
 static const char *text_chat(void)

@@ -370,7 +370,8 @@ static void open_chat(const char *template, const char *line, struct ct_data **d
 
     test_write(path, line, strlen(line));
     TEST_OPTIONS(test_plugin("text"), ct_arena_printf(&arena, "path=%s", path), "format=chat",
-                 "repeat=false", "shuffle=false", ct_arena_printf(&arena, "template=%s", template));
+                 "packing=concat", "repeat=false", "shuffle=false",
+                 ct_arena_printf(&arena, "template=%s", template));
     if (text->open(&(struct ct_data_request){.seq_len = 1, .tokenizer = bpe()}, data) < 0)
         *data = NULL;
 }

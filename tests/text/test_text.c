@@ -356,6 +356,170 @@ static void test_document_mask(void **state)
     text()->close(data);
 }
 
+/* ---- rows ---- */
+
+struct row {
+    int count, documents[16];
+};
+
+/* 40 lengths, and the rows of 256 that an independent implementation makes of them. */
+static const int lengths[] = {14,  126, 229, 256, 33, 55,  88, 75,  118, 110, 202, 1,  52, 158,
+                              51,  256, 251, 255, 4,  244, 24, 55,  55,  18,  92,  39, 41, 33,
+                              109, 56,  112, 65,  28, 102, 52, 116, 22,  43,  121, 56};
+static const struct row first_fit[] = {{7, {0, 1, 4, 5, 11, 18, 23}},
+                                       {2, {2, 20}},
+                                       {1, {3}},
+                                       {4, {6, 7, 12, 25}},
+                                       {3, {8, 9, 32}},
+                                       {2, {10, 14}},
+                                       {3, {13, 21, 26}},
+                                       {1, {15}},
+                                       {1, {16}},
+                                       {1, {17}},
+                                       {1, {19}},
+                                       {4, {22, 24, 27, 29}},
+                                       {3, {28, 30, 36}},
+                                       {3, {31, 33, 34}},
+                                       {3, {35, 37, 39}},
+                                       {1, {38}}};
+static const struct row first_fit_decreasing[] = {{1, {3}},
+                                                  {1, {15}},
+                                                  {2, {17, 11}},
+                                                  {2, {16, 18}},
+                                                  {1, {19}},
+                                                  {2, {2, 20}},
+                                                  {2, {10, 12}},
+                                                  {2, {13, 24}},
+                                                  {2, {1, 38}},
+                                                  {3, {8, 35, 36}},
+                                                  {3, {30, 9, 4}},
+                                                  {3, {28, 33, 37}},
+                                                  {4, {6, 7, 31, 32}},
+                                                  {5, {29, 39, 5, 21, 27}},
+                                                  {6, {22, 34, 14, 26, 25, 23}},
+                                                  {1, {0}}};
+
+/* Document d is of bytes of its own, '0' + d. */
+static void write_lengths(void)
+{
+    char all[CT_COUNT(lengths) * 280], *at = all;
+
+    for (int d = 0; d < (int)CT_COUNT(lengths); d++) {
+        at += sprintf(at, "{\"text\": \"");
+        memset(at, '0' + d, (size_t)lengths[d]);
+        at += lengths[d];
+        at += sprintf(at, "\"}\n");
+    }
+    write_text("lengths.jsonl", all);
+}
+
+/* Each row holds its documents, masked from each other, and padding. */
+static void check_rows(const struct row *rows, size_t count, const char *how)
+{
+    int32_t tokens[256], labels[256], documents[256];
+    struct ct_data *data;
+
+    USE("lengths.jsonl", how, "shuffle=false", "repeat=false");
+    assert_int_equal(open_text(256, 1, false, &data), 0);
+    assert_true(text()->has_documents());
+    for (size_t r = 0; r < count; r++) {
+        int at = 0;
+
+        assert_int_equal(text()->read(data, (int64_t)r, tokens, labels, documents), 0);
+        for (int i = 0; i < rows[r].count; i++)
+            for (int k = 0, d = rows[r].documents[i], n = lengths[d]; k < n; k++, at++) {
+                assert_int_equal(tokens[at], '0' + d);
+                assert_int_equal(documents[at], i);
+                assert_int_equal(labels[at], k + 1 < n ? '0' + d : -100);
+            }
+        for (; at < 256; at++) {
+            assert_int_equal(labels[at], -100);
+            assert_int_equal(documents[at], rows[r].count);
+        }
+    }
+    assert_int_equal(text()->read(data, (int64_t)count, tokens, labels, documents), 1);
+    text()->close(data);
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    TEST_OPTIONS(test_plugin("bytes"), "add_bos=false", "add_eos=false");
+    write_lengths();
+    check_rows(first_fit, CT_COUNT(first_fit), "packing=first_fit");
+    check_rows(first_fit_decreasing, CT_COUNT(first_fit_decreasing),
+               "packing=first_fit_decreasing");
+}
+
+/* Rows of 4, shorter where padding follows. The last label of the first part of a document that is
+   split is the rest's first token. */
+static void check_long(const char *how, const char *window, const char *const *rows)
+{
+    int32_t tokens[4], labels[4];
+    struct ct_data *data;
+    int64_t r = 0;
+
+    USE("long.jsonl", how, window, "packing=first_fit", "shuffle=false", "repeat=false");
+    assert_int_equal(open_text(4, 1, false, &data), 0);
+    for (; rows[r]; r++) {
+        assert_int_equal(text()->read(data, r, tokens, labels, NULL), 0);
+        for (size_t i = 0; i < 4; i++)
+            assert_int_equal(tokens[i], i < strlen(rows[r]) ? rows[r][i] : 0);
+        if (!strcmp(rows[r], "bcde"))
+            assert_int_equal(labels[3], strstr(how, "split") ? 'f' : -100);
+    }
+    assert_int_equal(text()->read(data, r, tokens, labels, NULL), 1);
+    text()->close(data);
+}
+
+#define ROWS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void test_long_documents(void **state)
+{
+    const char *all = "packing_window=100", *two = "packing_window=2";
+    struct ct_data *data;
+
+    (void)state;
+    TEST_OPTIONS(test_plugin("bytes"), "add_bos=false", "add_eos=false");
+    write_text("long.jsonl", "{\"text\": \"aa\"}\n{\"text\": \"bcdefghi\"}\n{\"text\": \"j\"}");
+    check_long("too_long=cut", all, ROWS("aaj", "bcde"));
+    check_long("too_long=drop", all, ROWS("aaj"));
+    check_long("too_long=split", all, ROWS("aaj", "bcde", "fghi"));
+    check_long("too_long=cut", two, ROWS("aa", "bcde", "j"));
+    write_text("long.jsonl", "{\"text\": \"abcde\"}");
+    USE("long.jsonl", "too_long=drop", "packing=first_fit");
+    assert_int_equal(open_text(4, 1, false, &data), CT_ECONFIG);
+    assert_message("each of the 1 documents is longer than [training] seq_len = 4");
+}
+
+/* Every epoch has the same rows in another order, and any sample can be read at any time. */
+static void test_rows_of_epochs(void **state)
+{
+    int32_t tokens[256], again[256], labels[256];
+    int seen[2][16] = {{0}}, differs = 0;
+    struct ct_data *data;
+
+    (void)state;
+    TEST_OPTIONS(test_plugin("bytes"), "add_bos=false", "add_eos=false");
+    write_lengths();
+    USE("lengths.jsonl", "packing=first_fit");
+    assert_int_equal(open_text(256, 1, false, &data), 0);
+    for (int64_t i = 0; i < 32; i++) {
+        assert_int_equal(text()->read(data, i, tokens, labels, NULL), 0);
+        for (int r = 0; r < 16; r++)
+            seen[i / 16][r] += tokens[0] == '0' + first_fit[r].documents[0];
+        assert_int_equal(text()->read(data, (i * 7) % 32, again, labels, NULL), 0);
+        assert_int_equal(text()->read(data, i % 16, again, labels, NULL), 0);
+        differs += i >= 16 && memcmp(tokens, again, sizeof(tokens)) != 0;
+        assert_int_equal(text()->read(data, i, again, labels, NULL), 0);
+        assert_memory_equal(tokens, again, sizeof(tokens));
+    }
+    for (int r = 0; r < 16; r++)
+        assert_true(seen[0][r] == 1 && seen[1][r] == 1);
+    assert_true(differs > 8);
+    text()->close(data);
+}
+
 static void test_splits(void **state)
 {
     const char content[] = "one\ntwo\n\n \t\nthree\n\n\nfour";
@@ -1042,6 +1206,9 @@ int main(void)
                                        TEST(test_held_out),
                                        TEST(test_validation_path),
                                        TEST(test_document_mask),
+                                       TEST(test_rows),
+                                       TEST(test_long_documents),
+                                       TEST(test_rows_of_epochs),
                                        TEST(test_splits),
                                        TEST(test_paths),
                                        TEST(test_bad_paths),
