@@ -74,6 +74,16 @@ static int try_plugin(struct ct_arena *arena, const char *name)
     return rc == 0 && device ? ct_plugin_register(plugin) : rc;
 }
 
+/* Those that were not built are no failure. */
+static void print_absent(struct ct_arena *arena)
+{
+    const struct ct_absent *absent;
+    size_t count = ct_plugin_absent(arena, &absent);
+
+    for (size_t i = 0; i < count; i++)
+        printf("  %-12s not built: %s\n", absent[i].name, absent[i].why);
+}
+
 /* Print a line for each plugin, or add it to the list. Returns how many cannot be loaded. */
 static int check_plugins(struct ct_arena *arena, json_t *list)
 {
@@ -93,6 +103,8 @@ static int check_plugins(struct ct_arena *arena, json_t *list)
         else
             printf("  %-12s %s\n", names[i], failure ? failure : "loads");
     }
+    if (!list)
+        print_absent(arena);
     if (!count && !list)
         printf("  none found: build them, or set CTITAN_PLUGIN_PATH\n");
     return broken;
@@ -129,8 +141,9 @@ static int look(struct ct_arena *arena, bool json)
     broken = check_plugins(arena, plugins);
     check_devices(arena, devices);
     if (json)
-        rc = ct_json_print(json_pack("{s:o, s:o, s:o}", "machine", machine_json(&machine),
-                                     "plugins", plugins, "devices", devices),
+        rc = ct_json_print(json_pack("{s:o, s:o, s:o, s:o}", "machine", machine_json(&machine),
+                                     "plugins", plugins, "absent", plugins_absent_json(arena),
+                                     "devices", devices),
                            stdout);
     if (rc == 0 && broken)
         return ct_fail(CT_EABI, "%d plugin%s cannot be loaded", broken, broken > 1 ? "s" : "");

@@ -72,7 +72,19 @@ static json_t *plugin_json(const char *name)
                      texts_json(plugin->needs), "conflicts", texts_json(plugin->conflicts));
 }
 
-static int print_json(const char *const *names, size_t count)
+json_t *plugins_absent_json(struct ct_arena *arena)
+{
+    const struct ct_absent *absent;
+    size_t count = ct_plugin_absent(arena, &absent);
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(list, json_pack("{s:o, s:o}", "name", ct_json_text(absent[i].name),
+                                              "why", ct_json_text(absent[i].why)));
+    return list;
+}
+
+static int print_json(struct ct_arena *arena, const char *const *names, size_t count)
 {
     json_t *list = json_array(), *folders = json_array();
     const char *folder;
@@ -81,14 +93,18 @@ static int print_json(const char *const *names, size_t count)
         json_array_append_new(list, plugin_json(names[i]));
     for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
         json_array_append_new(folders, ct_json_text(folder));
-    return ct_json_print(json_pack("{s:o, s:o}", "plugins", list, "folders", folders), stdout);
+    return ct_json_print(json_pack("{s:o, s:o, s:o}", "plugins", list, "absent",
+                                   plugins_absent_json(arena), "folders", folders),
+                         stdout);
 }
 
 /* ---- the verb ---- */
 
-static void print_people(const char *const *names, size_t count)
+static void print_people(struct ct_arena *arena, const char *const *names, size_t count)
 {
     const struct ct_plugin *plugin;
+    const struct ct_absent *absent;
+    size_t missing = ct_plugin_absent(arena, &absent);
     const char *folder;
 
     for (size_t i = 0; i < count; i++) {
@@ -97,6 +113,8 @@ static void print_people(const char *const *names, size_t count)
         else
             printf("%-14s %-8s %s\n", names[i], "unusable", ct_error_message());
     }
+    for (size_t i = 0; i < missing; i++)
+        printf("%-14s %-8s %s\n", absent[i].name, "absent", absent[i].why);
     if (!count)
         printf("no plugins found\n");
     for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
@@ -121,9 +139,9 @@ static int plugins(int argc, char **argv)
     if (rc == 0) {
         count = ct_plugin_names(&arena, &names);
         if (r.json)
-            rc = print_json(names, count);
+            rc = print_json(&arena, names, count);
         else
-            print_people(names, count);
+            print_people(&arena, names, count);
     }
     ct_arena_finish(&arena);
     return rc;

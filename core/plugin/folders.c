@@ -13,6 +13,8 @@
 #include <ctitan/error.h>
 #include <ctitan/plugins.h>
 
+#define ABSENT ".absent"
+
 static struct ct_arena arena;
 static const char **folders;
 static size_t folder_count, folder_room;
@@ -78,24 +80,51 @@ const char *ct_plugin_folder(size_t index)
     return index < folder_count ? folders[index] : NULL;
 }
 
-/* Find NAME.so or NAME/NAME.so in folder. */
-static bool find_in(const char *folder, const char *name, char *buffer, size_t room)
+/* Find NAME.so or NAME/NAME.so in folder; ending: ".so". */
+static bool find_in(const char *folder, const char *name, const char *ending, char *buffer,
+                    size_t room)
 {
-    int length = snprintf(buffer, room, "%s/%s.so", folder, name);
+    int length = snprintf(buffer, room, "%s/%s%s", folder, name, ending);
 
     if (length > 0 && (size_t)length < room && is_file(buffer))
         return true;
-    length = snprintf(buffer, room, "%s/%s/%s.so", folder, name, name);
+    length = snprintf(buffer, room, "%s/%s/%s%s", folder, name, name, ending);
     return length > 0 && (size_t)length < room && is_file(buffer);
+}
+
+/* Why the plugin was not built, in arena; NULL: nothing says so. */
+static const char *why_absent(struct ct_arena *where, const char *name)
+{
+    char path[PATH_MAX], why[512] = "";
+    const char *folder;
+    FILE *in;
+
+    for (size_t i = 0; (folder = ct_plugin_folder(i)); i++) {
+        if (!find_in(folder, name, ABSENT, path, sizeof(path)))
+            continue;
+        in = fopen(path, "re");
+        if (in && !fgets(why, sizeof(why), in))
+            *why = '\0';
+        if (in)
+            fclose(in);
+        why[strcspn(why, "\n")] = '\0';
+        return ct_arena_strdup(where, *why ? why : "something that it needs was missing");
+    }
+    return NULL;
 }
 
 static int not_found(const char *name)
 {
     struct ct_arena scratch = {0};
     const char **names, *folder;
-    const char *searched = "";
-    size_t count = ct_plugin_names(&scratch, &names);
+    const char *searched = "", *why = why_absent(&scratch, name);
+    size_t count = why ? 0 : ct_plugin_names(&scratch, &names);
 
+    if (why) {
+        ct_fail(CT_ENOENT, "plugin %s was not built: %s", name, why);
+        ct_arena_finish(&scratch);
+        return CT_ENOENT;
+    }
     for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
         searched = ct_arena_printf(&scratch, "%s%s%s", searched, i ? ", " : "", folder);
     ct_fail(CT_ENOENT, "no plugin named %s%s (searched %s)", name,
@@ -115,7 +144,7 @@ int ct_plugin_path(const char *name, char *buffer, size_t room)
         return is_file(name) ? 0 : ct_fail(CT_ENOENT, "no plugin at %s", name);
     }
     for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
-        if (find_in(folder, name, buffer, room))
+        if (find_in(folder, name, ".so", buffer, room))
             return 0;
     return not_found(name);
 }
@@ -147,9 +176,11 @@ static void add_name(struct names *names, const char *name, size_t length)
     names->item[names->count++] = copy;
 }
 
-static void scan(struct names *names, const char *folder)
+/* Add the names of files in the folder, or in folders of it, with this ending. */
+static void scan(struct names *names, const char *folder, const char *ending)
 {
     DIR *dir = opendir(folder);
+    size_t tail = strlen(ending);
     char path[PATH_MAX];
 
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
@@ -157,9 +188,9 @@ static void scan(struct names *names, const char *folder)
 
         if (*entry->d_name == '.')
             continue;
-        if (length > 3 && !strcmp(entry->d_name + length - 3, ".so"))
-            add_name(names, entry->d_name, length - 3);
-        else if (find_in(folder, entry->d_name, path, sizeof(path)))
+        if (length > tail && !strcmp(entry->d_name + length - tail, ending))
+            add_name(names, entry->d_name, length - tail);
+        else if (find_in(folder, entry->d_name, ending, path, sizeof(path)))
             add_name(names, entry->d_name, length);
     }
     if (dir)
@@ -171,15 +202,44 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-size_t ct_plugin_names(struct ct_arena *where, const char ***names)
+static size_t find_names(struct ct_arena *where, const char *ending, const char ***names)
 {
     struct names found = {where, NULL, 0, 0};
     const char *folder;
 
     for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
-        scan(&found, folder);
+        scan(&found, folder, ending);
     if (found.count)
         qsort(found.item, found.count, sizeof(*found.item), by_name);
     *names = found.item;
     return found.count;
+}
+
+size_t ct_plugin_names(struct ct_arena *where, const char ***names)
+{
+    return find_names(where, ".so", names);
+}
+
+static bool is_there(const char *name)
+{
+    char path[PATH_MAX];
+    const char *folder;
+
+    for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
+        if (find_in(folder, name, ".so", path, sizeof(path)))
+            return true;
+    return false;
+}
+
+size_t ct_plugin_absent(struct ct_arena *where, const struct ct_absent **list)
+{
+    const char **names;
+    size_t count = find_names(where, ABSENT, &names), absent = 0;
+    struct ct_absent *found = ct_arena_array(where, struct ct_absent, count + 1);
+
+    for (size_t i = 0; i < count; i++)
+        if (!is_there(names[i]))
+            found[absent++] = (struct ct_absent){names[i], why_absent(where, names[i])};
+    *list = found;
+    return absent;
 }

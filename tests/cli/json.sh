@@ -34,13 +34,24 @@ train -n 2
 tell "two ranks train, with checkpoints and the flight recorder"
 cp -r out run && rm -rf out
 
+mkdir absent && echo 'it needs a ghost: install the Debian package ghost-dev' >absent/ghost.absent
+mkdir absent/adamw && echo 'stale' >absent/adamw/adamw.absent
+export CTITAN_PLUGIN_PATH=$PWD/absent
 try "plugins: keys" same plugins plugins
+[[ $(value 'absent[].name' | grep -x 'ghost\|adamw') == ghost && $(value 'absent[].why') == *'package ghost-dev'* ]]
+tell "a plugin that was not built is listed with what it needs, one that is there is not"
+"$ctitan" plugins | grep -q '^ghost  *absent  *it needs a ghost'
+tell "the same for people"
+run plan recipe.ini --with ghost
+[[ $? == 2 ]] && grep -q 'plugin ghost was not built: it needs a ghost: install the Debian package ghost-dev$' log
+tell "whoever asks for it is told so"
+unset CTITAN_PLUGIN_PATH
 CTITAN_PLUGIN_PATH=$odd try "plugins with an odd name: keys" same plugins plugins
 [[ $(value 'plugins[].name') == *$'an "odd\\\xef\xbf\xbd name'* && $(value 'plugins[].failure') == *'an "odd'* ]]
 tell "the name has U+FFFD where it is not UTF-8"
 CTITAN_PLUGIN_PATH=$odd "$ctitan" doctor --json >out 2>log
 [[ $? == 2 && $(value 'plugins[].failure' | grep -c odd) == 1 ]]
-tell "doctor has status 2 and the failure of a plugin that cannot be loaded"
+tell "doctor has status 2, and the failure of a plugin that cannot be loaded"
 try "doctor: keys" same doctor doctor
 run doctor --describe x --json
 [[ $? == 2 ]] && grep -q 'leave --json out' log

@@ -17,7 +17,7 @@ CT_BEGIN_DECLS
 CT_API const char *ct_plugin_folder(size_t index);
 
 /* Path of the plugin called name ("adamw", or a file: "adamw.so", "a/adamw.so"), in buffer;
-   CT_ENOENT names the folders searched and the nearest name. */
+   CT_ENOENT names the folders searched and the nearest name, or says why it was not built. */
 CT_API int ct_plugin_path(const char *name, char *buffer, size_t room);
 
 /* Open the plugin called name, found in the same way. */
@@ -36,6 +36,16 @@ CT_API int ct_plugin_describe(const char *name, const struct ct_plugin **plugin)
 
 /* The names of all plugins in the folders, sorted, without duplicates; the array is in arena. */
 CT_API size_t ct_plugin_names(struct ct_arena *arena, const char ***names);
+
+/*
+ * A plugin that was not built, as something that it needs was missing: in its place there is a text
+ * NAME.absent, which says what, and what to install. The build of the plugin writes it.
+ */
+struct ct_absent {
+    const char *name, *why; /* one line */
+};
+/* Those in the folders, sorted, without the plugins that are there; the array is in arena. */
+CT_API size_t ct_plugin_absent(struct ct_arena *arena, const struct ct_absent **list);
 
 /* The names of the plugins in the folders that are, or offer, `what`; the array is in arena.
    Describes them all. Returns their number. */
