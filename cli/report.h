@@ -6,8 +6,7 @@
 
 #include <jansson.h>
 
-#include <ctitan/lib/app/chart.h>
-
+#include "chart/chart.h"
 #include "runs.h"
 #include "work.h"
 

@@ -6,10 +6,10 @@
 
 #include <ctitan/arena.h>
 #include <ctitan/file.h>
-#include <ctitan/lib/app/chart.h>
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/terminal.h>
 
+#include "chart/chart.h"
 #include "cli.h"
 
 /* ---- appearance ---- */

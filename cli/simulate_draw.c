@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/app/chart.h>
 #include <ctitan/op.h>
 
+#include "chart/chart.h"
 #include "cli.h"
 #include "work.h"
 

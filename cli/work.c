@@ -1,8 +1,7 @@
 #include "work.h"
+#include "chart/chart.h"
 
 #include <string.h>
-
-#include <ctitan/lib/app/chart.h>
 
 const char *const work_names[WORK_KINDS] = {"forward", "backward", "gradients of weights",
                                             "optimizer and other", "communication"};

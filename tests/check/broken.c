@@ -10,7 +10,6 @@
 #include <ctitan/collective.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
-#include <ctitan/lib/app/reference.h>
 #include <ctitan/lib/compiler.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/pipeline.h>
@@ -19,6 +18,8 @@
 #include <ctitan/plugin.h>
 #include <ctitan/program.h>
 #include <ctitan/run.h>
+
+#include "reference.h"
 
 #define GRADIENT 1      /* an op's gradient is twice what it should be */
 #define SHARDING 2      /* its signature lets ranks split what it needs whole */

@@ -11,7 +11,6 @@
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
-#include <ctitan/lib/app/reference.h>
 #include <ctitan/lib/compiler.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/pipeline.h>
@@ -21,6 +20,8 @@
 #include <ctitan/program.h>
 #include <ctitan/run.h>
 #include <ctitan/state.h>
+
+#include "reference.h"
 
 /* ops: a matrix product, by its reference right */
 #define TENFOLD 1   /* it counts ten times its FLOPs */

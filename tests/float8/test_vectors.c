@@ -4,12 +4,12 @@
  * order of sums.
  */
 #include "plugin_under_test.h"
+#include "reference.h"
 
 #include <jansson.h>
 #include <math.h>
 
 #include <ctitan/app/verify.h>
-#include <ctitan/lib/app/reference.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/run.h>
 #include <ctitan/text.h>

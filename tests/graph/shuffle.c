@@ -2,10 +2,10 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/app/reference.h>
 #include <ctitan/rng.h>
 
 #include "shuffle.h"
+#include "reference.h"
 
 enum { ROOM = 4096 };
 

@@ -1,9 +1,9 @@
 #include <stdio.h>
 
 #include "support.h"
+#include "reference.h"
 
 #include <ctitan/app/verify.h>
-#include <ctitan/lib/app/reference.h>
 #include <ctitan/pass.h>
 #include <ctitan/text.h>
 

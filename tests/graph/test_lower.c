@@ -7,11 +7,11 @@
 
 #include <ctitan/app/verify.h>
 #include <ctitan/device/device.h>
-#include <ctitan/lib/app/reference.h>
 #include <ctitan/log.h>
 #include <ctitan/rng.h>
 #include <ctitan/text.h>
 
+#include "reference.h"
 #include "shuffle.h"
 #include "support.h"
 

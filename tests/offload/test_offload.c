@@ -5,11 +5,11 @@
 #include "plugin_ops.h"
 #include "plugin_under_test.h"
 #include <ctitan/app/verify.h>
-#include <ctitan/lib/app/reference.h>
 #include <ctitan/run.h>
 #include <ctitan/text.h>
 #include <ctitan/train.h>
 
+#include "reference.h"
 #include "shuffle.h"
 #include "support.h"
 

@@ -15,13 +15,13 @@
 #include <ctitan/app/verify.h>
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/app/reference.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugins.h>
 #include <ctitan/text.h>
 
 #include "plugin_ops.h"
+#include "reference.h"
 #include "simulate.h"
 
 #define assert_ok(rc)                                                                              \

@@ -5,8 +5,6 @@
  * numbered. Work on one stream runs in order; only events order work across streams. Stream 0
  * computes; see CT_STREAM_*. On the CPU a stream is a thread, on a GPU a CUDA stream. A device may
  * also run all streams in order of enqueueing, with the same result.
- *
- * The device "reference" (lib/app/reference.h) runs every op's reference kernel.
  */
 #ifndef CT_DEVICE_H
 #define CT_DEVICE_H

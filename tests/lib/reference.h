@@ -7,10 +7,6 @@
 
 #include <ctitan/device/device.h>
 
-CT_BEGIN_DECLS
-
-CT_API extern const struct ct_device_ops ct_device_reference;
-
-CT_END_DECLS
+extern const struct ct_device_ops ct_device_reference;
 
 #endif

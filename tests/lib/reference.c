@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/app/reference.h>
+
+#include "reference.h"
 
 static int open_reference(const struct ct_device_request *request, struct ct_device **device)
 {

@@ -17,8 +17,6 @@
 
 #include <ctitan/base.h>
 
-CT_BEGIN_DECLS
-
 #define CT_CHART_COLOURS 8
 
 struct ct_chart_series {
@@ -47,9 +45,9 @@ struct ct_chart {
     const char *(*print)(double value, char text[32]);
 };
 
-CT_API void ct_chart_lines(const struct ct_chart *chart, FILE *out);
+void ct_chart_lines(const struct ct_chart *chart, FILE *out);
 /* Series above each other. All have the x of the first, and no gaps. */
-CT_API void ct_chart_areas(const struct ct_chart *chart, FILE *out);
+void ct_chart_areas(const struct ct_chart *chart, FILE *out);
 
 /* The colours of a step's work, the same in every picture. */
 enum ct_chart_work {
@@ -83,15 +81,13 @@ struct ct_chart_timeline {
     size_t count;
 };
 
-CT_API void ct_chart_timeline(const struct ct_chart_timeline *chart, FILE *out);
+void ct_chart_timeline(const struct ct_chart_timeline *chart, FILE *out);
 
 /* For the <style> and the <script> of the page. */
-CT_API const char *ct_chart_style(void);
-CT_API const char *ct_chart_script(void);
+const char *ct_chart_style(void);
+const char *ct_chart_script(void);
 
 /* Text for HTML, in elements and quoted attributes. */
-CT_API void ct_chart_escape(const char *text, FILE *out);
-
-CT_END_DECLS
+void ct_chart_escape(const char *text, FILE *out);
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef CT_CHART_AXES_H
 #define CT_CHART_AXES_H
 
-#include <ctitan/lib/app/chart.h>
+#include "chart.h"
 
 #define WIDTH 760.0     /* unless the chart has its own */
 #define NARROW 340.0    /* of a phone */
