@@ -13,7 +13,7 @@
 #include <ctitan/error.h>
 
 #include "machine.h"
-#include "ranges.h"
+#include "mirror.h"
 
 struct layout {
     const char *name;
@@ -34,7 +34,6 @@ static const struct layout in_another_order = {"with sequences in another order"
 
 /* ---- guarded memory ---- */
 
-#define GUARD 1024     /* bytes in front of memory, and behind it */
 #define GUARD_BYTE 254 /* in floating dtypes a large number: reading it shows, too */
 #define NAN_BYTE 255   /* fills the workspace, which nobody clears: in every floating dtype NaN */
 
@@ -263,6 +262,35 @@ static int run(struct ct_device *device, const struct ct_kernel *kernel,
     return rc == 0 ? device->ops->synchronize(device) : rc;
 }
 
+/* Kernels in host memory run on the blocks themselves, others on copies of them. */
+static int prepare_and_run(struct ct_device *device, const struct ct_kernel *kernel, struct call *c,
+                           const struct layout *how, struct memory *memory,
+                           const struct ct_launch *l)
+{
+    struct mirror mirror = {.device = device};
+    struct ct_launch there = *l;
+    int rc = 0;
+
+    if (!device->host_memory) {
+        rc = mirror_reserve(&mirror, memory);
+        mirror_operands(&mirror, memory, l, &there);
+    }
+    if (rc == 0)
+        rc = prepare(c, device, kernel, memory, &there);
+    if (rc > 0) {
+        remember(memory);
+        if (how->ranges)
+            rc = run_in_ranges(device, kernel, &there, memory);
+        else if (device->host_memory)
+            rc = run(device, kernel, &there);
+        else if ((rc = mirror_reserve(&mirror, memory)) == 0)
+            rc = mirror_run(&mirror, kernel, &there, memory);
+        rc = rc < 0 ? rc : 1;
+    }
+    mirror_release(&mirror);
+    return rc;
+}
+
 /* 1: it was tried; 0: the kernel does not accept the call. */
 static int try_layout(struct ct_device *device, const struct ct_kernel *kernel, struct wanted *w,
                       const struct layout *how)
@@ -280,7 +308,8 @@ static int try_layout(struct ct_device *device, const struct ct_kernel *kernel, 
     int rc;
 
     if ((how->gaps && !(kernel->flags & CT_KERNEL_STRIDED)) ||
-        (how->accumulate && !(kernel->flags & CT_KERNEL_ACCUMULATES)))
+        (how->accumulate && !(kernel->flags & CT_KERNEL_ACCUMULATES)) ||
+        (how->ranges && !device->host_memory))
         return 0;
     for (int i = 0; i < l.ins; i++)
         lay_out(c, &memory, &c->in[i], how->gaps, &in[i]);
@@ -292,16 +321,13 @@ static int try_layout(struct ct_device *device, const struct ct_kernel *kernel, 
         for (int64_t k = 0; k < ct_tensor_count(&out[i]); k++)
             ct_tensor_store(&out[i], k, add ? BEFORE : (double)NAN);
     }
-    rc = prepare(c, device, kernel, &memory, &l);
-    if (rc <= 0)
-        return rc;
-    remember(&memory);
-    rc = how->ranges ? run_in_ranges(device, kernel, &l, &memory) : run(device, kernel, &l);
-    if (rc < 0 && how->ranges)
+    rc = prepare_and_run(device, kernel, c, how, &memory, &l);
+    if (rc < 0)
         return ct_context(rc, "kernel %s of %s(%s), %s", kernel->name, c->sample->type,
                           c->sample->inputs, how->name);
     if (rc == 0)
-        rc = check_memory(c, kernel, how->name, &memory, &l);
+        return 0;
+    rc = check_memory(c, kernel, how->name, &memory, &l);
     if (rc == 0)
         rc = compare_all(w, kernel, how->name, &l);
     return rc < 0 ? rc : 1;

@@ -4,6 +4,8 @@
 
 #include "machine.h"
 
+#define GUARD 1024 /* bytes in front of guarded memory, and behind it */
+
 struct guarded {
     char *data, *before; /* before: a copy as it was, from the guard in front on */
     size_t bytes;

@@ -57,6 +57,7 @@ const struct ct_op_type ct_op_cache_write = {
     .signature = "!cache[bSgd] A, x[btgd] A, positions[bt] i",
     .flags = CT_OP_MOVES,
     .reference = write_reference,
+    .samples = "real[2,8,2,4] real[2,6,2,4] position[2,6]",
 };
 
 /* ---- the transform ---- */
