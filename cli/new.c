@@ -43,9 +43,13 @@ static const struct {
 #undef X
 };
 
+/* An op with kernels for both devices. Its name begins words of C, too. */
+#define CUDA_EXAMPLE "softsign"
+
 struct request {
     struct ct_arena arena;
     const char *kind, *name;
+    bool cuda;
 };
 
 static const struct ct_argument arguments[] = {
@@ -55,14 +59,29 @@ static const struct ct_argument arguments[] = {
     CT_ARG_WORD(
         struct request, name, "NAME",
         "The new plugin's name: small letters, digits and _; a folder of this name is made"),
+    CT_ARG_FLAG(struct request, cuda, "cuda", 0,
+                "Of an op: kernels for each instruction set of CPUs, and for CUDA"),
     {0}};
 
-static const char *find_example(const char *kind)
+static const char *find_example(const struct request *r)
 {
-    for (size_t i = 0; i < CT_COUNT(kinds); i++)
-        if (!strcmp(kinds[i].kind, kind))
+    for (size_t i = 0; !r->cuda && i < CT_COUNT(kinds); i++)
+        if (!strcmp(kinds[i].kind, r->kind))
             return kinds[i].example;
-    return NULL;
+    return CUDA_EXAMPLE;
+}
+
+static int check_cuda(const struct request *r)
+{
+    if (!r->cuda)
+        return 0;
+    if (strcmp(r->kind, "op") != 0)
+        return ct_fail(CT_ECONFIG, "new: --cuda is for ops, and not for the kind %s", r->kind);
+    if (isdigit((unsigned char)*r->name))
+        return ct_fail(CT_ECONFIG,
+                       "%s: with --cuda a name begins with a letter, as functions bear it",
+                       r->name);
+    return 0;
 }
 
 /* ---- files ---- */
@@ -145,16 +164,28 @@ static int check_name(const char *name)
     return 0;
 }
 
+/* The file of that ending, if the example has it. */
+static int copy_if_there(struct ct_arena *arena, const char *folder, const char *example,
+                         const char *name, const char *ending)
+{
+    const char *from = ct_arena_printf(arena, "%s/%s/%s%s", folder, example, example, ending);
+
+    return access(from, F_OK)
+               ? 0
+               : copy_file(arena, from, ct_arena_printf(arena, "%s/%s%s", name, name, ending),
+                           example, name);
+}
+
 static int write_plugin(struct ct_arena *arena, const char *example, const char *name)
 {
+    static const char *const endings[] = {".c", ".h", "_cpu.c", ".cu"};
     const char *folder;
     int rc = find_folder(arena, &folder);
 
     if (rc == 0)
         rc = ct_file_make_folder(name);
-    if (rc == 0)
-        rc = copy_file(arena, ct_arena_printf(arena, "%s/%s/%s.c", folder, example, example),
-                       ct_arena_printf(arena, "%s/%s.c", name, name), example, name);
+    for (size_t i = 0; rc == 0 && i < CT_COUNT(endings); i++)
+        rc = copy_if_there(arena, folder, example, name, endings[i]);
     if (rc == 0)
         rc = copy_file(arena, ct_arena_printf(arena, "%s/%s/Makefile", folder, example),
                        ct_arena_printf(arena, "%s/Makefile", name), example, name);
@@ -173,7 +204,13 @@ static int new (int argc, char **argv)
     if (rc == 0)
         rc = check_name(r.name);
     if (rc == 0)
-        rc = write_plugin(&r.arena, find_example(r.kind), r.name);
+        rc = check_cuda(&r);
+    if (rc == 0)
+        rc = write_plugin(&r.arena, find_example(&r), r.name);
+    if (rc == 0 && r.cuda)
+        printf("%s/%s.cu has its kernels for CUDA: `make -C %s check-simulated` tries them on the "
+               "simulated GPU.\n",
+               r.name, r.name, r.name);
     ct_arena_finish(&r.arena);
     return rc;
 }
@@ -183,6 +220,8 @@ const struct verb verb_new = {
     .summary = "create a plugin that builds and passes its checks, to start from",
     .run = new,
     .arguments = arguments,
-    .examples = CT_NAMES("ctitan new optimizer my_sgd", "ctitan new model my_model"),
-    .details = "It is one C file and a Makefile. `make -C NAME` builds it, `ctitan check\n"
+    .examples = CT_NAMES("ctitan new optimizer my_sgd", "ctitan new model my_model",
+                         "ctitan new op my_op --cuda"),
+    .details = "It is one C file and a Makefile; with --cuda also a C file and a CUDA file of\n"
+               "kernels, and a header. `make -C NAME` builds it, `ctitan check\n"
                "NAME/NAME.so` tries it, and CTITAN_PLUGIN_PATH=. makes it known by its name.\n"};

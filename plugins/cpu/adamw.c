@@ -15,7 +15,7 @@
 
 #include "loops.h"
 #include "pack.h"
-#include "tasks.h"
+#include <ctitan/lib/cpu/tasks.h>
 
 #define HEAD 3          /* lr, step, clip */
 #define MOST 5          /* operands in the shape of the parameter: p, g, m, v, copy */

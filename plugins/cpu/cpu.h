@@ -1,9 +1,8 @@
 /*
- * The cpu plugin's own header: device, threads, instruction sets, kernel tables.
+ * The cpu plugin's own header: device, threads, kernel tables.
  *
- * Instruction sets: the sources of vector kernels are built once per level (kernels/isa.h). The
- * level is chosen once per process from the CPU's feature bits, so one binary runs everywhere,
- * including under valgrind. Matrix products use oneDNN (gemm.h), restricted to the same level.
+ * Instruction sets: the sources of vector kernels are built once per level (ctitan/lib/cpu.h).
+ * Matrix products use oneDNN (gemm.h), restricted to the same level.
  *
  * Threads: kernels of stream 0 run on the thread that drives the run and its OpenMP team, which
  * oneDNN uses too. Every other stream is one thread. Denormals are flushed on all threads.
@@ -12,9 +11,8 @@
 #define CPU_H
 
 #include <ctitan/device/device.h>
+#include <ctitan/lib/cpu.h>
 #include <ctitan/pass.h>
-
-#include "kernels/isa.h"
 
 /* Values of options, in the order of their words. */
 enum cpu_streams_kind { CPU_STREAMS_THREADS, CPU_STREAMS_IN_ORDER };
@@ -45,16 +43,9 @@ struct cpu_config {
 };
 extern struct cpu_config cpu_config;
 
-/* The level that every kernel of this process uses: [cpu] isa, or where that is auto
-   $CTITAN_CPU_ISA. */
-const char *cpu_isa_name(enum cpu_isa isa);
-/* CT_ECONFIG: the requested level is unknown, or this CPU lacks it. */
-int cpu_isa_check(void);
 /* True if the hardware multiplies bfloat16 faster than float32: with AMX, or with AVX512_BF16 that
    is timed to run at full rate. Otherwise operands are widened to float32. */
 bool cpu_bf16_native(void);
-/* True if this process may use AMX for bfloat16. */
-bool cpu_has_tiles(void);
 /* Affects the calling thread and the threads that it starts later. */
 void cpu_flush_denormals(void);
 
@@ -62,34 +53,6 @@ void cpu_flush_denormals(void);
 int cpu_threads(void);
 /* Run body on every compute thread. */
 void cpu_parallel(void (*body)(void *context, int thread, int threads), void *context);
-
-/* One thread's part of count items; boundaries are multiples of align. */
-struct cpu_range {
-    int64_t begin, end;
-};
-static inline struct cpu_range cpu_share(int64_t count, int64_t align, int thread, int threads)
-{
-    int64_t units = (count + align - 1) / align;
-    struct cpu_range r = {units * thread / threads * align, units * (thread + 1) / threads * align};
-
-    r.begin = r.begin < count ? r.begin : count;
-    r.end = r.end < count ? r.end : count;
-    return r;
-}
-
-static inline bool cpu_is_compute_dtype(enum ct_dtype dtype)
-{
-    return dtype == CT_F32 || dtype == CT_BF16;
-}
-
-/* Allocate a 64-byte aligned part of a workspace; advances *at. */
-static inline size_t cpu_carve(size_t *at, size_t bytes)
-{
-    size_t offset = *at;
-
-    *at += (bytes + 63) & ~(size_t)63;
-    return offset;
-}
 
 /* ---- the device ---- */
 

@@ -75,7 +75,7 @@ static int check_products(void)
 static int open_device(const struct ct_device_request *request, struct ct_device **out)
 {
     struct cpu_device *device;
-    int rc = cpu_isa_check(), cores = omp_get_num_procs();
+    int rc = ct_cpu_use(cpu_config.isa, "[cpu] isa"), cores = omp_get_num_procs();
 
     if (rc < 0)
         return rc;
@@ -137,7 +137,7 @@ static void device_info(struct ct_device *device, enum ct_dtype compute,
     *info = (struct ct_device_info){.threads = cpu_threads()};
     info->memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     snprintf(info->name, sizeof(info->name), "%s, %d thread%s, %s%s", name, info->threads,
-             info->threads == 1 ? "" : "s", cpu_isa_name(cpu_isa()),
+             info->threads == 1 ? "" : "s", ct_cpu_isa_name(ct_cpu_isa()),
              cpu_bf16_native() ? ", bf16" : "");
 }
 

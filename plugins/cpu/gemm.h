@@ -148,7 +148,7 @@ int cpu_packing_prepare(const struct cpu_packing_spec *spec, struct cpu_packing 
 /* packed: by use. */
 int cpu_packing_run(struct cpu_packing *packing, const void *const *weights, void *const *packed);
 
-/* Create the engine, restricted to cpu_isa(). Must be called first. */
+/* Create the engine, restricted to ct_cpu_isa(). Must be called first. */
 int cpu_gemm_start(void);
 
 #endif

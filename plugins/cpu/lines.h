@@ -17,10 +17,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <ctitan/tensor.h>
+#include <ctitan/lib/cpu.h>
 
-#define CPU_LINE 16 /* columns */
-#define CPU_LINE_BYTES 64
+#define CPU_LINE 16      /* columns */
 #define CPU_PACK_ROWS 64 /* of a weight: whole panels and steps */
 #define CPU_PACK_COLUMNS 512
 

@@ -9,7 +9,7 @@
 
 #include <ctitan/tensor.h>
 
-#include "kernels/isa.h"
+#include <ctitan/lib/cpu.h>
 
 struct cpu_adamw {
     float decay;                      /* 1 - lr * weight_decay */
@@ -93,7 +93,7 @@ static inline const struct cpu_loops *cpu_loops(void)
     static const struct cpu_loops *const all[] = {&cpu_loops_portable, &cpu_loops_avx2,
                                                   &cpu_loops_avx512};
 
-    return all[cpu_isa()];
+    return all[ct_cpu_isa()];
 }
 
 /* The parts of the tables, grouped by source. */

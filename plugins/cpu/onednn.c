@@ -41,7 +41,7 @@ int cpu_gemm_start(void)
 
     if (cpu_onednn_stream)
         return 0;
-    rc = cpu_onednn_check(dnnl_set_max_cpu_isa(limits[cpu_isa()]), "instruction set");
+    rc = cpu_onednn_check(dnnl_set_max_cpu_isa(limits[ct_cpu_isa()]), "instruction set");
     if (rc >= 0)
         rc = cpu_onednn_check(dnnl_engine_create(&cpu_onednn_engine, dnnl_cpu, 0), "engine");
     if (rc >= 0)

@@ -158,6 +158,10 @@ static int find(struct gpu_functions *f, const struct ct_cuda_image *images, con
             f->slots++;
             return 0;
         }
+    if (!images->data)
+        return ct_fail(CT_ENOENT,
+                       "its plugin was built without kernels for CUDA: build it where nvcc of the "
+                       "CUDA toolkit is installed");
     return ct_fail(CT_EIO, "the images have no kernel %s", name);
 }
 

@@ -21,6 +21,7 @@
 #include <ctitan/input.h>
 #include <ctitan/lib/chat.h>
 #include <ctitan/lib/compiler.h>
+#include <ctitan/lib/cpu.h>
 #include <ctitan/lib/cuda.h>
 #include <ctitan/lib/decoder.h>
 #include <ctitan/lib/hf.h>

@@ -1,7 +1,7 @@
 #!/bin/bash
 # headers.sh SOURCE: each public header can be the first that a file includes, and all are C11, C++17 and C++20.
-# lib/vector.h is text for kernels in C: what includes it defines the width of vectors first. Those in lib/cuda/ are text
-# for kernels for CUDA, which declare no functions of ctitan.
+# lib/vector.h and those in lib/cpu/ are text for kernels in C: what includes the first defines the width of vectors.
+# Those in lib/cuda/ are text for kernels for CUDA, which declare no functions of ctitan.
 set -uo pipefail
 cd "$1" || exit
 command -v "g++" >/dev/null || { echo "no C++ compiler"; exit 77; }
@@ -9,7 +9,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 status=0
 while read -r header; do
-    [[ $header != ctitan/lib/vector.h ]] || continue
+    [[ $header != ctitan/lib/vector.h && $header != ctitan/lib/cpu/* ]] || continue
     echo "#include <$header>" >"$work/${header//\//,}.c"
     grep -q '^CT_BEGIN_DECLS$' "core/include/$header" "lib/include/$header" 2>/dev/null ||
         [[ $header == ctitan/base.h || $header == ctitan/lib/cuda/* ]] || { echo "$header lacks CT_BEGIN_DECLS"; status=1; }

@@ -291,7 +291,7 @@ static void both_uses_are_packed_at_once(void **state)
         check_packing(&stacks[i], CT_F32, CT_F32);
         check_packing(&stacks[i], CT_F32, CT_BF16);
         check_packing(&stacks[i], CT_BF16, CT_BF16);
-        if (cpu_isa() == CPU_AVX512) { /* where oneDNN has products of bfloat16 */
+        if (ct_cpu_isa() == CT_CPU_AVX512) { /* where oneDNN has products of bfloat16 */
             cpu_config.bf16_matmul = CPU_BF16_NATIVE;
             check_packing(&stacks[i], CT_F32, CT_BF16);
             check_packing(&stacks[i], CT_BF16, CT_BF16);
@@ -307,7 +307,7 @@ static void weights_that_fill_no_panel_do_not_stack(void **state)
 
     (void)state;
     cpu_config.bf16_matmul = CPU_BF16_WIDEN;
-    if (cpu_isa() < CPU_AVX512)
+    if (ct_cpu_isa() < CT_CPU_AVX512)
         skip(); /* plain matrices */
     assert_int_equal(cpu_packing_prepare(&spec, &packing), CT_EINVAL);
 }

@@ -27,7 +27,7 @@ static const struct cpu_unit *units(int i)
                                          cpu_panels()->multiply_adds, NULL};
 
 #ifdef CPU_WITH_TILES
-    all[3] = cpu_has_tiles() ? &cpu_unit_tiles : NULL;
+    all[3] = ct_cpu_has_tiles() ? &cpu_unit_tiles : NULL;
 #endif
     return all[i];
 }
@@ -436,7 +436,7 @@ static void emulated_tiles_are_the_hardware(void **state)
     void *packed;
 
     (void)state;
-    if (!cpu_has_tiles())
+    if (!ct_cpu_has_tiles())
         skip();
     threads = 1;
     packed = pack(CPU_FORWARD, w, s.n, s.k, CT_BF16, false);

@@ -36,6 +36,19 @@ for kind in $kinds; do
     tail -n 1 log
 done
 
+# Kernels for both devices.
+"$ctitan" new op my_clip --cuda >log
+grep -q check-simulated log
+make -s -C my_clip CC="${CC:-cc}" CFLAGS="$flags"
+"$ctitan" check ${2-} --allow-untried my_clip/my_clip.so >log || { cat log; exit 1; }
+grep -q '^ok .*kernel avx2 of my_clip_grad on cpu' log || grep -q '^ok .*kernel portable of my_clip_grad on cpu' log
+if command -v "${CXX:-c++}" >/dev/null; then
+    make -s -C my_clip check-simulated CC="${CC:-cc}" CXX="${CXX:-c++}" CTITAN="$ctitan" check_options=--quick >log ||
+        { cat log; exit 1; }
+    grep -q '^ok .*kernel elements of my_clip on cuda' log || { cat log; exit 1; }
+fi
+! grep -rq softsign my_clip/*.c my_clip/*.h my_clip/*.cu my_clip/Makefile
+
 # Its place in the build tree, and what is refused.
 (cd "$root" && "$build/ctitan" new data built >/dev/null && cmp built/built.c <(sed 's/my_data/built/g' my_data/my_data.c))
 refused() {
@@ -48,6 +61,8 @@ refused 'new modle: expected model, op, .* did you mean model?' modle mine
 refused 'exists already' data built
 refused 'lower-case letters' data ../mine
 refused 'NAME is missing' data
+refused '--cuda is for ops' data mine --cuda
+refused 'begins with a letter' op 1mine --cuda
 
 export CTITAN_PLUGIN_PATH=$root/my_schedule
 "$ctitan" check my_schedule/my_schedule.so >log

@@ -7,7 +7,7 @@
 
 #include "../cpu.h"
 #include "kernels.h"
-#include "runs.h"
+#include <ctitan/lib/cpu/runs.h>
 #include "vector.h"
 
 /* 1 / (1 + e^-x) */

@@ -7,7 +7,7 @@
 
 #include "../cpu.h"
 #include "kernels.h"
-#include "runs.h"
+#include <ctitan/lib/cpu/runs.h>
 #include "vector.h"
 
 #define NOTHING (-1e30f) /* finite: a difference of two is 0, not NaN */

@@ -7,7 +7,7 @@
 
 #include "../cpu.h"
 #include "kernels.h"
-#include "runs.h"
+#include <ctitan/lib/cpu/runs.h>
 #include "vector.h"
 
 #define VECTORS (CPU_LANES > 8 ? 16 : 8) /* of a row: as many as stay in registers */

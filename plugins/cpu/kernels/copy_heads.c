@@ -7,7 +7,7 @@
 
 #include "../cpu.h"
 #include "kernels.h"
-#include "runs.h"
+#include <ctitan/lib/cpu/runs.h>
 #include "vector.h"
 
 /* This rank's heads and groups, both counted from the first of all; size: of a head. */

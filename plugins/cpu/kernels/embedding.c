@@ -13,7 +13,7 @@
 
 #include "../cpu.h"
 #include "kernels.h"
-#include "runs.h"
+#include <ctitan/lib/cpu/runs.h>
 #include "vector.h"
 
 #define COLUMNS 1024 /* summed at a time */

@@ -13,7 +13,7 @@
 
 #include "../cpu.h"
 #include "kernels.h"
-#include "runs.h"
+#include <ctitan/lib/cpu/runs.h>
 #include "vector.h"
 
 #define STRIP (4 * CPU_LANES) /* columns that are summed at once */

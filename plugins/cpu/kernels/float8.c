@@ -12,7 +12,7 @@
 #include "../cpu.h"
 #include "../loops.h"
 #include "kernels.h"
-#include "runs.h"
+#include <ctitan/lib/cpu/runs.h>
 #include "vector.h"
 
 #define STRIP 512 /* columns with a cell each that a thread takes at once */

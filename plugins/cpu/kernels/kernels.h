@@ -8,12 +8,12 @@
 #ifndef CPU_KERNELS_H
 #define CPU_KERNELS_H
 
-#include <ctitan/op.h>
+#include <ctitan/lib/cpu.h>
 
 #define CPU_STRIDED CT_KERNEL_STRIDED
 #define CPU_GRADIENT (CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES)
 
-/* P(op, flags, isa): with prepare; R(op, flags, isa): run alone */
+/* As CPU_KERNELS of the kit takes it. */
 #define CPU_VECTOR_KERNELS(P, R, isa)                                                              \
     P(attention, CPU_STRIDED, isa)                                                                 \
     P(attention_grad, CPU_STRIDED, isa)                                                            \
@@ -69,24 +69,12 @@
     P(attention, CPU_STRIDED, isa)                                                                 \
     P(attention_grad, CPU_STRIDED, isa)
 
-#define CPU_DECLARE_RUN(op, flags, isa)                                                            \
-    bool cpu_##op##_accepts_##isa(const struct ct_prepare *prepare);                               \
-    int cpu_##op##_run_##isa(const struct ct_launch *launch);
-#define CPU_DECLARE_PREPARE(op, flags, isa)                                                        \
-    CPU_DECLARE_RUN(op, flags, isa)                                                                \
-    int cpu_##op##_prepare_##isa(struct ct_prepare *prepare);
-
-CPU_VECTOR_KERNELS(CPU_DECLARE_PREPARE, CPU_DECLARE_RUN, avx512bf16)
-CPU_VECTOR_KERNELS(CPU_DECLARE_PREPARE, CPU_DECLARE_RUN, avx512)
-CPU_VECTOR_KERNELS(CPU_DECLARE_PREPARE, CPU_DECLARE_RUN, avx2)
-CPU_VECTOR_KERNELS(CPU_DECLARE_PREPARE, CPU_DECLARE_RUN, portable)
+CPU_LIST_FOR_EACH_ISA(CPU_VECTOR_KERNELS, CPU_DECLARE_PREPARE, CPU_DECLARE_RUN)
 
 #define CPU_DECLARE_UNIT(op, flags, isa) CPU_DECLARE_PREPARE(op##_bf16, flags, isa)
 
-CPU_UNIT_KERNELS(CPU_DECLARE_UNIT, avx512bf16)
-CPU_UNIT_KERNELS(CPU_DECLARE_UNIT, avx512)
-CPU_UNIT_KERNELS(CPU_DECLARE_UNIT, avx2)
-CPU_UNIT_KERNELS(CPU_DECLARE_UNIT, portable)
+#define CPU_DECLARE_UNITS(isa) CPU_UNIT_KERNELS(CPU_DECLARE_UNIT, isa)
+CPU_FOR_EACH_ISA(CPU_DECLARE_UNITS)
 
 /* Ended by {0}. */
 extern const struct ct_kernel cpu_pointwise_kernels[];

@@ -7,7 +7,7 @@
 
 #include "../cpu.h"
 #include "kernels.h"
-#include "runs.h"
+#include <ctitan/lib/cpu/runs.h>
 #include "vector.h"
 
 #define STEPS 4 /* independent sums: hides the latency of an addition */

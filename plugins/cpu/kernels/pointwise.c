@@ -2,7 +2,7 @@
  * add, reciprocal, cast: one pass over memory.
  */
 #include "kernels.h"
-#include "runs.h"
+#include <ctitan/lib/cpu/runs.h>
 #include "vector.h"
 
 CPU_INLINE void add(enum ct_dtype dtype, void *const *p, int64_t n)

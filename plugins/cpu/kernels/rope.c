@@ -11,7 +11,7 @@
 
 #include "../cpu.h"
 #include "kernels.h"
-#include "runs.h"
+#include <ctitan/lib/cpu/runs.h>
 #include "vector.h"
 
 #define ANGLES 2048 /* at most, in a head */

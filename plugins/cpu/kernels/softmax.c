@@ -6,7 +6,7 @@
 #include "../cpu.h"
 #include "../loops.h"
 #include "kernels.h"
-#include "runs.h"
+#include <ctitan/lib/cpu/runs.h>
 #include "vector.h"
 
 static char *run_at(const struct ct_tensor *t, const struct cpu_runs *runs, int operand, int64_t r)

@@ -3,7 +3,7 @@
  */
 #include "../products/unit.h"
 #include "kernels.h"
-#include "runs.h"
+#include <ctitan/lib/cpu/runs.h>
 #include "vector.h"
 
 CPU_INLINE vf sigmoid(vf g)

@@ -14,7 +14,7 @@
 #include "../loops.h"
 #include "double.h"
 #include "kernels.h"
-#include "runs.h"
+#include <ctitan/lib/cpu/runs.h>
 #include "top_k.h"
 
 /* ---- ranks ---- */

@@ -9,7 +9,7 @@
 #include "../experts.h"
 #include "../loops.h"
 #include "kernels.h"
-#include "runs.h"
+#include <ctitan/lib/cpu/runs.h>
 #include "top_k.h"
 
 enum { DWEIGHTS, IDS, X, LOAD };

@@ -2,7 +2,7 @@
 #ifndef CPU_KERNELS_VECTOR_H
 #define CPU_KERNELS_VECTOR_H
 
-#include "isa.h"
+#include <ctitan/lib/cpu.h>
 
 #include <ctitan/lib/vector.h>
 

@@ -138,7 +138,8 @@ static double measure(void *context)
 /* Without AVX-512 oneDNN needs no packed weights: to pack them takes a share of their products. */
 static double margin(const struct cpu_gemm_spec *s)
 {
-    return !s->b_row && s->a_type == CT_F32 && cpu_isa() < CPU_AVX512 ? MARGIN + PACKING : MARGIN;
+    return !s->b_row && s->a_type == CT_F32 && ct_cpu_isa() < CT_CPU_AVX512 ? MARGIN + PACKING
+                                                                            : MARGIN;
 }
 
 /* what: the kind of product, and the sizes that tell it apart. */

@@ -5,7 +5,7 @@
 #ifndef CPU_PRODUCTS_STRIP_H
 #define CPU_PRODUCTS_STRIP_H
 
-#include "../tasks.h"
+#include <ctitan/lib/cpu/tasks.h>
 #include "product.h"
 
 static inline int64_t least(int64_t a, int64_t b)

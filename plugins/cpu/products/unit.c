@@ -10,9 +10,9 @@ extern const struct cpu_panels cpu_panels_avx2, cpu_panels_avx512, cpu_panels_av
 const struct cpu_panels *cpu_panels(void)
 {
 #ifdef __x86_64__
-    if (cpu_isa() >= CPU_AVX512)
+    if (ct_cpu_isa() >= CT_CPU_AVX512)
         return __builtin_cpu_supports("avx512bf16") ? &cpu_panels_avx512bf16 : &cpu_panels_avx512;
-    if (cpu_isa() >= CPU_AVX2)
+    if (ct_cpu_isa() >= CT_CPU_AVX2)
         return &cpu_panels_avx2;
 #endif
     return &cpu_panels_portable;
@@ -21,7 +21,7 @@ const struct cpu_panels *cpu_panels(void)
 const struct cpu_unit *cpu_best_unit(void)
 {
 #ifdef CPU_WITH_TILES
-    if (cpu_has_tiles())
+    if (ct_cpu_has_tiles())
         return &cpu_unit_tiles;
 #endif
     return cpu_panels()->dots;

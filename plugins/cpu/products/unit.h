@@ -23,7 +23,7 @@
 
 #include <ctitan/tensor.h>
 
-#include "../kernels/isa.h"
+#include <ctitan/lib/cpu.h>
 #include "../lines.h"
 
 #define CPU_PANEL 32

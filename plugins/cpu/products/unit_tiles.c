@@ -5,7 +5,7 @@
  * Vectors are free while tiles multiply, so a block is rounded during the next one, from some steps
  * into it on: at once would wait for the tiles' stores.
  */
-#include "tiles.h"
+#include <ctitan/lib/cpu/tiles.h>
 #include "unit.h"
 
 #define ROW_BYTES (CPU_PANEL * 4) /* of the sums */

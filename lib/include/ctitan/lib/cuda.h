@@ -7,16 +7,14 @@
  * which is linked into the plugin. The plugin offers its images, and a table of kernels for the
  * device:
  *
- *     extern const char image_clip[];
- *     static const struct ct_cuda_image images[] = {{"clip", image_clip}, {0}};
- *     static const struct ct_cuda_code code = {sizeof(code), TOOLKIT, images};
+ *     CT_CUDA_CODE(code);
  *     ..
  *     {CT_CODE, "cuda", &code}, {CT_KERNELS, "cuda", kernels}
  *
  * The device loads the images of all plugins when it is opened. The `run` of a kernel calls
  * ct_cuda_launch, which enqueues one function on the stream of its launch; it neither waits for the
- * device nor touches the device's memory. share/ctitan/plugin.mk has the rules of make that build
- * such a plugin, for NVIDIA's devices and for the simulated one (docs/plugins.md).
+ * device nor touches the device's memory. share/ctitan/kit/plugin.mk has the rules of make that
+ * build such a plugin, for NVIDIA's devices and for the simulated one (docs/plugins.md).
  *
  * A function that finds an index from the data out of range notes it in the fault word (in_range of
  * device.cuh). The next synchronisation of the device fails with it.
@@ -41,6 +39,19 @@ struct ct_cuda_code {
     int toolkit;                        /* the CUDA toolkit that made the images: 13.2 is 13020 */
     const struct ct_cuda_image *images; /* ended by {0}; none: only planning is possible */
 };
+
+/* Defines a plugin's code from what its build says: CT_CUDA_TOOLKIT, and CT_CUDA_IMAGES(X), which
+   is X(name) for each image. Both are absent where there is no nvcc. */
+#define CT_CUDA_CODE(code)                                                                         \
+    CT_CUDA_IMAGES(CT_CUDA_DECLARE_IMAGE)                                                          \
+    static const struct ct_cuda_image code##_images[] = {CT_CUDA_IMAGES(CT_CUDA_LIST_IMAGE){0}};   \
+    const struct ct_cuda_code code = {sizeof(struct ct_cuda_code), CT_CUDA_TOOLKIT, code##_images}
+#define CT_CUDA_DECLARE_IMAGE(name) extern const char ct_cuda_image_##name[];
+#define CT_CUDA_LIST_IMAGE(name) {#name, ct_cuda_image_##name},
+#ifndef CT_CUDA_IMAGES
+#define CT_CUDA_IMAGES(X)
+#define CT_CUDA_TOOLKIT 0
+#endif
 
 struct ct_cuda_size {
     unsigned x, y, z;

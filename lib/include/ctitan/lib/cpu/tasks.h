@@ -1,17 +1,18 @@
 /*
- * Tasks of one call, which its threads share: each begins with an equal range, and takes others'
- * when it has none of its own. At one moment the cores of a machine are not equally fast.
+ * For kernels of the cpu (ctitan/lib/cpu.h): tasks of one call, which its threads share. Each
+ * begins with an equal range, and takes others' when it has none of its own. At one moment the
+ * cores of a machine are not equally fast.
  *
  * A thread takes its own tasks in their order, as what one reads may still be in its caches for
  * the next, and others' from their ends.
  */
-#ifndef CPU_TASKS_H
-#define CPU_TASKS_H
+#ifndef CT_CPU_TASKS_H
+#define CT_CPU_TASKS_H
 
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "lines.h"
+#include <ctitan/lib/cpu.h>
 
 /* A thread's tasks that nobody has taken: the first in the upper half, the end in the lower. */
 struct cpu_queue {

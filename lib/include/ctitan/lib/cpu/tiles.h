@@ -1,12 +1,14 @@
 /*
- * The tile unit: AMX, or with CPU_TILES_EMULATED plain C with the same results bit by bit.
+ * For kernels of the cpu (ctitan/lib/cpu.h): tiles of AMX, or with CPU_TILES_EMULATED plain C with
+ * the same results bit by bit. A source with tiles is built with -mamx-tile -mamx-bf16, and once
+ * more with CPU_TILES_EMULATED for tests; ct_cpu_has_tiles() says whether the process may use AMX.
  *
  * A tile is 16 rows of 64 bytes: 16x16 float32, 16x32 bfloat16 (A), or 16 pairs of rows by 16
  * columns of bfloat16 (B). Tile numbers are constants. Source: Intel 64 and IA-32 Architectures
  * Software Developer's Manual, TDPBF16PS and TILELOADD.
  */
-#ifndef CPU_PRODUCTS_TILES_H
-#define CPU_PRODUCTS_TILES_H
+#ifndef CT_CPU_TILES_H
+#define CT_CPU_TILES_H
 
 #include <math.h>
 #include <stdint.h>
