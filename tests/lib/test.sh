@@ -22,7 +22,7 @@ enter() {
 # ---- verdicts ----
 
 # tell NAME [WORDS]: the status of the command before, as a line of TAP; if it is not 0, with the words, or the end of the files
-# `why` and `log`.
+# `why` and `log`. No $(..) in the arguments: its status would take the place of the command's.
 tell() {
     local status=$?
     count=$((count + 1))
@@ -109,6 +109,7 @@ recipe() {
         esac
     done
     printf '%s\n' "${order[@]%%.*}" | awk '!seen[$0]++' | while read -r word; do
+        [[ " ${!value[*]}" == *" $word."* ]] || continue
         echo "[$word]"
         for key in $(printf '%s\n' "${order[@]}" | grep "^$word\." | awk '!seen[$0]++'); do
             [[ ! -v value[$key] ]] || echo "${key#*.} = ${value[$key]}"
