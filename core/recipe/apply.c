@@ -344,8 +344,10 @@ bool ct_recipe_given(const struct ct_recipe *recipe, const char *section, const 
 int ct_recipe_apply(struct ct_recipe *recipe)
 {
     struct target target;
-    int rc = load_plugins(recipe);
+    int rc = ct_recipe_check_values(recipe);
 
+    if (rc == 0)
+        rc = load_plugins(recipe);
     follow_dump_folder(recipe);
 
     for (size_t i = 0; rc == 0 && target_at(i, &target); i++)

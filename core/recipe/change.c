@@ -6,6 +6,8 @@
 #include <ctitan/error.h>
 #include <ctitan/recipe.h>
 
+#include "recipe/settings.h"
+
 static const struct {
     const char *option;
     int (*apply)(struct ct_recipe *recipe, const char *value);
@@ -51,5 +53,5 @@ int ct_recipe_change(struct ct_recipe *recipe, const struct ct_recipe_changes *c
         for (size_t i = 0; rc == 0 && i < changes->count; i++)
             if (round_of(&changes->at[i]) == round)
                 rc = apply(recipe, &changes->at[i]);
-    return rc;
+    return rc == 0 ? ct_recipe_check_values(recipe) : rc;
 }

@@ -118,9 +118,6 @@ int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
     } else {
         ct_recipe_add(recipe, copy, name, value, ON_COMMAND_LINE);
     }
-    if (ct_recipe_check_value(&(struct ct_setting){
-            .section = copy, .key = name, .value = value, .source = ON_COMMAND_LINE}) < 0)
-        return CT_ECONFIG;
     if (!strcmp(copy, "plugins"))
         return ct_recipe_list_plugins(recipe);
     return 0;

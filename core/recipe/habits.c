@@ -247,7 +247,7 @@ int ct_recipe_hint_section(const struct ct_recipe *recipe, const char *source, c
     return rc;
 }
 
-int ct_recipe_check_value(const struct ct_setting *s)
+static int check_value(const struct ct_setting *s)
 {
     size_t length = strlen(s->value);
     const char *home = getenv("HOME");
@@ -262,6 +262,15 @@ int ct_recipe_check_value(const struct ct_setting *s)
                        s->source, s->section, s->key, s->value, s->key,
                        home ? home : "the whole path", home ? s->value + 1 : "");
     return 0;
+}
+
+int ct_recipe_check_values(const struct ct_recipe *recipe)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < recipe->count; i++)
+        rc = check_value(&recipe->settings[i]);
+    return rc;
 }
 
 /* ---- other kinds of files ---- */

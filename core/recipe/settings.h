@@ -43,8 +43,8 @@ int ct_recipe_hint_key(const struct ct_recipe *recipe, const char *where, const 
 int ct_recipe_hint_section(const struct ct_recipe *recipe, const char *source, const char *name);
 /* The same about "lr=1e-3", which has no section. */
 int ct_recipe_hint_assignment(const struct ct_recipe *recipe, const char *assignment);
-/* CT_ECONFIG: the value is in quotes, or begins with ~. */
-int ct_recipe_check_value(const struct ct_setting *s);
+/* CT_ECONFIG: a value is in quotes, or begins with ~. Other files of this form may have such. */
+int ct_recipe_check_values(const struct ct_recipe *recipe);
 /* CT_ECONFIG: the text is JSON or YAML. */
 int ct_recipe_check_kind(const char *path, const char *text);
 
