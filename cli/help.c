@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/hf_config.h>
+#include <ctitan/lib/rates.h>
 #include <ctitan/model.h>
 #include <ctitan/op.h>
 #include <ctitan/plugins.h>
@@ -63,6 +65,57 @@ static int name_nearest(const char *name)
     return near ? ct_fail(CT_ECONFIG, "no verb or section %s; did you mean %s?", name, near) : 0;
 }
 
+/* The sizes of a model, from its descriptor. */
+static void print_flavors(const struct ct_model_ops *ops)
+{
+    const char *at = ops->flavors;
+    char count[32];
+
+    for (; at && ((const struct ct_flavor *)at)->name; at += ops->flavor_size) {
+        const struct ct_flavor *flavor = (const void *)at;
+
+        printf("  flavor %-10s %18s parameters\n", flavor->name,
+               ct_grouped(flavor->parameters, count));
+    }
+}
+
+/* The families of decoders that the plugin builds by description. */
+static void print_families(struct ct_arena *arena, const char *plugin)
+{
+    const char **names, *list;
+    size_t count = ct_hf_families(arena, plugin, &names);
+
+    if (!count)
+        return;
+    list = ct_arena_printf(arena,
+                           "%s; [model] init_from chooses one by the model_type of its "
+                           "config.json",
+                           ct_plugin_list(arena, names, count));
+    print_item(2, "families", 12, list);
+}
+
+static void print_models(struct ct_arena *arena, const struct ct_plugin *plugin)
+{
+    for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++) {
+        if (o->kind != CT_MODEL)
+            continue;
+        print_flavors(o->ops);
+        print_families(arena, plugin->name);
+    }
+}
+
+/* A family's name is no plugin's: the one that builds it is explained. NULL: there is none. */
+static const char *family_plugin(struct ct_arena *arena, const char *name)
+{
+    char plugin[64], path[PATH_MAX];
+
+    if (ct_hf_family(name, path, sizeof(path)) < 0 ||
+        ct_hf_plugin(name, plugin, sizeof(plugin)) < 0 || !strcmp(plugin, name))
+        return NULL;
+    printf("model_type %s is described by %s\n\n", name, path);
+    return ct_arena_strdup(arena, plugin);
+}
+
 static int help_plugin(const char *name)
 {
     const struct ct_plugin *plugin;
@@ -78,7 +131,6 @@ static int help_plugin(const char *name)
         return rc;
     print_item(0, ct_arena_printf(&scratch, "[%s]", plugin->name), (int)strlen(plugin->name) + 3,
                plugin->summary);
-    ct_arena_finish(&scratch);
     printf("plugin %s %s\n  file %s\n", plugin->name, plugin->version, path);
     for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
         printf("  offers %s %s\n", ct_kind_name(o->kind), o->name);
@@ -86,7 +138,9 @@ static int help_plugin(const char *name)
         printf("  needs %s\n", *r);
     for (const char *const *c = plugin->conflicts; c && *c; c++)
         printf("  conflicts with %s\n", *c);
+    print_models(&scratch, plugin);
     print_option_list(plugin->options);
+    ct_arena_finish(&scratch);
     return 0;
 }
 
@@ -134,8 +188,13 @@ static void print_plugin_verbs(void)
 static int help_plugin_or_op(const char *name)
 {
     const struct ct_op_type *type = ct_op_find(name);
-    int rc = help_plugin(name);
+    struct ct_arena scratch = {0};
+    char path[PATH_MAX];
+    const char *plugin =
+        ct_plugin_path(name, path, sizeof(path)) < 0 ? family_plugin(&scratch, name) : NULL;
+    int rc = help_plugin(plugin ? plugin : name);
 
+    ct_arena_finish(&scratch);
     return rc < 0 && type ? print_op(type) : rc;
 }
 

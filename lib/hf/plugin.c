@@ -4,6 +4,7 @@
 #include <glob.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/arena.h>
@@ -115,6 +116,44 @@ static int read_description(const char *path, char *name, size_t room)
     }
     ct_arena_finish(&arena);
     return rc;
+}
+
+struct families {
+    struct names names;
+    const char *plugin;
+};
+
+/* The first description of a name counts. */
+static bool add_family(const char *path, void *context)
+{
+    struct families *f = context;
+    struct names *names = &f->names;
+    char plugin[64] = "";
+    size_t count = names->count;
+
+    add_name(path, names);
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(names->at[i], names->at[count]))
+            names->count = count;
+    if (read_description(path, plugin, sizeof(plugin)) < 0 || strcmp(plugin, f->plugin) != 0)
+        names->count = count;
+    return false;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+size_t ct_hf_families(struct ct_arena *arena, const char *plugin, const char ***names)
+{
+    struct families f = {{.arena = arena}, plugin};
+
+    visit_families("*", add_family, &f);
+    if (f.names.count)
+        qsort(f.names.at, f.names.count, sizeof(*f.names.at), by_name);
+    *names = f.names.at;
+    return f.names.count;
 }
 
 static bool find(const char *type, size_t size, char *name, size_t room)

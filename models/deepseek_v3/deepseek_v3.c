@@ -66,6 +66,7 @@ static const struct ct_option options[] = {
 
 static const struct ct_model flavors[] = {
     {.sizes = {.flavor = "debug",
+               .parameters = 11715408,
                .dim = 256,
                .layers = 6,
                .heads = 8,
@@ -93,6 +94,7 @@ static const struct ct_model flavors[] = {
      .value_dim = 32},
     /* Moonlight (Liu et al. 2025) */
     {.sizes = {.flavor = "16B-A3B",
+               .parameters = 15960110208,
                .dim = 2048,
                .layers = 27,
                .heads = 16,
@@ -118,6 +120,7 @@ static const struct ct_model flavors[] = {
      .key_dim = 128,
      .value_dim = 128},
     {.sizes = {.flavor = "671B-A37B",
+               .parameters = 671026419200,
                .dim = 7168,
                .layers = 61,
                .heads = 128,
@@ -152,6 +155,7 @@ static const struct ct_model flavors[] = {
      .value_dim = 128},
     /* Kimi K2 (Kimi Team 2025) */
     {.sizes = {.flavor = "1T-A32B",
+               .parameters = 1026408232448,
                .dim = 7168,
                .layers = 61,
                .heads = 64,
@@ -431,6 +435,8 @@ static const struct ct_shard_rule shard_plan[] = {
 static const struct ct_stored_rule stored[] = {CT_MIXTURE_STORED, {0}};
 
 static const struct ct_model_ops model = {.size = sizeof(struct ct_model_ops),
+                                          .flavors = flavors,
+                                          .flavor_size = sizeof(*flavors),
                                           .create = create,
                                           .destroy = ct_decoder_destroy,
                                           .build = build,

@@ -16,7 +16,8 @@
 #include <ctitan/plugin.h>
 
 struct ct_model {
-    const char *flavor;
+    const char *flavor; /* these two as struct ct_flavor */
+    int64_t parameters;
     int64_t dim, n_layers, n_heads, ffn_dim, vocab_size, max_positions;
     double norm_eps;
     enum ct_gelu_kind activation;
@@ -39,11 +40,12 @@ static const struct ct_option options[] = {
     {0}};
 
 static const struct ct_model flavors[] = {
-    {"debug", 256, 6, 4, 1024, 2048, 1024, 1e-5, CT_GELU_TANH},
-    {"124M", 768, 12, 12, 3072, 50257, 1024, 1e-5, CT_GELU_TANH},
-    {"355M", 1024, 24, 16, 4096, 50257, 1024, 1e-5, CT_GELU_TANH},
-    {"774M", 1280, 36, 20, 5120, 50257, 1024, 1e-5, CT_GELU_TANH},
-    {"1558M", 1600, 48, 25, 6400, 50257, 1024, 1e-5, CT_GELU_TANH},
+    {"debug", 5525504, 256, 6, 4, 1024, 2048, 1024, 1e-5, CT_GELU_TANH},
+    {"124M", 124439808, 768, 12, 12, 3072, 50257, 1024, 1e-5, CT_GELU_TANH},
+    {"355M", 354823168, 1024, 24, 16, 4096, 50257, 1024, 1e-5, CT_GELU_TANH},
+    {"774M", 774030080, 1280, 36, 20, 5120, 50257, 1024, 1e-5, CT_GELU_TANH},
+    {"1558M", 1557611200, 1600, 48, 25, 6400, 50257, 1024, 1e-5, CT_GELU_TANH},
+    {0},
 };
 
 /* ---- sizes ---- */
@@ -79,11 +81,11 @@ static const struct ct_hf_config hf_config = {"gpt2", "GPT2LMHeadModel", keys, f
 
 static int take_flavor(const char *name, struct ct_model *model)
 {
-    const char *each[CT_COUNT(flavors)];
+    const char *each[CT_COUNT(flavors) - 1];
     char names[128] = "";
     struct ct_line line = {names, sizeof(names), 0};
 
-    for (size_t i = 0; i < CT_COUNT(flavors); i++) {
+    for (size_t i = 0; i < CT_COUNT(each); i++) {
         if (!strcmp(flavors[i].flavor, name)) {
             *model = flavors[i];
             return 0;
@@ -92,7 +94,7 @@ static int take_flavor(const char *name, struct ct_model *model)
         ct_line_add(&line, "%s%s", i ? ", " : "", flavors[i].flavor);
     }
     return ct_fail(CT_ECONFIG, "[model] flavor = %s: gpt2 has %s%s", name, names,
-                   ct_did_you_mean(name, each, CT_COUNT(flavors)));
+                   ct_did_you_mean(name, each, CT_COUNT(each)));
 }
 
 static int apply_options(struct ct_model *m)
@@ -284,6 +286,8 @@ static const struct ct_stored_rule stored[] = {
 
 static const struct ct_model_ops ops = {
     .size = sizeof(struct ct_model_ops),
+    .flavors = flavors,
+    .flavor_size = sizeof(*flavors),
     .create = create,
     .destroy = destroy,
     .build = build,

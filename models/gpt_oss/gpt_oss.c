@@ -39,9 +39,10 @@ static const struct ct_option options[] = {
 
 static const struct ct_rope rope = ROPE(32); /* where config.json has none */
 
-#define FLAVOR(name, d, l, h, kv, size, vocab, e, expert, w)                                       \
+#define FLAVOR(name, count, d, l, h, kv, size, vocab, e, expert, w)                                \
     {                                                                                              \
         .sizes = {.flavor = name,                                                                  \
+                  .parameters = count,                                                             \
                   .dim = d,                                                                        \
                   .layers = l,                                                                     \
                   .heads = h,                                                                      \
@@ -61,9 +62,9 @@ static const struct ct_rope rope = ROPE(32); /* where config.json has none */
     }
 
 static const struct ct_model flavors[] = {
-    FLAVOR("debug", 256, 4, 8, 2, 32, 2048, 8, 256, 64),
-    FLAVOR("20B", 2880, 24, 64, 8, 64, 201088, 32, 2880, 128),
-    FLAVOR("120B", 2880, 36, 64, 8, 64, 201088, 128, 2880, 128),
+    FLAVOR("debug", 8033088, 256, 4, 8, 2, 32, 2048, 8, 256, 64),
+    FLAVOR("20B", 20914757184, 2880, 24, 64, 8, 64, 201088, 32, 2880, 128),
+    FLAVOR("120B", 116829156672, 2880, 36, 64, 8, 64, 201088, 128, 2880, 128),
     {.sizes = {0}},
 };
 
@@ -230,6 +231,8 @@ static const struct ct_stored_rule stored[] = {
 };
 
 static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
+                                        .flavors = flavors,
+                                        .flavor_size = sizeof(*flavors),
                                         .create = create,
                                         .destroy = ct_decoder_destroy,
                                         .build = build,

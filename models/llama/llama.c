@@ -21,11 +21,12 @@ static const struct ct_option options[] = {
     {0}};
 
 /* Llama 3.1 scales RoPE by 8 from 8192 positions, Llama 3.2 by 32. */
-#define FLAVOR(name, d, l, h, kv, head, ffn, vocab, scale, t)                                      \
+#define FLAVOR(name, count, d, l, h, kv, head, ffn, vocab, scale, t)                               \
     {                                                                                              \
         {                                                                                          \
-            .flavor = name, .dim = d, .layers = l, .heads = h, .kv_heads = kv, .head_dim = head,   \
-            .ffn_dim = ffn, .vocabulary = vocab, .max_position = 131072, .norm_eps = 1e-5,         \
+            .flavor = name, .parameters = count, .dim = d, .layers = l, .heads = h,                \
+            .kv_heads = kv, .head_dim = head, .ffn_dim = ffn, .vocabulary = vocab,                 \
+            .max_position = 131072, .norm_eps = 1e-5,                                              \
             .rope = {.theta = 500000,                                                              \
                      .factor = scale,                                                              \
                      .low_freq_factor = 1,                                                         \
@@ -36,12 +37,12 @@ static const struct ct_option options[] = {
     }
 
 static const struct ct_model flavors[] = {
-    FLAVOR("debug", 256, 6, 16, 16, 16, 768, 2048, 8, false),
-    FLAVOR("1B", 2048, 16, 32, 8, 64, 8192, 128256, 32, true),
-    FLAVOR("3B", 3072, 28, 24, 8, 128, 8192, 128256, 32, true),
-    FLAVOR("8B", 4096, 32, 32, 8, 128, 14336, 128256, 8, false),
-    FLAVOR("70B", 8192, 80, 64, 8, 128, 28672, 128256, 8, false),
-    FLAVOR("405B", 16384, 126, 128, 8, 128, 53248, 128256, 8, false),
+    FLAVOR("debug", 6163712, 256, 6, 16, 16, 16, 768, 2048, 8, false),
+    FLAVOR("1B", 1235814400, 2048, 16, 32, 8, 64, 8192, 128256, 32, true),
+    FLAVOR("3B", 3212749824, 3072, 28, 24, 8, 128, 8192, 128256, 32, true),
+    FLAVOR("8B", 8030261248, 4096, 32, 32, 8, 128, 14336, 128256, 8, false),
+    FLAVOR("70B", 70553706496, 8192, 80, 64, 8, 128, 28672, 128256, 8, false),
+    FLAVOR("405B", 405853388800, 16384, 126, 128, 8, 128, 53248, 128256, 8, false),
     {{0}},
 };
 
@@ -93,6 +94,8 @@ static int write_config(const struct ct_model *model, FILE *out)
 }
 
 static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
+                                        .flavors = flavors,
+                                        .flavor_size = sizeof(*flavors),
                                         .create = create,
                                         .destroy = ct_decoder_destroy,
                                         .build = ct_decoder_build,

@@ -46,9 +46,10 @@ static const struct ct_option options[] = {
                "Tokens after which the temperature of layers without rope rises; 0: the flavor's"),
     {0}};
 
-#define FLAVOR(name, d, l, h, kv, size, ffn, vocab, most, f, e, x, step, norms, near)              \
+#define FLAVOR(name, count, d, l, h, kv, size, ffn, vocab, most, f, e, x, step, norms, near)       \
     {                                                                                              \
         .sizes = {.flavor = name,                                                                  \
+                  .parameters = count,                                                             \
                   .dim = d,                                                                        \
                   .layers = l,                                                                     \
                   .heads = h,                                                                      \
@@ -77,9 +78,11 @@ static const struct ct_option options[] = {
     }
 
 static const struct ct_model flavors[] = {
-    FLAVOR("debug", 256, 4, 8, 2, 32, 512, 2048, 4096, 1, 8, 256, 2, true, 64),
-    FLAVOR("17Bx16E", 5120, 48, 40, 8, 128, 16384, 202048, 10485760, 16, 16, 8192, 1, true, 8192),
-    FLAVOR("17Bx128E", 5120, 48, 40, 8, 128, 16384, 202048, 1048576, 1, 128, 8192, 2, false, 8192),
+    FLAVOR("debug", 6035712, 256, 4, 8, 2, 32, 512, 2048, 4096, 1, 8, 256, 2, true, 64),
+    FLAVOR("17Bx16E", 107769861120, 5120, 48, 40, 8, 128, 16384, 202048, 10485760, 16, 16, 8192, 1,
+           true, 8192),
+    FLAVOR("17Bx128E", 400711848960, 5120, 48, 40, 8, 128, 16384, 202048, 1048576, 1, 128, 8192, 2,
+           false, 8192),
     {.sizes = {0}},
 };
 
@@ -350,6 +353,8 @@ static const struct ct_stored_rule stored[] = {
 };
 
 static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
+                                        .flavors = flavors,
+                                        .flavor_size = sizeof(*flavors),
                                         .create = create,
                                         .destroy = ct_decoder_destroy,
                                         .build = build,

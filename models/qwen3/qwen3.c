@@ -18,23 +18,23 @@ static struct config {
 
 static const struct ct_option options[] = {CT_DECODER_OPTIONS(struct config, decoder), {0}};
 
-#define FLAVOR(name, d, l, h, ffn, vocab, t)                                                       \
+#define FLAVOR(name, count, d, l, h, ffn, vocab, t)                                                \
     {                                                                                              \
         {                                                                                          \
-            .flavor = name, .dim = d, .layers = l, .heads = h, .kv_heads = 8, .head_dim = 128,     \
-            .ffn_dim = ffn, .vocabulary = vocab, .max_position = 40960, .norm_eps = 1e-6,          \
-            .rope = {.theta = 1000000, .factor = 1}, .tied = t, .qk_norm = true                    \
+            .flavor = name, .parameters = count, .dim = d, .layers = l, .heads = h, .kv_heads = 8, \
+            .head_dim = 128, .ffn_dim = ffn, .vocabulary = vocab, .max_position = 40960,           \
+            .norm_eps = 1e-6, .rope = {.theta = 1000000, .factor = 1}, .tied = t, .qk_norm = true  \
         }                                                                                          \
     }
 
 static const struct ct_model flavors[] = {
-    FLAVOR("debug", 256, 8, 16, 3072, 2048, true),
-    FLAVOR("0.6B", 1024, 28, 16, 3072, 151936, true),
-    FLAVOR("1.7B", 2048, 28, 16, 6144, 151936, true),
-    FLAVOR("4B", 2560, 36, 32, 9728, 151936, true),
-    FLAVOR("8B", 4096, 36, 32, 12288, 151936, false),
-    FLAVOR("14B", 5120, 40, 40, 17408, 151936, false),
-    FLAVOR("32B", 5120, 64, 64, 25600, 151936, false),
+    FLAVOR("debug", 31987968, 256, 8, 16, 3072, 2048, true),
+    FLAVOR("0.6B", 596049920, 1024, 28, 16, 3072, 151936, true),
+    FLAVOR("1.7B", 1720574976, 2048, 28, 16, 6144, 151936, true),
+    FLAVOR("4B", 4022468096, 2560, 36, 32, 9728, 151936, true),
+    FLAVOR("8B", 8190735360, 4096, 36, 32, 12288, 151936, false),
+    FLAVOR("14B", 14768307200, 5120, 40, 40, 17408, 151936, false),
+    FLAVOR("32B", 32762123264, 5120, 64, 64, 25600, 151936, false),
     {{0}},
 };
 
@@ -82,6 +82,8 @@ static int write_config(const struct ct_model *model, FILE *out)
 }
 
 static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
+                                        .flavors = flavors,
+                                        .flavor_size = sizeof(*flavors),
                                         .create = create,
                                         .destroy = ct_decoder_destroy,
                                         .build = ct_decoder_build,

@@ -24,9 +24,10 @@ static const struct ct_option options[] = {CT_DECODER_OPTIONS(struct config, dec
                                            CT_MIXTURE_BALANCE_OPTION(struct config, aux_loss_coef),
                                            {0}};
 
-#define FLAVOR(name, d, l, h, kv, ffn, vocab, e, expert)                                           \
+#define FLAVOR(name, count, d, l, h, kv, ffn, vocab, e, expert)                                    \
     {                                                                                              \
         .sizes = {.flavor = name,                                                                  \
+                  .parameters = count,                                                             \
                   .dim = d,                                                                        \
                   .layers = l,                                                                     \
                   .heads = h,                                                                      \
@@ -43,9 +44,9 @@ static const struct ct_option options[] = {CT_DECODER_OPTIONS(struct config, dec
     }
 
 static const struct ct_model flavors[] = {
-    FLAVOR("debug", 256, 4, 16, 8, 3072, 2048, 16, 128),
-    FLAVOR("30B-A3B", 2048, 48, 32, 4, 6144, 151936, 128, 768),
-    FLAVOR("235B-A22B", 4096, 94, 64, 4, 12288, 151936, 128, 1536),
+    FLAVOR("debug", 13651200, 256, 4, 16, 8, 3072, 2048, 16, 128),
+    FLAVOR("30B-A3B", 30532122624, 2048, 48, 32, 4, 6144, 151936, 128, 768),
+    FLAVOR("235B-A22B", 235093634560, 4096, 94, 64, 4, 12288, 151936, 128, 1536),
     {.sizes = {0}},
 };
 
@@ -143,6 +144,8 @@ static int write_config(const struct ct_model *model, FILE *out)
 static const struct ct_stored_rule stored[] = {CT_MIXTURE_STORED, {0}};
 
 static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
+                                        .flavors = flavors,
+                                        .flavor_size = sizeof(*flavors),
                                         .create = create,
                                         .destroy = ct_decoder_destroy,
                                         .build = build,

@@ -58,6 +58,13 @@ struct ct_stored_rule {
 
 struct ct_model; /* one model, defined by the plugin: its sizes */
 
+/* A size that a model has by name, [model] flavor. Help shows the count; a test should compare it
+   with that of a plan. */
+struct ct_flavor {
+    const char *name;
+    int64_t parameters;
+};
+
 struct ct_model_ops {
     size_t size; /* of this struct */
     /* Create a model of the sizes that the recipe asks for ([model] flavor, init_from's
@@ -90,6 +97,10 @@ struct ct_model_ops {
        plan, when it creates a model. NULL: they are always `stored`. */
     int (*stored_for)(const char *config, struct ct_arena *arena,
                       const struct ct_stored_rule **rules);
+    /* An array of structs of flavor_size bytes, each of which begins with a struct ct_flavor; the
+       last has no name. A constant, for help reads it from the plugin's file. NULL: none. */
+    const void *flavors;
+    size_t flavor_size;
 };
 
 /* ---- optimizers ---- */

@@ -20,7 +20,8 @@ CT_BEGIN_DECLS
 
 /* What a plugin's struct ct_model begins with. */
 struct ct_decoder_sizes {
-    const char *flavor;
+    const char *flavor; /* these two as struct ct_flavor */
+    int64_t parameters;
     int64_t dim, layers, heads, kv_heads, head_dim, ffn_dim, vocabulary;
     int64_t max_position; /* written to config.json only */
     double norm_eps;

@@ -13,6 +13,8 @@
 
 CT_BEGIN_DECLS
 
+struct ct_arena;
+
 struct ct_rope;
 
 enum ct_hf_kind {
@@ -109,6 +111,8 @@ CT_API int ct_hf_plugin(const char *model_type, char *name, size_t room);
    plugin of the build, or beside them. CT_ECONFIG: there is none; the message has those that there
    are. */
 CT_API int ct_hf_family(const char *name, char *path, size_t room);
+/* The names of the families that a plugin builds by description, sorted; the array is in arena. */
+CT_API size_t ct_hf_families(struct ct_arena *arena, const char *plugin, const char ***names);
 
 CT_END_DECLS
 
