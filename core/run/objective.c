@@ -74,7 +74,7 @@ static int build_model(const struct ct_objective *o)
     struct ct_calling before = ct_calling_begin("model", NULL);
     int rc;
 
-    request.logits = true;
+    request.logits = request.loss = true;
     o->graph->same_parameters = o->passes > 0;
     rc = o->model_ops->build(o->model, o->graph, &request);
     o->graph->same_parameters = false;

@@ -19,10 +19,6 @@ int ct_mixture_apply(const struct ct_mixture_options *o, struct ct_mixture *m)
     if (choice->k > m->experts)
         return ct_fail(CT_ECONFIG, "a token cannot choose %lld of %lld experts",
                        (long long)choice->k, (long long)m->experts);
-    if (m->scaled_inputs && choice->k != 1)
-        return ct_fail(CT_ECONFIG,
-                       "a token chooses %lld experts, but one alone can have its input scaled",
-                       (long long)choice->k);
     return ct_top_k_check_groups(choice, m->experts) < 0 ? CT_ECONFIG : 0;
 }
 
@@ -70,6 +66,22 @@ static struct ct_value *route(struct ct_decoder *d, struct ct_value *h, const st
                : ct_decoder_linear(d, "router", h, where, m->experts, d->sizes->dim, 0.02);
 }
 
+static struct ct_value *sum(struct ct_decoder *d, const char *name, struct ct_value *so_far,
+                            struct ct_value *more)
+{
+    return so_far ? ct_add(&d->b, ct_decoder_named(d, name), so_far, more) : more;
+}
+
+static void add_up(struct ct_decoder *d, struct ct_mixture_sums *sums, struct ct_value *logits,
+                   struct ct_value *load)
+{
+    struct ct_value *score = ct_softmax_sum(&d->b, ct_decoder_named(d, "score"), logits);
+
+    sums->load = sum(d, "load_sum", sums->load, load);
+    sums->score = sum(d, "score_sum", sums->score, score);
+    sums->layers++;
+}
+
 static struct ct_value *choose(struct ct_decoder *d, struct ct_value *h, const struct ct_mixture *m,
                                struct ct_value **ids)
 {
@@ -78,39 +90,69 @@ static struct ct_value *choose(struct ct_decoder *d, struct ct_value *h, const s
     logits = route(d, h, m);
     bias = correction(d, m);
     weights = ct_top_k(&d->b, ct_decoder_named(d, "choice"), logits, bias, &m->choice, ids);
-    if (m->reported && !d->request->logits) {
-        ct_expert_load(&d->b, ct_decoder_named(d, "load"), *ids, logits, &load);
+    if (!d->request->loss || (!m->reported && !m->sums))
+        return weights;
+    ct_expert_load(&d->b, ct_decoder_named(d, "load"), *ids, logits, &load);
+    if (m->reported)
         load_fetch(d->b.graph, d->layer, load);
-    }
+    if (m->sums)
+        add_up(d, m->sums, logits, load);
     return weights;
 }
 
-/* h times the weights of the choices, which become ones. */
-static struct ct_value *scale_inputs(struct ct_decoder *d, struct ct_value *h,
-                                     struct ct_value **weights)
+/* Choice i of each token: h times its weight, and a weight of 1. */
+static struct ct_value *scale_input(struct ct_decoder *d, struct ct_value *h,
+                                    struct ct_value **weight)
 {
-    struct ct_value *scores = ct_view(&d->b, ct_decoder_named(d, "scores"), *weights, 2, h->shape);
+    struct ct_value *scores = ct_view(&d->b, ct_decoder_named(d, "scores"), *weight, 2, h->shape);
 
     h = ct_scale_rows(&d->b, ct_decoder_named(d, "experts_input"), h, scores);
-    *weights = ct_ones(&d->b, ct_decoder_named(d, "experts_weights"), *weights);
+    *weight = ct_ones(&d->b, ct_decoder_named(d, "experts_weights"), *weight);
     return h;
+}
+
+/* Experts whose inputs are scaled: one choice of all tokens after the other. */
+static struct ct_value *scaled_experts(struct ct_decoder *d, struct ct_value *h,
+                                       struct ct_value *weights, struct ct_value *ids,
+                                       struct ct_value *const w[3], const struct ct_mixture *m)
+{
+    const char *names[CT_MAX_DIMS];
+    int64_t widths[CT_MAX_DIMS];
+    struct ct_value *weight[CT_MAX_DIMS] = {weights}, *y = NULL, *input, *one;
+
+    for (int i = 0; i < m->choice.k; i++) {
+        names[i] =
+            ct_arena_printf(d->b.graph->arena, "layers.%lld.choice_%d", (long long)d->layer, i);
+        widths[i] = 1;
+    }
+    if (m->choice.k > 1)
+        ct_split(&d->b, names, weights, widths, (int)m->choice.k, weight);
+    for (int i = 0; h && i < m->choice.k; i++) {
+        one = m->choice.k == 1 ? ids : ct_narrow(&d->b, ct_decoder_named(d, "ids"), ids, 2, i, 1);
+        input = scale_input(d, h, &weight[i]);
+        one = ct_experts(&d->b, ct_decoder_named(d, "experts"), input, weight[i], one, w[0], w[1],
+                         w[2], NULL, NULL, &m->activation);
+        y = sum(d, "experts_added", y, one);
+    }
+    return y;
 }
 
 struct ct_value *ct_decoder_mixture_of(struct ct_decoder *d, struct ct_value *h,
                                        const struct ct_mixture *m)
 {
     int64_t dim = d->sizes->dim, f = m->expert_dim;
-    struct ct_value *weights, *ids, *gate, *up, *down, *gate_bias, *up_bias, *bias, *sum, *input;
+    struct ct_value *weights, *ids, *gate, *up, *down, *gate_bias, *up_bias, *bias, *sum;
 
     weights = choose(d, h, m, &ids);
-    input = m->scaled_inputs && h ? scale_inputs(d, h, &weights) : h;
     gate = expert_weight(d, m, "gate_proj", f, dim, 0.02);
     up = expert_weight(d, m, "up_proj", f, dim, d->depth_std);
     down = expert_weight(d, m, "down_proj", dim, f, d->depth_std);
     gate_bias = expert_bias(d, m, "mlp.experts.gate_proj.bias", f);
     up_bias = expert_bias(d, m, "mlp.experts.up_proj.bias", f);
-    sum = ct_experts(&d->b, ct_decoder_named(d, "experts"), input, weights, ids, gate, up, down,
-                     gate_bias, up_bias, &m->activation);
+    sum = m->scaled_inputs
+              ? scaled_experts(d, h, weights, ids, (struct ct_value *[]){gate, up, down}, m)
+              : ct_experts(&d->b, ct_decoder_named(d, "experts"), h, weights, ids, gate, up, down,
+                           gate_bias, up_bias, &m->activation);
     bias = expert_bias(d, m, "mlp.experts.down_proj.bias", dim);
     if (bias) {
         bias = ct_expert_bias(&d->b, ct_decoder_named(d, "experts_bias"), weights, ids, bias);
@@ -153,16 +195,45 @@ int ct_mixture_correct(struct ct_builder *b, struct ct_value *const *params, siz
     return b->status;
 }
 
+struct ct_value *ct_decoder_balance(struct ct_decoder *d, struct ct_value *x,
+                                    const struct ct_mixture_sums *sums, double weight,
+                                    int64_t batch)
+{
+    double tokens = (double)(sums->layers * batch * d->request->seq_len), factor;
+    struct ct_value *loss;
+
+    if (!sums->load || !d->request->loss)
+        return x;
+    if (d->request->batch != batch && d->b.status == 0)
+        d->b.status = ct_fail(CT_ECONFIG,
+                              "the auxiliary loss of experts is one of the whole batch of %lld "
+                              "sequences, but a microbatch has %lld: train without microbatches "
+                              "(a larger [training] local_batch_size), or without that loss",
+                              (long long)batch, (long long)d->request->batch);
+    factor = (double)sums->load->shape[0] / (tokens * tokens);
+    loss = ct_balance_loss(&d->b, "aux_products", sums->load, sums->score, 1);
+    ct_graph_fetch_mean(d->b.graph, "aux_loss", ct_scale(&d->b, "aux_loss", loss, factor),
+                        ct_ones(&d->b, "aux_losses", loss));
+    return ct_balanced(&d->b, "norm_balanced", x, sums->load, sums->score, weight * factor);
+}
+
+int64_t ct_mixture_batch(const struct ct_run *run)
+{
+    const struct ct_training_config *t = &ct_config.training;
+
+    return t->global_batch_size < 0
+               ? t->local_batch_size * ct_mesh_degree(&run->mesh, run->batch_axes)
+               : t->global_batch_size;
+}
+
 double ct_mixture_balance(const struct ct_run *run, const struct ct_mixture *m, int64_t mixtures,
                           double weight)
 {
     const struct ct_training_config *t = &ct_config.training;
-    double sequences = (double)t->global_batch_size;
+    double sequences = (double)ct_mixture_batch(run);
 
     if (!mixtures || weight <= 0)
         return 0;
-    if (t->global_batch_size < 0)
-        sequences = (double)(t->local_batch_size * ct_mesh_degree(&run->mesh, run->batch_axes));
     return weight * (double)m->experts /
            ((double)t->seq_len * (double)t->seq_len * sequences * (double)mixtures);
 }

@@ -17,6 +17,8 @@ struct build {
     struct ct_decoder d;
     const struct ct_model *m;
     struct ct_rope rope; /* of the current layer */
+    struct ct_mixture mixture;
+    struct ct_mixture_sums sums;
 };
 
 static const char *weight(const struct build *s, enum decoder_weight which)
@@ -153,7 +155,7 @@ static struct ct_value *feed_forward(struct build *s, struct ct_value *h)
     struct ct_value *gate = NULL, *up;
 
     if (decoder_is_mixture(s->m, d->layer))
-        return ct_decoder_mixture_of(d, h, &s->m->mixture);
+        return ct_decoder_mixture_of(d, h, &s->mixture);
     if (s->m->gated)
         gate = ct_decoder_project(&s->d, "gate", h, weight(s, WEIGHT_GATE), width, dim, 0.02, bias);
     up = ct_decoder_project(&s->d, "up", h, weight(s, WEIGHT_UP), width, dim,
@@ -267,6 +269,8 @@ static void head(struct build *s, struct ct_value *x)
 
     d->b.region = "head";
     x = final_norm(s, x);
+    if (s->m->balanced)
+        x = ct_decoder_balance(d, x, &s->sums, s->m->balance, s->m->batch);
     if (!d->sizes->tied)
         w = whole(s, WEIGHT_HEAD, "weight", 2, shape, ct_decoder_head_init(s->d.sizes));
     if (s->m->logits_divisor > 0)
@@ -298,11 +302,14 @@ int decoder_build(struct ct_model *model, struct ct_graph *graph,
                             .sizes = &model->sizes,
                             .request = request,
                             .layers = model->family->weight[WEIGHT_LAYERS]},
-                      .m = model};
+                      .m = model,
+                      .mixture = model->mixture};
     struct ct_decoder *d = &s.d;
     struct ct_value *x;
     int rc;
 
+    if (model->balanced)
+        s.mixture.sums = &s.sums;
     d->tokens = ct_input(&d->b, "tokens", shape);
     if (request->documents) {
         d->documents = ct_input(&d->b, "documents", shape);

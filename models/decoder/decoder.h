@@ -92,6 +92,9 @@ struct ct_model {
 
     struct ct_mixture mixture; /* experts 0: none */
     int64_t dense_layers;      /* the first layers, which are no mixtures */
+    bool balanced;             /* the loss has balance times the auxiliary loss of experts */
+    double balance;
+    int64_t batch; /* sequences of a step */
 };
 
 bool decoder_slides(const struct ct_model *m, int64_t layer);

@@ -150,7 +150,7 @@ static void list_layers(struct ct_model *m)
     m->rotated = rotated;
 }
 
-static int finish(struct ct_model *m)
+static int finish(const struct ct_run *run, struct ct_model *m)
 {
     int rc;
 
@@ -167,6 +167,7 @@ static int finish(struct ct_model *m)
     rc = check(m);
     if (rc == 0 && m->mixture.experts)
         rc = ct_mixture_apply(&config.mixture, &m->mixture);
+    m->batch = ct_mixture_batch(run);
     if (rc == 0)
         list_layers(m);
     return rc < 0 ? ct_context(rc, "[decoder]") : 0;
@@ -198,7 +199,7 @@ static int create(struct ct_run *run, struct ct_model **out)
                  ? ct_hf_read_config(&family->config, ct_config.model.init_from, m)
                  : family_flavor(family, ct_config.model.flavor, m);
     if (rc == 0)
-        rc = finish(m);
+        rc = finish(run, m);
     if (rc < 0) {
         free(m);
         return rc;

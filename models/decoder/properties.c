@@ -62,6 +62,8 @@ const struct ct_option decoder_properties[] = {
     SIZE(mixture.shared, "shared", "Experts that every token has, as one"),
     FLAG(mixture.choice.normalised, "normalised", "false",
          "Weights of a token's experts are divided by their sum"),
+    FLAG(balanced, "balanced", "false", "The loss has an auxiliary loss of experts"),
+    NUMBER(balance, "balance", "Its weight"),
     SIZE(dense_layers, "dense_layers", "The first layers, without experts"),
     {0},
 };

@@ -2,7 +2,8 @@
 """oracle.py CTITAN [CASE..]: writes expected/CASE for the cases of the file `cases`, by transformers.
 
 ctitan writes the initial weights of a case as a folder; transformers loads it without a warning, and
-trains it on the same tokens. A line has the loss and the norm of the gradients of a step. The test
+trains it on the same tokens. A line has the loss and the norm of the gradients of a step, and the
+auxiliary loss of experts where the model has one. The test
 `families` compares ctitan's own runs with these. It needs transformers and torch."""
 import json
 import os
@@ -73,13 +74,15 @@ def main():
             for step in range(STEPS):
                 rows = [tokens[(step * BATCH + i) * SEQ:(step * BATCH + i + 1) * SEQ + 1] for i in range(BATCH)]
                 rows = torch.stack(rows)
-                logits = model(rows[:, :-1], use_cache=False).logits
-                loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten())
+                out_of = model(rows[:, :-1], use_cache=False)
+                loss = torch.nn.functional.cross_entropy(out_of.logits.float().flatten(0, 1), rows[:, 1:].flatten())
+                auxiliary = getattr(out_of, "aux_loss", None)
                 optimizer.zero_grad()
-                loss.backward()
+                (loss if auxiliary is None else loss + model.config.router_aux_loss_coef * auxiliary).backward()
                 norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
-                out.write(f"{loss.item():.9g} {norm.item():.9g}\n")
+                out.write(f"{loss.item():.9g} {norm.item():.9g}")
+                out.write("\n" if auxiliary is None else f" {auxiliary.item():.9g}\n")
         print(name)
 
 

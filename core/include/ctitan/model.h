@@ -20,6 +20,7 @@ struct ct_model_request {
     int64_t seq_len; /* tokens in a sequence */
     bool logits;     /* fetch "logits"; true, unless a program asks for a loss of its own */
     bool documents;  /* the data has document ids: attention must not cross them */
+    bool loss; /* an objective makes a loss of the logits: what is fetched is read each step */
 };
 
 /* One entry of a model's shard plan: how ranks that compute a layer together split its weights.

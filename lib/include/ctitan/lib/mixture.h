@@ -13,6 +13,12 @@
 
 CT_BEGIN_DECLS
 
+/* What the layers of one graph chose, added up: begins as {0}. */
+struct ct_mixture_sums {
+    struct ct_value *load, *score; /* [experts]: choices, and sums of probabilities */
+    int64_t layers;
+};
+
 struct ct_mixture {
     int64_t experts, expert_dim;
     int64_t shared;         /* SwiGLU of so many times expert_dim for every token; 0: none */
@@ -21,12 +27,13 @@ struct ct_mixture {
                        choice */
     bool reported;  /* loads are fetched for ct_mixture_report */
     bool biased;    /* the router and the experts have biases */
-    /* The experts' inputs are multiplied by their scores, not their results; choice.k is 1. */
+    /* The experts' inputs are multiplied by their scores, not their results. */
     bool scaled_inputs;
     const char *router;           /* where its weights are; NULL: "mlp.gate" */
     const char *where;            /* the weights of the experts; NULL: "mlp.experts" */
     const char *shared_where;     /* of the shared ones; NULL: "mlp.shared_experts" */
     struct ct_experts activation; /* of the experts */
+    struct ct_mixture_sums *sums; /* its choices are added to these; NULL: they are not */
 };
 
 /* The recipe's changes: options of the plugin's section. */
@@ -57,6 +64,20 @@ CT_API struct ct_value *ct_decoder_mixture_of(struct ct_decoder *d, struct ct_va
 /* The feed-forward part of the current layer as a mixture: norm, experts, sum with x[b, t, n]. */
 CT_API struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value *x,
                                            const struct ct_mixture *m);
+
+/*
+ * The auxiliary loss over all tokens of the batch and all layers at once, as transformers has it:
+ * E sum_e f[e] P[e], where f[e] is the number of choices of expert e for each token and layer, and
+ * P[e] its mean probability. It is fetched as "aux_loss"; the loss of the objective, which does not
+ * show it, is differentiated with `weight` times it more. Returns x[b, t, n], which the logits
+ * are made of: the caller goes on with that. CT_ECONFIG in d->b.status: a microbatch has less than
+ * the `batch` sequences of a step, and the loss of the whole is no sum over microbatches.
+ */
+CT_API struct ct_value *ct_decoder_balance(struct ct_decoder *d, struct ct_value *x,
+                                           const struct ct_mixture_sums *sums, double weight,
+                                           int64_t batch);
+/* Sequences of a step, over all ranks. */
+CT_API int64_t ct_mixture_batch(const struct ct_run *run);
 
 /*
  * The corrections, for an optimizer with no_norm that takes them: what arrives as their gradients

@@ -62,6 +62,10 @@
     X(balanced_top_k_grad)                                                                         \
     X(expert_load)                                                                                 \
     X(expert_excess)                                                                               \
+    X(softmax_sum)                                                                                 \
+    X(softmax_sum_grad)                                                                            \
+    X(balance_loss)                                                                                \
+    X(balanced)                                                                                    \
     X(experts)                                                                                     \
     X(experts_dx)                                                                                  \
     X(experts_dw)                                                                                  \
@@ -384,6 +388,22 @@ CT_API struct ct_value *ct_expert_load(struct ct_builder *b, const char *name, s
    whole: exactly, since they are whole numbers, as long as they are below 2^24. */
 CT_API struct ct_value *ct_expert_excess(struct ct_builder *b, const char *name,
                                          struct ct_value *ids, struct ct_value *x);
+/* The sum over all rows of softmax(x[.., e]) -> [e], float32 */
+CT_API struct ct_value *ct_softmax_sum(struct ct_builder *b, const char *name, struct ct_value *x);
+struct ct_balance { /* of balance_loss and balanced */
+    double weight;
+};
+/* The auxiliary loss of mixtures, weight sum_e load[e] score[e], float32 scalar: load[e] counts
+   choices of expert e, score[e] is the sum of its probabilities, of any tokens and layers. Its
+   gradient is that of ct_balanced. */
+CT_API struct ct_value *ct_balance_loss(struct ct_builder *b, const char *name,
+                                        struct ct_value *load, struct ct_value *score,
+                                        double weight);
+/* x, in the same memory. Where a gradient arrives, score gets that of such a loss, in addition to
+   what x passes on; load counts as constant. */
+CT_API struct ct_value *ct_balanced(struct ct_builder *b, const char *name, struct ct_value *x,
+                                    struct ct_value *load, struct ct_value *score, double weight);
+
 /* The gated layer of an expert, and attributes of experts and its gradients: with g = gate x and
    u = up x, and biases added where there are any, g is at most `limit`, and u from -limit to limit;
    h = g sigmoid(alpha g) (u + offset). Zeros are SwiGLU; gpt-oss (OpenAI 2025) has 1.702, 7, 1. The

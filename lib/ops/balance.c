@@ -1,0 +1,163 @@
+/*
+ * The auxiliary loss of a mixture (Fedus et al. 2021) over all of its tokens and layers at once:
+ * weight sum_e load[e] score[e]. load counts the choices of an expert, score is the sum of its
+ * probabilities. Each is summed over layers and ranks before the product, which is not linear in
+ * tokens. load counts as constant.
+ */
+#include <math.h>
+
+#include "list.h"
+
+/* ---- sums of probabilities ---- */
+
+static void softmax(const double *x, int64_t n, double *p)
+{
+    double largest = -INFINITY, sum = 0;
+
+    for (int64_t e = 0; e < n; e++)
+        largest = fmax(largest, x[e]);
+    for (int64_t e = 0; e < n; e++)
+        sum += p[e] = exp(x[e] - largest);
+    for (int64_t e = 0; e < n; e++)
+        p[e] /= sum;
+}
+
+static int sums_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t n = ct_columns(&l->in[0]);
+    double *p = ct_arena_array(&r.arena, double, n);
+
+    for (int64_t row = 0; row < ct_rows(&l->in[0]); row++) {
+        softmax(r.in[0] + row * n, n, p);
+        for (int64_t e = 0; e < n; e++)
+            r.out[0][e] += p[e];
+    }
+    return ct_reference_end(&r, 0);
+}
+
+static int sums_vjp(struct ct_vjp *v)
+{
+    return ct_emit_gradients(v, &ct_op_softmax_sum_grad,
+                             (struct ct_value *[]){v->dout[0], v->op->in[0]}, 2, NULL, (int[]){0},
+                             1);
+}
+
+const struct ct_op_type ct_op_softmax_sum = {
+    .size = sizeof(struct ct_op_type),
+    .name = "softmax_sum",
+    .summary = "the sum over rows of their softmax",
+    .signature = "x[.E] T -> sum[E] W",
+    .vjp = sums_vjp,
+    .reference = sums_reference,
+    .samples = "real[2,3,6]; real[5,4]",
+    .pointwise = "p = exp(x - row_max(x)); sum = column_sum(p / row_sum(p))",
+};
+
+static int sums_grad_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t n = ct_columns(&l->in[1]);
+    double *p = ct_arena_array(&r.arena, double, n);
+
+    for (int64_t row = 0; row < ct_rows(&l->in[1]); row++) {
+        double dot = 0;
+
+        softmax(r.in[1] + row * n, n, p);
+        for (int64_t e = 0; e < n; e++)
+            dot += r.in[0][e] * p[e];
+        for (int64_t e = 0; e < n; e++)
+            r.out[0][row * n + e] = p[e] * (r.in[0][e] - dot);
+    }
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type ct_op_softmax_sum_grad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "softmax_sum_grad",
+    .summary = "gradient of softmax_sum",
+    .signature = "dsum[E] W, x[.E] T -> dx[.E] T",
+    .flags = CT_OP_ANY_DTYPE,
+    .reference = sums_grad_reference,
+    .samples = "statistic[6] real[2,3,6]",
+    .pointwise = "q = exp(x - row_max(x)); p = q / row_sum(q); dx = p * (dsum - row_sum(dsum * p))",
+};
+
+struct ct_value *ct_softmax_sum(struct ct_builder *b, const char *name, struct ct_value *x)
+{
+    return ct_emit_type1(b, &ct_op_softmax_sum, name, &x, 1, NULL);
+}
+
+/* ---- the loss ---- */
+
+static const struct ct_option balance_attrs[] = {
+    CT_OPT_FLOAT(struct ct_balance, weight, "weight", "1", 0, 1e300, "Factor of the sum"), {0}};
+
+static int loss_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    double weight = ((const struct ct_balance *)l->op->attrs)->weight;
+
+    for (int64_t e = 0; e < ct_tensor_count(&l->in[0]); e++)
+        r.out[0][0] += weight * r.in[0][e] * r.in[1][e];
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type ct_op_balance_loss = {
+    .size = sizeof(struct ct_op_type),
+    .name = "balance_loss",
+    .summary = "weight times the sum over experts of load times score",
+    .signature = "load[E] W, score[E] W -> loss[] W",
+    .attrs = balance_attrs,
+    .attrs_size = sizeof(struct ct_balance),
+    .reference = loss_reference,
+    .samples = "weight=0.5: statistic[6] statistic[6]",
+};
+
+struct ct_value *ct_balance_loss(struct ct_builder *b, const char *name, struct ct_value *load,
+                                 struct ct_value *score, double weight)
+{
+    return ct_emit_type1(b, &ct_op_balance_loss, name, (struct ct_value *[]){load, score}, 2,
+                         &(struct ct_balance){weight});
+}
+
+/* ---- its gradient, beside that of another loss ---- */
+
+static int balanced_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+
+    for (int64_t i = 0; i < ct_tensor_count(&l->out[0]); i++)
+        r.out[0][i] = r.in[0][i];
+    return ct_reference_end(&r, 0);
+}
+
+static int balanced_vjp(struct ct_vjp *v)
+{
+    double weight = ((const struct ct_balance *)v->op->attrs)->weight;
+
+    v->din[0] = v->dout[0];
+    if (v->wanted[2])
+        v->din[2] = ct_scale(v->b, ct_gradient_name(v, 2), v->op->in[1], weight);
+    return v->b->status;
+}
+
+const struct ct_op_type ct_op_balanced = {
+    .size = sizeof(struct ct_op_type),
+    .name = "balanced",
+    .summary = "x; backward, balance_loss is a part of the loss",
+    .signature = "x[.] T, load[E] W, score[E] W -> y[.] T",
+    .flags = CT_OP_VIEW,
+    .attrs = balance_attrs,
+    .attrs_size = sizeof(struct ct_balance),
+    .vjp = balanced_vjp,
+    .reference = balanced_reference,
+    .samples = "@gradients=0 weight=0.5: real[2,4] statistic[6] statistic[6]",
+};
+
+struct ct_value *ct_balanced(struct ct_builder *b, const char *name, struct ct_value *x,
+                             struct ct_value *load, struct ct_value *score, double weight)
+{
+    return ct_emit_type1(b, &ct_op_balanced, name, (struct ct_value *[]){x, load, score}, 3,
+                         &(struct ct_balance){weight});
+}
