@@ -18,6 +18,7 @@
 #include "safetensors_format.h"
 
 #define HEADER_MAX ((size_t)100 << 20) /* the format's own limit */
+#define HASHED ((size_t)4096)          /* bytes at the beginning and in the middle of a tensor */
 #define SINGLE "model.safetensors"
 #define INDEX "model.safetensors.index.json"
 
@@ -36,7 +37,7 @@ struct ct_weights {
     struct ct_arena arena;
     struct file *files;
     size_t file_count, file_room;
-    struct entry *entries; /* sorted by name, once open */
+    struct entry *entries; /* sorted by name, once open; on the heap, as there may be many */
     size_t count, room;
 };
 
@@ -54,7 +55,7 @@ static int map_file(struct file *file)
     return rc;
 }
 
-static int parse_shape(const struct file *file, const char *name, json_t *json,
+static int parse_shape(const struct file *file, const char *name, const json_t *json,
                        struct ct_weight *weight, size_t *bytes)
 {
     size_t total = ct_dtype_size(weight->dtype);
@@ -78,7 +79,7 @@ static int parse_shape(const struct file *file, const char *name, json_t *json,
     return 0;
 }
 
-static int parse_offsets(const struct file *file, const char *name, json_t *json, size_t need,
+static int parse_offsets(const struct file *file, const char *name, const json_t *json, size_t need,
                          size_t *begin)
 {
     size_t room = file->size - file->data;
@@ -101,7 +102,24 @@ static int parse_offsets(const struct file *file, const char *name, json_t *json
     return 0;
 }
 
-static int parse_tensor(struct ct_weights *w, size_t file_index, const char *name, json_t *json)
+/* Room for one more entry. */
+static int grow(struct ct_weights *w)
+{
+    size_t room = w->room ? 2 * w->room : 256;
+    struct entry *entries;
+
+    if (w->count < w->room)
+        return 0;
+    entries = realloc(w->entries, sizeof(*entries) * room);
+    if (!entries)
+        return ct_fail(CT_ENOMEM, "a list of %zu tensors", room);
+    w->entries = entries;
+    w->room = room;
+    return 0;
+}
+
+static int parse_tensor(struct ct_weights *w, size_t file_index, const char *name,
+                        const json_t *json)
 {
     const struct file *file = &w->files[file_index];
     const char *dtype = json_string_value(json_object_get(json, "dtype"));
@@ -122,9 +140,10 @@ static int parse_tensor(struct ct_weights *w, size_t file_index, const char *nam
         return rc;
     entry.weight.name = ct_arena_strdup(&w->arena, name);
     entry.weight.data = file->base + file->data + begin;
-    w->entries = ct_arena_grow(&w->arena, w->entries, &w->room, w->count + 1, sizeof(*w->entries));
-    w->entries[w->count++] = entry;
-    return 0;
+    rc = grow(w);
+    if (rc == 0)
+        w->entries[w->count++] = entry;
+    return rc;
 }
 
 static int by_address(const void *a, const void *b)
@@ -165,43 +184,51 @@ static int check_coverage(struct ct_weights *w, size_t first, const struct file 
     return 0;
 }
 
-static int check_metadata(const struct file *file, json_t *json)
+static int check_metadata(const struct file *file, const json_t *json)
 {
     const char *key;
     json_t *value;
 
     if (!json_is_object(json))
         return ct_fail(CT_ECONFIG, "%s: __metadata__ is not an object", file->path);
-    json_object_foreach(json, key, value) if (!json_is_string(value)) return ct_fail(
-        CT_ECONFIG, "%s: __metadata__: %s is not a string", file->path, key);
+    json_object_foreach(
+        (json_t *)(uintptr_t)json, key,
+        value) if (!json_is_string(value)) return ct_fail(CT_ECONFIG,
+                                                          "%s: __metadata__: %s is not a string",
+                                                          file->path, key);
     return 0;
 }
 
-static int parse_tensors(struct ct_weights *w, size_t file_index, json_t *header)
+struct parsing {
+    struct ct_weights *weights;
+    size_t file;
+};
+
+static int parse_member(const char *key, const json_t *value, void *context)
 {
-    const struct file *file = &w->files[file_index];
-    size_t first = w->count;
-    const char *key;
-    json_t *value;
+    const struct parsing *p = context;
 
-    if (!json_is_object(header))
-        return ct_fail(CT_ECONFIG, "%s: the header is not a JSON object", file->path);
-    json_object_foreach(header, key, value)
-    {
-        int rc = strcmp(key, "__metadata__") ? parse_tensor(w, file_index, key, value)
-                                             : check_metadata(file, value);
+    return strcmp(key, "__metadata__") ? parse_tensor(p->weights, p->file, key, value)
+                                       : check_metadata(&p->weights->files[p->file], value);
+}
 
-        if (rc < 0)
-            return rc;
-    }
-    return check_coverage(w, first, file);
+/* Entries from `first` on, all of one file, must have different names. */
+static int check_unique(struct ct_weights *w, size_t first, const struct file *file)
+{
+    if (w->count > first)
+        qsort(w->entries + first, w->count - first, sizeof(*w->entries), by_name);
+    for (size_t i = first + 1; i < w->count; i++)
+        if (!by_name(&w->entries[i - 1], &w->entries[i]))
+            return ct_fail(CT_ECONFIG, "%s: duplicate tensor %s", file->path,
+                           w->entries[i].weight.name);
+    return 0;
 }
 
 static int parse_header(struct ct_weights *w, size_t file_index)
 {
     struct file *file = &w->files[file_index];
     uint64_t length = 0;
-    json_t *header;
+    size_t first = w->count;
     int rc;
 
     for (int i = 0; i < CT_SAFETENSORS_PREFIX; i++)
@@ -210,14 +237,12 @@ static int parse_header(struct ct_weights *w, size_t file_index)
         return ct_fail(CT_ECONFIG, "%s: a header of %llu bytes does not fit in a file of %zu bytes",
                        file->path, (unsigned long long)length, file->size);
     file->data = CT_SAFETENSORS_PREFIX + (size_t)length;
-    rc =
-        ct_json_read((const char *)file->base + CT_SAFETENSORS_PREFIX, (size_t)length,
-                     ct_arena_printf(&w->arena, "%s, header", file->path), CT_JSON_UNIQUE, &header);
-    if (rc < 0)
-        return rc;
-    rc = parse_tensors(w, file_index, header);
-    json_decref(header);
-    return rc;
+    rc = ct_json_each((const char *)file->base + CT_SAFETENSORS_PREFIX, (size_t)length,
+                      ct_arena_printf(&w->arena, "%s, header", file->path), CT_JSON_UNIQUE,
+                      parse_member, &(struct parsing){w, file_index});
+    if (rc == 0)
+        rc = check_unique(w, first, file);
+    return rc < 0 ? rc : check_coverage(w, first, file);
 }
 
 /* Map and parse the file called name; *index is its position in w->files. */
@@ -457,6 +482,7 @@ void ct_weights_close(struct ct_weights *w)
         return;
     for (size_t i = 0; i < w->file_count; i++)
         ct_file_unmap(w->files[i].base, w->files[i].size);
+    free(w->entries);
     ct_arena_finish(&w->arena);
     free(w);
 }

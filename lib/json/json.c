@@ -257,6 +257,113 @@ int ct_json_read(const char *text, size_t size, const char *name, unsigned flags
     return parse(text, size, name, flags, value);
 }
 
+/* ---- members one by one ---- */
+
+struct members {
+    const char *at, *end;
+};
+
+static void skip_space(struct members *m)
+{
+    while (m->at < m->end && strchr(" \t\n\r", *m->at) && *m->at)
+        m->at++;
+}
+
+/* Whether the next character is c, which is passed then. */
+static bool accept(struct members *m, char c)
+{
+    skip_space(m);
+    if (m->at == m->end || *m->at != c)
+        return false;
+    m->at++;
+    return true;
+}
+
+static void skip_string(struct members *m)
+{
+    for (m->at++; m->at < m->end && *m->at != '"'; m->at++)
+        m->at += *m->at == '\\' && m->at + 1 < m->end;
+    m->at += m->at < m->end;
+}
+
+/* Pass a value, up to what follows it in an object. */
+static void skip_value(struct members *m)
+{
+    for (size_t depth = 0; m->at < m->end;) {
+        char c = *m->at;
+
+        if (!depth && (c == ',' || c == '}'))
+            return;
+        depth += c == '{' || c == '[';
+        depth -= c == '}' || c == ']';
+        if (c == '"')
+            skip_string(m);
+        else
+            m->at++;
+    }
+}
+
+/* Read the next member. 1: there was one. CT_ECONFIG, without a message: there is none. */
+static int read_member(struct members *m, unsigned flags, json_t **key, json_t **value)
+{
+    const char *begin;
+    int rc;
+
+    *key = *value = NULL;
+    skip_space(m);
+    begin = m->at;
+    if (begin == m->end || *begin != '"')
+        return CT_ECONFIG;
+    skip_string(m);
+    rc = ct_json_read(begin, (size_t)(m->at - begin), NULL, flags, key);
+    if (rc < 0 || !accept(m, ':'))
+        return rc < 0 ? rc : CT_ECONFIG;
+    begin = m->at;
+    skip_value(m);
+    rc = ct_json_read(begin, (size_t)(m->at - begin), NULL, flags, value);
+    return rc < 0 ? rc : 1;
+}
+
+/* The message about a text that is malformed is that of reading it as a whole. */
+static int complain(const char *text, size_t size, const char *name, unsigned flags)
+{
+    json_t *whole;
+    int rc = ct_json_read(text, size, name, flags, &whole);
+
+    if (rc < 0)
+        return rc;
+    json_decref(whole);
+    return ct_fail(CT_ECONFIG, "%s is not a JSON object", name);
+}
+
+int ct_json_each(const char *text, size_t size, const char *name, unsigned flags,
+                 ct_json_member *take, void *context)
+{
+    struct members m = {text, text + size};
+    bool open = accept(&m, '{'), some = open && !accept(&m, '}'), more = some;
+    json_t *key, *value;
+    int rc = 0;
+
+    if (!open)
+        return complain(text, size, name, flags);
+    while (more) {
+        rc = read_member(&m, flags, &key, &value);
+        if (rc < 0)
+            rc = rc == CT_ENOMEM ? rc : complain(text, size, name, flags);
+        else
+            rc = take(json_string_value(key), value, context);
+        json_decref(key);
+        json_decref(value);
+        if (rc < 0)
+            return rc;
+        more = accept(&m, ',');
+    }
+    if (some && !accept(&m, '}'))
+        return complain(text, size, name, flags);
+    skip_space(&m);
+    return m.at == m.end ? 0 : complain(text, size, name, flags);
+}
+
 int ct_json_read_file(const char *path, unsigned flags, json_t **value)
 {
     const void *text;

@@ -3,6 +3,7 @@
  * is one set of weights; no mutation of a file does worse than a clear failure; and a head that
  * is tied to the embedding is the embedding.
  */
+#include <jansson.h>
 #include <math.h>
 
 #include <ctitan/lib/hf.h>
@@ -297,6 +298,11 @@ static void test_bad_headers(void **state)
         {"{\"__metadata__\":{\"a\":1}}", "not a string", 0},
         {"{\"__metadata__\":[]}", "not an object", 0},
         {"{", "header:1:", 0},
+        {"{} {}", "header:1:4:", 0},
+        {"{\"__metadata__\":{},}", "header:1:20:", 0},
+        {"{\"__metadata__\":{}", "header:1:", 0},
+        {"{\"__metadata__\" {}}", "header:1:", 0},
+        {"{\"__metadata__\":{]}", "header:1:", 0},
     };
     struct ct_weights *w;
 
@@ -316,6 +322,56 @@ static void test_bad_headers(void **state)
     test_write(path, "1234567", 7);
     assert_int_equal(ct_weights_open(folder, &w), CT_ECONFIG);
     assert_message("too few");
+}
+
+/* ---- many tensors ---- */
+
+static size_t json_bytes, json_peak; /* that values of JSON have, and had at most */
+
+static void *count_malloc(size_t bytes)
+{
+    size_t *memory = malloc(bytes + 16);
+
+    assert_non_null(memory);
+    *memory = bytes;
+    json_bytes += bytes;
+    json_peak = json_bytes > json_peak ? json_bytes : json_peak;
+    return memory + 2;
+}
+
+static void count_free(void *data)
+{
+    if (!data)
+        return;
+    json_bytes -= *((size_t *)data - 2);
+    free((size_t *)data - 2);
+}
+
+/* A header is read tensor by tensor: its values never are in memory all at once. */
+static void test_many_tensors(void **state)
+{
+    enum { MANY = 20000 };
+    char *header = malloc((size_t)MANY * 64 + 2), *at = header;
+    struct ct_weights *w;
+    int rc;
+
+    (void)state;
+    for (int i = 0; i < MANY; i++)
+        at += sprintf(at, "%c\"t%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
+                      i ? ',' : '{', i, i, i + 1);
+    strcpy(at, " }");
+    write_raw("model.safetensors", header, strlen(header), MANY);
+    free(header);
+    json_peak = 0;
+    json_set_alloc_funcs(count_malloc, count_free);
+    rc = ct_weights_open(folder, &w);
+    json_set_alloc_funcs(malloc, free);
+    assert_int_equal(rc, 0);
+    assert_int_equal(ct_weights_count(w), MANY);
+    assert_string_equal(ct_weights_find(w, "t19999")->name, "t19999");
+    assert_int_equal(json_bytes, 0);
+    assert_in_range(json_peak, 1, 16384);
+    ct_weights_close(w);
 }
 
 static uint32_t next_random(uint32_t *state)
@@ -475,17 +531,13 @@ static void a_tied_head_must_be_the_embedding(void **state)
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {TEST(test_round_trip),
-                                       TEST(test_mxfp4),
-                                       TEST(test_damaged_mxfp4),
-                                       TEST(test_text),
-                                       TEST(test_shards),
-                                       TEST(test_conversion),
-                                       TEST(test_partial_reads),
-                                       TEST(test_bad_headers),
-                                       TEST(test_mutations),
-                                       TEST(test_write_is_whole),
-                                       TEST(a_tied_head_must_be_the_embedding)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_round_trip),     TEST(test_mxfp4),
+        TEST(test_damaged_mxfp4),  TEST(test_text),
+        TEST(test_shards),         TEST(test_conversion),
+        TEST(test_partial_reads),  TEST(test_bad_headers),
+        TEST(test_many_tensors),   TEST(test_mutations),
+        TEST(test_write_is_whole), TEST(a_tied_head_must_be_the_embedding)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,6 +41,15 @@ CT_API int ct_json_read_file(const char *path, unsigned flags, struct json_t **v
 /* The same for the rest of a stream. */
 CT_API int ct_json_read_stream(FILE *in, const char *name, unsigned flags, struct json_t **value);
 
+/*
+ * Read an object member by member, in order: a large one needs the memory of one member. take must
+ * copy what it needs, and may fail. Equal keys are not noticed. CT_ECONFIG: it is malformed, or no
+ * object; members before the fault were taken.
+ */
+typedef int ct_json_member(const char *key, const struct json_t *value, void *context);
+CT_API int ct_json_each(const char *text, size_t size, const char *name, unsigned flags,
+                        ct_json_member *take, void *context);
+
 /* Write a value, indented by two spaces, and a newline. CT_EIO; CT_ENOMEM. */
 CT_API int ct_json_write(const struct json_t *value, FILE *out);
 
