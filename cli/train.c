@@ -212,6 +212,7 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
                                      .local_ranks = id->local_ranks,
                                      .job = id->job,
                                      .load = ct_hf_load,
+                                     .identify = ct_hf_identify,
                                      .save = ct_hf_save};
     double begin = ct_now();
     struct ct_run *run = NULL;

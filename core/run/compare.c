@@ -1,7 +1,7 @@
 /*
- * Checks that all ranks run the same. Each rank writes its program, its plugins and its options as
- * text, one to a line. If the texts differ, the error says which plugins a rank lacks, or else
- * shows the first line that differs.
+ * Checks that all ranks run the same. Each rank writes its program, its plugins, its options, and
+ * hashes of what it reads as text, one to a line. If the texts differ, the error says which plugins
+ * a rank lacks, or else shows the first line that differs.
  */
 #include <dlfcn.h>
 #include <link.h>
@@ -19,6 +19,8 @@
 #include <ctitan/rng.h>
 #include <ctitan/run.h>
 #include <ctitan/text.h>
+
+#define READS "reads " /* begins a line about data or a file */
 
 static void print_options(const char *section, const struct ct_option *options, const void *config,
                           struct ct_arena *arena, FILE *out)
@@ -82,6 +84,33 @@ char *ct_recipe_setup(struct ct_arena *arena)
         return text;
     free(text);
     return NULL;
+}
+
+static void print_data(const struct ct_run *run, const struct ct_data *data, const char *kind,
+                       FILE *out)
+{
+    const struct ct_offer *offer = ct_offer_at(CT_DATA, 0);
+    int64_t documents, tokens;
+    uint64_t hash;
+
+    if (!data || !run->data_ops->identity)
+        return;
+    hash = run->data_ops->identity(data, &documents, &tokens);
+    fprintf(out, READS "the %s of [%s]: hash %016" PRIx64, kind, offer->name, hash);
+    if (documents >= 0)
+        fprintf(out, ", %lld documents", (long long)documents);
+    if (tokens >= 0)
+        fprintf(out, ", %lld tokens", (long long)tokens);
+    fputc('\n', out);
+}
+
+/* Append what is read for the samples. */
+static void print_reads(const struct ct_run *run, FILE *out)
+{
+    if (run->tokenizer && run->tokenizer->identity)
+        fprintf(out, READS "the tokenizer: hash %016" PRIx64 "\n", run->tokenizer->identity());
+    print_data(run, run->data, "data", out);
+    print_data(run, run->validation_data, "validation data", out);
 }
 
 struct digest {
@@ -150,8 +179,21 @@ static int complain_of_plugins(const char *first, const char *other, int rank)
                    text);
 }
 
-/* Report which plugins a rank lacks, or else the first line that differs. The shorter text may have
-   none left. */
+/* Both begin with the line that differs; the shorter text may have none left. */
+static int complain_of_line(const char *first, const char *other, int rank)
+{
+    size_t skip = strlen(READS);
+    bool reads = !strncmp(*first ? first : other, READS, skip);
+    const char *by_first = *first ? first + (reads ? skip : 0) : "no more";
+    const char *by_other = *other ? other + (reads ? skip : 0) : "no more";
+
+    return ct_fail(CT_ECONFIG, "%s: rank 0 has %.*s, rank %d %.*s%s",
+                   reads ? "the ranks read different files" : "ranks run different recipes",
+                   (int)strcspn(by_first, "\n"), by_first, rank, (int)strcspn(by_other, "\n"),
+                   by_other, reads ? "; give all hosts the same files" : "");
+}
+
+/* Report which plugins a rank lacks, or else the first line that differs. */
 static int complain(const char *first, const char *other, int rank)
 {
     size_t line = 0;
@@ -162,11 +204,7 @@ static int complain(const char *first, const char *other, int rank)
     for (size_t i = 0; first[i] && first[i] == other[i]; i++)
         if (first[i] == '\n')
             line = i + 1;
-    first += line;
-    other += line;
-    return ct_fail(CT_ECONFIG, "ranks run different recipes: rank 0 has %.*s, rank %d %.*s",
-                   *first ? (int)strcspn(first, "\n") : 7, *first ? first : "no more", rank,
-                   *other ? (int)strcspn(other, "\n") : 7, *other ? other : "no more");
+    return complain_of_line(first + line, other + line, rank);
 }
 
 static int show(struct ct_group *world, const char *mine, const struct digest *all, int rank,
@@ -186,20 +224,36 @@ static int show(struct ct_group *world, const char *mine, const struct digest *a
     return rc < 0 ? rc : complain(texts[0], texts[1], rank);
 }
 
-int ct_recipe_compare(struct ct_run *run)
+int ct_run_compare(struct ct_run *run, const char *text)
 {
-    struct digest mine, *all = ct_arena_array(&run->arena, struct digest, run->world);
-    char *text = ct_recipe_setup(&run->arena);
+    struct digest mine = {ct_rng_stream(text), strlen(text)}, *all;
     struct ct_group *world = run->world_group;
     int rc;
 
-    if (!text)
-        return ct_fail(CT_ENOMEM, "a list of all options");
-    mine = (struct digest){ct_rng_stream(text), strlen(text)};
+    if (run->world == 1)
+        return 0;
+    all = ct_arena_array(&run->arena, struct digest, run->world);
     rc = ct_group_all_gather(world, &mine, all, sizeof(mine), CT_U8);
     for (int64_t r = 1; rc == 0 && r < run->world; r++)
         if (memcmp(&all[r], &all[0], sizeof(mine)) != 0)
             rc = show(world, text, all, (int)r, &run->arena);
+    return rc;
+}
+
+int ct_recipe_compare(struct ct_run *run, const char *files)
+{
+    char *text = NULL, *setup = ct_recipe_setup(&run->arena);
+    size_t size;
+    FILE *out = setup ? open_memstream(&text, &size) : NULL;
+    int rc;
+
+    if (out) {
+        fprintf(out, "%s%s", setup, files ? files : "");
+        print_reads(run, out);
+    }
+    rc = out && fclose(out) == 0 ? ct_run_compare(run, text)
+                                 : ct_fail(CT_ENOMEM, "a list of all options");
     free(text);
+    free(setup);
     return rc;
 }

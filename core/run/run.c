@@ -436,9 +436,14 @@ static int open_programs(struct ct_run *run, bool logits, int microbatches)
 
 /* ---- memory ---- */
 
+static const char *weights_folder(const struct ct_run_options *options)
+{
+    return options->weights ? options->weights : ct_config.model.init_from;
+}
+
 static int load_weights(struct ct_run *run, const struct ct_run_options *options)
 {
-    const char *folder = options->weights ? options->weights : ct_config.model.init_from;
+    const char *folder = weights_folder(options);
     int rc = *folder ? options->load(run, folder) : 0;
 
     if (rc < 0 && options->weights)
@@ -573,6 +578,23 @@ struct ct_run *ct_run_of_world(const struct ct_group *world)
     return run;
 }
 
+static int compare_ranks(struct ct_run *run, const struct ct_run_options *options)
+{
+    const char *folder = weights_folder(options);
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    int rc = out ? 0 : ct_fail(CT_ENOMEM, "what is compared of %s", folder);
+
+    if (out && *folder)
+        rc = options->identify(folder, out);
+    if (out && fclose(out) && rc == 0)
+        rc = ct_fail(CT_ENOMEM, "what is compared of %s", folder);
+    rc = rc < 0 ? rc : ct_recipe_compare(run, text);
+    free(text);
+    return rc;
+}
+
 static int join_ranks(struct ct_run *run, const struct ct_run_options *options)
 {
     int rc = open_communicator(run, options);
@@ -580,7 +602,7 @@ static int join_ranks(struct ct_run *run, const struct ct_run_options *options)
     if (rc < 0)
         return rc;
     list(run);
-    return run->world > 1 ? ct_recipe_compare(run) : 0;
+    return run->world > 1 ? compare_ranks(run, options) : 0;
 }
 
 static int fire(struct ct_run *run, enum ct_event event)
@@ -593,7 +615,8 @@ static int check_options(const struct ct_run_options *options)
 {
     if (options->depth < CT_RUN_READY)
         return 0;
-    if (*ct_config.model.init_from && !options->load)
+    if (*ct_config.model.init_from &&
+        (!options->load || (options->world > 1 && !options->identify)))
         return ct_fail(CT_ECONFIG, "[model] init_from: this program cannot read weights");
     if (*ct_config.model.save_to && !options->logits && !options->save)
         return ct_fail(CT_ECONFIG, "[model] save_to: this program cannot write weights");

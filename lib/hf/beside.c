@@ -3,11 +3,13 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 #include <ctitan/config.h>
 #include <ctitan/error.h>
@@ -132,6 +134,53 @@ static int read_files(struct ct_arena *arena, const char *folder, bool (*wanted)
 int ct_hf_read_files(struct ct_arena *arena, const char *folder, struct ct_hf_files *files)
 {
     return read_files(arena, folder, is_beside, files);
+}
+
+/* ---- comparison with other copies ---- */
+
+static void identify(const char *folder, const struct ct_hf_files *files, FILE *out)
+{
+    for (size_t i = 0; i < files->count; i++)
+        fprintf(out, "reads %s/%s: hash %016" PRIx64 "\n", folder, files->list[i].name,
+                (uint64_t)XXH3_64bits(files->list[i].data, files->list[i].size));
+}
+
+int ct_hf_identify(const char *folder, FILE *out)
+{
+    struct ct_arena arena = {0};
+    struct ct_hf_files config = {0}, files;
+    struct ct_weights *weights = NULL;
+    int rc = read_one(&arena, folder, "config.json", &config);
+
+    if (rc == 0)
+        rc = read_files(&arena, folder, is_of_tokenizer, &files);
+    if (rc == 0)
+        rc = ct_weights_open(folder, &weights);
+    if (rc == 0) {
+        identify(folder, &config, out);
+        ct_weights_identify(weights, out);
+        identify(folder, &files, out);
+    }
+    ct_weights_close(weights);
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+int ct_hf_compare(struct ct_run *run, const char *folder)
+{
+    struct ct_error_kept kept = {0};
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    int own = out ? ct_hf_identify(folder, out) : ct_fail(CT_ENOMEM, "lines about %s", folder), rc;
+
+    if (out && fclose(out) && own == 0)
+        own = ct_fail(CT_ENOMEM, "lines about %s", folder);
+    if (own < 0)
+        kept = ct_error_keep();
+    rc = ct_run_compare(run, own == 0 ? text : "reads nothing\n");
+    free(text);
+    return own < 0 ? ct_error_restore(own, &kept) : rc;
 }
 
 /* ---- of the run ---- */

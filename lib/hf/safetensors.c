@@ -3,11 +3,13 @@
  * a tensor is handed out: dtypes, shapes, and that the tensors cover the data section without
  * overlap or hole. After that, reading a tensor fails only through a caller's error.
  */
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <ctitan/error.h>
 #include <ctitan/file.h>
@@ -502,4 +504,32 @@ const struct ct_weight *ct_weights_find(const struct ct_weights *w, const char *
     const struct ct_weight key = {.name = name};
 
     return w->count ? bsearch(&key, w->entries, w->count, sizeof(*w->entries), by_name) : NULL;
+}
+
+/* ---- comparison with other copies ---- */
+
+static uint64_t hash_parts(const unsigned char *data, size_t bytes, uint64_t seed)
+{
+    size_t part = bytes < HASHED ? bytes : HASHED;
+
+    if (!part)
+        return seed;
+    seed = XXH3_64bits_withSeed(data, part, seed);
+    return XXH3_64bits_withSeed(data + (bytes - part) / 2, part, seed);
+}
+
+void ct_weights_identify(const struct ct_weights *w, FILE *out)
+{
+    for (size_t i = 0; i < w->file_count; i++)
+        fprintf(out, "reads %s, header: hash %016" PRIx64 "\n", w->files[i].path,
+                (uint64_t)XXH3_64bits(w->files[i].base, w->files[i].data));
+    for (size_t i = 0; i < w->count; i++) {
+        const struct entry *e = &w->entries[i];
+        uint64_t hash = hash_parts(e->weight.data, e->bytes, 0);
+
+        if (e->weight.scales)
+            hash = hash_parts(e->weight.scales, e->bytes / (BLOCK / 2), hash);
+        fprintf(out, "reads %s, tensor %s: hash %016" PRIx64 "\n", w->files[e->file].path,
+                e->weight.name, hash);
+    }
 }

@@ -190,6 +190,10 @@ static int load_initial(struct ct_run *run)
     if (ckpt_config.initial_model_only)
         what = (struct ckpt_load){.lacking = true};
     hf = !access(ct_arena_printf(&scratch, "%s/config.json", path), F_OK);
+    rc = hf ? ct_hf_compare(run, path)
+            : ct_run_compare(run, "reads [ckpt] initial_load_path: no Hugging Face folder\n");
+    if (rc < 0)
+        goto out;
     rc = hf ? ct_hf_load(run, path) : ckpt_locate(&scratch, path, &c);
     if (rc < 0)
         rc = ct_context(CT_ECONFIG, "[ckpt] initial_load_path");
@@ -198,6 +202,7 @@ static int load_initial(struct ct_run *run)
         ct_info("loaded %s, only weights", path);
     if (rc == 1 && !hf)
         rc = load(run, c.path, what);
+out:
     ct_arena_finish(&scratch);
     return rc == 0 ? ct_fail(CT_ECONFIG, "[ckpt] initial_load_path = %s cannot be loaded", path)
                    : rc;

@@ -144,12 +144,13 @@ CT_API int ct_recipe_differences(const char *path, const char *before, const cha
 struct ct_run;
 /*
  * Check that all ranks run the same; ct_run_open does, as soon as they can talk. Collective.
- * CT_ECONFIG on all ranks if the plugins or options of one differ from rank 0's; the message has
- * the plugins that either lacks, or else the first difference.
+ * CT_ECONFIG on all ranks if the plugins, options, tokenizer or data of one differ from rank 0's;
+ * the message has the plugins that either lacks, or else the first difference. files: more lines,
+ * as ct_run_compare takes them; NULL: none.
  */
-CT_API int ct_recipe_compare(struct ct_run *run);
-/* What it compares: lines "plugin NAME VERSION" and "[SECTION] NAME = VALUE". To be freed; NULL: no
-   memory. */
+CT_API int ct_recipe_compare(struct ct_run *run, const char *files);
+/* The plugins and options of it: lines "plugin NAME VERSION" and "[SECTION] NAME = VALUE". To be
+   freed; NULL: no memory. */
 CT_API char *ct_recipe_setup(struct ct_arena *arena);
 /* Write the plugins of another such text that `setup` lacks, "tp, ckpt". Returns their number. */
 CT_API int ct_recipe_lacks(const char *setup, const char *other, char *text, size_t room);

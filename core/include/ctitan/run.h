@@ -7,6 +7,8 @@
 #ifndef CT_RUN_H
 #define CT_RUN_H
 
+#include <stdio.h>
+
 #include <ctitan/clock.h>
 #include <ctitan/config.h>
 #include <ctitan/device/comm.h>
@@ -144,6 +146,9 @@ struct ct_run_options {
     /* Folder that load reads in the place of [model] init_from, which still names the model's sizes
        and its tokenizer. NULL: init_from. */
     const char *weights;
+    /* Write what ranks compare of the folder that load reads, before anything is loaded: lines
+       "reads WHAT: VALUE". Needed with load in a run of several ranks. lib/hf.h has one. */
+    int (*identify)(const char *folder, FILE *out);
 };
 
 /* recipe must have been applied. On failure everything is undone. */
@@ -183,6 +188,10 @@ CT_API void ct_run_keep(struct ct_run *run, const char *name, void *data, size_t
  * one rank, calls act as in a group of one.
  */
 CT_API struct ct_group *ct_run_world(const struct ct_run *run);
+/* Check that all ranks read the same files. text: lines "reads WHAT: VALUE", in the same order on
+   all. Collective, as the calls above. CT_ECONFIG on all ranks, with the first line that differs
+   from rank 0's. */
+CT_API int ct_run_compare(struct ct_run *run, const char *text);
 /* The open run that has this group of all ranks; NULL: none. */
 CT_API struct ct_run *ct_run_of_world(const struct ct_group *world);
 

@@ -16,6 +16,8 @@
 #ifndef CT_SAFETENSORS_H
 #define CT_SAFETENSORS_H
 
+#include <stdio.h>
+
 #include <ctitan/arena.h>
 #include <ctitan/tensor.h>
 
@@ -43,6 +45,9 @@ CT_API size_t ct_weights_count(const struct ct_weights *weights);
 CT_API const struct ct_weight *ct_weights_at(const struct ct_weights *weights, size_t index);
 /* The weight called name, or NULL. */
 CT_API const struct ct_weight *ct_weights_find(const struct ct_weights *weights, const char *name);
+/* Write a line "reads FOLDER/FILE, ..: hash .." for the header of each file, and one for each
+   tensor by parts of its data. */
+CT_API void ct_weights_identify(const struct ct_weights *weights, FILE *out);
 /* Read the shard [offset, offset + shape) of a weight as dense dtype elements. */
 CT_API int ct_weights_read(const struct ct_weight *weight, const int64_t *offset,
                            const int64_t *shape, enum ct_dtype dtype, void *to);
