@@ -125,7 +125,8 @@ static int stop_if_interrupted(struct ct_run *run, const struct ct_step_result *
     return 0;
 }
 
-/* After the plugins, which may have set options that it leaves open. */
+/* When the plan is ready: plugins and the mesh have set options that it leaves open, and a run that
+   is refused leaves the former file alone. */
 static int save_recipe(const struct ct_recipe *recipe)
 {
     char path[CT_PATH_ROOM];
@@ -140,17 +141,17 @@ static int on_event(const struct ct_event_data *data, void *context)
 {
     const struct ct_identity *id = context;
 
-    if (data->event == CT_EVENT_RUN_OPEN)
-        return id->rank == 0 ? save_recipe(data->run->recipe) : 0;
-    if (data->event == CT_EVENT_PLAN_READY)
-        return check_memory(data->run, id->local_ranks == id->world);
+    if (data->event == CT_EVENT_PLAN_READY) {
+        int rc = check_memory(data->run, id->local_ranks == id->world);
+
+        return rc == 0 && id->rank == 0 ? save_recipe(data->run->recipe) : rc;
+    }
     last = *data->result;
     return stop_if_interrupted(data->run, data->result);
 }
 
 static struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                              .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY |
-                                        1u << CT_EVENT_STEP_END,
+                              .events = 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_STEP_END,
                               .call = on_event};
 
 static int train_one(struct ct_run *run)

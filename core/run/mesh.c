@@ -7,6 +7,7 @@
 
 #include <ctitan/config.h>
 #include <ctitan/error.h>
+#include <ctitan/log.h>
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
 
@@ -136,6 +137,47 @@ static int too_few(const struct offers *all, int64_t product, int64_t world)
                    text, (long long)product, (long long)world);
 }
 
+/* The one axis whose plugin has a degree that nobody has set, and that can take all missing ranks;
+   NULL: there is none, or there are several. */
+static struct offered *only_taker(const struct ct_run *run, struct offers *all)
+{
+    struct offered *only = NULL;
+
+    for (size_t i = 0; i < all->count; i++) {
+        const struct ct_plugin *p = all->item[i].degree == 1 ? plugin_of(all->item[i].offer) : NULL;
+
+        if (!p)
+            continue;
+        if (only || ct_recipe_source(run->recipe, p->name, "degree"))
+            return NULL;
+        only = &all->item[i];
+    }
+    return only;
+}
+
+/* Give the ranks that no degree uses to the only axis that can take them. */
+static int give_rest(struct ct_run *run, struct offers *all, int64_t *product)
+{
+    bool fits = *product < run->world && run->world % *product == 0;
+    struct offered *taker = run->recipe && fits ? only_taker(run, all) : NULL;
+    const char *plugin = taker ? plugin_of(taker->offer)->name : NULL;
+    char degree[24];
+    int rc;
+
+    if (!taker)
+        return 0;
+    snprintf(degree, sizeof(degree), "%lld", (long long)(run->world / *product));
+    rc = ct_recipe_give(run->recipe, plugin, "degree", degree, "the ranks that were left");
+    if (rc < 0)
+        return rc;
+    taker->degree = taker->ops->degree();
+    *product *= taker->degree;
+    if (run->rank == 0)
+        ct_info("%s takes the %s ranks that are left: [%s] degree = %s", taker->offer->name, degree,
+                plugin, degree);
+    return 0;
+}
+
 int ct_run_make_mesh(struct ct_run *run)
 {
     struct offers all = {.count = 0};
@@ -151,6 +193,9 @@ int ct_run_make_mesh(struct ct_run *run)
         rest->degree = run->world / product ? run->world / product : 1;
         product *= rest->degree;
     }
+    rc = give_rest(run, &all, &product);
+    if (rc < 0)
+        return rc;
     if (product != run->world)
         return too_few(&all, product, run->world);
     for (size_t i = 0; i < all.count; i++) {

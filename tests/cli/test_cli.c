@@ -154,9 +154,9 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R --without adamw", "needs an optimizer: add one of adamw"},
         {"train %R --with nothing", "no plugin named nothing"},
         {"train %R -n 2", "makes 1 ranks, but there are 2"},
-        {"plan %R -n 2 --with tp",
+        {"plan %R -n 2 --with tp --set tp.degree=1",
          "the mesh tp 1 makes 1 ranks, but there are 2: add --set tp.degree=2"},
-        {"plan %R -n 6 --with tp,cp --set cp.degree=3", "add --set tp.degree=2"},
+        {"plan %R -n 6 --with tp,cp --set cp.degree=4", "the mesh cp 4 x tp 1 makes 4 ranks"},
         {"plan %R -n 2 --with tp,cp", "add --set cp.degree=2 or --set tp.degree=2"},
         {"train %R --max-restarts 1", "need -n RANKS"},
         {"train %R -n 2 --elastic", "--elastic needs --max-restarts N"},
@@ -308,7 +308,7 @@ static void check_help(const char *verb)
             if (*word == '-' && word[1]) /* has a sentence above */
                 assert_has(help, ct_arena_printf(&arena, "%s ", word));
     }
-    assert_true(examples == 2 || !strcmp(verb, "plugins"));
+    assert_true(examples >= 2 || !strcmp(verb, "plugins"));
 }
 
 static void every_verb_has_help(void **state)
@@ -977,6 +977,33 @@ static void two_ranks_train_as_one(void **state)
     assert_null(strstr(slurp("err.txt"), "[rank 1]"));
 }
 
+/* The only technique without a degree takes the ranks that are left, and the recipe of the run says
+   so. A start that is refused leaves that file alone. */
+static void ranks_that_are_left_are_taken(void **state)
+{
+    const char *plugins = run("plugins").out, *taken = "; the ranks that were left";
+    struct result r;
+    double one, two;
+
+    (void)state;
+    if (!strstr(plugins, "\ntp ") || !strstr(plugins, "\nlocal "))
+        skip();
+    one = last_loss("train %R");
+    two = last_loss("train %R -n 2 --with local --with tp");
+    assert_true(fabs(one - two) < 1e-5 * one);
+    assert_has(slurp("err.txt"), "tp takes the 2 ranks that are left: [tp] degree = 2\n");
+    assert_has(slurp("out/recipe.ini"), taken);
+    r = run("train %R -n 2 --with local --with tp --set tp.degree=1");
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, "add --set tp.degree=2");
+    assert_has(slurp("out/recipe.ini"), taken);
+    r = run("train out/recipe.ini -n 2");
+    assert_int_equal(r.status, 0);
+    assert_null(strstr(r.err, "that are left"));
+    r = run("plan %R -n 8 --with tp,cp --set cp.degree=2 --set training.local_batch_size=2");
+    assert_has(r.err, "tp takes the 4 ranks that are left: [tp] degree = 4\n");
+}
+
 static void explain_shows_the_graph_after_each_transform(void **state)
 {
     struct result r = run("explain %R");
@@ -1260,6 +1287,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_run_is_the_beginning_of_its_schedule),
         cmocka_unit_test(runs_are_compared_without_metrics_of_their_own),
         cmocka_unit_test(two_ranks_train_as_one),
+        cmocka_unit_test(ranks_that_are_left_are_taken),
         cmocka_unit_test(explain_shows_the_graph_after_each_transform),
         cmocka_unit_test(explain_prints_kernels),
         cmocka_unit_test(plan_shows_memory_and_instructions),
