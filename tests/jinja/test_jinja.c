@@ -1,0 +1,158 @@
+/*
+ * test_jinja CASES TEMPLATES: templates render as transformers renders them.
+ *
+ * Each case names a template of the folder, and has variables and the text, with the bytes that
+ * {% generation %} marks, or an error. oracle.py makes them, and calls this with more of them.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include <ctitan/error.h>
+#include <ctitan/file.h>
+#include <ctitan/lib/jinja.h>
+#include <ctitan/lib/json.h>
+
+#include "assertions.h"
+
+static const char *cases_path, *templates;
+
+static struct ct_jinja *read_template(struct ct_arena *arena, const char *name)
+{
+    char path[CT_PATH_ROOM];
+    struct ct_jinja *jinja;
+    const void *source;
+    size_t size;
+
+    snprintf(path, sizeof(path), "%s/%s.jinja", templates, name);
+    assert_int_equal(ct_file_map(path, &source, &size), 0);
+    if (ct_jinja_read(arena, name, source, size, &jinja) < 0)
+        fail_msg("%s", ct_error_message());
+    ct_file_unmap(source, size);
+    return jinja;
+}
+
+static bool same_answers(const json_t *want, const struct ct_jinja_text *got)
+{
+    bool same = json_array_size(want) == got->count;
+
+    for (size_t i = 0; same && i < got->count; i++) {
+        const json_t *span = json_array_get(want, i);
+
+        same = (size_t)json_integer_value(json_array_get(span, 0)) == got->answers[i].begin &&
+               (size_t)json_integer_value(json_array_get(span, 1)) == got->answers[i].end;
+    }
+    return same;
+}
+
+/* Whether a case is as it should be; else both texts are printed. */
+static bool check(const json_t *c)
+{
+    struct ct_arena arena = {0};
+    const char *name = json_string_value(json_object_get(c, "template"));
+    const json_t *want = json_object_get(c, "text");
+    struct ct_jinja_text got;
+    int rc = ct_jinja_render(read_template(&arena, name), json_object_get(c, "variables"), "",
+                             &arena, &got);
+    bool right = want ? rc == 0 && json_string_length(want) == got.size &&
+                            !memcmp(json_string_value(want), got.data, got.size) &&
+                            same_answers(json_object_get(c, "answers"), &got)
+                      : rc == CT_ECONFIG;
+
+    if (!right)
+        printf("%s: %s\n--- instead of\n%s\n---\n", name, rc < 0 ? ct_error_message() : got.data,
+               want ? json_string_value(want) : json_string_value(json_object_get(c, "error")));
+    ct_arena_finish(&arena);
+    return right;
+}
+
+static void test_cases(void **state)
+{
+    json_t *cases, *c;
+    size_t i, wrong = 0;
+
+    (void)state;
+    assert_int_equal(ct_json_read_file(cases_path, 0, &cases), 0);
+    assert_true(json_array_size(cases) >= 60);
+    json_array_foreach(cases, i, c) wrong += wrong < 3 && !check(c);
+    assert_int_equal(wrong, 0);
+    json_decref(cases);
+}
+
+static int render(const char *source, const char *date, char *out, size_t room)
+{
+    struct ct_arena arena = {0};
+    json_t *variables = json_pack("{s: s}", "text", "hi");
+    struct ct_jinja *jinja;
+    struct ct_jinja_text text = {0};
+    int rc = ct_jinja_read(&arena, "t", source, strlen(source), &jinja);
+
+    if (rc == 0)
+        rc = ct_jinja_render(jinja, variables, date, &arena, &text);
+    snprintf(out, room, "%s", rc == 0 ? text.data : "");
+    json_decref(variables);
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+static void test_refusals(void **state)
+{
+    static const struct {
+        const char *source, *message;
+    } wrong[] = {
+        {"a\n{% include 'x' %}", "t:2: {% include %} is not supported here"},
+        {"\n\n{{ text|groupby('a') }}", "t:3: the filter groupby is not supported"},
+        {"{{ text is upper }}", "t:1: the test upper is not supported here"},
+        {"{{ nothing.more }}", "t:1: nothing is undefined, and has no more"},
+        {"{% if text %}a", "expected {% endif %}"},
+        {"{{ text", "the tag does not end"},
+        {"{{ 'a' + 1 }}", "+ is not possible with a text and an integer"},
+        {"{{ text.format(1) }}", "format is no function or method that is supported"},
+        {"{{ strftime_now('%Y') }}", "set [text] date"},
+        {"{{ '\u00e9'|upper }}", "beyond ASCII"},
+        {"{{ raise_exception('no: ' ~ text) }}", "the template refuses this: no: hi"},
+        {"{{ range(1000000)|list }}", "a range of more than"},
+        {"{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}", "nested too deep"},
+        {"{% set x.y = 1 %}", "x is no namespace"},
+        {"{% for a, b in [1] %}{% endfor %}", "2 names are set"},
+        {"{{ 1 % 0 }}", "a division by zero"},
+    };
+    char out[64], deep[1024];
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(wrong); i++) {
+        assert_int_equal(render(wrong[i].source, "", out, sizeof(out)), CT_ECONFIG);
+        assert_message(wrong[i].message);
+    }
+    memset(deep, '(', sizeof(deep));
+    memcpy(deep, "{{", 2);
+    strcpy(deep + sizeof(deep) - 3, "}}");
+    assert_int_equal(render(deep, "", out, sizeof(out)), CT_ECONFIG);
+    assert_message("nested too deep");
+}
+
+static void test_date(void **state)
+{
+    char out[64];
+
+    (void)state;
+    assert_int_equal(render("{{ strftime_now('%d %b %Y, %A') }}", "2026-11-28", out, sizeof(out)),
+                     0);
+    assert_string_equal(out, "28 Nov 2026, Saturday");
+    assert_int_equal(render("{{ strftime_now is defined }}", "", out, sizeof(out)), 0);
+    assert_string_equal(out, "False");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cases), cmocka_unit_test(test_refusals), cmocka_unit_test(test_date)};
+
+    if (argc != 3)
+        return 2;
+    cases_path = argv[1];
+    templates = argv[2];
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
