@@ -388,6 +388,16 @@
     "I - %dkv3, %dshared3 = expand_latent_grad(_, %dv) {keys=" #keys ", values=" #values           \
     ", shared=" #shared "} : T[" #b "," #t "," #h "," #both "], T[" #b "," #t "," #shared "]\n"
 
+#define CONV(b, t, c, k, ids, bias)                                                                \
+    "input %x : T[" #b "," #t "," #c "]\n"                                                         \
+    "param %w : T[" #c "," #k "]\n"                                                                \
+    "param %bias : T[" #c "]\n"                                                                    \
+    "input %documents : int32[" #b "," #t "]\n"                                                    \
+    "input %dy : T[" #b "," #t "," #c "]\n"                                                        \
+    "F - %y = causal_conv(%x, %w, " bias ", " ids ") : T[" #b "," #t "," #c "]\n"                  \
+    "I - %dx, %dw, %dbias = causal_conv_grad(%dy, %x, %w, " ids ") : T[" #b "," #t "," #c          \
+    "], T[" #c "," #k "], T[" #c "]\n"
+
 #define COPIES(b, t, h, g, d)                                                                      \
     "input %x : T[" #b "," #t "," #g "," #d "]\n"                                                  \
     "F - %y = copy_heads(%x) {heads=" #h "} : T[" #b "," #t "," #h "," #d "]\n"                    \
@@ -715,6 +725,11 @@ const struct conformance_case conformance_cases[] = {
     {"split", SPLIT(2, 33, 288, 192, 64, 32), 0, false, false, true},
     {"latent attention, odd", LATENT(2, 9, 3, 5, 7, 12, 3, 8), 0, false},
     {"latent attention", LATENT(1, 65, 4, 64, 32, 96, 32, 96), 0, false, false, true},
+    {"causal convolution, odd", CONV(2, 9, 5, 4, "_", "_"), 0, false},
+    {"causal convolution, bias", CONV(2, 33, 70, 3, "_", "%bias"), 0, false},
+    {"causal convolution, documents", CONV(2, 70, 37, 4, "%documents", "%bias"), 3, false},
+    {"causal convolution, short", CONV(1, 2, 64, 4, "_", "_"), 0, false},
+    {"causal convolution, many", CONV(2, 150, 160, 4, "%documents", "_"), 2, false, false, true},
     {"embedding, odd", EMBEDDING(2, 9, 11, 33), 11, false},
     {"embedding, many rows", EMBEDDING(2, 40, 2100, 8), 2100, false},
     {"embedding, many rows, frequent tokens", EMBEDDING(2, 400, 2100, 8), 3, false, false, true},

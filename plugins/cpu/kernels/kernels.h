@@ -35,6 +35,8 @@
     R(expand_latent_grad, CPU_STRIDED, isa)                                                        \
     R(copy_heads, 0, isa)                                                                          \
     R(copy_heads_grad, 0, isa)                                                                     \
+    P(causal_conv, CPU_STRIDED, isa)                                                               \
+    P(causal_conv_grad, CPU_GRADIENT, isa)                                                         \
     R(swiglu, CPU_STRIDED, isa)                                                                    \
     R(swiglu_grad, CPU_STRIDED, isa)                                                               \
     R(embedding, CPU_STRIDED, isa)                                                                 \

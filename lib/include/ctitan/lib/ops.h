@@ -44,6 +44,8 @@
     X(attention_sink_grad)                                                                         \
     X(copy_heads)                                                                                  \
     X(copy_heads_grad)                                                                             \
+    X(causal_conv)                                                                                 \
+    X(causal_conv_grad)                                                                            \
     X(mul)                                                                                         \
     X(scale)                                                                                       \
     X(scale_rows)                                                                                  \
@@ -324,6 +326,15 @@ CT_API struct ct_value *ct_copy_heads(struct ct_builder *b, const char *name, st
 CT_API int ct_share_heads(struct ct_graph *graph, struct ct_op *attention, int64_t shards,
                           ct_axes axes, const char *why);
 
+/*
+ * A convolution of each channel along its sequence (Gu and Dao 2023): x[b, t, c], w[c, k] ->
+ * [b, t, c]; y[t] = bias + sum over j of w[k - 1 - j] x[t - j], j below k. bias[c] may be NULL.
+ * documents int32 [b, t], or NULL for one per sequence: a token sees those of its document only.
+ */
+CT_API struct ct_value *ct_causal_conv(struct ct_builder *b, const char *name, struct ct_value *x,
+                                       struct ct_value *w, struct ct_value *bias,
+                                       struct ct_value *documents);
+
 /* x * y, elementwise */
 CT_API struct ct_value *ct_mul(struct ct_builder *b, const char *name, struct ct_value *x,
                                struct ct_value *y);
@@ -536,6 +547,14 @@ CT_API double ct_rounded(enum ct_dtype dtype, double value);
 
 /* Label or token i as an index below limit. CT_EINVAL names one that is outside. */
 CT_API int ct_checked_index(const double *indices, int64_t i, int64_t limit, const char *what);
+
+/* For kernels of types that need whole sequences in any order ("@T"): the index of the token at
+   each position, at[shape[dim]]. */
+CT_API void ct_launch_order(const struct ct_launch *launch, const struct ct_value *v, int dim,
+                            int64_t *at);
+/* How many tokens, itself among them and `most` at most, a token sees that sees no later ones and
+   no other documents. documents: by token; NULL: one. at: of ct_launch_order. */
+CT_API int64_t ct_taps(const int32_t *documents, const int64_t *at, int64_t position, int64_t most);
 
 /* ---- collectives, besides ct_all_reduce and ct_permute (core_ops.h) ---- */
 
