@@ -193,16 +193,6 @@ static int try_save_to(const struct ct_identity *id)
     return *folder && id->rank == 0 ? ct_hf_try_target("[model] save_to", folder) : 0;
 }
 
-static int check_model(const struct ct_run *run)
-{
-    if (!*ct_config.model.save_to || run->model_ops->write_config)
-        return 0;
-    return ct_fail(CT_ECONFIG,
-                   "[model] save_to: the model %s does not write a config.json (`write_config` of "
-                   "struct ct_model_ops)",
-                   ct_config.model.name);
-}
-
 /* Train in this process, as one rank. */
 static int train(struct args *args, struct ct_recipe *recipe, const struct ct_identity *id)
 {
@@ -211,10 +201,7 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
                                      .world = id->world,
                                      .local_rank = id->local_rank,
                                      .local_ranks = id->local_ranks,
-                                     .job = id->job,
-                                     .load = ct_hf_load,
-                                     .identify = ct_hf_identify,
-                                     .save = ct_hf_save};
+                                     .job = id->job};
     double begin = ct_now();
     struct ct_run *run = NULL;
     struct ct_dump dump;
@@ -234,9 +221,7 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
     if (rc < 0)
         return rc;
     resumed = run->progress.step;
-    rc = check_model(run);
-    if (rc == 0)
-        rc = train_one(run);
+    rc = train_one(run);
     if (rc == 0 && id->rank == 0)
         report(resumed, ct_now() - begin);
     ct_run_close(run);

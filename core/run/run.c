@@ -444,7 +444,7 @@ static const char *weights_folder(const struct ct_run_options *options)
 static int load_weights(struct ct_run *run, const struct ct_run_options *options)
 {
     const char *folder = weights_folder(options);
-    int rc = *folder ? options->load(run, folder) : 0;
+    int rc = *folder ? run->model_ops->weights->load(run, folder) : 0;
 
     if (rc < 0 && options->weights)
         return ct_context(rc, "%s", folder);
@@ -587,7 +587,7 @@ static int compare_ranks(struct ct_run *run, const struct ct_run_options *option
     int rc = out ? 0 : ct_fail(CT_ENOMEM, "what is compared of %s", folder);
 
     if (out && *folder)
-        rc = options->identify(folder, out);
+        rc = run->model_ops->weights->identify(folder, out);
     if (out && fclose(out) && rc == 0)
         rc = ct_fail(CT_ENOMEM, "what is compared of %s", folder);
     rc = rc < 0 ? rc : ct_recipe_compare(run, text);
@@ -610,27 +610,38 @@ static int fire(struct ct_run *run, enum ct_event event)
     return ct_hook_fire(&(struct ct_event_data){.event = event, .run = run});
 }
 
-/* Check that the program can do what the recipe asks for. */
-static int check_options(const struct ct_run_options *options)
+/* Check that the model can do what the recipe asks for. */
+static int check_weights(const struct ct_run *run, const struct ct_run_options *options)
 {
+    bool loads = options->weights || *ct_config.model.init_from;
+    bool saves = *ct_config.model.save_to && !options->logits;
+    const char *key = loads ? "init_from" : "save_to";
+
     if (options->depth < CT_RUN_READY)
         return 0;
-    if (*ct_config.model.init_from &&
-        (!options->load || (options->world > 1 && !options->identify)))
-        return ct_fail(CT_ECONFIG, "[model] init_from: this program cannot read weights");
-    if (*ct_config.model.save_to && !options->logits && !options->save)
-        return ct_fail(CT_ECONFIG, "[model] save_to: this program cannot write weights");
+    if ((loads || saves) && !run->model_ops->weights)
+        return ct_fail(CT_ECONFIG,
+                       "[model] %s: the model %s has no format of weights (`weights` of struct "
+                       "ct_model_ops)",
+                       key, ct_config.model.name);
+    if (saves && !run->model_ops->write_config)
+        return ct_fail(CT_ECONFIG,
+                       "[model] save_to: the model %s does not write a config.json (`write_config` "
+                       "of struct ct_model_ops)",
+                       ct_config.model.name);
     return 0;
 }
 
 static int open_run(struct ct_run *run, const struct ct_run_options *options)
 {
-    int microbatches = 1, rc = check_options(options);
+    int microbatches = 1, rc = 0;
 
-    if (rc == 0 && options->depth == CT_RUN_READY && !options->logits)
+    if (options->depth == CT_RUN_READY && !options->logits)
         rc = fire(run, CT_EVENT_RUN_OPEN);
     if (rc == 0)
         rc = find_offers(run, !options->logits);
+    if (rc == 0)
+        rc = check_weights(run, options);
     if (rc == 0 && !options->logits)
         rc = ct_run_make_mesh(run);
     if (rc == 0 && !options->logits)
@@ -671,7 +682,6 @@ int ct_run_open(struct ct_recipe *recipe, const struct ct_run_options *options, 
     run->world = options->world ? options->world : 1;
     run->start_time = ct_now();
     run->progress.step = 1;
-    run->save = options->save;
     rc = open_run(run, options);
     if (rc < 0 && options->depth == CT_RUN_READY)
         ct_hook_fire_failure(run, NULL, rc);

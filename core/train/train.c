@@ -366,9 +366,17 @@ static int train(struct ct_run *run, struct feed *feed, struct feed *validation,
 static int save(struct ct_run *run)
 {
     const char *folder = ct_config.model.save_to;
-    int rc = *folder ? run->save(run, folder) : 0;
+    int rc, after;
 
-    if (rc == 0 && *folder && run->rank == 0)
+    if (!*folder)
+        return 0;
+    rc = fire(run, CT_EVENT_SAVE_BEGIN, NULL);
+    if (rc == 0)
+        rc = run->model_ops->weights->save(run, folder);
+    after = fire(run, CT_EVENT_SAVE_END, NULL);
+    if (rc == 0)
+        rc = after;
+    if (rc == 0 && run->rank == 0)
         ct_info("saved the weights after step %lld in %s", (long long)run->progress.step - 1,
                 folder);
     return rc;
@@ -392,13 +400,6 @@ static int train_and_save(struct ct_run *run, struct ct_step_result *result)
     return rc < 0 ? rc : fire(run, CT_EVENT_RUN_END, result);
 }
 
-static const struct ct_run *rewinds;
-
-void ct_run_rewinds(const struct ct_run *run)
-{
-    rewinds = run;
-}
-
 static int check_policy(const struct ct_run *run)
 {
     struct ct_arena scratch = {0};
@@ -406,7 +407,7 @@ static int check_policy(const struct ct_run *run)
     size_t count;
     int rc;
 
-    if (!policy_is("rewind") || rewinds == run)
+    if (!policy_is("rewind") || run->rewinds)
         return 0;
     count = ct_plugin_providers(&scratch, "hook:rewind", &names);
     rc = ct_fail(CT_ECONFIG,

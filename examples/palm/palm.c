@@ -10,6 +10,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/input.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/pointwise.h>
 #include <ctitan/model.h>
@@ -190,15 +191,14 @@ static const struct ct_shard_rule shard_plan[] = {
     {"*norm.weight", CT_SHARD_REPLICATE}, {0},
 };
 
-static const struct ct_model_ops ops = {
-    .size = sizeof(struct ct_model_ops),
-    .create = create,
-    .destroy = destroy,
-    .build = build,
-    .vocabulary = vocabulary,
-    .flops_per_token = flops_per_token,
-    .shard_plan = shard_plan,
-};
+static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
+                                        .create = create,
+                                        .destroy = destroy,
+                                        .build = build,
+                                        .vocabulary = vocabulary,
+                                        .flops_per_token = flops_per_token,
+                                        .shard_plan = shard_plan,
+                                        .weights = &ct_hf_weights};
 
 CT_PLUGIN(.name = "palm", .version = "1.0", .summary = "Model: layers side by side, as in PaLM",
           .options = options, .config = &config, .config_size = sizeof(config),

@@ -15,6 +15,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/input.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
@@ -172,15 +173,14 @@ static const struct ct_shard_rule shard_plan[] = {
     {0},
 };
 
-static const struct ct_model_ops model_ops = {
-    .size = sizeof(struct ct_model_ops),
-    .create = create,
-    .destroy = destroy,
-    .build = build,
-    .vocabulary = model_vocabulary,
-    .flops_per_token = flops_per_token,
-    .shard_plan = shard_plan,
-};
+static const struct ct_model_ops model_ops = {.size = sizeof(struct ct_model_ops),
+                                              .create = create,
+                                              .destroy = destroy,
+                                              .build = build,
+                                              .vocabulary = model_vocabulary,
+                                              .flops_per_token = flops_per_token,
+                                              .shard_plan = shard_plan,
+                                              .weights = &ct_hf_weights};
 
 /* ---- the data ---- */
 

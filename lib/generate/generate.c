@@ -10,7 +10,6 @@
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/lib/app/generate.h>
-#include <ctitan/lib/hf.h>
 
 #include "cache.h"
 
@@ -68,7 +67,6 @@ int ct_generator_open(struct ct_recipe *recipe, const struct ct_generate_request
     struct ct_run_options options = {.depth = CT_RUN_READY,
                                      .world = 1,
                                      .logits = true,
-                                     .load = ct_hf_load,
                                      .weights = request->weights,
                                      .sequences = request->sequences};
     int rc = 0;

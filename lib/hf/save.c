@@ -323,3 +323,10 @@ int ct_hf_save(struct ct_run *run, const char *folder)
 {
     return ct_hf_save_states(run, NULL, folder);
 }
+
+const struct ct_weights_ops ct_hf_weights = {
+    .size = sizeof(ct_hf_weights),
+    .load = ct_hf_load,
+    .save = ct_hf_save,
+    .identify = ct_hf_identify,
+};

@@ -10,6 +10,7 @@
 #include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/file.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
@@ -273,7 +274,8 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .flops_per_token = flops_per_token,
                                         .shard_plan = ct_decoder_shard_plan, /* of the default */
                                         .write_config = write_config,
-                                        .stored_for = stored_for};
+                                        .stored_for = stored_for,
+                                        .weights = &ct_hf_weights};
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_STEP_END,

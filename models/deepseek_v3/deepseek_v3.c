@@ -14,6 +14,7 @@
 #include <stdio.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/lib/mixture.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
@@ -444,7 +445,8 @@ static const struct ct_model_ops model = {.size = sizeof(struct ct_model_ops),
                                           .flops_per_token = flops_per_token,
                                           .shard_plan = shard_plan,
                                           .write_config = write_config,
-                                          .stored = stored};
+                                          .stored = stored,
+                                          .weights = &ct_hf_weights};
 
 /* ---- the biases of the choice ---- */
 

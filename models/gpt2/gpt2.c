@@ -10,6 +10,7 @@
 #include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/input.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/model.h>
@@ -296,6 +297,7 @@ static const struct ct_model_ops ops = {
     .shard_plan = shard_plan,
     .write_config = write_config,
     .stored = stored,
+    .weights = &ct_hf_weights,
 };
 
 CT_PLUGIN(.name = "gpt2", .version = "1.0",

@@ -3,6 +3,7 @@
  * biases and a sink, which in every second layer sees a window only.
  */
 #include <ctitan/config.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/lib/mixture.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
@@ -240,7 +241,8 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .flops_per_token = flops_per_token,
                                         .shard_plan = shard_plan,
                                         .write_config = write_config,
-                                        .stored = stored};
+                                        .stored = stored,
+                                        .weights = &ct_hf_weights};
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_STEP_END,

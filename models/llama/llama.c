@@ -3,6 +3,7 @@
  */
 #include <ctitan/error.h>
 #include <ctitan/lib/decoder.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/plugin.h>
 
 struct ct_model {
@@ -102,7 +103,8 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .vocabulary = ct_decoder_vocabulary,
                                         .flops_per_token = ct_decoder_flops,
                                         .shard_plan = ct_decoder_shard_plan,
-                                        .write_config = write_config};
+                                        .write_config = write_config,
+                                        .weights = &ct_hf_weights};
 
 CT_PLUGIN(.name = "llama", .version = "1.0",
           .summary = "Model: Llama 3, 3.1 and 3.2 (debug, 1B, 3B, 8B, 70B, 405B)",

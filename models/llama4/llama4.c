@@ -8,6 +8,7 @@
 
 #include <ctitan/config.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/lib/mixture.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
@@ -362,7 +363,8 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .flops_per_token = flops_per_token,
                                         .shard_plan = shard_plan,
                                         .write_config = write_config,
-                                        .stored = stored};
+                                        .stored = stored,
+                                        .weights = &ct_hf_weights};
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_STEP_END,

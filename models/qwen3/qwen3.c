@@ -3,6 +3,7 @@
  * independent of width and heads. The debug model follows TorchTitan's.
  */
 #include <ctitan/lib/decoder.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/plugin.h>
 
 struct ct_model {
@@ -90,7 +91,8 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .vocabulary = ct_decoder_vocabulary,
                                         .flops_per_token = ct_decoder_flops,
                                         .shard_plan = ct_decoder_shard_plan,
-                                        .write_config = write_config};
+                                        .write_config = write_config,
+                                        .weights = &ct_hf_weights};
 
 CT_PLUGIN(.name = "qwen3", .version = "1.0",
           .summary = "Model: Qwen3 (debug, 0.6B, 1.7B, 4B, 8B, 14B, 32B)", .options = options,

@@ -2,6 +2,7 @@
  * Qwen3-MoE (Yang et al. 2025): Qwen3 whose feed-forward layers are mixtures of experts, except in
  * listed layers.
  */
+#include <ctitan/lib/hf.h>
 #include <ctitan/lib/mixture.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
@@ -153,7 +154,8 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .flops_per_token = flops_per_token,
                                         .shard_plan = ct_decoder_shard_plan,
                                         .write_config = write_config,
-                                        .stored = stored};
+                                        .stored = stored,
+                                        .weights = &ct_hf_weights};
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_STEP_END,

@@ -329,7 +329,7 @@ static int on_event(const struct ct_event_data *data, void *context)
         ckpt_keep_skipped(run);
         return 0;
     case CT_EVENT_RUN_READY:
-        ct_run_rewinds(run);
+        run->rewinds = true;
         return ready(run);
     case CT_EVENT_STEP_BEGIN:
         step_begin(run);

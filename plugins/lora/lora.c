@@ -71,13 +71,7 @@ static const struct ct_transform freeze = {
 
 /* ---- saving ---- */
 
-/* What writes the run's weights. */
-static int (*save_weights)(struct ct_run *run, const char *folder);
-
-static int save_merged(struct ct_run *run, const char *folder)
-{
-    return lora_merged(run, folder, save_weights);
-}
+static struct lora_merged merged; /* while the run's weights are written */
 
 static int check_folder(const struct ct_run *run)
 {
@@ -95,17 +89,21 @@ static int on_event(const struct ct_event_data *data, void *context)
     struct ct_run *run = data->run;
 
     (void)context;
-    if (data->event == CT_EVENT_RUN_END)
+    switch (data->event) {
+    case CT_EVENT_SAVE_BEGIN:
+        return lora_merge_for_now(run, &merged);
+    case CT_EVENT_SAVE_END:
+        return lora_put_back(run, &merged);
+    case CT_EVENT_RUN_END:
         return *lora_config.save_to ? lora_save(run, lora_config.save_to) : 0;
-    if (run->save && run->save != save_merged) {
-        save_weights = run->save;
-        run->save = save_merged;
+    default:
+        return run->data ? check_folder(run) : 0;
     }
-    return run->data ? check_folder(run) : 0;
 }
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_RUN_END,
+                                    .events = 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_SAVE_BEGIN |
+                                              1u << CT_EVENT_SAVE_END | 1u << CT_EVENT_RUN_END,
                                     .call = on_event};
 
 CT_PLUGIN(.name = "lora", .version = "1.0",

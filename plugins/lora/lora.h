@@ -52,10 +52,17 @@ int lora_layers(struct ct_arena *arena, const struct ct_run *run, struct lora_la
 float *lora_whole(struct ct_run *run, const struct ct_state *state);
 /* Add scale B A to every adapted weight. All ranks call. */
 int lora_merge(struct ct_run *run);
-/* Call save while they are merged. The weights are then as they were, to the bit: meanwhile each
-   rank keeps a copy of its shards of them. All ranks call. */
-int lora_merged(struct ct_run *run, const char *folder,
-                int (*save)(struct ct_run *run, const char *folder));
+/* Weights as they were before they were merged: this rank's shards. All 0: none. */
+struct lora_merged {
+    struct ct_arena arena;
+    struct lora_layer *layers;
+    size_t count;
+    void **before; /* by layer; NULL: the rank holds none */
+};
+/* The same until lora_put_back, which makes the weights what they were, to the bit. It may be
+   called after a failure. All ranks call both. */
+int lora_merge_for_now(struct ct_run *run, struct lora_merged *merged);
+int lora_put_back(struct ct_run *run, struct lora_merged *merged);
 /* Whether some B is not zero. All ranks call; negative: a failure. */
 int lora_is_trained(struct ct_run *run);
 

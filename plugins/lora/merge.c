@@ -127,9 +127,9 @@ static int add_product(const struct ct_tensor *w, const int64_t *offset, const f
     return rc;
 }
 
-/* *kept: the shard as it was; kept NULL: nobody needs it. */
+/* *before: the shard as it was; before NULL: nobody needs it. */
 static int merge_shard(struct ct_run *run, const struct ct_state *w, const float *a, const float *b,
-                       void **kept)
+                       void **before)
 {
     size_t bytes;
     int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS];
@@ -143,12 +143,17 @@ static int merge_shard(struct ct_run *run, const struct ct_state *w, const float
     bytes = ct_run_shard_bytes(run, w);
     data = malloc(bytes);
     row = malloc(sizeof(*row) * (size_t)shape[1]);
-    if (kept)
-        *kept = malloc(bytes);
-    rc = data && row && (!kept || *kept) ? ct_run_read(run, w, NULL, NULL, data)
-                                         : ct_fail(CT_ENOMEM, "%zu bytes of %s", bytes, w->name);
-    if (rc == 0 && kept)
-        memcpy(*kept, data, bytes);
+    if (before)
+        *before = malloc(bytes);
+    rc = data && row && (!before || *before)
+             ? ct_run_read(run, w, NULL, NULL, data)
+             : ct_fail(CT_ENOMEM, "%zu bytes of %s", bytes, w->name);
+    if (rc == 0 && before)
+        memcpy(*before, data, bytes);
+    if (rc < 0 && before) {
+        free(*before);
+        *before = NULL;
+    }
     if (rc == 0) {
         t = ct_tensor_dense(data, w->dtype, 2, shape);
         rc = add_product(&t, offset, a, w->shape[1], b, row);
@@ -160,10 +165,10 @@ static int merge_shard(struct ct_run *run, const struct ct_state *w, const float
     return rc;
 }
 
-static int merge_layer(struct ct_run *run, const struct lora_layer *l, void **kept)
+static int merge_layer(struct ct_run *run, const struct lora_layer *l, void **before)
 {
     float *a = lora_whole(run, l->a), *b = a ? lora_whole(run, l->b) : NULL;
-    int rc = a && b ? merge_shard(run, l->w, a, b, kept) : CT_EINVAL;
+    int rc = a && b ? merge_shard(run, l->w, a, b, before) : CT_EINVAL;
 
     free(a);
     free(b);
@@ -184,26 +189,30 @@ int lora_merge(struct ct_run *run)
     return rc;
 }
 
-int lora_merged(struct ct_run *run, const char *folder,
-                int (*save)(struct ct_run *run, const char *folder))
+int lora_merge_for_now(struct ct_run *run, struct lora_merged *merged)
 {
-    struct ct_arena scratch = {0};
-    struct lora_layer *layers;
-    size_t count;
-    int rc = lora_layers(&scratch, run, &layers, &count);
-    void **kept = ct_arena_array(&scratch, void *, count + 1);
+    int rc = lora_layers(&merged->arena, run, &merged->layers, &merged->count);
 
-    for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = merge_layer(run, &layers[i], &kept[i]);
     if (rc == 0)
-        rc = save(run, folder);
-    for (size_t i = 0; i < count; i++) {
-        int back = kept[i] ? ct_run_write(run, layers[i].w, NULL, NULL, kept[i]) : 0;
+        merged->before = ct_arena_array(&merged->arena, void *, merged->count + 1);
+    for (size_t i = 0; rc == 0 && i < merged->count; i++)
+        rc = merge_layer(run, &merged->layers[i], &merged->before[i]);
+    return rc;
+}
+
+int lora_put_back(struct ct_run *run, struct lora_merged *merged)
+{
+    int rc = 0;
+
+    for (size_t i = 0; merged->before && i < merged->count; i++) {
+        void *before = merged->before[i];
+        int back = before ? ct_run_write(run, merged->layers[i].w, NULL, NULL, before) : 0;
 
         rc = rc < 0 ? rc : back;
-        free(kept[i]);
+        free(before);
     }
-    ct_arena_finish(&scratch);
+    ct_arena_finish(&merged->arena);
+    *merged = (struct lora_merged){0};
     return rc;
 }
 

@@ -57,8 +57,7 @@ static int write(struct ct_run *run, const struct request *r)
 
 static int open_and_write(struct ct_recipe *recipe, const struct request *r)
 {
-    const struct ct_run_options options = {
-        .depth = CT_RUN_READY, .logits = true, .load = ct_hf_load};
+    const struct ct_run_options options = {.depth = CT_RUN_READY, .logits = true};
     struct ct_run *run;
     int rc = ct_run_open(recipe, &options, &run);
 

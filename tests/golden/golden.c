@@ -21,7 +21,6 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/hf.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
@@ -259,7 +258,7 @@ static int make_recipe(struct ct_arena *arena, const char *folder, const char *d
 
 static int train(struct ct_recipe *recipe)
 {
-    const struct ct_run_options options = {.depth = CT_RUN_READY, .world = 1, .load = ct_hf_load};
+    const struct ct_run_options options = {.depth = CT_RUN_READY, .world = 1};
     struct ct_run *run;
     int rc = ct_recipe_apply(recipe);
 

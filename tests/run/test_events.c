@@ -177,6 +177,46 @@ static void a_failure_at_the_end_of_a_run_is_one(void **state)
     ct_run_close(run);
 }
 
+static int save_fails(struct ct_run *run, const char *folder)
+{
+    (void)run;
+    assert_string_equal(folder, "model");
+    assert_int_equal(seen.count[CT_EVENT_SAVE_BEGIN], 1);
+    assert_int_equal(seen.count[CT_EVENT_SAVE_END], 0);
+    return ct_fail(CT_EIO, "the disk is full");
+}
+
+static void weights_are_saved_between_two_events(void **state)
+{
+    static const struct ct_weights_ops weights = {.size = sizeof(weights), .save = save_fails};
+    struct ct_run *run = toy_opened();
+    struct ct_model_ops ops = *run->model_ops;
+
+    (void)state;
+    ops.weights = &weights;
+    run->model_ops = &ops;
+    ct_config.model.save_to = "model";
+    assert_int_equal(ct_run_train(run), CT_EIO);
+    assert_int_equal(seen.count[CT_EVENT_SAVE_BEGIN], 1);
+    assert_int_equal(seen.count[CT_EVENT_SAVE_END], 1);
+    ct_run_close(run);
+    ct_config.model.save_to = "";
+}
+
+static void weights_need_a_format(void **state)
+{
+    const char **const keys[] = {&ct_config.model.save_to, &ct_config.model.init_from};
+    struct ct_run *run = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(keys); i++) {
+        *keys[i] = "model";
+        assert_int_equal(toy_open(&run), CT_ECONFIG);
+        assert_non_null(strstr(ct_error_message(), "the model toy has no format of weights"));
+        *keys[i] = "";
+    }
+}
+
 static void events_have_names(void **state)
 {
     (void)state;
@@ -193,6 +233,8 @@ int main(void)
         TEST(a_call_in_a_group_of_no_run_has_none),
         TEST(the_failure_of_a_hook_names_its_plugin),
         TEST(a_failure_at_the_end_of_a_run_is_one),
+        TEST(weights_are_saved_between_two_events),
+        TEST(weights_need_a_format),
         TEST(events_have_names),
     };
 

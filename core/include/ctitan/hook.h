@@ -30,6 +30,8 @@
  *                        two the next one. Calls in other groups have neither
  *   RUN_OPEN             a run that will train begins to open: it has a recipe, a rank and a world
  *                        only
+ *   SAVE_BEGIN, _END     around writing the weights to [model] save_to, also if that fails; a hook
+ *                        may set values on BEGIN, and put them back on END
  *   JOB_END              in the process that supervises ranks: all of them have ended. run is NULL
  *
  * STARTED and FINISHED follow the device. Where kernels run on the host's threads (cpu, reference,
@@ -75,7 +77,9 @@ CT_BEGIN_DECLS
     X(CALL_BEGIN)                                                                                  \
     X(CALL_END)                                                                                    \
     X(JOB_END)                                                                                     \
-    X(RUN_OPEN)
+    X(RUN_OPEN)                                                                                    \
+    X(SAVE_BEGIN)                                                                                  \
+    X(SAVE_END)
 
 enum ct_event {
 #define X(id) CT_EVENT_##id,

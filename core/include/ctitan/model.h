@@ -66,6 +66,17 @@ struct ct_flavor {
     int64_t parameters;
 };
 
+/* Folders of weights in one format. All ranks call these. <ctitan/lib/hf.h> has Hugging Face's. */
+struct ct_weights_ops {
+    size_t size; /* of this struct */
+    /* Fill all parameters of a run from a folder: [model] init_from, before RUN_READY. */
+    int (*load)(struct ct_run *run, const char *folder);
+    /* Write all parameters to a folder: [model] save_to, after the last step. */
+    int (*save)(struct ct_run *run, const char *folder);
+    /* Write what ranks compare of a folder before load reads it: lines "reads WHAT: VALUE". */
+    int (*identify)(const char *folder, FILE *out);
+};
+
 struct ct_model_ops {
     size_t size; /* of this struct */
     /* Create a model of the sizes that the recipe asks for ([model] flavor, init_from's
@@ -102,6 +113,8 @@ struct ct_model_ops {
        last has no name. A constant, for help reads it from the plugin's file. NULL: none. */
     const void *flavors;
     size_t flavor_size;
+    /* The format of init_from and save_to. NULL: a run that is to read or write weights fails. */
+    const struct ct_weights_ops *weights;
 };
 
 /* ---- optimizers ---- */

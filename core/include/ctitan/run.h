@@ -97,7 +97,6 @@ struct ct_run {
     struct ct_state *states; /* every parameter and state, the same list on all ranks */
     size_t state_count;
     struct ct_progress progress;
-    int (*save)(struct ct_run *run, const char *folder); /* from the options */
     const char *stop; /* why the run ends early (ct_run_stop); NULL: it does not */
     struct ct_group *world_group;
     struct ct_kept *kept;
@@ -118,6 +117,9 @@ struct ct_run {
     /* Of the step or validation that ended last, for hooks on STEP_END and VALIDATED. */
     const struct ct_metric *metrics;
     size_t metric_count;
+    bool rewinds; /* a hook on RUN_READY sets it: it sets the steps back after one that was skipped,
+                     as [training] non_finite = rewind asks. Its plugin offers it as {CT_HOOK,
+                     "rewind", ..}, so that messages name the plugin. */
 };
 
 enum ct_run_depth {
@@ -131,11 +133,6 @@ struct ct_run_options {
     int64_t rank, world;         /* world 0: one rank */
     int local_rank, local_ranks; /* on this host; local_ranks 0: one */
     const char *job;             /* unique on this host; needed for more than one rank */
-    /* load reads [model] init_from, or `weights`, before RUN_READY. save writes save_to after the
-       last step. All ranks call them. NULL: CT_ECONFIG if the recipe asks for it.
-       lib/hf.h has both. */
-    int (*load)(struct ct_run *run, const char *folder);
-    int (*save)(struct ct_run *run, const char *folder);
     /* No training: a forward of `sequences` (0: one) that fetches "logits". A step takes `tokens`
        of each sequence (0: [training] seq_len). With tokens above 0 there is a second graph, for
        one token of each, in the place of validation's. */
@@ -143,12 +140,9 @@ struct ct_run_options {
     int64_t sequences, tokens;
     bool peers;                    /* ct_run_open_peer will be called */
     struct ct_pass_options passes; /* for dumps; ct_run_open sets `training` */
-    /* Folder that load reads in the place of [model] init_from, which still names the model's sizes
-       and its tokenizer. NULL: init_from. */
+    /* Folder to read weights from in the place of [model] init_from, which still names the model's
+       sizes and its tokenizer. NULL: init_from. */
     const char *weights;
-    /* Write what ranks compare of the folder that load reads, before anything is loaded: lines
-       "reads WHAT: VALUE". Needed with load in a run of several ranks. lib/hf.h has one. */
-    int (*identify)(const char *folder, FILE *out);
 };
 
 /* recipe must have been applied. On failure everything is undone. */

@@ -18,13 +18,6 @@ CT_API int ct_run_train(struct ct_run *run);
  */
 CT_API void ct_run_stop(struct ct_run *run, const char *why);
 
-/*
- * For a hook on RUN_READY that sets the progress back after a step that was skipped: without one,
- * ct_run_train refuses [training] non_finite = rewind. Its plugin offers it as {CT_HOOK, "rewind",
- * &hook}, so that the message can name it.
- */
-CT_API void ct_run_rewinds(const struct ct_run *run);
-
 /* The rule of [lr_scheduler], TorchTitan's: warm-up, stable, decay. */
 CT_API double ct_lr_factor(const struct ct_lr_config *config, int64_t step, int64_t total);
 

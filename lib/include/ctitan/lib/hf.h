@@ -10,12 +10,15 @@
 
 CT_BEGIN_DECLS
 
-/* For struct ct_run_options: fill all parameters from folder. A warning names tensors that the
+/* For struct ct_model_ops: ct_hf_load, ct_hf_save, ct_hf_identify. */
+CT_API extern const struct ct_weights_ops ct_hf_weights;
+
+/* Fill all parameters from folder. A warning names tensors that the
    model does not have. CT_ENOENT: a tensor of the model is missing; CT_ECONFIG: it has another
    shape, a file is damaged, or has a head that differs from the embedding of a model that uses one
    for both. */
 CT_API int ct_hf_load(struct ct_run *run, const char *folder);
-/* For struct ct_run_options: write lines that differ if the folder of another host does, by hashes
+/* Write lines that differ if the folder of another host does, by hashes
    of config.json, the tokenizer's files, the header of each file of weights, and 4 KiB at the
    beginning and in the middle of each tensor. */
 CT_API int ct_hf_identify(const char *folder, FILE *out);
