@@ -91,18 +91,7 @@ static double legend(const struct axes *a, const char *const *name, const int *c
     return y + 12;
 }
 
-/* A file has the colours of a page. */
-static void open_file(const struct axes *a, double height)
-{
-    fprintf(a->out,
-            " xmlns='http://www.w3.org/2000/svg' width='%.0f' height='%.0f'>\n<style>%s"
-            ".chart{width:auto;min-width:0;max-width:none;color:#1c1e21;background:#fff}"
-            "@media (prefers-color-scheme:dark){.chart{color:#e8eaed;background:#15171a}}</style",
-            a->width, height, ct_chart_style());
-}
-
-double axes_open(const struct axes *a, const char *title, const char *const *name,
-                 const int *colour, size_t names, double height)
+double axes_height(const struct axes *a, const char *const *name, size_t names, double height)
 {
     double width = 0, lines = 1, left = legend_left(a);
 
@@ -112,19 +101,66 @@ double axes_open(const struct axes *a, const char *title, const char *const *nam
         lines += width > 0 && left + width + more > a->width;
         width = width > 0 && left + width + more > a->width ? more : width + more;
     }
-    height += lines * LEGEND_LINE + 6;
+    return height + lines * LEGEND_LINE + 6;
+}
+
+double axes_open(const struct axes *a, const char *title, const char *const *name,
+                 const int *colour, size_t names, double height)
+{
     fprintf(a->out,
-            "<svg class='chart%s' role='img' tabindex='0' viewBox='0 0 %.0f %.0f' aria-label='",
-            a->file     ? ""
-            : a->narrow ? " narrow"
-                        : " broad",
-            a->width, height);
+            "<svg class='chart %s' role='img' tabindex='0' viewBox='0 0 %.0f %.0f' aria-label='",
+            a->narrow ? "narrow" : "broad", a->width, axes_height(a, name, names, height));
     ct_chart_escape(title, a->out);
-    fputs("'", a->out);
-    if (a->file)
-        open_file(a, height);
-    fputs(">\n", a->out);
+    fputs("'>\n", a->out);
     return legend(a, name, colour, names);
+}
+
+int axes_text(const struct axes *a, const char *text, double y, bool draw)
+{
+    double left = legend_left(a);
+    size_t room = (size_t)((a->width - left) / LETTER);
+    int lines = 0;
+
+    while (*text) {
+        size_t length = strlen(text), end = length;
+
+        for (end = length > room ? room : length; end < length && end > 0 && text[end] != ' ';)
+            end--;
+        end = end ? end : length;
+        if (draw) {
+            fprintf(a->out, "<text x='%.1f' y='%.1f'>", left, y + 18 * lines);
+            for (size_t i = 0; i < end; i++)
+                ct_chart_escape((const char[]){text[i], '\0'}, a->out);
+            fputs("</text>\n", a->out);
+        }
+        text += end + strspn(text + end, " ");
+        lines++;
+    }
+    return lines;
+}
+
+/* Both drawings fill the file, which is as large as the one that the screen shows. A phone takes a
+   file for a page of a desk's width, so its own width is asked for, too. */
+void axes_open_file(const struct axes *broad, double height, const struct axes *narrow,
+                    double narrow_height, double least, const char *title)
+{
+    FILE *out = broad->out;
+
+    fprintf(out,
+            "<svg class='chart file' role='img' xmlns='http://www.w3.org/2000/svg' width='%.0f' "
+            "height='%.0f' aria-label='",
+            broad->width, height);
+    ct_chart_escape(title, out);
+    fprintf(out,
+            "'>\n<style>%s.chart.file{--w:max(%.0fpx,min(100vw,%.0fpx));width:var(--w);"
+            "height:calc(var(--w)*%.4f);min-width:0;max-width:none;color:#1c1e21;background:#fff}\n"
+            "@media screen and (max-width:40rem),screen and (max-device-width:40rem){"
+            ".chart.file{--w:100vw;height:calc(100vw*%.4f)}.chart.narrow{display:block}"
+            ".chart.broad{display:none}}\n"
+            "@media (prefers-color-scheme:dark){.chart.file{color:#e8eaed;background:#15171a}}"
+            "</style>\n",
+            ct_chart_style(), least, broad->width, height / broad->width,
+            narrow_height / narrow->width);
 }
 
 void axes_x_ticks(const struct axes *a, const char *name)

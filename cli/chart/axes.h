@@ -13,7 +13,7 @@
 struct axes {
     double width, left; /* of the chart; of the plot */
     bool narrow;
-    bool file;                         /* a file of its own, not a part of a page */
+    bool file;                         /* in a file of its own, not a part of a page */
     double top, bottom;                /* of the plot */
     double x_from, x_to, y_from, y_to; /* values at its edges */
     double y_step;                     /* between ticks */
@@ -34,6 +34,14 @@ double axes_round(double *from, double *to, int ticks);
    or in order if that is NULL. Returns where it ends. */
 double axes_open(const struct axes *a, const char *title, const char *const *name,
                  const int *colour, size_t names, double height);
+/* The height of all that, in the same unit. */
+double axes_height(const struct axes *a, const char *const *name, size_t names, double height);
+/* Draw text from y on, in lines that end within the chart. Returns the number of lines. */
+int axes_text(const struct axes *a, const char *text, double y, bool draw);
+/* Begin a file with a broad and a narrow drawing, which follow, and "</svg>". least: pixels to
+   which the broad one shrinks with its window. */
+void axes_open_file(const struct axes *broad, double height, const struct axes *narrow,
+                    double narrow_height, double least, const char *title);
 void axes_x_ticks(const struct axes *a, const char *name);
 void axes_y_ticks(const struct axes *a, const char *name);
 void axes_close(const struct axes *a);

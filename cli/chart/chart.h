@@ -2,7 +2,8 @@
  * Charts as SVG inside a page of HTML: lines, stacked areas, timelines. A timeline may also be a
  * file of its own.
  *
- * A chart is one <svg> that fills its container's width. A page draws each twice, also `narrow`:
+ * A chart is one <svg> that fills its container's width. A file holds a broad and a narrow drawing,
+ * too. A page draws each twice, also `narrow`:
  * the style shows the one that suits the screen, so that a phone has letters of the usual size and
  * scrolls nothing sideways. Colours are the classes s0 to s7 of ct_chart_style, which has a light
  * and a dark set; lines differ by their dashes too. A chart can be focused, and holds marks (class

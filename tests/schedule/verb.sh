@@ -99,7 +99,8 @@ expect 0 'of which 3.85 ' schedule zbv --ranks 8 --microbatches 16 --costs 1,1.1
 expect 0 'valid' schedule --csv "$tests/custom_schedule.csv" --svg custom.svg
 has '2 ranks, 4 stages, 8 microbatches' '96 compute actions' '48 transfers'
 if ! grep -q '<title>3F7: ' custom.svg || [[ $(grep -c '<title>' custom.svg) != 96 ]] ||
-    [[ $(tail -c 7 custom.svg) != '</svg>' ]]; then
+    [[ $(tail -c 7 custom.svg) != '</svg>' || $(grep -c "^<svg class='chart broad'" custom.svg) != 1 ]] ||
+    [[ $(grep -c "^<svg class='chart narrow'.*viewBox='0 0 340 " custom.svg) != 1 ]]; then
     echo "custom.svg is not whole"
     failures=$((failures + 1))
 fi
