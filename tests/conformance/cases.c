@@ -398,6 +398,23 @@
     "I - %dx, %dw, %dbias = causal_conv_grad(%dy, %x, %w, " ids ") : T[" #b "," #t "," #c          \
     "], T[" #c "," #k "], T[" #c "]\n"
 
+#define SCAN(b, t, h, p, g, n, ids, limits)                                                        \
+    "input %x : T[" #b "," #t "," #h "," #p "]\n"                                                  \
+    "input %dt : T[" #b "," #t "," #h "]\n"                                                        \
+    "param %a : T[" #h "]\n"                                                                       \
+    "input %b : T[" #b "," #t "," #g "," #n "]\n"                                                  \
+    "input %c : T[" #b "," #t "," #g "," #n "]\n"                                                  \
+    "param %d : T[" #h "]\n"                                                                       \
+    "param %bias : T[" #h "]\n"                                                                    \
+    "input %documents : int32[" #b "," #t "]\n"                                                    \
+    "input %dy : T[" #b "," #t "," #h "," #p "]\n"                                                 \
+    "F - %y = state_scan(%x, %dt, %a, %b, %c, %d, %bias, " ids ") {" limits "} : T[" #b "," #t     \
+    "," #h "," #p "]\n"                                                                            \
+    "I - %dx, %ddt, %da, %db, %dc, %dd, %dbias = state_scan_grad(%dy, %x, %dt, %a, %b, %c, %d, "   \
+    "%bias, " ids ") {" limits "} : T[" #b "," #t "," #h "," #p "], T[" #b "," #t "," #h           \
+    "], T[" #h "], T[" #b "," #t "," #g "," #n "], T[" #b "," #t "," #g "," #n "], T[" #h          \
+    "], T[" #h "]\n"
+
 #define COPIES(b, t, h, g, d)                                                                      \
     "input %x : T[" #b "," #t "," #g "," #d "]\n"                                                  \
     "F - %y = copy_heads(%x) {heads=" #h "} : T[" #b "," #t "," #h "," #d "]\n"                    \
@@ -729,6 +746,10 @@ const struct conformance_case conformance_cases[] = {
     {"causal convolution, bias", CONV(2, 33, 70, 3, "_", "%bias"), 0, false},
     {"causal convolution, documents", CONV(2, 70, 37, 4, "%documents", "%bias"), 3, false},
     {"causal convolution, short", CONV(1, 2, 64, 4, "_", "_"), 0, false},
+    {"state scan, odd", SCAN(2, 9, 3, 5, 1, 7, "_", "least=0"), 0, 0, true},
+    {"state scan, groups", SCAN(2, 70, 4, 6, 2, 8, "_", "least=0"), 0, 0, true},
+    {"state scan, documents", SCAN(2, 140, 2, 8, 1, 5, "%documents", "least=0"), 3, 0, true},
+    {"state scan, limits", SCAN(1, 66, 4, 3, 4, 4, "%documents", "least=0.3, most=1"), 2, 0, true},
     {"causal convolution, many", CONV(2, 150, 160, 4, "%documents", "_"), 2, false, false, true},
     {"embedding, odd", EMBEDDING(2, 9, 11, 33), 11, false},
     {"embedding, many rows", EMBEDDING(2, 40, 2100, 8), 2100, false},

@@ -61,6 +61,15 @@ static const struct infer_case good[] = {
     {"causal_conv", NULL, "bfloat16[2,3,5] bfloat16[5,4]", "bfloat16[2,3,5]"},
     {"causal_conv_grad", NULL, "float32[2,3,5] float32[2,3,5] float32[5,4] int32[2,3]",
      "float32[2,3,5] float32[5,4] float32[5]"},
+    {"state_scan", NULL,
+     "bfloat16[2,3,4,5] bfloat16[2,3,4] bfloat16[4] bfloat16[2,3,2,6] bfloat16[2,3,2,6] "
+     "bfloat16[4] bfloat16[4]",
+     "bfloat16[2,3,4,5]"},
+    {"state_scan_grad", NULL,
+     "float32[2,3,4,5] float32[2,3,4,5] float32[2,3,4] float32[4] float32[2,3,2,6] "
+     "float32[2,3,2,6] float32[4] float32[4] int32[2,3]",
+     "float32[2,3,4,5] float32[2,3,4] float32[4] float32[2,3,2,6] float32[2,3,2,6] float32[4] "
+     "float32[4]"},
     {"copy_heads", "heads=6", "bfloat16[2,3,2,5]", "bfloat16[2,3,6,5]"},
     {"copy_heads_grad", "groups=2", "float32[3,4,5]", "float32[3,2,5]"},
     {"attention", NULL, "bfloat16[2,3,4,8] bfloat16[2,3,2,8] bfloat16[2,3,2,8] -",
@@ -425,6 +434,14 @@ static const struct infer_case bad[] = {
      "causal_conv(%causal_conv): c is 5 in x %a [2,3,5], but 4 in w %b [4,4]"},
     {"causal_conv_grad", NULL, "float32[2,3,5] float32[2,4,5] float32[5,4]",
      "causal_conv_grad(%causal_conv_grad): T is 3 in dy %a [2,3,5], but 4 in x %b [2,4,5]"},
+    {"state_scan", NULL,
+     "float32[2,3,4,5] float32[2,3,4] float32[4] float32[2,3,3,6] float32[2,3,3,6] float32[4] "
+     "float32[4]",
+     "state_scan(%state_scan): h = 4 is not a multiple of g = 3"},
+    {"state_scan_grad", NULL,
+     "float32[2,3,4,5] float32[2,3,4,5] float32[2,3,4] float32[4] float32[2,3,2,6] "
+     "float32[2,3,2,7] float32[4] float32[4]",
+     "state_scan_grad(%state_scan_grad): N is 6 in B %e [2,3,2,6], but 7 in C %f [2,3,2,7]"},
     {"copy_heads", "heads=3", "float32[2,3,2,5]",
      "copy_heads(%copy_heads): 3 heads cannot be copies of 2"},
     {"copy_heads_grad", "groups=3", "float32[3,4,5]",

@@ -37,6 +37,8 @@
     R(copy_heads_grad, 0, isa)                                                                     \
     P(causal_conv, CPU_STRIDED, isa)                                                               \
     P(causal_conv_grad, CPU_GRADIENT, isa)                                                         \
+    P(state_scan, CPU_STRIDED, isa)                                                                \
+    P(state_scan_grad, CPU_STRIDED, isa)                                                           \
     R(swiglu, CPU_STRIDED, isa)                                                                    \
     R(swiglu_grad, CPU_STRIDED, isa)                                                               \
     R(embedding, CPU_STRIDED, isa)                                                                 \

@@ -46,6 +46,8 @@
     X(copy_heads_grad)                                                                             \
     X(causal_conv)                                                                                 \
     X(causal_conv_grad)                                                                            \
+    X(state_scan)                                                                                  \
+    X(state_scan_grad)                                                                             \
     X(mul)                                                                                         \
     X(scale)                                                                                       \
     X(scale_rows)                                                                                  \
@@ -334,6 +336,25 @@ CT_API int ct_share_heads(struct ct_graph *graph, struct ct_op *attention, int64
 CT_API struct ct_value *ct_causal_conv(struct ct_builder *b, const char *name, struct ct_value *x,
                                        struct ct_value *w, struct ct_value *bias,
                                        struct ct_value *documents);
+
+/*
+ * The selective state space of Mamba-2 (Dao and Gu 2024): x[b, t, h, p] -> y[b, t, h, p]. Each head
+ * has a state [p, n]; for each token, with dt = softplus(dt[b, t, h] + dt_bias[h]) within limits,
+ *
+ *     state = exp(-exp(a_log[h]) dt) state + dt x B^T,  y = state C + D[h] x
+ *
+ * B and C are [b, t, g, n]; g divides h, and consecutive heads share a group. documents int32
+ * [b, t], or NULL for one per sequence: a state begins with zeros in each.
+ */
+struct ct_state_scan {  /* and of state_scan_grad */
+    double least, most; /* limits of dt; most 0: none */
+};
+struct ct_state_inputs {
+    struct ct_value *x, *dt, *a_log, *b, *c, *d, *dt_bias;
+};
+CT_API struct ct_value *ct_state_scan(struct ct_builder *b, const char *name,
+                                      const struct ct_state_inputs *in, struct ct_value *documents,
+                                      const struct ct_state_scan *how);
 
 /* x * y, elementwise */
 CT_API struct ct_value *ct_mul(struct ct_builder *b, const char *name, struct ct_value *x,
