@@ -14,6 +14,8 @@
 #include <ctitan/lib/json.h>
 #include <ctitan/log.h>
 
+#include "folder.h"
+
 /* Parts of known templates that no format here writes. */
 static const struct {
     const char *mark, *what;
@@ -24,8 +26,7 @@ static const struct {
     {"tool_calls", "calls of tools"},
 };
 
-/* The template in a folder, to be freed; NULL: none. */
-static char *folder_template(const char *folder, char *path)
+char *chat_folder_template(const char *folder, char *path)
 {
     char *text = NULL;
     json_t *config, *value;
@@ -72,7 +73,7 @@ static void warn(const struct ct_chat_format *format, const char *text, const ch
 
 int ct_chat_compare(const struct ct_chat_format *format, const char *folder)
 {
-    char path[CT_PATH_ROOM], *text = folder && *folder ? folder_template(folder, path) : NULL;
+    char path[CT_PATH_ROOM], *text = folder && *folder ? chat_folder_template(folder, path) : NULL;
     const char *token;
     int rc = 0;
 
@@ -97,7 +98,7 @@ static bool writes_bos(const char *text)
 
 bool ct_chat_begins(const struct ct_chat_format *format, const char *folder)
 {
-    char path[CT_PATH_ROOM], *text = folder && *folder ? folder_template(folder, path) : NULL;
+    char path[CT_PATH_ROOM], *text = folder && *folder ? chat_folder_template(folder, path) : NULL;
     bool begins = text && !lacking(format, text) ? writes_bos(text) : format->bos;
 
     free(text);
@@ -107,7 +108,7 @@ bool ct_chat_begins(const struct ct_chat_format *format, const char *folder)
 int ct_chat_of_folder(const char *folder, const struct ct_chat_format **format, bool *bos)
 {
     static const char *const names[] = {"chatml", "llama3"};
-    char path[CT_PATH_ROOM], *text = folder_template(folder, path);
+    char path[CT_PATH_ROOM], *text = chat_folder_template(folder, path);
     int rc = 0;
 
     *format = NULL;

@@ -1,40 +1,77 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include "chat.h"
+#include <ctitan/lib/jinja.h>
 
-struct turn {
-    const char *role, *content;
-    size_t size;
-    bool trained;
-};
+#include "fields.h"
 
-static int read_turn(const json_t *message, bool stripped, struct turn *turn)
+/* ---- what is trained on ---- */
+
+static bool is_assistant(const json_t *message)
 {
-    const json_t *content = json_object_get(message, "content");
+    const char *role = json_string_value(json_object_get(message, "role"));
 
-    turn->role = json_string_value(json_object_get(message, "role"));
-    turn->content = json_string_value(content);
-    turn->size = json_string_length(content);
-    if (!turn->role || !turn->content)
-        return ct_fail(CT_ECONFIG, "a message without \"role\" and \"content\", both strings");
-    turn->trained = !strcmp(turn->role, "assistant");
-    if (stripped)
-        ct_chat_strip(&turn->content, &turn->size);
-    return 0;
+    return role && !strcmp(role, "assistant");
 }
 
-/* A text that grows; with data NULL it is only measured. */
+static int check_weight(const json_t *message)
+{
+    const json_t *weight = json_object_get(message, "weight");
+    double value = json_number_value(weight);
+
+    if (!weight || json_is_null(weight) || (json_is_number(weight) && (value == 0 || value == 1)))
+        return 0;
+    return ct_fail(CT_ECONFIG, "a message's \"weight\" is neither 0 nor 1");
+}
+
+/* Whether a message is trained on; last: the assistant's last one. */
+static bool is_trained(const struct chat_request *r, const json_t *message, bool last)
+{
+    const json_t *weight = json_object_get(message, "weight");
+
+    if (!is_assistant(message) || (json_is_number(weight) && json_number_value(weight) == 0))
+        return false;
+    return r->train == CHAT_FIELD  ? json_is_true(json_object_get(message, r->field[CHAT_TRAIN]))
+           : r->train == CHAT_LAST ? last
+                                   : true;
+}
+
+static int choose(const struct chat_request *r, const json_t *messages, bool *trained)
+{
+    size_t count = json_array_size(messages), last = count;
+    bool some = r->train == CHAT_ALL || r->train == CHAT_FIELD, answers = false;
+    int rc = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        const json_t *message = json_array_get(messages, i);
+
+        answers |= is_assistant(message);
+        last = is_assistant(message) ? i : last;
+        rc = rc < 0 ? rc : check_weight(message);
+    }
+    for (size_t i = 0; i < count; i++)
+        trained[i] = is_trained(r, json_array_get(messages, i), i == last);
+    if (rc == 0 && !some && !answers)
+        rc = ct_fail(CT_ECONFIG, "no message has the role \"assistant\"");
+    return rc;
+}
+
+/* ---- text ---- */
+
 struct writer {
+    struct ct_arena *arena;
     char *data;
-    size_t size, part;
-    size_t *ends;
+    size_t size, room;
+    size_t *ends; /* of parts that are trained on and parts that are not, by turns */
+    size_t parts, parts_room;
 };
 
 static void put(struct writer *w, const char *text, size_t size)
 {
-    if (w->data)
-        memcpy(w->data + w->size, text, size);
+    if (!size)
+        return;
+    w->data = ct_arena_grow(w->arena, w->data, &w->room, w->size + size, 1);
+    memcpy(w->data + w->size, text, size);
     w->size += size;
 }
 
@@ -43,63 +80,141 @@ static void put_text(struct writer *w, const char *text)
     put(w, text, strlen(text));
 }
 
-static void end_part(struct writer *w)
+static void end_part(struct writer *w, size_t end)
 {
-    if (w->data)
-        w->ends[w->part] = w->size;
-    w->part++;
+    w->ends = ct_arena_grow(w->arena, w->ends, &w->parts_room, w->parts + 1, sizeof(*w->ends));
+    w->ends[w->parts++] = end;
 }
 
-static void write_turn(struct writer *w, const struct ct_chat_format *chat, const struct turn *t)
+static int write_turn(struct writer *w, const struct ct_chat_format *format, const json_t *message,
+                      bool trained)
 {
-    put_text(w, chat->begin);
-    put_text(w, t->role);
-    put_text(w, chat->middle);
-    if (t->trained)
-        end_part(w);
-    put(w, t->content, t->size);
-    put_text(w, chat->end);
-    if (t->trained)
-        end_part(w);
-    put_text(w, chat->after);
-}
+    const json_t *text = json_object_get(message, "content");
+    const char *role = json_string_value(json_object_get(message, "role"));
+    const char *content = json_string_value(text);
+    size_t size = json_string_length(text);
 
-static int write_all(struct writer *w, const struct ct_chat_format *chat, const json_t *messages,
-                     bool *trained)
-{
-    struct turn turn = {0};
-    int rc = 0;
-
-    *trained = false;
-    for (size_t i = 0; rc == 0 && i < json_array_size(messages); i++) {
-        rc = read_turn(json_array_get(messages, i), chat->strip, &turn);
-        if (rc < 0)
-            return rc;
-        write_turn(w, chat, &turn);
-        *trained |= turn.trained;
-    }
-    end_part(w);
+    if (!role || !content)
+        return ct_fail(CT_ECONFIG, "a message without \"role\" and \"content\", both strings");
+    if (format->strip)
+        ct_chat_strip(&content, &size);
+    put_text(w, format->begin);
+    put_text(w, role);
+    put_text(w, format->middle);
+    if (trained)
+        end_part(w, w->size);
+    put(w, content, size);
+    put_text(w, format->end);
+    if (trained)
+        end_part(w, w->size);
+    put_text(w, format->after);
     return 0;
 }
 
-int chat_add(struct corpus *c, const json_t *messages)
+static int write_format(struct writer *w, const struct chat_request *r, const json_t *messages,
+                        const bool *trained)
 {
-    struct writer measured = {0}, w = {0};
-    struct ct_arena scratch = {0};
-    bool trained;
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < json_array_size(messages); i++)
+        rc = write_turn(w, r->format, json_array_get(messages, i),
+                        trained[i] && r->train != CHAT_ALL);
+    return rc;
+}
+
+static int write_template(struct writer *w, const struct chat_request *r, const json_t *object,
+                          const json_t *messages, const bool *trained)
+{
+    const json_t *tools = json_object_get(object, r->field[CHAT_TOOLS]);
+    struct ct_text_span *spans;
+    struct ct_jinja_text text;
     int rc;
 
-    if (!json_is_array(messages))
-        return ct_fail(CT_ECONFIG, "the field \"%s\" is not a list of messages", c->request->field);
-    rc = write_all(&measured, c->request->chat, messages, &trained);
-    if (rc == 0 && !trained)
-        rc = ct_fail(CT_ECONFIG, "no message has the role \"assistant\"");
+    tools = json_is_null(tools) ? NULL : tools;
+    if (r->train == CHAT_ALL)
+        rc = ct_chat_template_render(r->template, messages, tools, false, w->arena, &text);
+    else
+        rc = ct_chat_template_spans(r->template, messages, tools, w->arena, &text, &spans);
     if (rc < 0)
         return rc;
-    w.data = ct_arena_alloc(&scratch, measured.size);
-    w.ends = ct_arena_array(&scratch, size_t, measured.part);
-    write_all(&w, c->request->chat, messages, &trained);
-    rc = corpus_add(c, &(struct document){w.data, w.size, w.ends, w.part});
-    ct_arena_finish(&scratch);
+    put(w, text.data, text.size);
+    for (size_t i = 0; r->train != CHAT_ALL && i < json_array_size(messages); i++)
+        if (trained[i]) {
+            end_part(w, spans[i].begin);
+            end_part(w, spans[i].end);
+        }
+    return 0;
+}
+
+static int add_messages(struct corpus *c, const json_t *object, const json_t *messages,
+                        struct ct_arena *arena)
+{
+    const struct chat_request *r = c->request->chat;
+    bool *trained = ct_arena_array(arena, bool, json_array_size(messages) + 1);
+    struct writer w = {.arena = arena};
+    int rc = choose(r, messages, trained);
+
+    if (rc == 0)
+        rc = r->template ? write_template(&w, r, object, messages, trained)
+                         : write_format(&w, r, messages, trained);
+    if (rc < 0)
+        return rc;
+    if (r->train == CHAT_ALL)
+        end_part(&w, 0);
+    end_part(&w, w.size);
+    return corpus_add(
+        c, &(struct document){
+               .text = w.data ? w.data : "", .size = w.size, .ends = w.ends, .parts = w.parts});
+}
+
+/* ---- a line ---- */
+
+/* Texts as they are: the completion is trained on, with the token that ends a document. */
+static int add_prompt(struct corpus *c, const json_t *prompt, const json_t *completion,
+                      struct ct_arena *arena)
+{
+    struct writer w = {.arena = arena};
+
+    put(&w, json_string_value(prompt), json_string_length(prompt));
+    end_part(&w, c->request->chat->train == CHAT_ALL ? 0 : w.size);
+    put(&w, json_string_value(completion), json_string_length(completion));
+    end_part(&w, w.size);
+    return corpus_add(c, &(struct document){.text = w.data ? w.data : "",
+                                            .size = w.size,
+                                            .ends = w.ends,
+                                            .parts = w.parts,
+                                            .closed = true});
+}
+
+static int add_object(struct corpus *c, const json_t *object, enum corpus_format format,
+                      struct ct_arena *arena)
+{
+    const struct chat_request *r = c->request->chat;
+    const json_t *prompt = json_object_get(object, r->field[CHAT_PROMPT]);
+    const json_t *completion = json_object_get(object, r->field[CHAT_COMPLETION]);
+    struct document document;
+    json_t *messages;
+    int rc;
+
+    if (format == CORPUS_IDS) {
+        rc = fields_ids(object, r->field, r->vocabulary, arena, &document);
+        return rc < 0 ? rc : corpus_add(c, &document);
+    }
+    if (format == CORPUS_PROMPT && json_is_string(prompt) && json_is_string(completion))
+        return add_prompt(c, prompt, completion, arena);
+    rc = fields_messages(object, format, r->field, &messages);
+    if (rc < 0)
+        return rc;
+    rc = add_messages(c, object, messages, arena);
+    json_decref(messages);
+    return rc;
+}
+
+int chat_add(struct corpus *c, const json_t *object, enum corpus_format format)
+{
+    struct ct_arena arena = {0};
+    int rc = add_object(c, object, format, &arena);
+
+    ct_arena_finish(&arena);
     return rc;
 }

@@ -255,7 +255,7 @@ static int add_documents(struct corpus *c, const char *path, const char *text, s
     if (format == CORPUS_TEXT && !c->request->any_bytes)
         count_broken(c, path, text, size);
     return format == CORPUS_TEXT ? add_text(c, text, size)
-                                 : corpus_add_lines(c, path, text, size, format == CORPUS_CHAT);
+                                 : corpus_add_lines(c, path, text, size, format);
 }
 
 static int add_packed(struct corpus *c, const struct mapped *file)

@@ -17,8 +17,15 @@ enum corpus_format {
     CORPUS_AUTO, /* by the file's name */
     CORPUS_TEXT,
     CORPUS_JSONL,
-    CORPUS_CHAT, /* JSON lines whose field is a conversation: see chat.h */
+    /* JSON lines of which a part is trained on: see chat.h */
+    CORPUS_CHAT,
+    CORPUS_SHAREGPT,
+    CORPUS_PROMPT,
+    CORPUS_ALPACA,
+    CORPUS_IDS,
 };
+
+struct chat_request;
 
 enum corpus_split {
     CORPUS_DOCUMENT,  /* a file is a document */
@@ -30,9 +37,10 @@ enum corpus_split {
 struct corpus_request {
     const char *option; /* of [text], whose value the paths are: for messages */
     enum corpus_format format;
-    enum corpus_split split; /* of text */
-    const char *field;       /* of JSON lines */
-    const struct ct_chat_format *chat;
+    enum corpus_split split;         /* of text */
+    const char *field;               /* of JSON lines */
+    const struct chat_request *chat; /* NULL: all is trained on */
+    const char *key;                 /* names all else that determines the tokens */
     bool no_bos;       /* documents do not begin with the tokenizer's token for that */
     bool skip;         /* malformed lines, instead of failing */
     bool any_bytes;    /* the tokenizer has tokens for bytes that are not UTF-8, too */
@@ -40,12 +48,15 @@ struct corpus_request {
 };
 
 /* The text has parts, which end at `ends`: every second one, from the first, is a prompt. A token
-   of prompts alone is no label. NULL: one part, which is trained on. */
+   of prompts alone is no label. NULL: one part, which is trained on. Or it has tokens, ~token for
+   one that is no label. */
 struct document {
     const char *text;
-    size_t size;
+    size_t size; /* bytes, or tokens */
     const size_t *ends;
     size_t parts;
+    bool closed; /* with parts: the token that ends a document follows */
+    const int32_t *ids;
 };
 
 struct corpus {
@@ -85,6 +96,6 @@ int corpus_check_list(const char *list);
 int corpus_add(struct corpus *corpus, const struct document *document);
 /* Hand over the documents of a file of JSON lines. path appears in messages. */
 int corpus_add_lines(struct corpus *corpus, const char *path, const char *text, size_t size,
-                     bool chat);
+                     enum corpus_format format);
 
 #endif

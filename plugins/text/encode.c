@@ -139,6 +139,23 @@ static int64_t encode_text(struct encoder *e, const struct document *d)
                    : e->tokenizer->encode(d->text, d->size, e->tokens, e->room);
 }
 
+static int put_ids(struct encoder *e, const struct document *d)
+{
+    int64_t count = (int64_t)d->size;
+    int rc = 0;
+
+    for (int64_t from = 0, to; rc == 0 && from < count; from = to) {
+        bool trained = d->ids[from] >= 0;
+
+        if (reserve(e, d->size) < 0)
+            return CT_ENOMEM;
+        for (to = from; to < count && (d->ids[to] >= 0) == trained; to++)
+            e->tokens[to - from] = trained ? d->ids[to] : ~d->ids[to];
+        rc = put_tokens(e, e->tokens, to - from, trained);
+    }
+    return rc;
+}
+
 static int encode_all(struct encoder *e, const struct document *d)
 {
     int64_t count = 0;
@@ -159,11 +176,13 @@ static int encode_document(struct encoder *e, const struct document *document)
     int32_t bos = e->bos, eos = e->tokenizer->eos();
     int rc = 0;
 
+    if (document->ids)
+        return put_ids(e, document);
     if (bos >= 0)
         rc = put_tokens(e, &bos, 1, !document->ends);
     if (rc == 0)
         rc = encode_all(e, document);
-    if (rc == 0 && !document->ends && eos >= 0)
+    if (rc == 0 && (!document->ends || document->closed) && eos >= 0)
         rc = put_tokens(e, &eos, 1, true);
     return rc;
 }

@@ -22,7 +22,7 @@ struct encoded {
     uint64_t check;    /* XXH3 of what is above */
 };
 
-#define ENCODED_MAGIC "ctokens6"
+#define ENCODED_MAGIC "ctokens7"
 #define ENCODED_BLOCK ((size_t)64 << 10) /* bytes of tokens with a checksum of their own */
 
 /* Bytes of tokens in the file, up to the offsets of documents. */

@@ -15,23 +15,24 @@
 #define LONGEST ((size_t)64 << 20) /* bytes of a line; parsed, it takes several times that */
 #define WARNINGS 5                 /* lines that are skipped are named up to this number */
 
-static int add_value(struct corpus *c, const json_t *object, bool chat)
+static int add_value(struct corpus *c, const json_t *object, enum corpus_format format)
 {
     const json_t *value = json_object_get(object, c->request->field);
     size_t size = json_string_length(value);
 
     if (!json_is_object(object))
         return ct_fail(CT_ECONFIG, "expected an object");
+    if (format >= CORPUS_CHAT)
+        return chat_add(c, object, format);
     if (!value)
         return ct_fail(CT_ECONFIG, "the object has no field \"%s\"", c->request->field);
-    if (chat)
-        return chat_add(c, value);
     if (!json_is_string(value))
         return ct_fail(CT_ECONFIG, "the field \"%s\" is not a string", c->request->field);
-    return size ? corpus_add(c, &(struct document){json_string_value(value), size, NULL, 0}) : 0;
+    return size ? corpus_add(c, &(struct document){.text = json_string_value(value), .size = size})
+                : 0;
 }
 
-static int add_line(struct corpus *c, const char *line, size_t size, bool chat)
+static int add_line(struct corpus *c, const char *line, size_t size, enum corpus_format format)
 {
     json_t *object;
     int rc;
@@ -44,7 +45,7 @@ static int add_line(struct corpus *c, const char *line, size_t size, bool chat)
     rc = ct_json_read(line, size, NULL, CT_JSON_NUL, &object);
     if (rc < 0)
         return rc;
-    rc = add_value(c, object, chat);
+    rc = add_value(c, object, format);
     json_decref(object);
     return rc;
 }
@@ -58,7 +59,8 @@ static int malformed(struct corpus *c, int rc, const char *path, size_t number)
     return 0;
 }
 
-int corpus_add_lines(struct corpus *c, const char *path, const char *text, size_t size, bool chat)
+int corpus_add_lines(struct corpus *c, const char *path, const char *text, size_t size,
+                     enum corpus_format format)
 {
     const char *at = text, *end = text + size;
     int rc = 0;
@@ -70,7 +72,7 @@ int corpus_add_lines(struct corpus *c, const char *path, const char *text, size_
         while (at < stop && strchr(" \t\r", *at) && *at)
             at++;
         if (at < stop)
-            rc = add_line(c, at, (size_t)(stop - at), chat);
+            rc = add_line(c, at, (size_t)(stop - at), format);
         if (rc < 0)
             rc = malformed(c, rc, path, number);
         at = stop + 1;

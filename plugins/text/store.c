@@ -65,14 +65,15 @@ static int find_key(const struct opening *o, int width, XXH128_hash_t *key)
     if (!hash)
         return ct_fail(CT_ENOMEM, "a hash");
     XXH3_128bits_reset(hash);
-    size =
-        snprintf(text, sizeof(text), ENCODED_MAGIC " %d %016llx %d %d %d %d %s %d %s", width,
-                 (unsigned long long)t->identity(), c->no_bos ? -1 : (int)t->bos(), (int)t->eos(),
-                 (int)c->format, (int)c->split, c->chat ? c->chat->name : "", c->skip, c->field);
+    size = snprintf(text, sizeof(text), ENCODED_MAGIC " %d %016llx %d %d %d %d %d %s", width,
+                    (unsigned long long)t->identity(), c->no_bos ? -1 : (int)t->bos(),
+                    (int)t->eos(), (int)c->format, (int)c->split, c->skip, c->field);
     if (size >= (int)sizeof(text))
         rc = ct_fail(CT_ECONFIG, "[text] field: a name of %zu characters", strlen(c->field));
     else
         XXH3_128bits_update(hash, text, (size_t)size + 1);
+    if (c->key)
+        XXH3_128bits_update(hash, c->key, strlen(c->key) + 1);
     for (size_t i = 0; rc == 0 && i < o->corpus.file_count; i++)
         rc = add_file(hash, corpus_path(&o->corpus, i));
     *key = XXH3_128bits_digest(hash);

@@ -16,8 +16,9 @@
 #include "source.h"
 
 static struct config {
-    const char *path, *validation_path, *weights, *field, *template, *malformed, *cache, *spool;
-    unsigned split, format, packing, too_long, document_mask;
+    const char *path, *validation_path, *weights, *field, *template, *malformed, *cache, *spool,
+        *fields, *date;
+    unsigned split, format, packing, too_long, document_mask, train_on;
     int64_t packing_window;
     bool any_template, repeat, shuffle;
     double validation_fraction;
@@ -30,14 +31,24 @@ static const struct ct_option options[] = {
     CT_OPT_STRING(struct config, weights, "weights", "",
                   "Weights of the items of path, comma-separated: their shares of the samples; "
                   "empty: all items are one corpus"),
-    CT_OPT_ENUM(struct config, format, "format", "auto", "auto|text|jsonl|chat",
+    CT_OPT_ENUM(struct config, format, "format", "auto",
+                "auto|text|jsonl|chat|sharegpt|prompt|alpaca|ids",
                 "auto: .jsonl, .ndjson and .json files hold a JSON object on each line, others "
-                "text; chat: the objects hold conversations, of which only the assistant's part "
-                "is trained on"),
+                "text; chat, sharegpt, prompt, alpaca, ids: the objects hold conversations and "
+                "the like, of which only answers are trained on"),
+    CT_OPT_STRING(struct config, fields, "fields", "",
+                  "Other names of the objects' fields, such as content=text, role=speaker"),
+    CT_OPT_ENUM(struct config, train_on, "train_on", "assistant", "assistant|last|all|field",
+                "What of a conversation is trained on: the assistant's messages, the last of "
+                "them, everything, or those of its messages whose field \"train\" is true"),
+    CT_OPT_STRING(struct config, date, "date", "",
+                  "Date that chat templates write, as YYYY-MM-DD; empty: they are told none"),
     CT_OPT_STRING(struct config, field, "field", "",
                   "The field of JSON lines; empty: text, or messages for chat"),
-    CT_OPT_CHOICE(struct config, template, "template", "chatml", "chatml|llama3",
-                  "How conversations are written"),
+    CT_OPT_CHOICE(struct config, template, "template", "auto", "auto|folder|chatml|llama3",
+                  "How conversations are written: by the chat template of the folder [model] "
+                  "init_from, or in one of these formats; auto: folder if that has one, else "
+                  "chatml"),
     CT_OPT_BOOL(struct config, any_template, "any_template", "false",
                 "Allow another template than that of the folder [model] init_from"),
     CT_OPT_CHOICE(
@@ -78,10 +89,16 @@ static const struct ct_option options[] = {
 enum { AUTO, NO, YES };            /* document_mask */
 enum { PACK_AUTO, PACK_EXPLICIT }; /* packing: those of packing.h follow auto */
 
+/* Whether only a part of the tokens is trained on. */
+static bool is_labelled(void)
+{
+    return config.format >= CORPUS_CHAT;
+}
+
 static enum packing_how packing(void)
 {
     if (config.packing == PACK_AUTO)
-        return config.format == CORPUS_CHAT ? PACKING_FIRST_FIT : PACKING_CONCAT;
+        return is_labelled() ? PACKING_FIRST_FIT : PACKING_CONCAT;
     return config.packing - PACK_EXPLICIT;
 }
 
@@ -95,6 +112,8 @@ struct ct_data {
     struct source *sources;
     size_t count;
     int64_t vocabulary;
+    struct ct_arena arena;
+    struct chat_request chat;
     struct mixture mixture; /* if count > 1 */
     int64_t end;            /* the first sample that the mixture lacks */
 };
@@ -117,6 +136,7 @@ static void text_close(struct ct_data *data)
     for (size_t i = 0; data->sources && i < data->count; i++)
         source_close(&data->sources[i]);
     free(data->sources);
+    ct_arena_finish(&data->arena);
     free(data);
 }
 
@@ -217,6 +237,72 @@ static bool takes_any_bytes(const struct ct_tokenizer_ops *tokenizer)
            tokenizer->decode(tokens[0], byte, sizeof(byte)) == 1 && *byte == '\xff';
 }
 
+/* ---- conversations ---- */
+
+static bool runs_template(void)
+{
+    if (!strcmp(config.template, "auto"))
+        return ct_chat_has_template(ct_config.model.init_from);
+    return !strcmp(config.template, "folder");
+}
+
+/* The table in which conversations are written; NULL: the folder's template writes them. */
+static const char *format_name(void)
+{
+    return runs_template() ? NULL : !strcmp(config.template, "auto") ? "chatml" : config.template;
+}
+
+static bool has_messages(void)
+{
+    return is_labelled() && config.format != CORPUS_IDS && config.format != CORPUS_PROMPT;
+}
+
+static int open_format(struct ct_data *data, const struct ct_tokenizer_ops *tokenizer)
+{
+    int rc;
+
+    data->chat.format = ct_chat_find(format_name());
+    if (!has_messages()) /* a prompt may be one: a message says so when it comes */
+        return 0;
+    rc = ct_context(ct_chat_check(data->chat.format, tokenizer), "[text] template");
+    if (rc == 0 && !config.any_template)
+        rc = ct_chat_compare(data->chat.format, ct_config.model.init_from);
+    return rc;
+}
+
+/* The key has a hash of the template, whose file may change. */
+static int open_chat(struct ct_data *data, const struct ct_tokenizer_ops *tokenizer,
+                     struct corpus_request *corpus)
+{
+    struct ct_chat_template *template = NULL;
+    int rc = chat_fields(&data->arena, config.format, config.fields, data->chat.field);
+
+    data->chat.train = config.train_on;
+    data->chat.vocabulary = tokenizer->vocabulary();
+    if (rc == 0 && *config.field)
+        data->chat.field[CHAT_MESSAGES] = config.field;
+    if (rc == 0 && config.format != CORPUS_IDS && !tokenizer->encode_spans)
+        rc = ct_fail(CT_ECONFIG, "[text] format: the tokenizer does not say which bytes its tokens "
+                                 "stand for; use bpe");
+    if (rc == 0 && config.format != CORPUS_IDS && runs_template())
+        rc = ct_context(
+            ct_chat_template_open(&data->arena, ct_config.model.init_from, config.date, &template),
+            "[text] template");
+    else if (rc == 0 && config.format != CORPUS_IDS)
+        rc = open_format(data, tokenizer);
+    if (rc < 0)
+        return rc == CT_ENOENT ? CT_ECONFIG : rc;
+    data->chat.template = template;
+    corpus->chat = &data->chat;
+    corpus->no_bos = has_messages() &&
+                     (template || !ct_chat_begins(data->chat.format, ct_config.model.init_from));
+    corpus->key =
+        ct_arena_printf(&data->arena, "%s %u %s %s %016llx", template ? "" : format_name(),
+                        config.train_on, config.fields, config.date,
+                        template ? (unsigned long long)ct_chat_template_hash(template) : 0ULL);
+    return 0;
+}
+
 static int text_open(const struct ct_data_request *request, struct ct_data **out)
 {
     bool whole = request->validation && *config.validation_path;
@@ -224,11 +310,7 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
         .store = {.corpus = {.option = whole ? "validation_path" : "path",
                              .format = config.format,
                              .split = config.split,
-                             .field = *config.field                  ? config.field
-                                      : config.format == CORPUS_CHAT ? "messages"
-                                                                     : "text",
-                             .chat = config.format == CORPUS_CHAT ? ct_chat_find(config.template)
-                                                                  : NULL,
+                             .field = *config.field ? config.field : "text",
                              .skip = !strcmp(config.malformed, "skip"),
                              .spool = config.spool},
                   .tokenizer = request->tokenizer,
@@ -252,25 +334,17 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
     if (*config.validation_path && config.validation_fraction > 0)
         return ct_fail(CT_ECONFIG, "[text] validation_path and validation_fraction: set one of "
                                    "them");
-    if (sources.store.corpus.chat && !request->tokenizer->encode_spans)
-        return ct_fail(CT_ECONFIG, "[text] format = chat: the tokenizer does not say which bytes "
-                                   "its tokens stand for; use bpe");
-    if (sources.store.corpus.chat)
-        rc = ct_context(ct_chat_check(sources.store.corpus.chat, request->tokenizer),
-                        "[text] template");
-    if (rc == 0 && sources.store.corpus.chat && !config.any_template)
-        rc = ct_chat_compare(sources.store.corpus.chat, ct_config.model.init_from);
-    if (rc < 0)
-        return rc;
-    sources.store.corpus.any_bytes = takes_any_bytes(request->tokenizer);
-    sources.store.corpus.no_bos =
-        sources.store.corpus.chat &&
-        !ct_chat_begins(sources.store.corpus.chat, ct_config.model.init_from);
     data = calloc(1, sizeof(*data));
     if (!data)
         return ct_fail(CT_ENOMEM, "text");
     data->vocabulary = request->tokenizer->vocabulary();
-    rc = open_sources(data, &sources);
+    sources.store.corpus.any_bytes = takes_any_bytes(request->tokenizer);
+    if (is_labelled())
+        rc = open_chat(data, request->tokenizer, &sources.store.corpus);
+    if (rc == 0)
+        rc = open_sources(data, &sources);
+    ct_chat_template_close((struct ct_chat_template *)(uintptr_t)data->chat.template);
+    data->chat.template = NULL;
     if (rc < 0)
         text_close(data);
     else
@@ -280,7 +354,7 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
 
 static const char *text_chat(void)
 {
-    return config.format == CORPUS_CHAT ? config.template : NULL;
+    return has_messages() ? format_name() : NULL;
 }
 
 static int64_t text_vocabulary(struct ct_data *data)

@@ -569,6 +569,176 @@ static void templates_write_what_transformers_writes(void **state)
     json_decref(root);
 }
 
+/* ---- other forms, and the folder's template run ---- */
+
+static const char *const chatml_tokens[] = {"<|im_start|>", "<|im_end|>", NULL};
+
+/* The line as [text] options say, which are two. */
+static void open_line(const char *line, const char *one, const char *two, struct ct_data **data)
+{
+    const struct ct_data_ops *text = test_offer(test_plugin("text"), CT_DATA);
+    const char *path = ct_arena_printf(&arena, "%s/line.jsonl", folder);
+
+    test_write(path, line, strlen(line));
+    TEST_OPTIONS(test_plugin("text"), ct_arena_printf(&arena, "path=%s", path), "packing=concat",
+                 "repeat=false", "shuffle=false", "cache=none", one, two);
+    if (text->open(&(struct ct_data_request){.seq_len = 1, .tokenizer = bpe()}, data) < 0)
+        *data = NULL;
+}
+
+#define TURN(role, text, more) "{\"role\": \"" role "\", \"content\": \"" text "\"" more "}"
+#define QUESTION "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+/* Lines of all forms that are the same conversation. */
+static void forms_are_conversations(void **state)
+{
+    static const char *const forms[][3] = {
+        {"format=sharegpt", "fields=",
+         "{\"conversations\": [{\"from\": \"human\", \"value\": \"hi\"}, {\"from\": \"gpt\", "
+         "\"value\": \"yes\"}], \"id\": 1e999}"},
+        {"format=alpaca",
+         "fields=", "{\"instruction\": \"hi\", \"input\": \"\", \"output\": \"yes\"}"},
+        {"format=prompt", "fields=",
+         "{\"prompt\": [" TURN("user", "hi", "") "], \"completion\": [" TURN("assistant", "yes",
+                                                                             "") "]}"},
+        {"format=chat", "fields=messages=turns, role=who, content=what",
+         "{\"turns\": [{\"who\": \"user\", \"what\": \"hi\"}, {\"who\": \"assistant\", \"what\": "
+         "\"yes\"}], \"n\": 123456789012345678901234567890}"}};
+
+    (void)state;
+    assert_int_equal(open_with_tokens(chatml_tokens), 0);
+    for (size_t i = 0; i < CT_COUNT(forms); i++) {
+        struct expected e = {0};
+        struct ct_data *data;
+
+        expect(&e, QUESTION, false);
+        expect(&e, "yes<|im_end|>", true);
+        expect(&e, "\n", false);
+        open_line(forms[i][2], forms[i][0], forms[i][1], &data);
+        check_chat(data, &e);
+    }
+}
+
+static void parts_are_trained_on(void **state)
+{
+    static const char line[] =
+        "{\"messages\": [" TURN("user", "hi", "") ", " TURN("assistant", "yes",
+                                                            ", \"train\": true") ", " //
+        TURN("user", "hi", "") ", " TURN("assistant", "no", ", \"weight\": 1") "]}";
+    static const struct {
+        const char *option;
+        bool first, second, rest;
+    } cases[] = {{"train_on=assistant", true, true, false},
+                 {"train_on=last", false, true, false},
+                 {"train_on=field", true, false, false},
+                 {"train_on=all", true, true, true}};
+    struct ct_data *data;
+
+    (void)state;
+    assert_int_equal(open_with_tokens(chatml_tokens), 0);
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        struct expected e = {0};
+
+        expect(&e, QUESTION, cases[i].rest);
+        expect(&e, "yes<|im_end|>", cases[i].first);
+        expect(&e, "\n" QUESTION, cases[i].rest);
+        expect(&e, "no<|im_end|>", cases[i].second);
+        expect(&e, "\n", cases[i].rest);
+        open_line(line, "format=chat", cases[i].option, &data);
+        check_chat(data, &e);
+    }
+    open_line("{\"messages\": [" TURN("assistant", "no", ", \"weight\": 0.5") "]}", "format=chat",
+              "train_on=last", &data);
+    assert_null(data);
+    assert_message("neither 0 nor 1");
+}
+
+static void prompts_and_ids_are_read(void **state)
+{
+    const struct ct_data_ops *text = test_offer(test_plugin("text"), CT_DATA);
+    const int32_t labels[] = {-100, 7, 8};
+    struct expected e = {0};
+    struct ct_data *data;
+
+    (void)state;
+    assert_int_equal(open_with_tokens(chatml_tokens), 0);
+    expect(&e, "one ", false);
+    expect(&e, "two", true);
+    open_line("{\"prompt\": \"one \", \"completion\": \"two\"}", "format=prompt", "fields=", &data);
+    check_chat(data, &e);
+    open_line("{\"ids\": [5, 6, 7, 8], \"labels\": [-100, -100, 7, 8]}", "format=ids",
+              "fields=", &data);
+    assert_non_null(data);
+    for (int i = 0; i < 3; i++) {
+        int32_t token, label;
+
+        assert_int_equal(text->read(data, i, &token, &label, NULL), 0);
+        assert_int_equal(token, 5 + i);
+        assert_int_equal(label, labels[i]);
+    }
+    text->close(data);
+    open_line("{\"ids\": [5, 6], \"labels\": [6, -100]}", "format=ids", "fields=", &data);
+    assert_null(data);
+    assert_message("expected the token at its place, 5, or -100");
+    open_line("{\"ids\": [5000000]}", "format=ids", "fields=", &data);
+    assert_null(data);
+    assert_message("no token of the vocabulary");
+    open_line("{\"ids\": [1]}", "format=ids", "fields=tokens=ids", &data);
+    assert_null(data);
+    assert_message("[text] fields: 'tokens=ids'");
+}
+
+static const char plain_template[] =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+static const char marked_template[] =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}"
+    "{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}{% else %}{{ m.content + "
+    "'<|im_end|>' }}{% endif %}{{ '\n' }}{% endfor %}";
+
+/* With marks, and without them by its prefixes; one whose beginning changes is refused. */
+static void the_template_of_a_folder_is_run(void **state)
+{
+    static const char *const refused[][2] = {
+        {"{{ messages|length }}{% for m in messages %}{{ m.content }}{% endfor %}",
+         "mark that with {% generation %} in the template"},
+        {"{{ messages|groupby('x') }}", "chat_template.jinja:1: the filter groupby"},
+        {"{{ raise_exception('no system') }}", "the template refuses this: no system"}};
+    const char *const sources_[] = {plain_template, marked_template};
+    const char *jinja = ct_arena_printf(&arena, "%s/chat_template.jinja", folder);
+    struct ct_data *data;
+
+    (void)state;
+    assert_int_equal(open_with_tokens(chatml_tokens), 0);
+    ct_config.model.init_from = folder;
+    for (size_t i = 0; i < CT_COUNT(sources_); i++) {
+        struct expected e = {0};
+
+        test_write(jinja, sources_[i], strlen(sources_[i]));
+        expect(&e, "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi <|im_end|>\n",
+               false);
+        expect(&e, "<|im_start|>assistant\n", false);
+        expect(&e, " yes\n<|im_end|>", true);
+        expect(&e, "\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n", false);
+        expect(&e, "no<|im_end|>", true);
+        expect(&e, "\n", false);
+        open_line(chat_line, "format=chat", "template=auto", &data);
+        check_chat(data, &e);
+    }
+    for (size_t i = 0; i < CT_COUNT(refused); i++) {
+        test_write(jinja, refused[i][0], strlen(refused[i][0]));
+        open_line(chat_line, "format=chat", "template=auto", &data);
+        assert_null(data);
+        assert_message(refused[i][1]);
+    }
+    remove(jinja);
+    remove(ct_arena_printf(&arena, "%s/tokenizer_config.json", folder));
+    open_line(chat_line, "format=chat", "template=folder", &data);
+    assert_null(data);
+    assert_message("has no chat template");
+    ct_config.model.init_from = NULL;
+}
+
 /* ---- tiktoken ---- */
 
 static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -760,6 +930,10 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(a_conversation_begins_as_its_template, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_folder_names_its_template, set_up, tear_down),
         cmocka_unit_test_setup_teardown(llama3_masks_what_is_no_answer, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(forms_are_conversations, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(parts_are_trained_on, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(prompts_and_ids_are_read, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_template_of_a_folder_is_run, set_up, tear_down),
         cmocka_unit_test_setup_teardown(templates_write_what_transformers_writes, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(tiktoken_lists_are_read, set_up, tear_down),

@@ -196,13 +196,15 @@ static int ignore(void *context, const struct document *document)
 static void lines(const uint8_t *data, size_t size)
 {
     for (int chat = 0; chat < 2; chat++) {
-        const struct corpus_request request = {.format = chat ? CORPUS_CHAT : CORPUS_JSONL,
-                                               .field = chat ? "messages" : "text",
-                                               .chat = ct_chat_find("llama3"),
-                                               .skip = true};
+        enum corpus_format format = chat ? CORPUS_CHAT : CORPUS_JSONL;
+        struct chat_request how = {.format = ct_chat_find("llama3")};
+        const struct corpus_request request = {
+            .format = format, .field = "text", .chat = &how, .skip = true};
         struct corpus corpus = {.request = &request, .take = ignore};
 
-        corpus_add_lines(&corpus, "fuzz.jsonl", (const char *)data, size, chat);
+        if (chat_fields(&corpus.arena, format, "", how.field) < 0)
+            abort();
+        corpus_add_lines(&corpus, "fuzz.jsonl", (const char *)data, size, format);
         corpus_close(&corpus);
     }
 }

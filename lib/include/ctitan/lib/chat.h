@@ -3,7 +3,8 @@
  *
  * Each turn is `begin`, the role, `middle`, the content, `end` and `after`. A model's folder may
  * have a chat template, a program in Jinja (chat_template.jinja, or chat_template in
- * tokenizer_config.json). It is not run: its text says whether it is one of these formats.
+ * tokenizer_config.json), which can be run instead of a format; or its text says whether it is one
+ * of these formats.
  */
 #ifndef CT_CHAT_H
 #define CT_CHAT_H
@@ -41,6 +42,34 @@ CT_API bool ct_chat_begins(const struct ct_chat_format *format, const char *fold
    tokenizer's token for that. CT_ENOENT: the folder has no template; CT_ECONFIG: it is none of
    these formats. */
 CT_API int ct_chat_of_folder(const char *folder, const struct ct_chat_format **format, bool *bos);
+
+/* ---- the folder's own template, run (jinja.h) ---- */
+
+struct json_t;
+struct ct_jinja_text;
+struct ct_chat_template;
+
+CT_API bool ct_chat_has_template(const char *folder);
+/* The template of a folder, in the arena, with the special tokens that the folder names. date: as
+   for ct_jinja_render. CT_ENOENT: it has none; CT_ECONFIG. */
+CT_API int ct_chat_template_open(struct ct_arena *arena, const char *folder, const char *date,
+                                 struct ct_chat_template **chat);
+/* Of its text and of the special tokens. */
+CT_API uint64_t ct_chat_template_hash(const struct ct_chat_template *chat);
+/* chat may be NULL. */
+CT_API void ct_chat_template_close(struct ct_chat_template *chat);
+/* A list of messages as text. tools: a list of descriptions; NULL: none. prompt: the beginning of an
+   answer follows. CT_ECONFIG: the template refuses them. */
+CT_API int ct_chat_template_render(const struct ct_chat_template *chat,
+                                   const struct json_t *messages, const struct json_t *tools,
+                                   bool prompt, struct ct_arena *arena, struct ct_jinja_text *text);
+/* The same, with the bytes of each message of the assistant, by the number of the message: what the
+   template marks with {% generation %}, else what it writes beyond the prompt for that message.
+   CT_ECONFIG: it writes the beginning of a conversation in another way when more follows. */
+CT_API int ct_chat_template_spans(const struct ct_chat_template *chat,
+                                  const struct json_t *messages, const struct json_t *tools,
+                                  struct ct_arena *arena, struct ct_jinja_text *text,
+                                  struct ct_text_span **spans);
 
 CT_END_DECLS
 
