@@ -27,10 +27,11 @@ struct prompt {
     const char *text;
     bool ids; /* text is a list of ids */
     int32_t *tokens;
-    int64_t count;  /* with what was generated */
-    int64_t given;  /* of the prompt */
-    int64_t shown;  /* of ids: those before this one have been printed; 0: none */
-    int64_t before; /* tokens of earlier turns */
+    int64_t count;               /* with what was generated */
+    int64_t given;               /* of the prompt */
+    int64_t shown;               /* of ids: those before this one have been printed; 0: none */
+    int64_t before;              /* tokens of earlier turns */
+    const struct answer *former; /* of the turn before; NULL: there is none */
     bool done;
     struct answer answer; /* of a text */
 };
@@ -187,7 +188,7 @@ static int choose_stops(struct writer *w, const char *const folders[2])
     int rc = 0;
 
     if (w->o->chat)
-        rc = chat_open(folders, 2, t, &w->chat);
+        rc = chat_open(w->arena, folders, 2, t, &w->chat);
     if (rc < 0 || w->o->ignore_eos)
         return rc;
     for (size_t i = 0; rc == 0 && !stops->ids_count && i < 2; i++)
@@ -199,7 +200,7 @@ static int choose_stops(struct writer *w, const char *const folders[2])
         end = t->end ? t->end() : t->eos();
     if (rc == 0 && end >= 0)
         add_end(w, end);
-    if (rc == 0 && w->o->chat)
+    if (rc == 0 && w->o->chat && w->chat.end >= 0)
         add_end(w, w->chat.end);
     return rc;
 }
@@ -228,13 +229,19 @@ static int read_text(struct writer *w, struct prompt *p)
 {
     const struct ct_tokenizer_ops *t = w->tokenizer;
     bool chat = w->o->chat, whole = !chat && t && t->prompt; /* with what belongs around it */
-    const char *text = chat ? chat_turn(w->arena, &w->chat, p->text, !p->before) : p->text;
+    const char *text = p->text;
     int64_t (*encode)(const char *, size_t, int32_t *, size_t);
-    size_t size = strlen(text);
+    size_t size;
     int64_t count;
+    int rc = 0;
 
     if (!t)
         return ct_fail(CT_ECONFIG, "generate needs a tokenizer: add --with bytes");
+    if (chat)
+        rc = chat_turn(w->arena, &w->chat, p->text, p->former, &text);
+    if (rc < 0)
+        return rc;
+    size = strlen(text);
     encode = whole ? t->prompt : t->encode;
     count = encode(text, size, NULL, 0);
     if (count < 0)
@@ -386,6 +393,7 @@ static int talk(struct writer *w)
     char *line = NULL;
     size_t room = 0;
     int64_t before = 0;
+    struct answer former;
     int rc = 0;
 
     o->count = 1;
@@ -394,7 +402,8 @@ static int talk(struct writer *w)
         line[strcspn(line, "\n")] = '\0';
         if (!*line)
             continue;
-        *p = (struct prompt){.text = line, .before = before};
+        former = p->answer;
+        *p = (struct prompt){.text = line, .before = before, .former = before ? &former : NULL};
         rc = answer(w);
         before += p->count;
     }
@@ -429,6 +438,7 @@ static int generate(struct args *args, struct options *o)
                                                ct_config.model.init_from});
     if (rc == 0)
         rc = o->count ? answer(&w) : talk(&w);
+    chat_close(&w.chat);
     ct_generator_close(w.generator);
     return rc;
 }

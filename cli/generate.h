@@ -33,18 +33,21 @@ bool answer_add(struct ct_arena *arena, struct answer *answer, const struct stop
 int answer_show(struct answer *answer, const struct stops *stops, bool ended);
 
 struct chat {
-    const struct ct_chat_format *format; /* NULL: no conversation */
-    bool begins;                         /* with the tokenizer's bos */
-    int32_t end;                         /* token that ends a turn */
+    const struct ct_chat_format *format; /* NULL: a folder's template is run, or there is none */
+    struct ct_chat_template *template;
+    struct json_t *messages; /* so far, for the template */
+    bool begins;             /* with the tokenizer's bos */
+    int32_t end;             /* token that ends a turn; -1: unknown */
 };
 
-/* The format of the recipe's data, else that of the first folder with a chat template. CT_ECONFIG:
-   there is none, or none that is known. */
-int chat_open(const char *const *folders, size_t count, const struct ct_tokenizer_ops *tokenizer,
-              struct chat *chat);
-/* A user's turn, and the beginning of the answer; behind the end of the former answer, unless it is
-   the first turn. */
-const char *chat_turn(struct ct_arena *arena, const struct chat *chat, const char *text,
-                      bool first);
+/* The format of the recipe's data, else the chat template of the first folder that has one.
+   CT_ECONFIG: there is none, or it cannot be run. */
+int chat_open(struct ct_arena *arena, const char *const *folders, size_t count,
+              const struct ct_tokenizer_ops *tokenizer, struct chat *chat);
+void chat_close(struct chat *chat);
+/* A user's turn, and the beginning of the answer; behind the end of the former answer, unless that
+   is NULL: then it is the first turn. */
+int chat_turn(struct ct_arena *arena, struct chat *chat, const char *text,
+              const struct answer *former, const char **turn);
 
 #endif

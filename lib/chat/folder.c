@@ -104,27 +104,3 @@ bool ct_chat_begins(const struct ct_chat_format *format, const char *folder)
     free(text);
     return begins;
 }
-
-int ct_chat_of_folder(const char *folder, const struct ct_chat_format **format, bool *bos)
-{
-    static const char *const names[] = {"chatml", "llama3"};
-    char path[CT_PATH_ROOM], *text = chat_folder_template(folder, path);
-    int rc = 0;
-
-    *format = NULL;
-    if (!text)
-        return ct_fail(CT_ENOENT, "%s has no chat template", folder);
-    for (size_t i = 0; !*format && i < CT_COUNT(names); i++)
-        if (!lacking(ct_chat_find(names[i]), text))
-            *format = ct_chat_find(names[i]);
-    *bos = writes_bos(text);
-    if (*format)
-        warn(*format, text, path);
-    else
-        rc = ct_fail(CT_ECONFIG,
-                     "the chat template of %s is in none of the formats that are known: chatml, "
-                     "llama3",
-                     path);
-    free(text);
-    return rc;
-}

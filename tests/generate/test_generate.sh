@@ -216,8 +216,16 @@ no_chat() {
 rm -f "$work"/talked/chat_template.jinja
 no_chat 'folder no chat template'
 echo '[INST] {{ text }} [/INST]' > "$work/base/chat_template.jinja"
-no_chat 'in none of the formats'
-echo "{{ '<|im_start|>' + role + content + '<|im_end|>' }}" > "$work/base/chat_template.jinja"
+no_chat 'does not write what user and assistant say'
+cat > "$work/base/chat_template.jinja" <<'END'
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\n' + message.content | trim + '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}
+END
+got=$(printf 'hello\n\nbye\n' | talks generate --chat --greedy 2> "$work/said") || fail "$(cat "$work/said")"
+[ "$got" = 'Hi you.
+See you.' ] || fail "talking by the folder's template: '$got'"
 [ "$(talks generate --chat --greedy --prompt hello 2> "$work/said")" = 'Hi you.' ] || fail "the folder's format: $(cat "$work/said")"
 
 # Folders in the place of a recipe: of a run, wherever it is now, and of a model.

@@ -38,11 +38,6 @@ CT_API int ct_chat_compare(const struct ct_chat_format *format, const char *fold
 /* Whether conversations begin with the tokenizer's token for that: as the template of a folder says
    if it is in this format, else as the format does. folder: "" or NULL: none. */
 CT_API bool ct_chat_begins(const struct ct_chat_format *format, const char *folder);
-/* The format of a folder's template, with the same warnings. bos: the template begins with the
-   tokenizer's token for that. CT_ENOENT: the folder has no template; CT_ECONFIG: it is none of
-   these formats. */
-CT_API int ct_chat_of_folder(const char *folder, const struct ct_chat_format **format, bool *bos);
-
 /* ---- the folder's own template, run (jinja.h) ---- */
 
 struct json_t;
@@ -58,8 +53,8 @@ CT_API int ct_chat_template_open(struct ct_arena *arena, const char *folder, con
 CT_API uint64_t ct_chat_template_hash(const struct ct_chat_template *chat);
 /* chat may be NULL. */
 CT_API void ct_chat_template_close(struct ct_chat_template *chat);
-/* A list of messages as text. tools: a list of descriptions; NULL: none. prompt: the beginning of an
-   answer follows. CT_ECONFIG: the template refuses them. */
+/* A list of messages as text. tools: a list of descriptions; NULL: none. prompt: the beginning of
+   an answer follows. CT_ECONFIG: the template refuses them. */
 CT_API int ct_chat_template_render(const struct ct_chat_template *chat,
                                    const struct json_t *messages, const struct json_t *tools,
                                    bool prompt, struct ct_arena *arena, struct ct_jinja_text *text);
