@@ -33,6 +33,7 @@ const struct verb *verb_at(size_t index);
 const struct verb *verb_find(const char *name);
 
 extern const struct verb verb_train;
+extern const struct verb verb_data;
 extern const struct verb verb_explain;
 extern const struct verb verb_plan;
 extern const struct verb verb_simulate;

@@ -22,7 +22,8 @@ const struct verb_group verb_groups[] = {
       &verb_generate,
 #endif
       NULL}},
-    {"Plan before training", {&verb_plan, &verb_simulate, &verb_tune, &verb_explain, NULL}},
+    {"Plan before training",
+     {&verb_data, &verb_plan, &verb_simulate, &verb_tune, &verb_explain, NULL}},
     {"Look at runs", {&verb_watch, &verb_report, &verb_compare, NULL}},
     {"Look at this machine", {&verb_doctor, &verb_plugins, NULL}},
     {"Write plugins", {&verb_new, &verb_check, &verb_schedule, NULL}},

@@ -207,6 +207,23 @@ See you.' ] || fail "talking: '$got'"
 got=$(talks generate --set text.format=chat --chat --greedy --prompt hello --prompt hello 2> "$work/said") || fail "$(cat "$work/said")"
 [ "$got" = 'Hi you.
 Hi you.' ] || fail "two conversations: '$got'"
+# The data verb shows labels, documents and padding, and counts faults.
+shows() { talks data --set text.format=chat --set text.template=chatml "$@" > "$work/wrote" 2> "$work/said"; }
+shows || fail "$(cat "$work/said")"
+grep -q '^<|im_start|>assistant$' "$work/wrote" || fail "$(cat "$work/wrote")"
+grep -qF '<<Hi you.<|im_end|>>>' "$work/wrote" || fail "$(cat "$work/wrote")"
+grep -q '^-- document 0: tokens 0 to [0-9]*, positions 0 to [0-9]*, [0-9]* labels$' "$work/wrote" || fail "$(cat "$work/wrote")"
+grep -q '^-- padding: [0-9]* tokens$' "$work/wrote" || fail "$(cat "$work/wrote")"
+shows --check || fail "$(cat "$work/said")"
+grep -q '^1000 samples of 64 tokens, 1000 documents, ' "$work/wrote" || fail "$(cat "$work/wrote")"
+status=0
+shows --check --samples 5 --set training.seq_len=4 || status=$?
+[ $status = 1 ] || fail "exit $status for data whose prompts fill their rows"
+grep -q '^ *5 documents fill a row without a label' "$work/wrote" || fail "$(cat "$work/wrote")"
+grep -q 'the data has 5 faults' "$work/said" || fail "$(cat "$work/said")"
+status=0
+shows --sample 2 --set text.repeat=false --set text.path="$work/talks.jsonl" --set training.seq_len=4096 || status=$?
+[ $status = 2 ] || fail "exit $status for a sample that is not there"
 no_chat() {
     status=0
     talks generate --chat --prompt hello > "$work/wrote" 2> "$work/said" || status=$?
