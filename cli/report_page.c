@@ -25,7 +25,7 @@ static const char style[] =
     "main,header,nav,footer{max-width:70rem;margin:auto;padding:.5rem 1.25rem}\n"
     "h1{font-size:1.6rem;margin:.5rem 0}h2{font-size:1.25rem;margin:2rem 0 .5rem;"
     "border-bottom:1px solid var(--line)}h3{font-size:1.05rem;margin:1.25rem 0 .25rem}\n"
-    "a{color:var(--link)}nav a{margin-right:1rem}\n"
+    "a{color:var(--link)}nav a{margin-right:1rem;display:inline-block}\n"
     ".skip{position:absolute;left:-100rem}.skip:focus{left:1rem;top:.5rem;background:var(--bg);"
     "padding:.5rem;outline:3px solid var(--link)}\n"
     ".wide{overflow-x:auto}p{max-width:48rem}.note{color:var(--soft)}\n"
@@ -37,7 +37,8 @@ static const char style[] =
     "th[scope=row],td.text,th.text{text-align:left;overflow-wrap:break-word;min-width:7rem;"
     "max-width:28rem}\n"
     "@media screen and (max-width:40rem){main,header,nav,footer{padding:.5rem .75rem}\n"
-    ".cards,.cards tbody,.cards tr,.cards th,.cards td{display:block;max-width:none}\n"
+    ".cards,.cards caption,.cards tbody,.cards tr,.cards th,.cards td"
+    "{display:block;max-width:none}\n"
     ".cards thead{display:none}.cards tr{border-bottom:2px solid var(--line);padding:.25rem 0}\n"
     ".cards th,.cards td{border:0;padding:.1rem 0;min-width:0;overflow-wrap:anywhere}\n"
     ".cards td,.cards td.text{text-align:left;white-space:normal}\n"
@@ -626,18 +627,25 @@ static const json_t *find_traffic(const struct report_run *run, const char *op, 
     return NULL;
 }
 
+static const char *calls_of(const struct report_run *run, char *text, size_t room)
+{
+    snprintf(text, room, "%s, calls", run->name);
+    return text;
+}
+
 static void print_traffic_row(const struct report *r, const char *op, const char *axes, FILE *out)
 {
-    char text[32];
+    char text[32], name[256];
 
     fputs("<tr>", out);
     element("th scope='row'", op, out);
-    element("td class='text'", axes, out);
+    element("td class='text' data-is='along'", axes, out);
     for (size_t i = 0; i < r->count; i++) {
         const json_t *at = find_traffic(&r->run[i], op, axes);
 
-        cell(at ? json_number_value(json_object_get(at, "calls")) : 0, out);
-        element("td", bytes(at ? json_number_value(json_object_get(at, "bytes")) : 0, text), out);
+        card(calls_of(&r->run[i], name, sizeof(name)),
+             number(at ? json_number_value(json_object_get(at, "calls")) : 0, text), out);
+        card("bytes", bytes(at ? json_number_value(json_object_get(at, "bytes")) : 0, text), out);
     }
     fputs("</tr>\n", out);
 }
@@ -652,17 +660,20 @@ static bool sends(const struct report *r)
 
 static void print_traffic(const struct report *r, FILE *out)
 {
+    char name[256];
+
     fputs("<section id='traffic' aria-labelledby='traffic-h'><h2 id='traffic-h'>Traffic</h2>\n",
           out);
     if (!sends(r)) {
         fputs("<p>No rank sends anything.</p></section>\n", out);
         return;
     }
-    fputs("<div class='wide'><table><caption>Sent by rank 0 in a step</caption><thead><tr>"
+    fputs("<div class='wide'><table class='cards'><caption>Sent by rank 0 in a "
+          "step</caption><thead><tr>"
           "<th class='text' scope='col'>collective</th><th class='text' scope='col'>along</th>",
           out);
     for (size_t i = 0; i < r->count; i++) {
-        element("th scope='col'", r->run[i].name, out);
+        element("th scope='col'", calls_of(&r->run[i], name, sizeof(name)), out);
         fputs("<th scope='col'>bytes</th>", out);
     }
     fputs("</tr></thead><tbody>\n", out);

@@ -46,13 +46,15 @@ static int rank_of(const json_t *event)
     return pid >= 0 && pid < MOST_RANKS ? (int)pid : -1;
 }
 
+/* Work of training: a validation has the number of the step after it. */
 static bool is_slice(const json_t *event)
 {
+    const json_t *args = json_object_get(event, "args");
     const char *phase = json_string_value(json_object_get(event, "ph"));
 
     return phase && !strcmp(phase, "X") && rank_of(event) >= 0 &&
            json_integer_value(json_object_get(event, "tid")) < STREAMS &&
-           json_object_get(json_object_get(event, "args"), "section");
+           json_object_get(args, "section") && !json_is_true(json_object_get(args, "validation"));
 }
 
 static int64_t step_of(const json_t *event)

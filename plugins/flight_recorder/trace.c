@@ -137,8 +137,10 @@ static void put_instruction(struct trace *t, int rank, const struct flight_recor
     put_times(t, rank, begin_of(r), end_of(t, rank, r));
     snprintf(name, sizeof(name), "%s %s", flight_string(h, f->op), flight_string(h, f->value));
     put_string(t, "name", name);
-    fprintf(t->out, ", \"args\": {\"step\": %lld, \"instruction\": %d, \"microbatch\": %d, ",
-            (long long)r->step, r->index, f->microbatch);
+    fprintf(t->out,
+            ", \"args\": {\"step\": %lld, \"validation\": %s, \"instruction\": %d, "
+            "\"microbatch\": %d, ",
+            (long long)r->step, r->program > 0 ? "true" : "false", r->index, f->microbatch);
     put_string(t, "section", flight_string(h, f->section));
     fprintf(t->out, ", ");
     put_string(t, "layer", flight_string(h, f->region));
