@@ -125,14 +125,14 @@ static int stop_if_interrupted(struct ct_run *run, const struct ct_step_result *
     return 0;
 }
 
-/* When the plan is ready: plugins and the mesh have set options that it leaves open, and a run that
-   is refused leaves the former file alone. */
-static int save_recipe(const struct ct_recipe *recipe)
+/* Plugins and the mesh have set options that it leaves open. The file of an earlier run in the folder
+   stays until the run is open: a start that is refused leaves it alone. */
+static int save_recipe(const struct ct_recipe *recipe, bool replace)
 {
     char path[CT_PATH_ROOM];
     int rc = ct_run_path(NULL, path, "recipe.ini");
 
-    if (rc == 0)
+    if (rc == 0 && (replace || access(path, F_OK)))
         rc = ct_recipe_save(recipe, path);
     return rc < 0 ? ct_context(CT_ECONFIG, "[job] dump_folder") : 0;
 }
@@ -144,7 +144,7 @@ static int on_event(const struct ct_event_data *data, void *context)
     if (data->event == CT_EVENT_PLAN_READY) {
         int rc = check_memory(data->run, id->local_ranks == id->world);
 
-        return rc == 0 && id->rank == 0 ? save_recipe(data->run->recipe) : rc;
+        return rc == 0 && id->rank == 0 ? save_recipe(data->run->recipe, false) : rc;
     }
     last = *data->result;
     return stop_if_interrupted(data->run, data->result);
@@ -221,7 +221,9 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
     if (rc < 0)
         return rc;
     resumed = run->progress.step;
-    rc = train_one(run);
+    rc = id->rank == 0 ? save_recipe(recipe, true) : 0;
+    if (rc == 0)
+        rc = train_one(run);
     if (rc == 0 && id->rank == 0)
         report(resumed, ct_now() - begin);
     ct_run_close(run);

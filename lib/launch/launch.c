@@ -34,9 +34,9 @@
 
 /* One output stream of a rank, relayed line by line. */
 struct stream {
-    int from, to; /* from -1: closed */
-    bool raw;     /* relay data as it arrives */
-    size_t used;
+    int from, to;       /* from -1: closed */
+    bool raw;           /* relay data as it arrives, other than lines that may repeat a message */
+    size_t used, shown; /* bytes of the line; those of a raw one that are relayed */
     char line[LINE];
 };
 
@@ -91,12 +91,18 @@ static void keep_last(struct rank *r, const char *line, size_t length)
     r->echoed = false;
 }
 
-/* Is it a "ctitan: .." message, printed before failing, that another rank has printed, too? */
-static bool is_echo(const struct launcher *l, const struct rank *r)
+/* Is the text, or may what it begins become, a "ctitan: .." message, printed before failing? */
+static bool may_be_message(const struct launcher *l, const char *text, size_t length)
 {
     size_t n = strlen(l->program);
 
-    if (strncmp(r->last, l->program, n) != 0 || r->last[n] != ':')
+    return !strncmp(text, l->program, length < n ? length : n) && (length <= n || text[n] == ':');
+}
+
+/* Is it a message that another rank has printed, too? */
+static bool is_echo(const struct launcher *l, const struct rank *r)
+{
+    if (!may_be_message(l, r->last, strlen(r->last) + 1))
         return false;
     for (int i = 0; i < l->count; i++)
         if (&l->ranks[i] != r && !strcmp(l->ranks[i].last, r->last))
@@ -114,7 +120,9 @@ static void end_line(struct launcher *l, struct rank *r, struct stream *s, size_
         keep_last(r, s->line, length);
         r->echoed = is_echo(l, r);
     }
-    if (!s->raw && !(s == &r->err && r->echoed)) {
+    if (!(s == &r->err && r->echoed) && s->raw) {
+        ct_outlet_write(s->to, s->line + s->shown, length - s->shown);
+    } else if (!(s == &r->err && r->echoed)) {
         memcpy(whole, tag, n);
         memcpy(whole + n, s->line, length);
         n += length;
@@ -123,6 +131,7 @@ static void end_line(struct launcher *l, struct rank *r, struct stream *s, size_
         ct_outlet_write(s->to, whole, n);
     }
     s->used -= length;
+    s->shown = 0;
     memmove(s->line, s->line + length, s->used);
 }
 
@@ -145,10 +154,12 @@ static bool relay(struct launcher *l, struct rank *r, struct stream *s)
         return errno == EAGAIN || errno == EINTR;
     if (n == 0)
         return false;
-    if (s->raw)
-        ct_outlet_write(s->to, s->line + s->used, (size_t)n);
     s->used += (size_t)n;
     take_lines(l, r, s);
+    if (s->raw && s->used > s->shown && !(s->shown == 0 && may_be_message(l, s->line, s->used))) {
+        ct_outlet_write(s->to, s->line + s->shown, s->used - s->shown);
+        s->shown = s->used;
+    }
     return true;
 }
 
