@@ -125,8 +125,8 @@ static int stop_if_interrupted(struct ct_run *run, const struct ct_step_result *
     return 0;
 }
 
-/* Plugins and the mesh have set options that it leaves open. The file of an earlier run in the folder
-   stays until the run is open: a start that is refused leaves it alone. */
+/* Plugins and the mesh have set options that it leaves open. The file of an earlier run in the
+   folder stays until the run is open: a start that is refused leaves it alone. */
 static int save_recipe(const struct ct_recipe *recipe, bool replace)
 {
     char path[CT_PATH_ROOM];

@@ -217,7 +217,7 @@ int ct_schedule_read_csv(struct ct_arena *arena, const char *path, int ranks, in
     int rc = ct_file_read(arena, path, MOST_BYTES, &text, &size);
 
     if (rc < 0)
-        return rc;
+        return rc == CT_EINVAL ? CT_ECONFIG : rc;
     if (strlen(text) != size)
         return ct_fail(CT_ECONFIG, "%s: not a text file: it has a zero byte", path);
     s->name = ct_arena_strdup(arena, path);

@@ -210,14 +210,16 @@ static int read_file(struct tokenizer *t, const char *file)
     char *text;
     int rc = ct_file_read(&scratch, file, FILE_BYTES, &text, &size);
 
-    if (rc == 0 && size && text[strspn(text, " \t\r\n")] == '{')
+    if (rc < 0)
+        return rc == CT_EINVAL ? CT_ECONFIG : rc;
+    if (size && text[strspn(text, " \t\r\n")] == '{')
         rc = tokenizer_read_json(t, text, size);
-    else if (rc == 0)
+    else
         rc = tokenizer_read_tiktoken(t, text, size);
     if (rc == 0)
         t->identity = identify(text, size);
     ct_arena_finish(&scratch);
-    return rc;
+    return rc < 0 ? ct_context(rc, "%s", file) : 0;
 }
 
 /* "<s>" or {"content": "<s>"} */
@@ -264,11 +266,8 @@ int tokenizer_open(struct tokenizer *t, const char *path)
     *t = (struct tokenizer){.bos = -1, .eos = -1};
     if (rc == 0)
         rc = find_file(t, path, &file);
-    if (rc == 0) {
+    if (rc == 0)
         rc = read_file(t, file);
-        if (rc < 0)
-            ct_context(rc, "%s", file);
-    }
     if (rc == 0)
         rc = read_config(t, file);
     if (rc < 0)

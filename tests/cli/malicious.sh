@@ -67,7 +67,7 @@ header "{\"$w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[1844674407370
 { header '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}' &&
     repeated 12 '\0'; } | weights overlap 'b overlaps another tensor'
 { header '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}' &&
-    repeated 16 '\0'; } | weights 'twice' 'duplicate object key'
+    repeated 16 '\0'; } | weights 'twice' 'duplicate tensor a'
 weights 'empty file' '0 bytes are too few' </dev/null
 
 index() { folder model.safetensors.index.json "$@"; }
@@ -162,4 +162,27 @@ schedule() {
 echo '999999999999F0' | schedule 'large stage' 'number of the stage is too large'
 echo '0F999999999' | schedule 'large microbatch' 'below 1048576'
 repeated 3000000 , | schedule 'only commas' 'no action'
+
+# ---- pipes that nobody writes to, in the place of each file ----
+
+piped() { # FILE WORDS ARGUMENT..: the file is a pipe while this runs
+    [[ ! -e $1 ]] || mv "$1" former
+    mkfifo "$1"
+    refused "$1 is a pipe" "${2:-$1 is not a regular file}" "${@:3}"
+    rm "$1"
+    [[ ! -e former ]] || mv former "$1"
+}
+"$ctitan" train tokens.ini --set tokens.path=zeros.bin --set model.save_to=hf --set job.dump_folder=saved --set model.overwrite=true >out 2>&1 || { cat out; exit 1; }
+allowed=2
+for file in config.json model.safetensors model.safetensors.index.json; do
+    piped hf/$file '' train folder.ini --set model.init_from=hf
+done
+piped hf/tokenizer.json '' train lines.ini --set model.init_from=hf --without bytes --with bpe
+piped zeros.bin '' train folder.ini
+piped data.jsonl '' train lines.ini
+piped x.csv '' schedule --csv x.csv
+piped machine.ini '' plan folder.ini --device ./machine.ini
+allowed=1
+piped run/checkpoint/step-1/index.json '' ckpt verify run
+piped run/checkpoint/step-1/rank-00000.safetensors 'rank-00000.safetensors has 0 bytes' ckpt verify run
 exit $status
