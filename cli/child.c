@@ -29,6 +29,35 @@ void argv_add_list(struct ct_arena *arena, struct argv *argv, const char *const 
     }
 }
 
+/* ---- those that run ---- */
+
+#define MOST_RUNNING 256 /* that a signal ends */
+
+static volatile pid_t running[MOST_RUNNING]; /* -PID: with its group */
+
+static void replace_running(pid_t before, pid_t now)
+{
+    for (size_t i = 0; i < MOST_RUNNING; i++)
+        if (running[i] == before) {
+            running[i] = now;
+            return;
+        }
+}
+
+/* Only what is safe in a handler. What they write would come back after it is removed. */
+static void end_running(void)
+{
+    for (size_t i = 0; i < MOST_RUNNING; i++) {
+        pid_t pid = running[i];
+
+        if (!pid)
+            continue;
+        kill(pid, SIGKILL); /* the ranks of a launcher end with it */
+        while (waitpid(pid < 0 ? -pid : pid, NULL, 0) < 0 && errno == EINTR)
+            ;
+    }
+}
+
 int child_start(const char *const *argv, double patience, struct child *child)
 {
     extern char **environ;
@@ -48,8 +77,10 @@ int child_start(const char *const *argv, double patience, struct child *child)
     rc = posix_spawn(&child->pid, "/proc/self/exe", &actions, &attributes, (char **)argv, environ);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
-    if (rc == 0)
+    if (rc == 0) {
+        replace_running(0, patience > 0 ? -child->pid : child->pid);
         return 0;
+    }
     close(child->out);
     close(child->err);
     return ct_fail(CT_EIO, "starting ctitan %s: %s", argv[1], strerror(rc));
@@ -97,6 +128,7 @@ static int wait_for(const struct child *child)
         if (ended == 0)
             ct_nap(0.005);
     }
+    replace_running(child->patience > 0 ? -child->pid : child->pid, 0);
     if (ended < 0)
         return 1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -131,8 +163,10 @@ static void end_without_scratch(int number)
 
     signal(number, SIG_DFL);
     if (scratch && scratch_owner == getpid()) {
+        end_running();
         child = fork();
         if (child == 0) {
+            setpgid(0, 0); /* a group may get the signal once more */
             execve("/bin/rm", argv, environ);
             _exit(127);
         }
