@@ -415,6 +415,21 @@
     "], T[" #h "], T[" #b "," #t "," #g "," #n "], T[" #b "," #t "," #g "," #n "], T[" #h          \
     "], T[" #h "]\n"
 
+#define DELTA(b, t, h, g, k, v, ids)                                                               \
+    "input %q : T[" #b "," #t "," #g "," #k "]\n"                                                  \
+    "input %k : T[" #b "," #t "," #g "," #k "]\n"                                                  \
+    "input %v : T[" #b "," #t "," #h "," #v "]\n"                                                  \
+    "input %gate : float32[" #b "," #t "," #h "]\n"                                                \
+    "input %beta : float32[" #b "," #t "," #h "]\n"                                                \
+    "input %documents : int32[" #b "," #t "]\n"                                                    \
+    "input %do : T[" #b "," #t "," #h "," #v "]\n"                                                 \
+    "F - %near = scale(%gate) {factor=0.1} : float32[" #b "," #t "," #h "]\n"                      \
+    "F - %little = scale(%beta) {factor=0.1} : float32[" #b "," #t "," #h "]\n"                    \
+    "F - %o = gated_delta(%q, %k, %v, %near, %little, " ids ") : T[" #b "," #t "," #h "," #v "]\n" \
+    "I - %dq, %dk, %dv, %dgate, %dbeta = gated_delta_grad(%do, %q, %k, %v, %near, %little, " ids   \
+    ") : T[" #b "," #t "," #g "," #k "], T[" #b "," #t "," #g "," #k "], T[" #b "," #t "," #h      \
+    "," #v "], float32[" #b "," #t "," #h "], float32[" #b "," #t "," #h "]\n"
+
 #define COPIES(b, t, h, g, d)                                                                      \
     "input %x : T[" #b "," #t "," #g "," #d "]\n"                                                  \
     "F - %y = copy_heads(%x) {heads=" #h "} : T[" #b "," #t "," #h "," #d "]\n"                    \
@@ -751,6 +766,9 @@ const struct conformance_case conformance_cases[] = {
     {"state scan, documents", SCAN(2, 140, 2, 8, 1, 5, "%documents", "least=0"), 3, 0, true},
     {"state scan, limits", SCAN(1, 66, 4, 3, 4, 4, "%documents", "least=0.3, most=1"), 2, 0, true},
     {"causal convolution, many", CONV(2, 150, 160, 4, "%documents", "_"), 2, false, false, true},
+    {"gated delta rule, odd", DELTA(2, 9, 2, 1, 5, 3, "_"), 0, false, true},
+    {"gated delta rule, documents", DELTA(1, 40, 4, 2, 6, 10, "%documents"), 3, false, true},
+    {"gated delta rule, chunks", DELTA(1, 130, 2, 2, 4, 20, "%documents"), 2, false, true, true},
     {"embedding, odd", EMBEDDING(2, 9, 11, 33), 11, false},
     {"embedding, many rows", EMBEDDING(2, 40, 2100, 8), 2100, false},
     {"embedding, many rows, frequent tokens", EMBEDDING(2, 400, 2100, 8), 3, false, false, true},

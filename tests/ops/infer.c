@@ -70,6 +70,13 @@ static const struct infer_case good[] = {
      "float32[2,3,2,6] float32[4] float32[4] int32[2,3]",
      "float32[2,3,4,5] float32[2,3,4] float32[4] float32[2,3,2,6] float32[2,3,2,6] float32[4] "
      "float32[4]"},
+    {"gated_delta", NULL,
+     "bfloat16[2,3,2,5] bfloat16[2,3,2,5] bfloat16[2,3,4,6] float32[2,3,4] float32[2,3,4]",
+     "bfloat16[2,3,4,6]"},
+    {"gated_delta_grad", NULL,
+     "float64[2,3,4,6] float64[2,3,2,5] float64[2,3,2,5] float64[2,3,4,6] float64[2,3,4] "
+     "float64[2,3,4]",
+     "float64[2,3,2,5] float64[2,3,2,5] float64[2,3,4,6] float64[2,3,4] float64[2,3,4]"},
     {"copy_heads", "heads=6", "bfloat16[2,3,2,5]", "bfloat16[2,3,6,5]"},
     {"copy_heads_grad", "groups=2", "float32[3,4,5]", "float32[3,2,5]"},
     {"attention", NULL, "bfloat16[2,3,4,8] bfloat16[2,3,2,8] bfloat16[2,3,2,8] -",
@@ -442,6 +449,13 @@ static const struct infer_case bad[] = {
      "float32[2,3,4,5] float32[2,3,4,5] float32[2,3,4] float32[4] float32[2,3,2,6] "
      "float32[2,3,2,7] float32[4] float32[4]",
      "state_scan_grad(%state_scan_grad): N is 6 in B %e [2,3,2,6], but 7 in C %f [2,3,2,7]"},
+    {"gated_delta", NULL,
+     "float32[2,3,2,5] float32[2,3,2,5] float32[2,3,3,6] float32[2,3,3] float32[2,3,3]",
+     "gated_delta(%gated_delta): h = 3 is not a multiple of g = 2"},
+    {"gated_delta_grad", NULL,
+     "float32[2,3,4,6] float32[2,3,2,5] float32[2,3,2,4] float32[2,3,4,6] float32[2,3,4] "
+     "float32[2,3,4]",
+     "gated_delta_grad(%gated_delta_grad): K is 5 in q %b [2,3,2,5], but 4 in k %c [2,3,2,4]"},
     {"copy_heads", "heads=3", "float32[2,3,2,5]",
      "copy_heads(%copy_heads): 3 heads cannot be copies of 2"},
     {"copy_heads_grad", "groups=3", "float32[3,4,5]",

@@ -39,6 +39,8 @@
     P(causal_conv_grad, CPU_GRADIENT, isa)                                                         \
     P(state_scan, CPU_STRIDED, isa)                                                                \
     P(state_scan_grad, CPU_STRIDED, isa)                                                           \
+    P(gated_delta, CPU_STRIDED, isa)                                                               \
+    P(gated_delta_grad, CPU_GRADIENT, isa)                                                         \
     R(swiglu, CPU_STRIDED, isa)                                                                    \
     R(swiglu_grad, CPU_STRIDED, isa)                                                               \
     R(embedding, CPU_STRIDED, isa)                                                                 \

@@ -48,6 +48,8 @@
     X(causal_conv_grad)                                                                            \
     X(state_scan)                                                                                  \
     X(state_scan_grad)                                                                             \
+    X(gated_delta)                                                                                 \
+    X(gated_delta_grad)                                                                            \
     X(mul)                                                                                         \
     X(scale)                                                                                       \
     X(scale_rows)                                                                                  \
@@ -355,6 +357,19 @@ struct ct_state_inputs {
 CT_API struct ct_value *ct_state_scan(struct ct_builder *b, const char *name,
                                       const struct ct_state_inputs *in, struct ct_value *documents,
                                       const struct ct_state_scan *how);
+
+/*
+ * The gated delta rule (Yang et al. 2024): each head has a state S[k, n], zeros before the first
+ * token of a document. A token makes it exp(gate) S, adds k^T u with u = beta (v - k S), and then
+ * gets o = q S. q and k are [b, t, g, k], v is [b, t, h, n], h a multiple of g; gate and beta are
+ * [b, t, h], float32; documents int32 [b, t], or NULL for one per sequence. Kernels work on chunks
+ * of CT_DELTA_CHUNK tokens.
+ */
+#define CT_DELTA_CHUNK 64
+CT_API struct ct_value *ct_gated_delta(struct ct_builder *b, const char *name, struct ct_value *q,
+                                       struct ct_value *k, struct ct_value *v,
+                                       struct ct_value *gate, struct ct_value *beta,
+                                       struct ct_value *documents);
 
 /* x * y, elementwise */
 CT_API struct ct_value *ct_mul(struct ct_builder *b, const char *name, struct ct_value *x,
