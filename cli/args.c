@@ -185,7 +185,9 @@ int args_read(struct args *args, struct ct_recipe **recipe)
         return rc;
     args->recipe = *recipe;
     rc = ct_recipe_change(*recipe, &args->changes);
-    return rc < 0 ? rc : args_choose_model(&args->arena, *recipe);
+    if (rc == 0)
+        rc = args_choose_model(&args->arena, *recipe);
+    return rc < 0 ? rc : args_choose_tokenizer(&args->arena, *recipe);
 }
 
 int args_recipe(struct args *args, struct ct_recipe **recipe)

@@ -2,6 +2,7 @@
  * Folders in the place of a recipe: that of a run, which has its recipe, and that of a Hugging Face
  * model, for which a recipe is made.
  */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -13,6 +14,7 @@
 #include <ctitan/file.h>
 #include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/json.h>
+#include <ctitan/model.h>
 #include <ctitan/plugins.h>
 
 #include "cli.h"
@@ -76,23 +78,23 @@ static bool is_wide(const json_t *config)
 static int read_model(struct ct_arena *arena, const char *folder, struct ct_recipe **recipe)
 {
     const char *path = ct_arena_printf(arena, "%s/config.json", folder), *name = NULL;
-    bool tokenizer =
-        exists(arena, folder, "tokenizer.json") || exists(arena, folder, "tokenizer.model");
+    const char *tokenizer = find_tokenizer(arena, folder);
     json_t *config = NULL;
     int rc = ct_json_read_file(path, 0, &config);
 
     if (rc == 0)
         rc = choose_model(arena, path, config, &name);
     if (rc == 0)
-        rc = ct_recipe_parse(arena, folder,
-                             ct_arena_printf(arena,
-                                             "[plugins]\nload = cpu, %s%s\n[model]\nname = %s\n"
-                                             "init_from = %s\n[training]\nseq_len = %lld\n"
-                                             "mixed_precision_param = %s\n",
-                                             name, tokenizer ? ", bpe" : "", name, folder,
-                                             (long long)positions_of(config),
-                                             is_wide(config) ? "float32" : "bfloat16"),
-                             recipe);
+        rc =
+            ct_recipe_parse(arena, folder,
+                            ct_arena_printf(arena,
+                                            "[plugins]\nload = cpu, %s%s%s\n[model]\nname = %s\n"
+                                            "init_from = %s\n[training]\nseq_len = %lld\n"
+                                            "mixed_precision_param = %s\n",
+                                            name, tokenizer ? ", " : "", tokenizer ? tokenizer : "",
+                                            name, folder, (long long)positions_of(config),
+                                            is_wide(config) ? "float32" : "bfloat16"),
+                            recipe);
     json_decref(config);
     return rc;
 }
@@ -113,8 +115,9 @@ int args_read_path(struct ct_arena *arena, const char *path, struct ct_recipe **
                    path);
 }
 
-/* What cannot be described is refused when it is loaded. */
-static bool loads_model(const struct ct_recipe *recipe)
+/* Whether a plugin of the recipe offers this kind, and `has` of it, unless that is NULL. A plugin
+   that cannot be described is refused when it is loaded. */
+static bool loads(const struct ct_recipe *recipe, enum ct_kind kind, bool (*has)(const void *ops))
 {
     const struct ct_plugin *plugin;
 
@@ -122,7 +125,7 @@ static bool loads_model(const struct ct_recipe *recipe)
         if (ct_plugin_describe(recipe->plugins[i], &plugin) < 0)
             continue;
         for (const struct ct_offer *o = plugin->offers; o && o->kind != CT_NOTHING; o++)
-            if (o->kind == CT_MODEL)
+            if (o->kind == kind && (!has || has(o->ops)))
                 return true;
     }
     return false;
@@ -134,7 +137,7 @@ int args_choose_model(struct ct_arena *arena, struct ct_recipe *recipe)
     json_t *config;
     int rc;
 
-    if (!folder || !*folder || loads_model(recipe))
+    if (!folder || !*folder || loads(recipe, CT_MODEL, NULL))
         return 0;
     path = ct_arena_printf(arena, "%s/config.json", folder);
     rc = ct_json_read_file(path, 0, &config);
@@ -146,4 +149,22 @@ int args_choose_model(struct ct_arena *arena, struct ct_recipe *recipe)
         return ct_context(CT_ECONFIG, "%s: [model] init_from",
                           ct_recipe_source(recipe, "model", "init_from"));
     return ct_recipe_with(recipe, name);
+}
+
+static bool tokenizes(const void *data)
+{
+    const struct ct_data_ops *ops = data;
+
+    return ops->size > offsetof(struct ct_data_ops, tokenizes) && ops->tokenizes;
+}
+
+int args_choose_tokenizer(struct ct_arena *arena, struct ct_recipe *recipe)
+{
+    const char *folder = ct_recipe_get(recipe, "model", "init_from"), *name;
+
+    if (!folder || !*folder || loads(recipe, CT_TOKENIZER, NULL) ||
+        !loads(recipe, CT_DATA, tokenizes))
+        return 0;
+    name = find_tokenizer(arena, folder);
+    return name ? ct_recipe_with(recipe, name) : 0;
 }

@@ -48,6 +48,7 @@ extern const struct verb verb_plugins;
 extern const struct verb verb_help;
 extern const struct verb verb_doctor;
 extern const struct verb verb_generate;
+extern const struct verb verb_tokenize;
 extern const struct verb verb_schedule;
 extern const struct verb verb_check;
 extern const struct verb verb_new;
@@ -182,6 +183,10 @@ int args_parse(const struct ct_argument *table, int argc, char **argv, struct ar
 int args_read_path(struct ct_arena *arena, const char *path, struct ct_recipe **recipe);
 /* Load the model that config.json in [model] init_from is of, where the recipe lists none. */
 int args_choose_model(struct ct_arena *arena, struct ct_recipe *recipe);
+/* Load the tokenizer of [model] init_from, where the data needs one and the recipe lists none. */
+int args_choose_tokenizer(struct ct_arena *arena, struct ct_recipe *recipe);
+/* The plugin whose tokenizer reads this file, or what is in this folder; NULL: none does. */
+const char *find_tokenizer(struct ct_arena *arena, const char *path);
 /* Read the recipe and change it as the command line says. It is in args->arena. */
 int args_read(struct args *args, struct ct_recipe **recipe);
 /* The same, then put --device in, and apply it. */

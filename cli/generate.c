@@ -33,7 +33,9 @@ struct prompt {
     int64_t before;              /* tokens of earlier turns */
     const struct answer *former; /* of the turn before; NULL: there is none */
     bool done;
-    struct answer answer; /* of a text */
+    struct answer answer;         /* of a text */
+    struct ct_decoding *decoding; /* of a text; NULL: its tokens' bytes follow each other */
+    size_t skip;                  /* bytes of the given text that decoding still holds */
 };
 
 struct options {
@@ -258,6 +260,31 @@ static int read_text(struct writer *w, struct prompt *p)
                                           "has no token that begins a document");
 }
 
+/* An answer is decoded after the text that was given: its first word keeps its space. */
+static int begin_text(struct writer *w, struct prompt *p)
+{
+    const struct ct_tokenizer_ops *t = w->tokenizer;
+    struct ct_decoding *whole = NULL;
+    const char *text;
+    int64_t all = 0, now = 0;
+    int rc;
+
+    if (!t->decoding_open)
+        return 0;
+    rc = t->decoding_open(&whole);
+    if (rc == 0)
+        all = t->decoding_add(whole, p->tokens, (size_t)p->count, true, &text);
+    t->decoding_close(whole);
+    if (rc == 0)
+        rc = t->decoding_open(&p->decoding);
+    if (rc == 0)
+        now = t->decoding_add(p->decoding, p->tokens, (size_t)p->count, false, &text);
+    if (rc < 0 || all < 0 || now < 0)
+        return rc < 0 ? rc : (int)(all < 0 ? all : now);
+    p->skip = (size_t)(all - now);
+    return 0;
+}
+
 static int read_prompts(struct writer *w)
 {
     int rc = 0;
@@ -266,6 +293,8 @@ static int read_prompts(struct writer *w)
         struct prompt *p = &w->o->prompts[i];
 
         rc = p->ids ? read_ids(w, p) : read_text(w, p);
+        if (rc == 0 && !p->ids)
+            rc = begin_text(w, p);
         p->given = p->count;
         if (rc == 0 && (rc = ct_generator_append(w->generator, i, p->tokens, p->count)) < 0)
             rc = ct_context(rc, "prompt %lld", (long long)i + 1);
@@ -321,6 +350,45 @@ static int write_logits(const struct writer *w)
 
 /* ---- tokens ---- */
 
+static void end_decoding(struct writer *w, struct prompt *p)
+{
+    if (p->decoding)
+        w->tokenizer->decoding_close(p->decoding);
+    p->decoding = NULL;
+}
+
+/* Decode tokens of an answer. A stop within their text ends it. */
+static int add_text(struct writer *w, struct prompt *p, const int32_t *tokens, size_t count,
+                    bool ended)
+{
+    char bytes[512];
+    const char *text = bytes;
+    int64_t size = 0;
+    size_t skip;
+
+    if (p->decoding)
+        size = w->tokenizer->decoding_add(p->decoding, tokens, count, ended, &text);
+    else if (count)
+        size = w->tokenizer->decode(*tokens, bytes, sizeof(bytes));
+    if (size < 0)
+        return (int)size;
+    skip = (size_t)size < p->skip ? (size_t)size : p->skip;
+    p->skip -= skip;
+    if (!answer_add(w->arena, &p->answer, &w->o->stops, text + skip, (size_t)size - skip))
+        return 0;
+    p->done = true;
+    end_decoding(w, p);
+    return 0;
+}
+
+static int end_text(struct writer *w, struct prompt *p)
+{
+    int rc = p->decoding ? add_text(w, p, NULL, 0, true) : 0;
+
+    end_decoding(w, p);
+    return rc;
+}
+
 /* Choose the next token of a prompt. A token that ends it is not a part of the answer. */
 static int choose_token(struct writer *w, int64_t i)
 {
@@ -329,20 +397,16 @@ static int choose_token(struct writer *w, int64_t i)
                                         (uint64_t)(p->before + p->count) + ((uint64_t)i << 32));
     int32_t token = ct_sample(ct_generator_logits(w->generator, i), w->vocabulary, &w->o->sampling,
                               (double)ct_uniform(random.v[0]), w->candidates);
+    int rc;
 
     if (stops_have(&w->o->stops, token)) {
         p->done = true;
-        return 0;
+        return end_text(w, p);
     }
     p->tokens[p->count++] = token;
-    if (!p->ids) {
-        char text[512];
-        int size = w->tokenizer->decode(token, text, sizeof(text));
-
-        if (size < 0)
-            return size;
-        p->done = answer_add(w->arena, &p->answer, &w->o->stops, text, (size_t)size);
-    }
+    rc = p->ids ? 0 : add_text(w, p, &token, 1, false);
+    if (rc < 0)
+        return rc;
     return ct_generator_append(w->generator, i, &token, 1);
 }
 
@@ -368,6 +432,8 @@ static int write_prompts(struct writer *w)
                 rc = show(w, p, p->done);
         }
     }
+    for (int64_t i = 0; rc == 0 && i < o->count; i++)
+        rc = end_text(w, &o->prompts[i]);
     if (rc == 0 && alone)
         rc = show(w, &o->prompts[0], true);
     if (rc == 0 && alone)

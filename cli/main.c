@@ -21,7 +21,7 @@ const struct verb_group verb_groups[] = {
 #ifdef CT_HAVE_GENERATE
       &verb_generate,
 #endif
-      NULL}},
+      &verb_tokenize, NULL}},
     {"Plan before training",
      {&verb_data, &verb_plan, &verb_simulate, &verb_tune, &verb_explain, NULL}},
     {"Look at runs", {&verb_watch, &verb_report, &verb_compare, NULL}},

@@ -56,7 +56,8 @@ static bool is_of_tokenizer(const char *name)
                                        ".tiktoken",
                                        "chat_template.jinja",
                                        "chat_template.json",
-                                       "spiece.model"};
+                                       "spiece.model",
+                                       "sentencepiece.bpe.model"};
 
     return ends_in(name, ends, CT_COUNT(ends));
 }

@@ -66,14 +66,6 @@ static const struct added_token *longest_at(const struct added *a, const char *a
     return token;
 }
 
-static const char *character_before(const char *begin, const char *at)
-{
-    do
-        at--;
-    while (at > begin && ((unsigned char)*at & 0xC0) == 0x80);
-    return at;
-}
-
 static bool is(const char *at, int class)
 {
     size_t size;
@@ -83,7 +75,7 @@ static bool is(const char *at, int class)
 
 static bool within_word(const char *text, const char *begin, const char *stop, const char *end)
 {
-    return (begin > text && is(character_before(text, begin), UNICODE_WORD)) ||
+    return (begin > text && is(unicode_before(text, begin), UNICODE_WORD)) ||
            (stop < end && is(stop, UNICODE_WORD));
 }
 
@@ -92,8 +84,8 @@ static void strip(const struct added_token *token, const char *from, const char 
 {
     size_t size;
 
-    while (token->lstrip && m->begin > from && is(character_before(from, m->begin), UNICODE_SPACE))
-        m->begin = character_before(from, m->begin);
+    while (token->lstrip && m->begin > from && is(unicode_before(from, m->begin), UNICODE_SPACE))
+        m->begin = unicode_before(from, m->begin);
     while (token->rstrip && m->stop < end && is(m->stop, UNICODE_SPACE)) {
         unicode_at(m->stop, &size);
         m->stop += size;

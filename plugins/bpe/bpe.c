@@ -1,6 +1,7 @@
 /*
  * The tokenizer of a Hugging Face folder: see tokenizer.h for its forms.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -8,7 +9,7 @@
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
 
-#include "bpe.h"
+#include "tokenizer.h"
 
 static struct config {
     const char *path, *bos_token, *eos_token;
@@ -108,17 +109,43 @@ static int64_t encode_spans(const char *text, size_t size, int32_t *tokens,
 
 static int decode(int32_t token, char *text, size_t room)
 {
-    const struct vocabulary_token *t;
+    struct text bytes = {0};
+    int rc = tokenizer_bytes(&tokenizer, token, &bytes), size = (int)bytes.size;
 
-    if (token < 0 || (size_t)token >= tokenizer.vocabulary.count)
-        return ct_fail(CT_EINVAL, "token %d is not in the vocabulary of %zu", (int)token,
-                       tokenizer.vocabulary.count);
-    t = &tokenizer.vocabulary.tokens[token];
-    if (t->size > room)
-        return ct_fail(CT_EINVAL, "no room for the %zu bytes of token %d", t->size, (int)token);
-    if (t->size)
-        memcpy(text, t->bytes, t->size);
-    return (int)t->size;
+    if (rc == 0 && bytes.size > room)
+        rc = ct_fail(CT_EINVAL, "no room for the %zu bytes of token %d", bytes.size, (int)token);
+    if (rc == 0 && bytes.size)
+        memcpy(text, bytes.data, bytes.size);
+    text_finish(&bytes);
+    return rc < 0 ? rc : size;
+}
+
+struct ct_decoding {
+    struct decoding state;
+};
+
+static int decoding_open(struct ct_decoding **d)
+{
+    *d = calloc(1, sizeof(**d));
+    return *d ? 0 : ct_fail(CT_ENOMEM, "decoding");
+}
+
+static int64_t decoding_add(struct ct_decoding *d, const int32_t *tokens, size_t count, bool end,
+                            const char **text)
+{
+    int rc;
+
+    d->state.out.size = 0;
+    rc = tokenizer_decode(&tokenizer, &d->state, tokens, count, end);
+    *text = d->state.out.data ? d->state.out.data : "";
+    return rc < 0 ? rc : (int64_t)d->state.out.size;
+}
+
+static void decoding_close(struct ct_decoding *d)
+{
+    if (d)
+        decoding_finish(&d->state);
+    free(d);
 }
 
 static uint64_t identity(void)
@@ -131,6 +158,9 @@ static const char *path(void)
     return config.path;
 }
 
+static const struct ct_tokenizer_file files[] = {
+    {"tokenizer.json", "", 0}, {"tokenizer.model", "", 2}, {0}};
+
 static const struct ct_tokenizer_ops ops = {.size = sizeof(struct ct_tokenizer_ops),
                                             .vocabulary = vocabulary,
                                             .bos = bos,
@@ -142,9 +172,13 @@ static const struct ct_tokenizer_ops ops = {.size = sizeof(struct ct_tokenizer_o
                                             .end = end,
                                             .prompt = encode_prompt,
                                             .encode_spans = encode_spans,
-                                            .path = path};
+                                            .path = path,
+                                            .decoding_open = decoding_open,
+                                            .decoding_add = decoding_add,
+                                            .decoding_close = decoding_close,
+                                            .files = files};
 
 CT_PLUGIN(.name = "bpe", .version = "1.0",
-          .summary = "Byte-level BPE from tokenizer.json or tiktoken's list, and ctitan tokenize",
+          .summary = "BPE and Unigram tokenizers from tokenizer.json or tiktoken's list",
           .options = options, .config = &config, .config_size = sizeof(config),
-          .offers = CT_OFFERS({CT_TOKENIZER, "bpe", &ops}, {CT_VERB, "tokenize", &tokenize_verb}));
+          .offers = CT_OFFERS({CT_TOKENIZER, "bpe", &ops}));

@@ -413,42 +413,126 @@ static int match(const struct pattern *p, const char *text, const char *from, co
     return 1;
 }
 
-/* The first match that ends after at. The library goes on one character after an empty one. */
-static int find(const struct pattern *p, const char *text, const char *at, const char *end,
-                const char **begin, const char **stop)
+/* An empty match right after the match before it does not count: the library goes on one character
+   after it. */
+static int find(struct pattern_matches *m, const char **begin, const char **stop)
 {
-    int rc = match(p, text, at, end, begin, stop);
+    int rc = match(m->pattern, m->text, m->at, m->end, begin, stop);
     size_t size;
 
-    if (rc <= 0 || *stop > at)
+    if (rc <= 0 || !m->begun || *stop > m->at)
         return rc;
-    if (at == end)
+    if (m->at == m->end)
         return 0;
-    unicode_at(at, &size);
-    return match(p, text, at + size, end, begin, stop);
+    unicode_at(m->at, &size);
+    return match(m->pattern, m->text, m->at + size, m->end, begin, stop);
 }
 
-int pattern_next(const struct pattern *p, const char *text, const char *at, const char *end,
-                 const char **begin, const char **stop)
+int pattern_match(struct pattern_matches *m, const char **begin, const char **stop)
 {
     int rc;
 
-    *begin = at;
-    *stop = end;
-    if (at == end)
+    if (m->text == m->end || (m->pattern->scan && m->at == m->end))
         return 0;
-    if (p->scan) {
-        *stop = p->scan(at, end, p->digits);
+    if (m->pattern->scan) {
+        *begin = m->at;
+        m->at = *stop = m->pattern->scan(m->at, m->end, m->pattern->digits);
         return 1;
     }
-    rc = find(p, text, at, end, begin, stop);
-    if (p->matches_only) {
-        while (rc > 0 && *begin == *stop)
-            rc = find(p, text, *stop, end, begin, stop);
-    } else if (rc == 0 || *begin > at) { /* text outside of matches is a part, too */
-        *stop = rc == 0 ? end : *begin;
-        *begin = at;
-        rc = rc == 0 ? 1 : rc;
+    rc = find(m, begin, stop);
+    if (rc > 0)
+        m->at = *stop;
+    m->begun = true;
+    return rc;
+}
+
+/* ---- parts ---- */
+
+const char *const split_behaviors[SPLIT_BEHAVIORS] = {
+    [SPLIT_ISOLATED] = "Isolated",
+    [SPLIT_REMOVED] = "Removed",
+    [SPLIT_MERGED_WITH_PREVIOUS] = "MergedWithPrevious",
+    [SPLIT_MERGED_WITH_NEXT] = "MergedWithNext",
+    [SPLIT_CONTIGUOUS] = "Contiguous",
+};
+
+struct split_parts split_begin(const struct split *split, const char *text, const char *end)
+{
+    return (struct split_parts){
+        .split = split, .matches = {&split->pattern, text, text, end, false}, .from = text};
+}
+
+/* The next range: a match, or the text before one. */
+static int next_range(struct split_parts *p, const char **begin, const char **stop, bool *matched)
+{
+    int rc = 1;
+
+    if (!p->match_begin) {
+        rc = pattern_match(&p->matches, &p->match_begin, &p->match_stop);
+        if (rc < 0)
+            return rc;
+        if (rc == 0) {
+            p->match_begin = NULL;
+            *begin = p->from;
+            *stop = p->from = p->matches.end;
+            *matched = p->split->invert;
+            return *begin < *stop;
+        }
     }
+    *begin = p->from;
+    *matched = p->match_begin == p->from;
+    *stop = p->from = *matched ? p->match_stop : p->match_begin;
+    if (*matched)
+        p->match_begin = NULL;
+    *matched ^= p->split->invert;
+    return 1;
+}
+
+static bool joins(enum split_behavior behavior, bool before, bool matched)
+{
+    return behavior == SPLIT_CONTIGUOUS             ? before == matched
+           : behavior == SPLIT_MERGED_WITH_PREVIOUS ? matched && !before
+           : behavior == SPLIT_MERGED_WITH_NEXT     ? before && !matched
+                                                    : false;
+}
+
+/* Take in one range. Returns 1 if it ends a part, which *begin and *stop get. */
+static int take(struct split_parts *p, const char **begin, const char **stop)
+{
+    enum split_behavior behavior = p->split->behavior;
+    const char *from, *to;
+    bool matched;
+    int rc = next_range(p, &from, &to, &matched);
+
+    if (rc <= 0) {
+        *begin = p->begin;
+        *stop = p->stop;
+        p->begin = NULL;
+        return rc < 0 ? rc : *begin ? 1 : 0;
+    }
+    if (behavior == SPLIT_REMOVED && matched) {
+        *begin = *stop = from;
+        return 1;
+    }
+    if (p->begin && joins(behavior, p->matched, matched)) {
+        p->stop = to;
+        *begin = *stop = to;
+    } else {
+        *begin = p->begin ? p->begin : from;
+        *stop = p->begin ? p->stop : from;
+        p->begin = from;
+        p->stop = to;
+    }
+    p->matched = matched;
+    return 1;
+}
+
+int split_next(struct split_parts *p, const char **begin, const char **stop)
+{
+    int rc;
+
+    do
+        rc = take(p, begin, stop);
+    while (rc > 0 && *begin == *stop);
     return rc;
 }

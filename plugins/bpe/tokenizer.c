@@ -30,11 +30,13 @@ static void shift(struct ids *ids, size_t first, ptrdiff_t by)
     }
 }
 
-/* The parts of a text before the next added token, in turn. */
-static int
-encode_between(struct tokenizer *t, const struct added *added, const char *text, size_t size,
-               int (*encode)(struct tokenizer *t, const char *text, size_t size, struct ids *ids),
-               struct ids *ids)
+/* begins: the text is where the whole one begins. */
+typedef int encode_fn(struct tokenizer *t, const char *text, size_t size, bool begins,
+                      struct ids *ids);
+
+/* The added tokens, and the parts of a text between them, in turn. */
+static int encode_between(struct tokenizer *t, const struct added *added, const char *text,
+                          size_t size, bool begins, encode_fn *encode, struct ids *ids)
 {
     const char *from = text, *at = text, *end = text + size;
     struct added_match m;
@@ -45,104 +47,145 @@ encode_between(struct tokenizer *t, const struct added *added, const char *text,
         size_t before = ids->count;
 
         if (m.begin > from)
-            rc = encode(t, from, (size_t)(m.begin - from), ids);
+            rc = encode(t, from, (size_t)(m.begin - from), begins && from == text, ids);
         shift(ids, before, from - text);
-        if (ids->spans && ids->count < ids->room)
-            ids->spans[ids->count] =
-                (struct ct_text_span){(size_t)(m.begin - text), (size_t)(m.stop - text)};
-        ids_put(ids, m.id);
+        ids_put(ids, m.id, (size_t)(m.begin - text), (size_t)(m.stop - text));
         from = m.stop;
         at = m.resume;
     }
     first = ids->count;
     if (rc == 0 && from < end)
-        rc = encode(t, from, (size_t)(end - from), ids);
+        rc = encode(t, from, (size_t)(end - from), begins && from == text, ids);
     shift(ids, first, from - text);
     return rc;
 }
 
-/* Of tokens from `first` on, which follow each other in a text. */
-static void put_spans(const struct vocabulary *v, struct ids *ids, size_t first)
+/* Spans of tokens from `first` on, in a text that was made of another one, become those in that.
+   What was removed around an empty one does not turn it. */
+static void trace(const struct normal *n, struct ids *ids, size_t first)
 {
-    size_t at = 0;
+    for (size_t i = first; ids->spans && n->aligned && i < ids->count && i < ids->room; i++) {
+        size_t begin = n->begin[ids->spans[i].begin], end = n->end[ids->spans[i].end];
 
-    for (size_t i = first; ids->spans && i < ids->count && i < ids->room; i++) {
-        ids->spans[i] = (struct ct_text_span){at, at + v->tokens[ids->at[i]].size};
-        at = ids->spans[i].end;
+        ids->spans[i] = (struct ct_text_span){begin, end < begin ? begin : end};
     }
 }
 
-static int encode_step(struct tokenizer *t, int number, const char *text, size_t size,
+/* ---- pre-tokenizers ---- */
+
+static bool starts_with(const char *text, size_t size, const char *mark, size_t mark_size)
+{
+    return size >= mark_size && !memcmp(text, mark, mark_size);
+}
+
+static int prepare_metaspace(struct tokenizer_step *step, const char *text, size_t size,
+                             bool begins)
+{
+    const struct metaspace *m = &step->metaspace;
+    bool there = *text == ' ' || starts_with(text, size, m->mark, m->size);
+    bool prepends = m->scheme == METASPACE_ALWAYS || (m->scheme == METASPACE_FIRST && begins);
+    const char *at = text, *end = text + size, *space;
+    int rc = prepends && !there ? normal_put(&step->out, m->mark, m->size, 0, 0) : 0;
+
+    for (; rc == 0 && (space = memchr(at, ' ', (size_t)(end - at))); at = space + 1) {
+        size_t from = (size_t)(at - text), to = (size_t)(space - text);
+
+        rc = normal_put(&step->out, at, to - from, from, to);
+        if (rc == 0)
+            rc = normal_put(&step->out, m->mark, m->size, to, to + 1);
+    }
+    return rc < 0 ? rc : normal_put(&step->out, at, (size_t)(end - at), (size_t)(at - text), size);
+}
+
+/* The part as the step changes it before it splits it. Returns whether it does, or a failure. */
+static int prepare(struct tokenizer_step *step, const char *text, size_t size, bool begins,
+                   bool aligned)
+{
+    int rc;
+
+    if (step->kind == STEP_SPLIT ||
+        (step->kind == STEP_BYTE_LEVEL && !(step->space && *text != ' ')))
+        return 0;
+    rc = normal_reset(&step->out, aligned);
+    if (rc == 0 && step->kind == STEP_METASPACE)
+        rc = prepare_metaspace(step, text, size, begins);
+    else if (rc == 0)
+        rc = normal_put(&step->out, " ", 1, 0, 0);
+    if (rc == 0 && step->kind != STEP_METASPACE)
+        rc = normal_put(&step->out, text, size, 0, size);
+    return rc < 0 ? rc : 1;
+}
+
+static int encode_model(struct tokenizer *t, const char *text, size_t size, struct ids *ids)
+{
+    return t->is_unigram ? unigram_encode(&t->unigram, &t->vocabulary, text, size, ids)
+                         : vocabulary_encode(&t->vocabulary, text, size, ids);
+}
+
+static int encode_step(struct tokenizer *t, int number, const char *text, size_t size, bool begins,
                        struct ids *ids)
 {
     struct tokenizer_step *step = &t->steps[number];
-    const char *at, *end, *begin, *stop;
+    const char *begin, *stop;
     size_t first = ids->count;
-    bool prefixed = false;
-    int rc = 0;
+    int changed = 0, rc = 0;
 
-    if (number == t->step_count) {
-        rc = vocabulary_encode(&t->vocabulary, text, size, ids);
-        put_spans(&t->vocabulary, ids, first);
-        return rc;
+    if (number == t->step_count)
+        return encode_model(t, text, size, ids);
+    if (size)
+        changed = prepare(step, text, size, begins, ids->spans != NULL);
+    if (changed < 0)
+        return changed;
+    if (changed) {
+        text = step->out.text.data;
+        size = step->out.text.size;
     }
-    if (step->space && *text != ' ') {
-        step->prefixed.size = 0;
-        rc = text_append(&step->prefixed, " ", 1);
-        if (rc == 0)
-            rc = text_append(&step->prefixed, text, size);
-        text = step->prefixed.data;
-        size++;
-        prefixed = true;
-    }
-    if (rc == 0 && !step->cuts)
-        rc = encode_step(t, number + 1, text, size, ids);
-    for (at = text, end = text + size;
-         rc == 0 && step->cuts &&
-         (rc = pattern_next(&step->pattern, text, at, end, &begin, &stop)) > 0;
-         at = stop) {
-        size_t before = ids->count;
+    if (!step->splits) {
+        rc = encode_step(t, number + 1, text, size, begins, ids);
+    } else {
+        struct split_parts parts = split_begin(&step->split, text, text + size);
 
-        rc = encode_step(t, number + 1, begin, (size_t)(stop - begin), ids);
-        shift(ids, before, begin - text);
+        while (rc == 0 && (rc = split_next(&parts, &begin, &stop)) > 0) {
+            size_t before = ids->count;
+
+            rc = encode_step(t, number + 1, begin, (size_t)(stop - begin), begins && begin == text,
+                             ids);
+            shift(ids, before, begin - text);
+        }
     }
-    shift(ids, first, prefixed ? -1 : 0);
+    if (changed)
+        trace(&step->out, ids, first);
     return rc;
 }
 
-static int encode_normal(struct tokenizer *t, const char *text, size_t size, struct ids *ids)
+static int encode_normal(struct tokenizer *t, const char *text, size_t size, bool begins,
+                         struct ids *ids)
 {
-    return encode_step(t, 0, text, size, ids);
+    return encode_step(t, 0, text, size, begins, ids);
 }
 
-/* The normal forms from number `form` on, and then the added tokens. */
-static int encode_form(struct tokenizer *t, int form, const char *text, size_t size,
+/* The normalizers from number `i` on, and then the added tokens. */
+static int encode_from(struct tokenizer *t, int i, const char *text, size_t size, bool begins,
                        struct ids *ids)
 {
-    size_t normal_size = size, first = ids->count, *begin = NULL, *end;
-    const char *normal;
+    const char *normal = text;
+    size_t first = ids->count;
     int rc;
 
-    if (form == t->form_count)
-        return encode_between(t, &t->normalized, text, size, encode_normal, ids);
-    rc = unicode_normalize(t->forms[form], text, &normal_size, &t->normal[form % 2], &normal);
-    if (rc == 0 && ids->spans && normal != text) {
-        begin = malloc(2 * (normal_size + 1) * sizeof(*begin));
-        end = begin + normal_size + 1;
-        rc = begin ? unicode_align(t->forms[form], text, size, normal_size, begin, end)
-                   : ct_fail(CT_ENOMEM, "where %zu bytes come from", normal_size);
-    }
+    if (i == t->normalizer_count)
+        return encode_between(t, &t->normalized, text, size, begins, encode_normal, ids);
+    rc = normalizer_apply(&t->normalizers[i], ids->spans != NULL, &normal, &size, &begins);
     if (rc == 0)
-        rc = encode_form(t, form + 1, normal, normal_size, ids);
-    for (size_t i = first; rc == 0 && begin && i < ids->count && i < ids->room; i++)
-        ids->spans[i] = (struct ct_text_span){begin[ids->spans[i].begin], end[ids->spans[i].end]};
-    free(begin);
+        rc = encode_from(t, i + 1, normal, size, begins, ids);
+    if (rc == 0 && normal != text)
+        trace(&t->normalizers[i].out, ids, first);
     return rc;
 }
 
-static int encode_raw(struct tokenizer *t, const char *text, size_t size, struct ids *ids)
+static int encode_raw(struct tokenizer *t, const char *text, size_t size, bool begins,
+                      struct ids *ids)
 {
-    return encode_form(t, 0, text, size, ids);
+    return encode_from(t, 0, text, size, begins, ids);
 }
 
 int tokenizer_encode(struct tokenizer *t, const char *text, size_t size, bool special,
@@ -151,11 +194,11 @@ int tokenizer_encode(struct tokenizer *t, const char *text, size_t size, bool sp
     int rc = unicode_repair(text, &size, &t->repaired, &text);
 
     for (int i = 0; special && i < t->before_count; i++)
-        ids_put(ids, t->before[i]);
+        ids_put(ids, t->before[i], 0, 0);
     if (rc == 0)
-        rc = encode_between(t, &t->raw, text, size, encode_raw, ids);
+        rc = encode_between(t, &t->raw, text, size, true, encode_raw, ids);
     for (int i = 0; special && i < t->after_count; i++)
-        ids_put(ids, t->after[i]);
+        ids_put(ids, t->after[i], size, size);
     return rc;
 }
 
@@ -170,6 +213,68 @@ int32_t tokenizer_id(const struct tokenizer *t, const char *content)
             return (int32_t)i;
     }
     return -1;
+}
+
+/* ---- decoding ---- */
+
+static int find_string(const struct tokenizer *t, int32_t token, const char **string, size_t *size)
+{
+    const struct vocabulary_token *v;
+
+    *string = NULL;
+    *size = 0;
+    if (token < 0 || (size_t)token >= t->vocabulary.count)
+        return ct_fail(CT_EINVAL, "token %d is not in the vocabulary of %zu", (int)token,
+                       t->vocabulary.count);
+    v = &t->vocabulary.tokens[token];
+    *string = v->shown ? v->shown : v->bytes;
+    *size = v->shown ? v->shown_size : v->size;
+    return 0;
+}
+
+int tokenizer_decode(const struct tokenizer *t, struct decoding *d, const int32_t *tokens,
+                     size_t count, bool end)
+{
+    const char *string;
+    size_t size;
+    int rc = 0;
+
+    d->decoder = &t->decoder;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        rc = find_string(t, tokens[i], &string, &size);
+        if (rc == 0 && string)
+            rc = decoding_put(d, string, size);
+    }
+    return rc == 0 && end ? decoding_end(d) : rc;
+}
+
+/* The string after another one, so that nothing of it is stripped. */
+int tokenizer_bytes(const struct tokenizer *t, int32_t token, struct text *bytes)
+{
+    const struct decoder *decoder = &t->decoder;
+    struct decoding d = {.decoder = decoder};
+    const char *string;
+    size_t size;
+    int rc = find_string(t, token, &string, &size), byte;
+    bool falls = false;
+
+    for (int i = 0; i < decoder->count; i++)
+        falls |= decoder->stages[i].kind == DECODER_BYTE_FALLBACK;
+    if (rc < 0 || !string)
+        return rc;
+    if (t->byte_level)
+        return text_append(bytes, string, size);
+    byte = falls ? decoder_byte(string, size) : -1;
+    if (byte >= 0)
+        return text_append(bytes, (char[]){(char)byte}, 1);
+    rc = decoding_put(&d, "a", 1);
+    d.out.size = 0;
+    if (rc == 0)
+        rc = decoding_put(&d, string, size);
+    if (rc == 0)
+        rc = text_append(bytes, d.out.data, d.out.size);
+    decoding_finish(&d);
+    return rc;
 }
 
 /* ---- opening ---- */
@@ -195,7 +300,7 @@ static int find_file(struct tokenizer *t, const char *path, const char **file)
 /* VERSION counts the changes of this code that change ids. */
 static uint64_t identify(const char *text, size_t size)
 {
-    enum { VERSION = 1 };
+    enum { VERSION = 2 };
     char pcre2[64];
 
     pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, pcre2);
@@ -278,13 +383,14 @@ int tokenizer_open(struct tokenizer *t, const char *path)
 void tokenizer_close(struct tokenizer *t)
 {
     vocabulary_close(&t->vocabulary);
+    unigram_close(&t->unigram);
+    decoder_close(&t->decoder);
     for (int i = 0; i < TOKENIZER_STEPS; i++) {
-        pattern_close(&t->steps[i].pattern);
-        text_finish(&t->steps[i].prefixed);
+        pattern_close(&t->steps[i].split.pattern);
+        normal_finish(&t->steps[i].out);
+        normalizer_close(&t->normalizers[i]);
     }
     text_finish(&t->repaired);
-    text_finish(&t->normal[0]);
-    text_finish(&t->normal[1]);
     ct_arena_finish(&t->arena);
     *t = (struct tokenizer){0};
 }

@@ -1,10 +1,12 @@
 /*
- * Tokenizers of bytes with merges: tokenizer.json of the tokenizers library, and tiktoken's list.
+ * Tokenizers: tokenizer.json of the tokenizers library, and tiktoken's list.
  *
  *   text -> added tokens, and the parts between them
- *        -> normal form -> added tokens that are sought in it
- *        -> pre-tokenizers, each cutting the parts of the one before
- *        -> merges (vocabulary.h)
+ *        -> normalizers -> added tokens that are sought in the normal text
+ *        -> pre-tokenizers, each splitting the parts of the one before
+ *        -> merges (vocabulary.h), or the best split (unigram.h)
+ *
+ * Decoding is in decode.h.
  *
  * A tokenizer is used by one thread at a time, as it has a cache.
  */
@@ -12,34 +14,53 @@
 #define TOKENIZER_H
 
 #include "added.h"
+#include "decode.h"
+#include "normalize.h"
 #include "pattern.h"
 #include "unicode.h"
+#include "unigram.h"
 #include "vocabulary.h"
 
-#define TOKENIZER_STEPS 8
+#define TOKENIZER_STEPS 8 /* of each kind */
 #define TOKENIZER_TEMPLATE 16
 
+enum step_kind { STEP_SPLIT, STEP_BYTE_LEVEL, STEP_METASPACE };
+
+enum metaspace_scheme { METASPACE_ALWAYS, METASPACE_FIRST, METASPACE_NEVER, METASPACE_SCHEMES };
+
+/* A character in the place of spaces. */
+struct metaspace {
+    const char *mark;
+    size_t size;
+    enum metaspace_scheme scheme; /* where it is prepended, unless it is there */
+};
+
 struct tokenizer_step {
-    bool cuts; /* else it only adds a space */
-    struct pattern pattern;
-    bool space;           /* put a space before a part that does not begin with one */
-    struct text prefixed; /* scratch */
+    enum step_kind kind;
+    bool splits;
+    struct split split;
+    bool space; /* put a space before a part that does not begin with one */
+    struct metaspace metaspace;
+    struct normal out; /* scratch */
 };
 
 struct tokenizer {
     struct ct_arena arena;
     struct vocabulary vocabulary;
-    struct added raw, normalized; /* sought in the text, and in its normal form */
-    enum unicode_form forms[UNICODE_FORMS];
-    int form_count;
+    bool is_unigram;
+    struct unigram unigram;
+    struct added raw, normalized; /* sought in the text, and in the normal text */
+    struct normalizer normalizers[TOKENIZER_STEPS];
+    int normalizer_count;
     struct tokenizer_step steps[TOKENIZER_STEPS];
     int step_count;
     bool byte_level;                                               /* the last step has been read */
     int32_t before[TOKENIZER_TEMPLATE], after[TOKENIZER_TEMPLATE]; /* post_processor */
     int before_count, after_count;
-    int32_t bos, eos;                /* -1: none */
-    uint64_t identity;               /* of what determines ids: the file, and tables of Unicode */
-    struct text repaired, normal[2]; /* scratch */
+    struct decoder decoder;
+    int32_t bos, eos;     /* -1: none */
+    uint64_t identity;    /* of what determines ids: the file, and tables of Unicode */
+    struct text repaired; /* scratch */
 };
 
 /*
@@ -57,6 +78,13 @@ int tokenizer_encode(struct tokenizer *tokenizer, const char *text, size_t size,
 
 /* The id of an added token or a word of the vocabulary; -1: none. */
 int32_t tokenizer_id(const struct tokenizer *tokenizer, const char *content);
+
+/* Decode tokens one after the other; end: none follows. What is certain is appended to out of
+   decoding. CT_EINVAL: a token is not in the vocabulary, or an expression takes too long. */
+int tokenizer_decode(const struct tokenizer *tokenizer, struct decoding *decoding,
+                     const int32_t *tokens, size_t count, bool end);
+/* The bytes of one token within a text, of which it may be a part of a character. */
+int tokenizer_bytes(const struct tokenizer *tokenizer, int32_t token, struct text *bytes);
 
 /* Readers of the two forms. text ends with a zero, which size does not count. */
 int tokenizer_read_json(struct tokenizer *tokenizer, const char *text, size_t size);

@@ -8,47 +8,19 @@
 
 #include <ctitan/error.h>
 
+#include "base64.h"
 #include "tokenizer.h"
 
 #define SPECIALS 256
-
-static int digit(char c)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const char *at = c ? strchr(digits, c) : NULL;
-
-    return at ? (int)(at - digits) : -1;
-}
-
-/* Decode base64 up to a space. Returns the number of bytes, or -1. */
-static int decode(const char *text, const char **end, char *bytes, int room)
-{
-    uint32_t bits = 0;
-    int held = 0, count = 0;
-
-    for (; digit(*text) >= 0; text++) {
-        bits = bits << 6 | (uint32_t)digit(*text);
-        held += 6;
-        if (held < 8)
-            continue;
-        held -= 8;
-        if (count == room)
-            return -1;
-        bytes[count++] = (char)(bits >> held);
-    }
-    text += strspn(text, "=");
-    *end = text;
-    return *text == ' ' ? count : -1;
-}
 
 static int read_line(struct vocabulary *v, const char *line, size_t id)
 {
     char bytes[VOCABULARY_BYTES], *end;
     const char *at;
-    int size = decode(line, &at, bytes, sizeof(bytes));
-    unsigned long long rank = size > 0 ? strtoull(at, &end, 10) : 0;
+    int size = base64_decode(line, &at, bytes, sizeof(bytes));
+    unsigned long long rank = size > 0 && *at == ' ' ? strtoull(at, &end, 10) : 0;
 
-    if (size <= 0 || end == at + 1 || (*end != '\n' && *end != '\r' && *end))
+    if (size <= 0 || *at != ' ' || end == at + 1 || (*end != '\n' && *end != '\r' && *end))
         return ct_fail(CT_ECONFIG, "expected a token in base64, a space and its rank");
     if (rank != id)
         return ct_fail(CT_ECONFIG, "expected rank %zu", id);
@@ -136,9 +108,9 @@ int tokenizer_read_tiktoken(struct tokenizer *t, const char *text, size_t size)
     size_t lines = count_lines(text);
     int rc;
 
-    if (!size || digit(*text) < 0 || !lines)
-        return ct_fail(CT_ECONFIG, "neither tokenizer.json nor tiktoken's list of tokens "
-                                   "(a SentencePiece model is not supported)");
+    if (!size || base64_digit(*text) < 0 || !lines)
+        return ct_fail(CT_ECONFIG, "neither tokenizer.json nor tiktoken's list of tokens (a model "
+                                   "of SentencePiece is read by the plugin sentencepiece)");
     if (lines > VOCABULARY_LIMIT - SPECIALS)
         return ct_fail(CT_ECONFIG, "%zu tokens are too many", lines);
     rc = vocabulary_open(v, lines + SPECIALS);
@@ -156,7 +128,8 @@ int tokenizer_read_tiktoken(struct tokenizer *t, const char *text, size_t size)
     if (rc == 0)
         rc = add_specials(t, lines);
     v->whole_first = true;
-    t->steps[0].cuts = true;
+    t->byte_level = t->steps[0].splits = true;
+    t->decoder.stages[t->decoder.count++].kind = DECODER_BYTE_LEVEL;
     t->step_count = 1;
-    return rc < 0 ? rc : pattern_open(&t->steps[0].pattern, pattern_llama3, false);
+    return rc < 0 ? rc : pattern_open(&t->steps[0].split.pattern, pattern_llama3, false);
 }

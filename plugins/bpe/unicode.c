@@ -107,6 +107,36 @@ static size_t broken_size(const uint8_t *at, const uint8_t *end)
     return size;
 }
 
+const char *unicode_before(const char *begin, const char *at)
+{
+    do
+        at--;
+    while (at > begin && ((unsigned char)*at & 0xC0) == 0x80);
+    return at;
+}
+
+bool unicode_is_valid(const char *text, size_t size)
+{
+    return !u8_check((const uint8_t *)text, size);
+}
+
+size_t unicode_unfinished(const char *text, size_t size)
+{
+    const uint8_t *end = (const uint8_t *)text + size;
+
+    for (size_t back = 1; back <= 3 && back <= size; back++) {
+        uint8_t lead = end[-(ptrdiff_t)back];
+        size_t need = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC2 ? 2 : 1;
+
+        if (lead >= 0x80 && lead < 0xC0)
+            continue;
+        return lead >= 0xC2 && lead <= 0xF4 && need > back && broken_size(end - back, end) == back
+                   ? back
+                   : 0;
+    }
+    return 0;
+}
+
 int unicode_repair(const char *text, size_t *size, struct text *copy, const char **valid)
 {
     const char *end = text + *size;

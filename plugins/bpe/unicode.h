@@ -40,6 +40,15 @@ static inline uint32_t unicode_at(const char *at, size_t *size)
     return (b[0] & 0x07u) << 18 | (b[1] & 0x3Fu) << 12 | (b[2] & 0x3Fu) << 6 | (b[3] & 0x3Fu);
 }
 
+/* The character before at, which is after begin. The text is valid UTF-8. */
+const char *unicode_before(const char *begin, const char *at);
+
+/* Whether all bytes are UTF-8. */
+bool unicode_is_valid(const char *text, size_t size);
+
+/* Bytes at the end of text that begin a character, which later bytes may complete. */
+size_t unicode_unfinished(const char *text, size_t size);
+
 /* Text in memory of its own. Zeros are an empty one. */
 struct text {
     char *data;

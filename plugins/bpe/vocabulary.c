@@ -1,8 +1,10 @@
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
 
+#include "unicode.h"
 #include "vocabulary.h"
 
 #define CACHED_BYTES 24
@@ -21,10 +23,12 @@ struct cached {
     int32_t ids[CACHED_IDS];
 };
 
-/* A part while it is merged: a list of tokens in an array. */
+/* A part while it is merged: a list of tokens in an array, each at its first byte. */
+#define LAST UINT32_MAX /* no next one */
 struct symbol {
     int32_t id; /* -1: merged into the one before */
     uint32_t previous, next;
+    uint32_t end; /* of its bytes, which begin at its index */
 };
 
 struct vocabulary_table {
@@ -35,7 +39,8 @@ struct vocabulary_table {
     struct cached *cache;
     struct symbol *symbols;
     uint64_t *heap; /* rank << 32 | left symbol */
-    size_t symbol_room, heap_room, heap_count;
+    size_t symbol_room, heap_count;
+    uint32_t head, tail; /* of the list; LAST: it is empty */
 };
 
 /* ---- hashing ---- */
@@ -92,6 +97,7 @@ int vocabulary_open(struct vocabulary *v, size_t count)
         return ct_fail(CT_ENOMEM, "%zu tokens", count);
     memset(t->ids, -1, ids * sizeof(*t->ids));
     memset(v->byte, -1, sizeof(v->byte));
+    v->fallback[0] = v->unknown = -1;
     t->id_mask = ids - 1;
     v->count = count;
     return 0;
@@ -152,12 +158,18 @@ int vocabulary_add(struct vocabulary *v, int64_t id, const char *bytes, size_t s
                        size < 64 ? (int)size : 64, bytes,
                        v->tokens[id].size < 64 ? (int)v->tokens[id].size : 64, v->tokens[id].bytes,
                        (long long)id);
-    v->tokens[id] = (struct vocabulary_token){ct_arena_copy(&v->arena, bytes, size), size};
+    v->tokens[id] = (struct vocabulary_token){ct_arena_copy(&v->arena, bytes, size), size, NULL, 0};
     if (found)
         *place(v, v->tokens[id].bytes, size) = (int32_t)id;
     if (found && size == 1)
         v->byte[(unsigned char)*bytes] = (int32_t)id;
     return 0;
+}
+
+void vocabulary_show(struct vocabulary *v, int32_t id, const char *bytes, size_t size)
+{
+    v->tokens[id].shown = bytes;
+    v->tokens[id].shown_size = size;
 }
 
 int32_t vocabulary_find(const struct vocabulary *v, const char *bytes, size_t size)
@@ -229,48 +241,50 @@ static uint64_t heap_pop(struct vocabulary_table *t)
     return top;
 }
 
-/* The merge of a symbol with its next one; NULL: none. count is the list's end. */
-static const struct merge *merge_at(const struct vocabulary_table *t, uint32_t at, uint32_t count)
+/* The merge of a symbol with its next one; NULL: none. */
+static const struct merge *merge_at(const struct vocabulary_table *t, uint32_t at)
 {
     const struct symbol *s = &t->symbols[at];
     const struct merge *m;
 
-    if (s->id < 0 || s->next == count)
+    if (s->id < 0 || s->next == LAST)
         return NULL;
     m = pair(t, s->id, t->symbols[s->next].id);
     return m->left < 0 ? NULL : m;
 }
 
-static void push_merge(struct vocabulary_table *t, uint32_t at, uint32_t count)
+static void push_merge(struct vocabulary_table *t, uint32_t at)
 {
-    const struct merge *m = merge_at(t, at, count);
+    const struct merge *m = merge_at(t, at);
 
     if (m)
         heap_push(t, (uint64_t)m->rank << 32 | at);
 }
 
 /* An entry of the heap is out of date if the symbols there merge at another rank by now. */
-static void merge_all(struct vocabulary_table *t, uint32_t count)
+static void merge_all(struct vocabulary_table *t)
 {
     t->heap_count = 0;
-    for (uint32_t i = 0; i < count; i++)
-        push_merge(t, i, count);
+    for (uint32_t i = t->head; i != LAST; i = t->symbols[i].next)
+        push_merge(t, i);
     while (t->heap_count) {
         uint64_t entry = heap_pop(t);
         uint32_t at = (uint32_t)entry;
-        const struct merge *m = merge_at(t, at, count);
-        struct symbol *s = &t->symbols[at];
+        const struct merge *m = merge_at(t, at);
+        struct symbol *s = &t->symbols[at], *next;
 
         if (!m || m->rank != entry >> 32)
             continue;
+        next = &t->symbols[s->next];
         s->id = m->id;
-        t->symbols[s->next].id = -1;
-        s->next = t->symbols[s->next].next;
-        if (s->next < count)
+        s->end = next->end;
+        s->next = next->next;
+        next->id = -1;
+        if (s->next != LAST)
             t->symbols[s->next].previous = at;
-        push_merge(t, at, count);
-        if (at > 0)
-            push_merge(t, s->previous, count);
+        push_merge(t, at);
+        if (s->previous != LAST)
+            push_merge(t, s->previous);
     }
 }
 
@@ -296,6 +310,67 @@ static int reserve(struct vocabulary_table *t, size_t size)
     return 0;
 }
 
+/* ---- the symbols that merging begins with ---- */
+
+static void append(struct vocabulary_table *t, int32_t id, uint32_t begin, uint32_t end)
+{
+    t->symbols[begin] = (struct symbol){id, t->tail, LAST, end};
+    if (t->tail == LAST)
+        t->head = begin;
+    else
+        t->symbols[t->tail].next = begin;
+    t->tail = begin;
+}
+
+void vocabulary_find_fallback(struct vocabulary *v)
+{
+    for (unsigned b = 0; b < 256; b++) {
+        char name[8];
+
+        snprintf(name, sizeof(name), "<0x%02X>", b);
+        v->fallback[b] = vocabulary_find(v, name, 6);
+        if (v->fallback[b] < 0) {
+            v->fallback[0] = -1;
+            return;
+        }
+    }
+}
+
+/* An unknown character stays pending, as the next one may be fused with it. Bytes do not end that,
+   as in the library. */
+static void append_characters(struct vocabulary *v, const char *part, uint32_t size)
+{
+    struct vocabulary_table *t = v->table;
+    uint32_t begin = 0, end = 0;
+    bool pending = false;
+    size_t width;
+
+    for (uint32_t i = 0; i < size; i += (uint32_t)width) {
+        int32_t id;
+
+        unicode_at(part + i, &width);
+        id = vocabulary_find(v, part + i, width);
+        if (id < 0 && v->fallback[0] >= 0) {
+            for (uint32_t b = i; b < i + width; b++)
+                append(t, v->fallback[(unsigned char)part[b]], b, b + 1);
+            continue;
+        }
+        if (pending && (id >= 0 || !v->fuse_unknown)) {
+            append(t, v->unknown, begin, end);
+            pending = false;
+        }
+        if (id >= 0)
+            append(t, id, i, i + (uint32_t)width);
+        else if (v->unknown >= 0) {
+            begin = pending ? begin : i;
+            end = i + (uint32_t)width;
+            pending = true;
+        }
+    }
+    if (pending)
+        append(t, v->unknown, begin, end);
+}
+
 static int encode_part(struct vocabulary *v, const char *part, size_t size, struct ids *out)
 {
     struct vocabulary_table *t = v->table;
@@ -303,17 +378,21 @@ static int encode_part(struct vocabulary *v, const char *part, size_t size, stru
     int rc;
 
     if (whole >= 0) {
-        ids_put(out, whole);
+        ids_put(out, whole, 0, size);
         return 0;
     }
     rc = reserve(t, size);
     if (rc < 0)
         return rc;
-    for (uint32_t i = 0; i < size; i++)
-        t->symbols[i] = (struct symbol){v->byte[(unsigned char)part[i]], i - 1, i + 1};
-    merge_all(t, (uint32_t)size);
-    for (uint32_t i = 0; i < size; i = t->symbols[i].next)
-        ids_put(out, t->symbols[i].id);
+    t->head = t->tail = LAST;
+    if (v->characters)
+        append_characters(v, part, (uint32_t)size);
+    else
+        for (uint32_t i = 0; i < size; i++)
+            append(t, v->byte[(unsigned char)part[i]], i, i + 1);
+    merge_all(t);
+    for (uint32_t i = t->head; i != LAST; i = t->symbols[i].next)
+        ids_put(out, t->symbols[i].id, i, t->symbols[i].end);
     return 0;
 }
 
@@ -329,7 +408,7 @@ static int encode_and_cache(struct vocabulary *v, const char *part, size_t size,
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < ids.count; i++)
-        ids_put(out, room[i]);
+        ids_put(out, room[i], 0, 0);
     if (ids.count > CACHED_IDS)
         return 0;
     memset(cached->bytes, 0, CACHED_BYTES);
@@ -346,12 +425,12 @@ int vocabulary_encode(struct vocabulary *v, const char *part, size_t size, struc
 
     if (size == 0)
         return 0;
-    if (size > CACHED_BYTES)
+    if (size > CACHED_BYTES || out->spans)
         return encode_part(v, part, size, out);
     cached = &v->table->cache[hash_bytes(part, size) >> (64 - CACHE_BITS)];
     if (cached->size != size || memcmp(cached->bytes, part, size))
         return encode_and_cache(v, part, size, cached, out);
     for (int i = 0; i < cached->count; i++)
-        ids_put(out, cached->ids[i]);
+        ids_put(out, cached->ids[i], 0, 0);
     return 0;
 }

@@ -330,7 +330,8 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
 
     *out = NULL;
     if (!request->tokenizer)
-        return ct_fail(CT_ECONFIG, "text needs a tokenizer: add bytes or bpe to [plugins] load");
+        return ct_fail(CT_ECONFIG,
+                       "text needs a tokenizer: add bytes, bpe or sentencepiece to [plugins] load");
     if (*config.validation_path && config.validation_fraction > 0)
         return ct_fail(CT_ECONFIG, "[text] validation_path and validation_fraction: set one of "
                                    "them");
@@ -379,6 +380,7 @@ static uint64_t text_identity(const struct ct_data *data, int64_t *documents, in
 }
 
 static const struct ct_data_ops ops = {.size = sizeof(struct ct_data_ops),
+                                       .tokenizes = true,
                                        .open = text_open,
                                        .close = text_close,
                                        .read = text_read,

@@ -1,6 +1,7 @@
 /*
  * bpe against the tokenizers library: bpe/cases.json holds variants of bpe/tokenizer.json, texts,
- * and the ids that the library (0.23) gives them; bpe/splits.json the same for regular expressions.
+ * and the ids that the library (0.23) gives them; bpe/splits.json the same for regular expressions,
+ * bpe/variants.json for tokenizers in SentencePiece's manner, with the texts that ids become.
  * Then `ctitan tokenize`, tiktoken's list, and files that must be refused.
  */
 #include <stdint.h>
@@ -129,6 +130,93 @@ static void ids_are_those_of_the_library(void **state)
         for (size_t t = 0; t < json_array_size(texts); t++)
             check_text(name, json_object_get(json_array_get(texts, t), "text"),
                        json_object_get(json_array_get(texts, t), "ids"));
+    }
+    json_decref(cases);
+}
+
+/* A case of variants.json: a base with a patch, as above. */
+static json_t *variant_tokenizer(const json_t *cases, const json_t *one)
+{
+    const json_t *base = json_object_get(json_object_get(cases, "bases"),
+                                         json_string_value(json_object_get(one, "base")));
+    json_t *root = json_deep_copy(base), *patch = json_deep_copy(json_object_get(one, "patch"));
+    json_t *model = json_object_get(patch, "model");
+
+    if (model)
+        assert_int_equal(json_object_update(json_object_get(root, "model"), model), 0);
+    json_object_del(patch, "model");
+    assert_int_equal(json_object_update(root, patch), 0);
+    json_decref(patch);
+    return root;
+}
+
+/* The text of all tokens, which arrive one by one. */
+static void check_decoding(const char *name, const json_t *want, const int32_t *ids, int64_t count)
+{
+    struct ct_decoding *decoding;
+    const char *text;
+    char all[ROOM];
+    size_t size = 0;
+
+    assert_int_equal(bpe()->decoding_open(&decoding), 0);
+    for (int64_t i = 0; i <= count; i++) {
+        int64_t n = bpe()->decoding_add(decoding, ids + i, i < count, i == count, &text);
+
+        assert_in_range(n, 0, sizeof(all) - size - 1);
+        memcpy(all + size, text, (size_t)n);
+        size += (size_t)n;
+    }
+    all[size] = '\0';
+    if (size != json_string_length(want) || memcmp(all, json_string_value(want), size))
+        fail_msg("%s: \"%s\" is decoded as \"%s\"", name, json_string_value(want), all);
+    bpe()->decoding_close(decoding);
+}
+
+/* Spans are within the text, and in order. */
+static void check_spans(const char *name, const json_t *text, const int32_t *ids, int64_t count)
+{
+    struct ct_text_span spans[ROOM];
+    int32_t again[ROOM];
+    size_t size = json_string_length(text);
+
+    assert_int_equal(bpe()->encode_spans(json_string_value(text), size, again, spans, ROOM), count);
+    assert_memory_equal(again, ids, (size_t)count * sizeof(*ids));
+    for (int64_t i = 0; i < count; i++)
+        if (spans[i].begin > spans[i].end || spans[i].end > size ||
+            (i && spans[i].begin < spans[i - 1].begin))
+            fail_msg("%s: token %lld of \"%s\" stands for [%zu, %zu)", name, (long long)i,
+                     json_string_value(text), spans[i].begin, spans[i].end);
+}
+
+static void variants_are_those_of_the_library(void **state)
+{
+    json_t *cases = read_json("variants.json"), *one, *row;
+    size_t i, k;
+
+    (void)state;
+    assert_int_equal(json_array_size(json_object_get(cases, "cases")), 19);
+    json_array_foreach(json_object_get(cases, "cases"), i, one)
+    {
+        const char *name = json_string_value(json_object_get(one, "name"));
+        json_t *root = variant_tokenizer(cases, one);
+        char *file = json_dumps(root, JSON_COMPACT);
+
+        if (open_text("tokenizer.json", file, strlen(file)) < 0)
+            fail_msg("%s: %s", name, ct_error_message());
+        json_array_foreach(json_object_get(one, "texts"), k, row)
+        {
+            const json_t *text = json_array_get(row, 0);
+            int32_t ids[ROOM] = {0};
+            int64_t count =
+                bpe()->encode(json_string_value(text), json_string_length(text), ids, ROOM);
+
+            check_ids(ct_arena_printf(&arena, "%s: %s", name, json_string_value(text)),
+                      json_array_get(row, 1), ids, count);
+            check_decoding(name, json_array_get(row, 2), ids, count);
+            check_spans(name, text, ids, count);
+        }
+        free(file);
+        json_decref(root);
     }
     json_decref(cases);
 }
@@ -789,12 +877,19 @@ static void tiktoken_lists_are_read(void **state)
 static const struct {
     const char *patch, *message;
 } refusals[] = {
-    {"{\"normalizer\": {\"type\": \"Lowercase\"}}", "normalizer: 'Lowercase'"},
-    {"{\"pre_tokenizer\": {\"type\": \"Metaspace\"}}", "pre_tokenizer: 'Metaspace'"},
+    {"{\"normalizer\": {\"type\": \"Lowercase\"}}", "normalizer: type: 'Lowercase'"},
+    {"{\"normalizer\": {\"type\": \"NFC\", \"x\": 1}}", "normalizer: NFC: x = 1"},
+    {"{\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"AAA\"}}",
+     "Precompiled: precompiled_charsmap"},
+    {"{\"pre_tokenizer\": {\"type\": \"Metaspace\"}}", "Metaspace: replacement = ''"},
+    {"{\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"_\", "
+     "\"prepend_scheme\": \"last\"}}",
+     "prepend_scheme: 'last'"},
+    {"{\"pre_tokenizer\": {\"type\": \"Punctuation\"}}", "pre_tokenizer: type: 'Punctuation'"},
     {"{\"pre_tokenizer\": null}", "ByteLevel"},
     {"{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", "
-     "\"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"MergedWithNext\"}]}}",
-     "MergedWithNext"},
+     "\"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"MergedWithAll\"}]}}",
+     "MergedWithAll"},
     {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(a\"}, \"behavior\": "
      "\"Isolated\"}}",
      "(a"},
@@ -811,10 +906,12 @@ static const struct {
     {SPLIT("(?i:(?:S)t)"), "st with (?i)"},
     {SPLIT("(?i:[\\\\p{Lu}])"), "\\p with (?i)"},
     {"{\"post_processor\": {\"type\": \"BertProcessing\"}}", "post_processor: 'BertProcessing'"},
-    {"{\"decoder\": {\"type\": \"WordPiece\"}}", "decoder: 'WordPiece'"},
+    {"{\"decoder\": {\"type\": \"WordPiece\"}}", "decoder: type: 'WordPiece'"},
     {"{\"truncation\": {\"max_length\": 9}}", "truncation"},
-    {"{\"model\": {\"type\": \"Unigram\"}}", "model: 'Unigram'"},
-    {"{\"model\": {\"byte_fallback\": true}}", "byte_fallback"},
+    {"{\"model\": {\"type\": \"WordLevel\"}}", "model: type: 'WordLevel'"},
+    {"{\"model\": {\"type\": \"Unigram\"}}", "model: "},
+    {"{\"decoder\": {\"type\": \"Fuse\"}}", "decoder: type = 'Fuse'"},
+    {"{\"padding_side\": \"left\"}", "padding_side = \"left\""},
     {"{\"model\": {\"dropout\": 0.1}}", "dropout"},
     {"{\"version\": \"2.0\"}", "version"},
     {"{\"model\": {\"end_of_word_suffix\": \"</w>\"}}", "end_of_word_suffix"},
@@ -919,6 +1016,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(ids_are_those_of_the_library, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(variants_are_those_of_the_library, set_up, tear_down),
         cmocka_unit_test_setup_teardown(expressions_split_as_in_the_library, set_up, tear_down),
         cmocka_unit_test_setup_teardown(ids_become_their_text, set_up, tear_down),
         cmocka_unit_test_setup_teardown(broken_text_is_repaired, set_up, tear_down),

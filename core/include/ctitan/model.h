@@ -192,6 +192,8 @@ struct ct_data_ops {
                    const struct ct_data_stream **streams);
     /* As `read`. sample[i] is the memory of stream i, dense; NULL: it is not needed. */
     int (*read_streams)(struct ct_data *data, int64_t index, void *const *sample);
+    /* It needs a tokenizer: that of the model's folder is loaded, where a recipe lists none. */
+    bool tokenizes;
 };
 
 /*
@@ -208,6 +210,15 @@ CT_API int ct_data_read(const struct ct_data_ops *ops, struct ct_data *data, int
 struct ct_text_span {
     size_t begin, end;
 };
+
+/* A file that a tokenizer reads, in a folder or by its path. */
+struct ct_tokenizer_file {
+    const char *name;   /* "tokenizer.json" */
+    const char *begins; /* it begins with these bytes */
+    int order;          /* of files of several tokenizers, that of the lowest order is read */
+};
+
+struct ct_decoding; /* defined by the tokenizer */
 
 struct ct_tokenizer_ops {
     size_t size; /* of this struct */
@@ -237,6 +248,17 @@ struct ct_tokenizer_ops {
     /* The file or folder that the recipe names for the tokenizer, which models that are saved get;
        "": none. NULL: none. */
     const char *(*path)(void);
+    /* Decoding of a sequence whose tokens arrive in turn. The text of all of them is that of the
+       tokenizer's own library. NULL: their bytes (`decode`), one after the other. */
+    int (*decoding_open)(struct ct_decoding **decoding);
+    /* Decode `count` more tokens; end: none follows. *text gets what no later token can change, and
+       is valid until the next call. Returns its number of bytes, or a failure. */
+    int64_t (*decoding_add)(struct ct_decoding *decoding, const int32_t *tokens, size_t count,
+                            bool end, const char **text);
+    void (*decoding_close)(struct ct_decoding *decoding); /* NULL is allowed */
+    /* What its option `path` can name, or have in its folder; ended by {0}. A model's folder
+       chooses its tokenizer by this. NULL: nothing. */
+    const struct ct_tokenizer_file *files;
 };
 
 /* ---- mesh axes ---- */
