@@ -1,0 +1,239 @@
+/*
+ * Pairs from JSON lines: {"prompt": .., "chosen": .., "rejected": ..}, texts or lists of tokens,
+ * with "reference": [log-probability of chosen, of rejected] where they are stored.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include <ctitan/error.h>
+#include <ctitan/file.h>
+#include <ctitan/lib/json.h>
+
+#include "dpo.h"
+
+struct tokens {
+    int32_t *ids;
+    int64_t count;
+};
+
+struct pair {
+    struct tokens prompt, answer[2];
+    float reference[2];
+};
+
+struct ct_data {
+    struct ct_arena arena;
+    const struct ct_tokenizer_ops *tokenizer; /* NULL: none */
+    int64_t seq_len, vocabulary;
+    struct pair *pair;
+    size_t count, room;
+};
+
+static const char *const names[] = {"chosen", "rejected"};
+
+static int list_streams(const struct ct_data_request *request, struct ct_arena *arena,
+                        const struct ct_data_stream **streams)
+{
+    const size_t size = sizeof(struct ct_data_stream);
+    const struct ct_data_stream list[] = {
+        {size, "tokens", CT_I32, 1, {request->seq_len}, 0, "prompt and answer"},
+        {size, "labels", CT_I32, 1, {request->seq_len}, 0, "the next token, of answers alone"},
+        {size, "reference", CT_F32, 0, {0}, -1, "log-probability of the reference"},
+        {size, "answer_tokens", CT_F32, 0, {0}, -1, "tokens of the answer"},
+        {0}};
+
+    *streams = ct_arena_copy(arena, list, sizeof(list));
+    return 0;
+}
+
+/* ---- reading ---- */
+
+static int take_ids(struct ct_data *data, const json_t *list, struct tokens *out)
+{
+    out->count = (int64_t)json_array_size(list);
+    out->ids = ct_arena_array(&data->arena, int32_t, out->count + 1);
+    for (int64_t i = 0; i < out->count; i++) {
+        const json_t *id = json_array_get(list, (size_t)i);
+
+        out->ids[i] = (int32_t)json_integer_value(id);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= (data->vocabulary ? data->vocabulary : INT32_MAX))
+            return ct_fail(CT_ECONFIG, "[%lld] is no token of the vocabulary", (long long)i);
+    }
+    return 0;
+}
+
+/* A text, behind the token that begins one, or before the token that ends one. */
+static int encode(struct ct_data *data, const json_t *text, bool answer, struct tokens *out)
+{
+    const struct ct_tokenizer_ops *t = data->tokenizer;
+    const char *from = json_string_value(text);
+    size_t size = json_string_length(text);
+    int32_t before = -1, behind = -1;
+    int64_t count;
+
+    if (!t)
+        return ct_fail(CT_ECONFIG, "a text needs a tokenizer: add bytes or bpe to [plugins] load");
+    before = answer ? -1 : t->bos();
+    if (answer)
+        behind = t->end ? t->end() : t->eos();
+    count = t->encode(from, size, NULL, 0);
+    if (count < 0)
+        return (int)count;
+    out->ids = ct_arena_array(&data->arena, int32_t, count + 2);
+    if (before >= 0)
+        out->ids[out->count++] = before;
+    t->encode(from, size, out->ids + out->count, (size_t)count);
+    out->count += count;
+    if (behind >= 0)
+        out->ids[out->count++] = behind;
+    return 0;
+}
+
+static int take_tokens(struct ct_data *data, const json_t *object, const char *name, bool answer,
+                       struct tokens *out)
+{
+    const json_t *value = json_object_get(object, name);
+    int rc;
+
+    if (json_is_array(value))
+        rc = take_ids(data, value, out);
+    else if (json_is_string(value))
+        rc = encode(data, value, answer, out);
+    else
+        rc = ct_fail(CT_ECONFIG, "expected a text or a list of tokens");
+    if (rc == 0 && !out->count)
+        rc = ct_fail(CT_ECONFIG, "it is empty");
+    return ct_context(rc, "\"%s\"", name);
+}
+
+static int take_reference(const json_t *object, struct pair *p)
+{
+    const json_t *list = json_object_get(object, "reference");
+
+    if (strcmp(dpo_config.reference, "stored") != 0 || dpo_config.loss == DPO_SIMPO)
+        return 0;
+    for (size_t i = 0; i < 2; i++) {
+        if (!json_is_number(json_array_get(list, i)))
+            return ct_fail(CT_ECONFIG, "\"reference\": expected the log-probabilities of both "
+                                       "answers; or set [dpo] reference = pass");
+        p->reference[i] = (float)json_number_value(json_array_get(list, i));
+    }
+    return 0;
+}
+
+static int take_pair(struct ct_data *data, const json_t *object)
+{
+    struct pair p = {0};
+    int rc = take_tokens(data, object, "prompt", false, &p.prompt);
+
+    for (int i = 0; rc == 0 && i < 2; i++) {
+        rc = take_tokens(data, object, names[i], true, &p.answer[i]);
+        if (rc == 0 && p.prompt.count + p.answer[i].count > data->seq_len)
+            rc = ct_fail(CT_ECONFIG,
+                         "prompt and \"%s\" have %lld tokens, more than [training] seq_len = %lld",
+                         names[i], (long long)(p.prompt.count + p.answer[i].count),
+                         (long long)data->seq_len);
+    }
+    if (rc == 0)
+        rc = take_reference(object, &p);
+    if (rc < 0)
+        return rc;
+    data->pair =
+        ct_arena_grow(&data->arena, data->pair, &data->room, data->count + 1, sizeof(*data->pair));
+    data->pair[data->count++] = p;
+    return 0;
+}
+
+static int read_lines(struct ct_data *data, const char *text, size_t size)
+{
+    const char *at = text, *end = text + size;
+    int rc = 0;
+
+    for (size_t line = 1; rc == 0 && at < end; line++) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        size_t length = (size_t)((newline ? newline : end) - at);
+        json_t *object = NULL;
+
+        if (strspn(at, " \t\r") < length) {
+            rc = ct_json_read(at, length, NULL, CT_JSON_NUL, &object);
+            if (rc == 0)
+                rc = take_pair(data, object);
+            json_decref(object);
+        }
+        rc = ct_context(rc, "[dpo] path = %s:%zu", dpo_config.path, line);
+        at += length + 1;
+    }
+    return rc;
+}
+
+static void close_data(struct ct_data *data)
+{
+    if (data)
+        ct_arena_finish(&data->arena);
+    free(data);
+}
+
+static int open_data(const struct ct_data_request *request, struct ct_data **out)
+{
+    struct ct_data *data = calloc(1, sizeof(*data));
+    const void *text;
+    size_t size;
+    int rc = data ? ct_file_map(dpo_config.path, &text, &size) : ct_fail(CT_ENOMEM, "pairs");
+
+    *out = NULL;
+    if (rc < 0) {
+        free(data);
+        return ct_context(rc == CT_ENOENT ? CT_ECONFIG : rc, "[dpo] path");
+    }
+    data->tokenizer = request->tokenizer;
+    data->seq_len = request->seq_len;
+    data->vocabulary = request->vocabulary;
+    rc = read_lines(data, text, size);
+    ct_file_unmap(text, size);
+    if (rc == 0 && !data->count)
+        rc = ct_fail(CT_ECONFIG, "[dpo] path = %s: no pairs", dpo_config.path);
+    if (rc < 0)
+        close_data(data);
+    else
+        *out = data;
+    return rc;
+}
+
+/* Samples 2i and 2i + 1 are pair i. */
+static int read_sample(struct ct_data *data, int64_t index, void *const *sample)
+{
+    const struct pair *p = &data->pair[(size_t)(index / 2) % data->count];
+    const struct tokens *answer = &p->answer[index % 2];
+
+    for (int64_t i = 0; i < data->seq_len; i++) {
+        int64_t at = i - p->prompt.count;
+
+        if (sample[0])
+            ((int32_t *)sample[0])[i] = at < 0               ? p->prompt.ids[i]
+                                        : at < answer->count ? answer->ids[at]
+                                                             : 0;
+        if (sample[1])
+            ((int32_t *)sample[1])[i] =
+                at + 1 >= 0 && at + 1 < answer->count ? answer->ids[at + 1] : CT_MASKED;
+    }
+    if (sample[2])
+        *(float *)sample[2] = p->reference[index % 2];
+    if (sample[3])
+        *(float *)sample[3] = (float)answer->count;
+    return 0;
+}
+
+static int64_t vocabulary(struct ct_data *data)
+{
+    return data->tokenizer ? data->tokenizer->vocabulary() : 0;
+}
+
+const struct ct_data_ops dpo_data = {.size = sizeof(struct ct_data_ops),
+                                     .open = open_data,
+                                     .close = close_data,
+                                     .vocabulary = vocabulary,
+                                     .streams = list_streams,
+                                     .read_streams = read_sample};

@@ -1,0 +1,129 @@
+#!/bin/bash
+# dpo.sh CTITAN SOURCE: preference pairs. Losses and gradient norms that PyTorch computed, for each loss; a reference pass beside
+# adapters equals stored log-probabilities; one rank's losses on every mesh; metrics, wherever they are shown; texts as pairs.
+set -euo pipefail
+ctitan=$(realpath "$1") data=$(realpath "$2")/tests/dpo/case
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+cd "$root"
+fail() { echo "$1"; exit 1; }
+
+cat >recipe.ini <<INI
+[plugins]
+load = cpu, local, llama, dpo, adamw, metrics
+[objective]
+name = dpo
+[dpo]
+path = $data/pairs.jsonl
+beta = 0.3
+reference = stored
+[model]
+name = llama
+init_from = $data
+[training]
+seq_len = 24
+local_batch_size = 12
+global_batch_size = 12
+steps = 4
+mixed_precision_param = float32
+[adamw]
+lr = 2e-4
+beta2 = 0.95
+eps = 1e-6
+weight_decay = 0
+[lr_scheduler]
+warmup_steps = 0
+decay_ratio = 0
+[metrics]
+log_freq = 1
+peak_tflops = 1
+INI
+
+# train FOLDER ARGUMENT...: the run's dump folder is FOLDER, made new.
+train() {
+    local folder=$1
+    shift
+    rm -rf "$folder"
+    "$ctitan" train recipe.ini --set "job.dump_folder=$folder" "$@" >"$folder.log" 2>&1 || fail "$(cat "$folder.log")"
+}
+
+# The digits of a value of each step, as metrics wrote them.
+values() { sed -nE "s/.*\"$2\": ([^,}]*).*/\1/p" "$1/metrics.jsonl"; }
+
+# Within 1e-5 of each other, step by step.
+close() {
+    paste "$1" "$2" | awk '
+        { d = $1 - $2; if (d < 0) d = -d; if (d > 1e-5 * $2 || $1 == "" || $2 == "") { print "step", NR ":", $0; bad = 1 } }
+        END { exit bad || !NR }' || fail "not equal within 1e-5"
+}
+
+# refused WORDS ARGUMENT...
+refused() {
+    local words=$1 status=0
+    shift
+    "$ctitan" train recipe.ini "$@" >log 2>&1 || status=$?
+    [[ $status == 2 ]] && grep -qF -- "$words" log || fail "exit $status: $(cat log)"
+}
+
+# All weights are trained; the reference is another model, whose log-probabilities are in the file.
+losses=('dpo' 'dpo_smoothed --set dpo.label_smoothing=0.1' 'robust --set dpo.loss=robust --set dpo.label_smoothing=0.1'
+    'ipo --set dpo.loss=ipo --set dpo.beta=0.2' 'ipo_sum --set dpo.loss=ipo_sum --set dpo.beta=0.2' 'hinge --set dpo.loss=hinge')
+for loss in "${losses[@]}"; do
+    read -ra arguments <<<"$loss"
+    train "${arguments[0]}" --with tensorboard "${arguments[@]:1}"
+    close <(values "${arguments[0]}" loss) <(cut -d ' ' -f 1 "$data/${arguments[0]}.expected")
+    close <(values "${arguments[0]}" grad_norm) <(cut -d ' ' -f 2 "$data/${arguments[0]}.expected")
+    echo "$loss: the losses and norms of PyTorch"
+done
+# The formula, with the log-probabilities that PyTorch computed.
+train simpo --set dpo.loss=simpo --set dpo.beta=2
+close <(values simpo loss | head -n 1) <(echo 1.1004029896)
+
+# Losses by sums, and by means over the answers' tokens.
+for mesh in '-n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=2' \
+    '-n 2 --with cp --set cp.degree=2' '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2'; do
+    for loss in dpo ipo; do
+        read -ra arguments <<<"$mesh --set dpo.loss=$loss"
+        [[ $loss == dpo ]] || arguments+=(--set dpo.beta=0.2)
+        train many "${arguments[@]}"
+        close <(values many loss) <(cut -d ' ' -f 1 "$data/$loss.expected")
+        values many accuracy | cmp - <(values $loss accuracy)
+    done
+    echo "$mesh: the losses of PyTorch"
+done
+
+# One of the six pairs, then two, four and four are right.
+close <(values dpo accuracy) <(printf '%s\n' 0.1666667 0.3333333 0.6666667 0.6666667)
+grep -q 'reward_chosen: .* accuracy: 0.66667' dpo.log || fail "$(cat dpo.log)"
+"$ctitan" watch dpo >log
+grep -q 'accuracy 0.66667' log || fail "$(cat log)"
+grep -q 'metrics/accuracy' dpo/tensorboard/events.*
+
+# A second forward pass, with the weights without their adapters: those that the file own.jsonl was made from.
+adapters=(--with lora --set adamw.lr=1e-2)
+train stored "${adapters[@]}" --set "dpo.path=$data/own.jsonl"
+values stored loss >expected
+train pass "${adapters[@]}" --set dpo.reference=pass
+close <(values pass loss) expected
+close <(values pass loss | head -n 1) <(echo 0.69314718056)
+for mesh in '-n 2 --with fsdp --set training.local_batch_size=6' '-n 2 --with tp --set tp.degree=2' \
+    '-n 2 --with cp --set cp.degree=2' \
+    '-n 4 --with fsdp --with pp --set pp.degree=2 --set pp.microbatch_size=2 --set training.local_batch_size=6'; do
+    read -ra arguments <<<"$mesh"
+    train many "${adapters[@]}" --set dpo.reference=pass "${arguments[@]}"
+    close <(values many loss) expected
+    echo "$mesh: a reference pass as on one rank"
+done
+
+# Its weights would move with those that are trained.
+refused 'the weights that the run began with, but' --set dpo.reference=pass
+refused '[dpo] label_smoothing: only the losses dpo and robust take it' --set dpo.loss=hinge --set dpo.label_smoothing=0.1
+
+# Texts: the answer is trained on with the token that ends it. The model is too small for the tokens of bytes.
+echo '{"prompt": "a", "chosen": "b", "rejected": "cd", "id": 123456789012345678901234567890}' >texts.jsonl
+"$ctitan" data recipe.ini --with bytes --set dpo.path=texts.jsonl --set dpo.reference=pass --samples 2 >log 2>&1 || fail "$(cat log)"
+grep -aqF 'a<<b<257>>>' log && grep -aqF 'a<<cd<257>>>' log || fail "$(tr -d '\0' <log)"
+refused 'a text needs a tokenizer' --set dpo.path=texts.jsonl
+echo '{"prompt": [1, 2], "chosen": [3], "rejected": [4]}' >pair.jsonl
+refused 'pair.jsonl:1: "reference": expected the log-probabilities of both answers' --set dpo.path=pair.jsonl
+refused 'more than [training] seq_len = 2' --set dpo.path=pair.jsonl --set training.seq_len=2
