@@ -45,7 +45,7 @@ int ct_stored_part_dim(const struct ct_stored_rule *rule, int ndim)
 
     if (!rule || !rule->parts)
         return -1;
-    return stacked + (rule->interleaved || (!stacked && ndim == 3));
+    return stacked + (rule->interleaved || (!stacked && !rule->rows.all && ndim == 3));
 }
 
 static bool has_suffix(const char *name, const char *suffix)

@@ -196,7 +196,8 @@ static struct ct_value *before(struct build *s, const char *name, struct ct_valu
 static struct ct_value *layer(struct build *s, struct ct_value *x)
 {
     struct ct_value *h = before(s, "attention_norm", x, WEIGHT_ATTENTION_NORM),
-                    *y = attention(s, h);
+                    *y = decoder_attends(s->m, s->d.layer) ? attention(s, h)
+                                                           : decoder_mamba(&s->d, s->m, h);
 
     if (!s->m->parallel) {
         x = add(s, "attention_sum", x, y, WEIGHT_ATTENTION_AFTER);

@@ -37,6 +37,7 @@ enum decoder_activation {
     X(GATE, "gate", "mlp.gate_proj")                                                               \
     X(UP, "up", "mlp.up_proj")                                                                     \
     X(DOWN, "down", "mlp.down_proj")                                                               \
+    X(MIXER, "mixer", "mamba") /* what names of a Mamba-2 layer's weights begin with */            \
     X(ROUTER, "router", "mlp.gate")                                                                \
     X(EXPERTS, "experts", "mlp.experts")
 
@@ -52,6 +53,15 @@ enum decoder_weight {
 enum decoder_fused { FUSED_NONE, FUSED_ROWS, FUSED_HEADS };
 
 struct family;
+
+/* The layers of Mamba-2. */
+struct decoder_state {
+    int64_t heads, head_dim, size, groups; /* size: of a head's state, by head_dim */
+    int64_t expand;                        /* heads head_dim is so many times dim */
+    int64_t conv_size;
+    bool conv_bias;
+    double least; /* lower limit of time steps */
+};
 
 struct ct_model {
     struct ct_decoder_sizes sizes;
@@ -82,6 +92,11 @@ struct ct_model {
 
     enum decoder_activation activation;
     bool gated;
+    bool mamba;                    /* layers without attention are of Mamba-2 */
+    struct ct_hf_layers attending; /* layers with attention, if mamba */
+    int64_t attend_every;          /* every so many layers, if they are not listed; 0: none */
+    struct decoder_state state;
+
     bool parallel, shared_norm; /* attention and feed-forward read the same x, or its one norm */
 
     double embedding_multiplier; /* 0: 1 */
@@ -98,6 +113,7 @@ struct ct_model {
 };
 
 bool decoder_slides(const struct ct_model *m, int64_t layer);
+bool decoder_attends(const struct ct_model *m, int64_t layer);
 bool decoder_rotates(const struct ct_model *m, int64_t layer);
 bool decoder_is_mixture(const struct ct_model *m, int64_t layer);
 double decoder_scale(const struct ct_model *m);
@@ -105,6 +121,9 @@ double decoder_scale(const struct ct_model *m);
 /* The rope of a layer in a context of so many tokens. CT_ECONFIG: the layer has none for it. */
 int decoder_rope(const struct ct_model *m, int64_t layer, int64_t tokens, bool documents,
                  struct ct_rope *rope);
+
+/* What the Mamba-2 mixer of the current layer gives for h, which is normed. */
+struct ct_value *decoder_mamba(struct ct_decoder *d, const struct ct_model *m, struct ct_value *h);
 
 int decoder_build(struct ct_model *model, struct ct_graph *graph,
                   const struct ct_model_request *request);

@@ -107,6 +107,7 @@ static const struct special {
     {"local_rope", CT_HF_LOCAL_ROPE, offsetof(struct ct_model, local_rope)},
     {"sliding", CT_HF_SLIDING, offsetof(struct ct_model, sliding)},
     {"rotated", CT_HF_FLAGS, offsetof(struct ct_model, rotated)},
+    {"attending", CT_HF_LAYERS, offsetof(struct ct_model, attending)},
     {"padding", CT_HF_TOKEN, offsetof(struct ct_model, sizes.padding)},
 };
 

@@ -16,6 +16,15 @@ bool decoder_slides(const struct ct_model *m, int64_t layer)
     return layer >= m->window_from && (!m->full_every || (layer + 1) % m->full_every);
 }
 
+bool decoder_attends(const struct ct_model *m, int64_t layer)
+{
+    if (!m->mamba)
+        return true;
+    if (m->attending.given)
+        return ct_hf_has_layer(&m->attending, layer);
+    return m->attend_every && (layer + 1) % m->attend_every == 0;
+}
+
 bool decoder_rotates(const struct ct_model *m, int64_t layer)
 {
     if (m->rotated.given)

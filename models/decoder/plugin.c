@@ -111,6 +111,22 @@ static void apply_options(struct ct_decoder_sizes *z)
         z->tied = !strcmp(o->tie_embeddings, "true");
 }
 
+static int check_state(const struct ct_model *m)
+{
+    const struct decoder_state *s = &m->state;
+
+    if (s->heads < 1 || s->head_dim < 1 || s->size < 1 || s->groups < 1 || s->conv_size < 1)
+        return ct_fail(CT_ECONFIG, "every size of a Mamba-2 layer must be at least 1");
+    if (s->heads % s->groups)
+        return ct_fail(CT_ECONFIG, "%lld heads of Mamba-2 cannot share %lld groups evenly",
+                       (long long)s->heads, (long long)s->groups);
+    if (s->expand && s->heads * s->head_dim != s->expand * m->sizes.dim)
+        return ct_fail(CT_ECONFIG, "%lld heads of Mamba-2 of %lld features are not %lld times %lld",
+                       (long long)s->heads, (long long)s->head_dim, (long long)s->expand,
+                       (long long)m->sizes.dim);
+    return 0;
+}
+
 static int check(const struct ct_model *m)
 {
     const struct ct_decoder_sizes *z = &m->sizes;
@@ -127,6 +143,8 @@ static int check(const struct ct_model *m)
     if (z->heads % z->kv_heads)
         return ct_fail(CT_ECONFIG, "%lld heads cannot share %lld key/value heads evenly",
                        (long long)z->heads, (long long)z->kv_heads);
+    if (m->mamba && check_state(m) < 0)
+        return CT_ECONFIG;
     if (m->family->fused == FUSED_HEADS && z->heads != z->kv_heads)
         return ct_fail(CT_ECONFIG, "%s stores keys and values of each head, not of %lld of %lld",
                        m->family->name, (long long)z->kv_heads, (long long)z->heads);
@@ -138,17 +156,20 @@ static int check(const struct ct_model *m)
     return 0;
 }
 
-/* Which layers slide and have rope, one by one: config.json is written so. */
+/* Which layers slide, have rope and attend, one by one: config.json is written so. */
 static void list_layers(struct ct_model *m)
 {
-    struct ct_hf_layers sliding = {.given = true}, rotated = {.given = true};
+    struct ct_hf_layers sliding = {.given = true}, rotated = {.given = true},
+                        attending = {.given = true};
 
     for (int64_t i = 0; i < m->sizes.layers; i++) {
         sliding.bits[i / 64] |= (uint64_t)decoder_slides(m, i) << i % 64;
+        attending.bits[i / 64] |= (uint64_t)decoder_attends(m, i) << i % 64;
         rotated.bits[i / 64] |= (uint64_t)decoder_rotates(m, i) << i % 64;
     }
     m->sliding = sliding;
     m->rotated = rotated;
+    m->attending = attending;
 }
 
 static int finish(const struct ct_run *run, struct ct_model *m)
@@ -237,6 +258,16 @@ static void destroy(struct ct_model *model)
 
 /* ---- facts ---- */
 
+/* Of a layer of Mamba-2: its projections, the convolution, and the state, written and read. */
+static double state_flops(const struct ct_model *m)
+{
+    const struct decoder_state *s = &m->state;
+    double width = (double)(s->heads * s->head_dim), shared = 2 * (double)(s->groups * s->size);
+
+    return 6 * (double)m->sizes.dim * (3 * width + shared + (double)s->heads) +
+           6 * (double)s->conv_size * (width + shared) + 12 * width * (double)s->size;
+}
+
 /* Six per element of a weight that a token's products read, and for each key that a query sees 12
    per feature of all heads. Of a window, keys are counted one by one where causal pairs are. */
 static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *whole,
@@ -251,11 +282,14 @@ static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *w
         struct ct_decoder_seen seen =
             ct_decoder_seen(decoder_slides(m, layer) ? m->window : 0, seq_len);
 
-        products += 6 * dim * (2 * q + 2 * kv);
+        if (!decoder_attends(m, layer))
+            products += state_flops(m);
+        else
+            products += 6 * dim * (2 * q + 2 * kv);
         products += decoder_is_mixture(m, layer) ? ct_mixture_flops(&m->mixture, z->dim)
                                                  : 6 * dim * (double)z->ffn_dim * (2 + m->gated);
-        pairs += seen.whole;
-        halves += seen.halved;
+        pairs += decoder_attends(m, layer) ? seen.whole : 0;
+        halves += decoder_attends(m, layer) ? seen.halved : 0;
     }
     *whole = products + 12 * q * pairs;
     *halved = products + 12 * q * halves;

@@ -7,7 +7,7 @@
 
 #include "decoder.h"
 
-#define MOST 24 /* rules */
+#define MOST 48 /* rules */
 
 struct rules {
     struct ct_arena *arena;
@@ -88,6 +88,40 @@ static void add_stacked(const struct ct_model *m, struct rules *r)
                 ct_arena_printf(r->arena, "%s.#.weight", f->each_norm[i]));
 }
 
+/* Parts of the projection and of the convolution of Mamba-2, whose tensors have all of their rows
+   in this order. */
+static void add_mamba(const struct ct_model *m, struct rules *r)
+{
+    static const char *const parts[] = {"gate", "x", "b", "c", "dt"};
+    const struct decoder_state *s = &m->state;
+    int64_t width = s->heads * s->head_dim, shared = s->groups * s->size;
+    int64_t rows[] = {width, width, shared, shared, s->heads},
+            all = 2 * (width + shared) + s->heads;
+    const char *mixer = m->family->weight[WEIGHT_MIXER];
+
+    for (int i = 0, at = 0; m->mamba && i < 5; at += (int)rows[i++]) {
+        struct ct_stored_rule *rule =
+            add(r, ct_arena_printf(r->arena, "%s.%s_proj", mixer, parts[i]), "weight",
+                ct_arena_printf(r->arena, "%s.in_proj.weight", mixer));
+
+        rule->part = i;
+        rule->parts = 5;
+        rule->rows = (struct ct_stored_rows){rows[i], all, at, rows[i], all};
+    }
+    for (int kind = 0; m->mamba && kind < 2; kind++)
+        for (int i = 1, at = 0; i < 4; at += (int)rows[i++]) {
+            const char *name = kind ? "bias" : "weight";
+            struct ct_stored_rule *rule =
+                add(r, ct_arena_printf(r->arena, "%s.%s_conv", mixer, parts[i]), name,
+                    ct_arena_printf(r->arena, "%s.conv1d.%s", mixer, name));
+
+            rule->part = i - 1;
+            rule->parts = 3;
+            rule->rows = (struct ct_stored_rows){rows[i], width + 2 * shared, at, rows[i],
+                                                 width + 2 * shared};
+        }
+}
+
 static void add_ignored(const struct family *f, struct rules *r)
 {
     char *rest = ct_arena_strdup(r->arena, f->ignored ? f->ignored : ""), *end;
@@ -103,6 +137,7 @@ const struct ct_stored_rule *decoder_stored(const struct ct_model *m, struct ct_
 
     add_fused(m, &r);
     add_stacked(m, &r);
+    add_mamba(m, &r);
     add_ignored(m->family, &r);
     return r.rule;
 }
@@ -128,7 +163,11 @@ const struct ct_shard_rule *decoder_shard_plan(const struct ct_model *m, struct 
         {ct_arena_printf(arena, "*.%s.gate_proj.weight", w[WEIGHT_EXPERTS]), CT_SHARD_COLWISE},
         {ct_arena_printf(arena, "*.%s.up_proj.weight", w[WEIGHT_EXPERTS]), CT_SHARD_COLWISE},
         {ct_arena_printf(arena, "*.%s.down_proj.weight", w[WEIGHT_EXPERTS]), CT_SHARD_ROWWISE},
-        {"*", CT_SHARD_REPLICATE}, /* norms, routers */
+        {ct_arena_printf(arena, "*.%s.gate_proj.weight", w[WEIGHT_MIXER]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.x_proj.weight", w[WEIGHT_MIXER]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.dt_proj.weight", w[WEIGHT_MIXER]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.out_proj.weight", w[WEIGHT_MIXER]), CT_SHARD_ROWWISE},
+        {"*", CT_SHARD_REPLICATE}, /* norms, routers, and what heads of Mamba-2 share */
     };
     struct ct_shard_rule *plan = ct_arena_array(arena, struct ct_shard_rule, CT_COUNT(rules) + 1);
 
