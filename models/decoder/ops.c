@@ -311,7 +311,87 @@ KERNEL(run_soft_cap_grad, capped_slope, cap_of)
 KERNEL(run_relu, rectified, squared_of)
 KERNEL(run_relu_grad, rectified_slope, squared_of)
 
+/* ---- a number for each column, on the cpu ---- */
+
+static inline float get(const struct ct_tensor *t, int64_t i)
+{
+    return t->dtype == CT_F32 ? ((const float *)t->data)[i]
+                              : ct_bf16_to_f32(((const uint16_t *)t->data)[i]);
+}
+
+static inline void put(const struct ct_tensor *t, int64_t i, float x, bool add)
+{
+    x += add ? get(t, i) : 0;
+    if (t->dtype == CT_F32)
+        ((float *)t->data)[i] = x;
+    else
+        ((uint16_t *)t->data)[i] = ct_f32_to_bf16(x);
+}
+
+static bool accepts_columns(const struct ct_prepare *p)
+{
+    for (int i = 0; i < p->ins + p->outs; i++) {
+        enum ct_dtype dtype = (i < p->ins ? p->in[i] : p->out[i - p->ins]).dtype;
+
+        if (dtype != CT_F32 && dtype != CT_BF16)
+            return false;
+    }
+    return true;
+}
+
+static void scale_rows_range(void *context, int64_t begin, int64_t end)
+{
+    const struct ct_launch *l = context;
+    int64_t n = ct_columns(&l->in[0]);
+
+    for (int64_t row = begin; row < end; row++)
+        for (int64_t k = 0; k < n; k++)
+            put(&l->out[0], row * n + k, get(&l->in[0], row * n + k) * get(&l->in[1], k), false);
+}
+
+static int run_scale_columns(const struct ct_launch *l)
+{
+    ct_parallel(l, ct_rows(&l->in[0]), scale_rows_range, (void *)(uintptr_t)l);
+    return 0;
+}
+
+#define COLUMNS 64 /* whose sums are made at a time */
+
+/* dx and dw of the columns [from, to). */
+static void scale_gradients(const struct ct_launch *l, int64_t from, int64_t to)
+{
+    const struct ct_tensor *dy = &l->in[0], *x = &l->in[1], *w = &l->in[2];
+    int64_t n = ct_columns(dy);
+    double sum[COLUMNS] = {0};
+
+    for (int64_t row = 0; row < ct_rows(dy); row++)
+        for (int64_t k = from; k < to; k++) {
+            float d = get(dy, row * n + k);
+
+            put(&l->out[0], row * n + k, d * get(w, k), l->accumulate & 1);
+            sum[k - from] += (double)(d * get(x, row * n + k));
+        }
+    for (int64_t k = from; k < to; k++)
+        put(&l->out[1], k, (float)sum[k - from], l->accumulate >> 1 & 1);
+}
+
+static void scale_gradients_range(void *context, int64_t begin, int64_t end)
+{
+    for (int64_t k = begin; k < end; k += COLUMNS)
+        scale_gradients(context, k, end < k + COLUMNS ? end : k + COLUMNS);
+}
+
+static int run_scale_columns_grad(const struct ct_launch *l)
+{
+    ct_parallel(l, ct_columns(&l->in[0]), scale_gradients_range, (void *)(uintptr_t)l);
+    return 0;
+}
+
 const struct ct_kernel decoder_cpu_kernels[] = {
+    CT_KERNEL(.op = "scale_columns", .name = "loop", .accepts = accepts_columns,
+              .run = run_scale_columns),
+    CT_KERNEL(.op = "scale_columns_grad", .name = "loop", .flags = CT_KERNEL_ACCUMULATES,
+              .accepts = accepts_columns, .run = run_scale_columns_grad),
     CT_KERNEL(.op = "soft_cap", .name = "loop", .accepts = accepts, .run = run_soft_cap),
     CT_KERNEL(.op = "soft_cap_grad", .name = "loop", .accepts = accepts, .run = run_soft_cap_grad),
     CT_KERNEL(.op = "relu", .name = "loop", .accepts = accepts, .run = run_relu),
