@@ -278,7 +278,7 @@ static int open_chat(struct ct_data *data, const struct ct_tokenizer_ops *tokeni
     int rc = chat_fields(&data->arena, config.format, config.fields, data->chat.field);
 
     data->chat.train = config.train_on;
-    data->chat.vocabulary = tokenizer->vocabulary();
+    data->chat.vocabulary = data->vocabulary;
     if (rc == 0 && *config.field)
         data->chat.field[CHAT_MESSAGES] = config.field;
     if (rc == 0 && config.format != CORPUS_IDS && !tokenizer->encode_spans)
@@ -338,7 +338,9 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
     data = calloc(1, sizeof(*data));
     if (!data)
         return ct_fail(CT_ENOMEM, "text");
-    data->vocabulary = request->tokenizer->vocabulary();
+    data->vocabulary = config.format == CORPUS_IDS && request->vocabulary
+                           ? request->vocabulary /* ids are not the tokenizer's */
+                           : request->tokenizer->vocabulary();
     sources.store.corpus.any_bytes = takes_any_bytes(request->tokenizer);
     if (is_labelled())
         rc = open_chat(data, request->tokenizer, &sources.store.corpus);

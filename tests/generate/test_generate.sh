@@ -245,6 +245,27 @@ got=$(printf 'hello\n\nbye\n' | talks generate --chat --greedy 2> "$work/said") 
 See you.' ] || fail "talking by the folder's template: '$got'"
 [ "$(talks generate --chat --greedy --prompt hello 2> "$work/said")" = 'Hi you.' ] || fail "the folder's format: $(cat "$work/said")"
 
+# The recipes for fine-tuning, on that folder.
+recipes=$(realpath "$(dirname "$0")/../../recipes")
+program=$(realpath "$ctitan")
+mkdir -p "$work/fine/models"
+cp -r "$work/base" "$work/fine/models/base"
+rm "$work/fine/models/base/tokenizer_config.json"
+cp "$work/talks/tokenizer.json" "$work/fine/models/base"
+for i in 1 2 3 4 5 6 7 8 9 10; do cat "$work/talks.jsonl"; done > "$work/fine/chat.jsonl"
+for i in 1 2; do echo '{"prompt": "hello", "chosen": "Hi you.", "rejected": "no"}'; done > "$work/fine/pairs.jsonl"
+fine() { # from the folder in which a user has models/ and the data
+    (cd "$work/fine" && "$program" "$@" --set training.seq_len=64 --set training.steps=3 --set training.mixed_precision_param=float32 \
+        --set training.global_batch_size=2 --set lr_scheduler.warmup_steps=1 > "$work/wrote" 2> "$work/said")
+}
+for name in full lora dpo; do
+    fine train "$recipes/finetune_$name.ini" || fail "finetune_$name: $(cat "$work/said")"
+    grep -q '"step": 3,' "$work/fine/outputs/finetune_$name/metrics.jsonl" || fail "finetune_$name: $(cat "$work/said")"
+done
+grep -q 'reward_chosen: ' "$work/said" || fail "$(cat "$work/said")"
+fine data "$recipes/finetune_lora.ini" --check || fail "$(cat "$work/wrote" "$work/said")"
+fine generate "$recipes/finetune_full.ini" --chat --prompt hello --tokens 9 || fail "$(cat "$work/said")"
+
 # Folders in the place of a recipe: of a run, wherever it is now, and of a model.
 mv "$work/tune" "$work/moved"
 want=$("$ctitan" generate "$work/tune.ini" --set job.dump_folder="$work/moved" --prompt 'the quick' --tokens 9 --greedy 2> "$work/said") || fail "$(cat "$work/said")"

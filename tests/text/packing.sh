@@ -1,0 +1,73 @@
+#!/bin/bash
+# packing.sh CTITAN SOURCE: training on whole documents in rows. Losses and gradient norms that PyTorch computed with documents masked
+# from each other, on one rank and on meshes; a run that goes on on another mesh reads the same rows.
+set -euo pipefail
+ctitan=$(realpath "$1") data=$(realpath "$2")/tests/text/packing
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+cd "$root"
+fail() { echo "$1"; exit 1; }
+
+cat >recipe.ini <<INI
+[plugins]
+load = cpu, local, llama, text, bytes, adamw, metrics
+[model]
+name = llama
+init_from = $data
+[text]
+path = $data/lines.jsonl
+format = ids
+packing = first_fit
+shuffle = false
+cache = none
+[training]
+seq_len = 256
+local_batch_size = 4
+global_batch_size = 4
+steps = 4
+mixed_precision_param = float32
+[adamw]
+lr = 2e-3
+beta2 = 0.95
+eps = 1e-6
+weight_decay = 0.1
+[lr_scheduler]
+warmup_steps = 2
+[metrics]
+log_freq = 1
+peak_tflops = 1
+INI
+
+# train FOLDER ARGUMENT...: the run's dump folder is FOLDER.
+train() {
+    local folder=$1
+    shift
+    "$ctitan" train recipe.ini --set "job.dump_folder=$folder" "$@" >"$folder.log" 2>&1 || fail "$(cat "$folder.log")"
+}
+
+# check FOLDER FIRST: losses and gradient norms from step FIRST on, within 1e-5.
+check() {
+    sed -nE 's/.*"loss": ([^,}]*).*"grad_norm": ([^,}]*).*/\1 \2/p' "$1/metrics.jsonl" >got
+    paste -d ' ' got <(tail -n "+$2" "$data/expected") | awk '
+        { for (i = 1; i <= 2; i++) { d = $i - $(i + 2); if (d < 0) d = -d; if (d > 1e-5 * $(i + 2) || $(i + 2) == "") { print NR ":", $0; bad = 1 } } }
+        END { exit bad || NR < 2 }' || fail "$1 is not equal within 1e-5"
+}
+
+train one
+check one 1
+grep -q '40 documents in 16 rows of 256 tokens, .*% full; longer than a row: 0 cut, 0 split, 0 dropped' one.log || fail "$(cat one.log)"
+for mesh in '-n 2 --with fsdp --set training.local_batch_size=2' '-n 2 --with tp --set tp.degree=2' '-n 2 --with cp --set cp.degree=2' \
+    '-n 2 --with cp --set cp.degree=2 --set cp.method=allgather' '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=1'; do
+    read -ra arguments <<<"$mesh"
+    rm -rf many
+    train many "${arguments[@]}"
+    check many 1
+    echo "$mesh: the losses of PyTorch"
+done
+
+checkpoints=(--with ckpt --set ckpt.interval=2)
+train on -n 2 --with fsdp --set training.local_batch_size=2 "${checkpoints[@]}" --set training.steps=2 --set lr_scheduler.total_steps=4
+rm on/metrics.jsonl
+train on -n 2 --with cp --set cp.degree=2 "${checkpoints[@]}"
+check on 3
+echo 'gone on on another mesh'
