@@ -159,11 +159,19 @@ const struct ct_section *ct_graph_section_find(const struct ct_graph *graph, con
     return NULL;
 }
 
+/* The name of the main section of a part and group. */
+static const char *main_name(enum ct_part part, int group, char name[32])
+{
+    snprintf(name, 32, "%d%s", group, part_names[part]);
+    return ct_part_is_microbatch(part) && group >= 0 ? name : part_names[part];
+}
+
 const struct ct_section *ct_graph_section_named(struct ct_graph *graph, const char *name,
                                                 enum ct_part part, int group)
 {
     const struct ct_section *known = ct_graph_section_find(graph, name);
     struct ct_section *section;
+    char main[32];
 
     if (known)
         return known;
@@ -171,7 +179,8 @@ const struct ct_section *ct_graph_section_named(struct ct_graph *graph, const ch
     *section = (struct ct_section){.name = ct_arena_strdup(graph->arena, name),
                                    .part = part,
                                    .group = group,
-                                   .id = (uint32_t)graph->section_count};
+                                   .id = (uint32_t)graph->section_count,
+                                   .main = !strcmp(name, main_name(part, group, main))};
     graph->sections = ct_arena_grow(graph->arena, graph->sections, &graph->section_room,
                                     graph->section_count + 1, sizeof(*graph->sections));
     return graph->sections[graph->section_count++] = section;
@@ -181,10 +190,8 @@ const struct ct_section *ct_graph_section(struct ct_graph *graph, enum ct_part p
 {
     char name[32];
 
-    if (!ct_part_is_microbatch(part) || group < 0)
-        return ct_graph_section_named(graph, part_names[part], part, CT_NO_GROUP);
-    snprintf(name, sizeof(name), "%d%s", group, part_names[part]);
-    return ct_graph_section_named(graph, name, part, group);
+    return ct_graph_section_named(graph, main_name(part, group, name), part,
+                                  ct_part_is_microbatch(part) && group >= 0 ? group : CT_NO_GROUP);
 }
 
 void ct_op_set_part(struct ct_graph *graph, struct ct_op *op, enum ct_part part)

@@ -329,8 +329,6 @@ static void alias(struct ct_lowering *l)
 /* ---- joining and padding ---- */
 
 #define MOST 64
-#define SPACING 2048 /* bytes between rows that fall into the same few sets of a cache */
-#define PADDING 64   /* bytes: a line of the cache */
 
 struct matrix {
     int64_t columns[MOST]; /* of each member */
@@ -349,37 +347,45 @@ static bool free_to_move(const struct ct_lowering *l, uint32_t root, uint32_t ot
                ct_part_is_microbatch(w->producer->section->part);
 }
 
-/* The flags of the kernel that would run op; 0: there is none. */
-static unsigned kernel_flags(struct ct_lowering *l, struct ct_op *op)
+/* The kernel that would run op; NULL: there is none. */
+static const struct ct_kernel *kernel_of(struct ct_lowering *l, struct ct_op *op)
 {
     struct ct_prepare request = {0};
-    const struct ct_kernel *kernel = ct_lower_find_kernel(l, op, &request);
+
+    return ct_lower_find_kernel(l, op, &request);
+}
+
+/* The flags of that kernel, or 0. */
+static unsigned kernel_flags(struct ct_lowering *l, struct ct_op *op)
+{
+    const struct ct_kernel *kernel = kernel_of(l, op);
 
     return kernel ? kernel->flags : 0;
 }
 
-/* Find the classes that a kernel with CT_KERNEL_SPREADS reads. */
+/* Find the classes whose rows a kernel prefers padded. */
 static void find_spread(struct ct_lowering *l)
 {
-    l->spread = ct_arena_array(&l->scratch, bool, l->graph->value_count + 1);
+    l->spread = ct_arena_array(&l->scratch, const struct ct_kernel *, l->graph->value_count + 1);
     for (size_t n = 0; n < l->op_count; n++) {
-        struct ct_op *op = l->op_at[n];
-        bool spreads = kernel_flags(l, op) & CT_KERNEL_SPREADS;
+        const struct ct_op *op = l->op_at[n];
+        const struct ct_kernel *kernel = kernel_of(l, l->op_at[n]);
 
-        for (int i = 0; spreads && i < op->ins; i++)
-            if (op->in[i])
-                l->spread[l->root[op->in[i]->id]] = true;
+        for (int i = 0; kernel && kernel->conflict && i < op->ins; i++)
+            if (op->in[i] && !l->spread[l->root[op->in[i]->id]])
+                l->spread[l->root[op->in[i]->id]] = kernel;
     }
 }
 
 /* Elements that are added to rows of `columns` elements, of which v has some or all. */
 static int64_t padding(const struct ct_lowering *l, const struct ct_value *v, int64_t columns)
 {
+    const struct ct_kernel *kernel = l->spread[l->root[v->id]];
     int64_t item = (int64_t)ct_dtype_size(v->dtype), bytes = columns * item;
 
-    if (!l->spread[l->root[v->id]] || bytes % SPACING || bytes == SPACING)
+    if (!kernel || bytes % kernel->conflict || bytes == kernel->conflict)
         return 0;
-    return PADDING / item;
+    return kernel->padding / item;
 }
 
 /* Describe the members as a matrix. False if rows or dtypes differ, one is not free to move, or a

@@ -376,7 +376,6 @@ static int run_grad(const struct ct_launch *l)
 }
 
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
-#define UNIT (FLAGS | CT_KERNEL_SPREADS)
 #define SQUARES_GRAD "cpu.squares.linear_cross_entropy_grad"
 
 const struct ct_kernel cpu_pack_kernels[] = {
@@ -386,13 +385,18 @@ const struct ct_kernel cpu_pack_kernels[] = {
               run_packing),
     CT_KERNEL("cpu.pack_into", "lines", CT_KERNEL_STRIDED, accepts_packing, prepare_packing,
               run_packing),
-    CT_KERNEL("cpu.linear", "unit", UNIT, pads_linear, prepare_linear, run_linear),
-    CT_KERNEL("cpu.linear_dx", "unit", UNIT, pads_linear_dx, prepare_linear_dx, run_linear_dx),
-    CT_KERNEL("cpu.linear_cross_entropy", "unit", UNIT, pads_loss, prepare_loss, run_loss),
-    CT_KERNEL("cpu.linear_cross_entropy_grad", "unit", UNIT, pads_grad, prepare_grad, run_grad),
-    CT_KERNEL("cpu.linear_cross_entropy_dx", "unit", UNIT, pads_grad, prepare_grad, run_grad),
-    CT_KERNEL(SQUARES_GRAD, "unit", CT_KERNEL_STRIDED | CT_KERNEL_SPREADS, pads_grad, prepare_grad,
-              run_grad),
+    CT_KERNEL("cpu.linear", "unit", FLAGS, pads_linear, prepare_linear, run_linear,
+              CPU_SPREAD_ROWS),
+    CT_KERNEL("cpu.linear_dx", "unit", FLAGS, pads_linear_dx, prepare_linear_dx, run_linear_dx,
+              CPU_SPREAD_ROWS),
+    CT_KERNEL("cpu.linear_cross_entropy", "unit", FLAGS, pads_loss, prepare_loss, run_loss,
+              CPU_SPREAD_ROWS),
+    CT_KERNEL("cpu.linear_cross_entropy_grad", "unit", FLAGS, pads_grad, prepare_grad, run_grad,
+              CPU_SPREAD_ROWS),
+    CT_KERNEL("cpu.linear_cross_entropy_dx", "unit", FLAGS, pads_grad, prepare_grad, run_grad,
+              CPU_SPREAD_ROWS),
+    CT_KERNEL(SQUARES_GRAD, "unit", CT_KERNEL_STRIDED, pads_grad, prepare_grad, run_grad,
+              CPU_SPREAD_ROWS),
     CT_KERNEL(SQUARES_GRAD, "gemm", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad),
     CT_KERNEL("cpu.linear", "gemm", FLAGS, accepts_linear, prepare_linear, run_linear),
     CT_KERNEL("cpu.linear_dx", "gemm", FLAGS, accepts_linear_dx, prepare_linear_dx, run_linear_dx),

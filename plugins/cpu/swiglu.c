@@ -243,12 +243,12 @@ static int run_linear_dx(const struct ct_launch *l)
 }
 
 #define FLAGS CT_KERNEL_STRIDED
-#define PADS (FLAGS | CT_KERNEL_SPREADS)
 
 const struct ct_kernel cpu_swiglu_kernels[] = {
-    CT_KERNEL("cpu.swiglu.linear", "unit", PADS, pads_linear, prepare_linear, run_linear),
-    CT_KERNEL("cpu.swiglu_grad.linear_dx", "unit", PADS, pads_linear_dx, prepare_linear_dx,
-              run_linear_dx),
+    CT_KERNEL("cpu.swiglu.linear", "unit", FLAGS, pads_linear, prepare_linear, run_linear,
+              CPU_SPREAD_ROWS),
+    CT_KERNEL("cpu.swiglu_grad.linear_dx", "unit", FLAGS, pads_linear_dx, prepare_linear_dx,
+              run_linear_dx, CPU_SPREAD_ROWS),
     CT_KERNEL("cpu.swiglu.linear", "unit", FLAGS, accepts_linear, prepare_linear, run_linear),
     CT_KERNEL("cpu.swiglu_grad.linear_dx", "unit", FLAGS, accepts_linear_dx, prepare_linear_dx,
               run_linear_dx),

@@ -70,13 +70,6 @@ static struct sac_flight *flight_of(struct sac *s, int group, size_t *room)
     return &s->flight[s->flights++];
 }
 
-/* A section with a part of a stage's layers, not its transfers: "F", "1F". */
-static bool is_main(const struct ct_section *section)
-{
-    return !strcmp(section->name + strspn(section->name, "0123456789"),
-                   ct_part_name(section->part));
-}
-
 static void most(int *value, int at_least)
 {
     if (*value < at_least)
@@ -89,7 +82,7 @@ static void count_span(struct sac *s, const struct ct_span *span, size_t *room)
         const struct ct_section *section = span->section[i];
         struct sac_flight *f;
 
-        if (!is_main(section) || !ct_part_is_microbatch(section->part))
+        if (!section->main || !ct_part_is_microbatch(section->part))
             continue;
         f = flight_of(s, section->group, room);
         f->now_i += (section->part == CT_PART_F) - (section->part == CT_PART_I);

@@ -81,6 +81,7 @@ static struct ct_graph *one_of_everything(struct ct_arena *arena)
     y = ct_cast(&b, "w.bf16", w, CT_BF16);
     y->opaque_bytes = 4096;
     y->producer->section = ct_graph_section_named(graph, "2UNSHARD", CT_PART_PRE, 2);
+    assert_false(y->producer->section->main);
     w->holders = (struct ct_ranks){last, 1};
     graph->seed = UINT64_MAX;
     graph->partition_axis = 1;
@@ -91,6 +92,8 @@ static struct ct_graph *one_of_everything(struct ct_arena *arena)
                  2, &(struct ct_embedding_grad){.rows = 8, .padding = -1});
     assert_non_null(y);
     y->producer->section = ct_graph_section(graph, CT_PART_W, 3);
+    assert_true(y->producer->section->main);
+    assert_false(ct_graph_section_named(graph, "3SEND_F", CT_PART_F, 3)->main);
     y->dtype = CT_F64;
     y->dtype_fixed = true;
     ct_value_set_grad(w, y);

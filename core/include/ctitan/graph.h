@@ -49,6 +49,7 @@ struct ct_section {
     enum ct_part part;
     int group;   /* CT_NO_GROUP, or at least 0 */
     uint32_t id; /* dense, in order of creation; index for side tables */
+    bool main;   /* the one of its part and group; others stand beside it, such as transfers */
 };
 
 enum ct_role {

@@ -150,7 +150,6 @@ struct ct_prepare {
 #define CT_KERNEL_ACCUMULATES 1u /* honours launch->accumulate on floating-point outputs */
 #define CT_KERNEL_STRIDED 2u     /* any strides with a last one of 1; else only dense tensors */
 #define CT_KERNEL_STACKED 4u     /* faster where what the type's `stack` names is stacked */
-#define CT_KERNEL_SPREADS 8u     /* faster where no input's rows lie a multiple of 2 KB apart */
 #define CT_KERNEL_OPAQUE 16u     /* writes copies whose layout the device alone knows: write_copy */
 
 struct ct_kernel {
@@ -161,6 +160,10 @@ struct ct_kernel {
     bool (*accepts)(const struct ct_prepare *); /* NULL: always; ct_fail() may say why not */
     int (*prepare)(struct ct_prepare *);        /* NULL: nothing to do */
     int (*run)(const struct ct_launch *);
+    /* Bytes. Faster where no input's rows lie a multiple of `conflict` apart, other than itself, as
+       they would share a few sets of a cache; the plan makes such rows longer by `padding`. 0: no
+       matter. Of the kernels that read a value, the first of the program that has them counts. */
+    uint32_t conflict, padding;
 };
 
 /* An element of an array of kernels, which ends with {0}:
