@@ -167,12 +167,22 @@ static void config(const uint8_t *data, size_t size)
 static void tokenizer(const uint8_t *data, size_t size)
 {
     static const char text[] = "Hello, it's <|begin|> caf\xc3\xa9 12345\r\n  \xe6\x97\xa5\xff end";
+    struct ct_text_span spans[256];
+    int32_t tokens[256];
     struct tokenizer t;
-    struct ids ids = {0};
+    struct ids ids = {tokens, 0, CT_COUNT(tokens), spans};
+    struct decoding decoding = {0};
+    size_t count;
 
     if (tokenizer_open(&t, as_file("tokenizer.json", data, size)) < 0)
         return;
     tokenizer_encode(&t, text, sizeof(text), true, &ids);
+    count = ids.count < ids.room ? ids.count : ids.room;
+    for (size_t i = 0; i < count; i++)
+        if (spans[i].begin > spans[i].end || spans[i].end > sizeof(text))
+            abort();
+    tokenizer_decode(&t, &decoding, tokens, count, true);
+    decoding_finish(&decoding);
     tokenizer_close(&t);
 }
 
