@@ -16,6 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <jansson.h>
+
+#include <ctitan/lib/jinja.h>
 #include <ctitan/app/verify.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/hf_config.h>
@@ -219,6 +222,24 @@ static void lines(const uint8_t *data, size_t size)
     }
 }
 
+/* A template of a conversation of two turns with tools. */
+static void template(const uint8_t *data, size_t size)
+{
+    static json_t *variables;
+    struct ct_arena arena = {0};
+    struct ct_jinja_text text;
+    struct ct_jinja *jinja;
+
+    if (!variables)
+        variables = json_pack("{s: [{s: s, s: s}, {s: s, s: s}], s: b, s: [{s: s, s: f}]}",
+                              "messages", "role", "user", "content", "h\u00e9 <b>", "role",
+                              "assistant", "content", "yes </think> no", "add_generation_prompt", 1,
+                              "tools", "name", "f", "x", 1.5);
+    if (ct_jinja_read(&arena, "fuzz", (const char *)data, size, &jinja) == 0)
+        (void)ct_jinja_render(jinja, variables, "2026-11-28", &arena, &text);
+    ct_arena_finish(&arena);
+}
+
 static void packed(const uint8_t *data, size_t size)
 {
     struct spool text = {0};
@@ -312,8 +333,8 @@ static void flight(const uint8_t *data, size_t size)
 typedef void target(const uint8_t *data, size_t size);
 /* All targets, so that each is used by a program for one of them. */
 extern target *const fuzz_targets[];
-target *const fuzz_targets[] = {recipe, graph, schedule, safetensors, config,     tokenizer,
-                                encode, lines, packed,   tokens,      checkpoint, flight};
+target *const fuzz_targets[] = {recipe, graph,  schedule, safetensors, config, tokenizer, encode,
+                                lines,  packed, tokens,   checkpoint,  flight, template};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
