@@ -107,7 +107,7 @@ const struct ct_op_type ct_op_balance_loss = {
     .size = sizeof(struct ct_op_type),
     .name = "balance_loss",
     .summary = "weight times the sum over experts of load times score",
-    .signature = "load[E] W, score[E] W -> loss[] W",
+    .signature = "load[E] T, score[E] T -> loss[] T",
     .attrs = balance_attrs,
     .attrs_size = sizeof(struct ct_balance),
     .reference = loss_reference,
@@ -152,7 +152,7 @@ const struct ct_op_type ct_op_balanced = {
     .attrs_size = sizeof(struct ct_balance),
     .vjp = balanced_vjp,
     .reference = balanced_reference,
-    .samples = "@gradients=0 weight=0.5: real[2,4] statistic[6] statistic[6]",
+    .samples = "weight=0.5: real[2,4] given[6] given[6]",
 };
 
 struct ct_value *ct_balanced(struct ct_builder *b, const char *name, struct ct_value *x,

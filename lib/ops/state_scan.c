@@ -142,10 +142,12 @@ const struct ct_op_type ct_op_state_scan = {
     .vjp = scan_vjp,
     .flops = scan_flops,
     .reference = scan_reference,
-    .samples = "@inner_roundings=1: real[2,5,4,3] real[2,5,4] real[4] real[2,5,2,2] real[2,5,2,2] "
-               "real[4] real[4];"
-               " @inner_roundings=1 least=0.3 most=1.1: real[2,8,2,2] real[2,8,2] real[2] "
-               "real[2,8,1,3] real[2,8,1,3] real[2] real[2] document[2,8]",
+    .samples =
+        "@inner_roundings=1 @flops=1960: real[2,5,4,3] real[2,5,4] real[4] real[2,5,2,2] "
+        "real[2,5,2,2] "
+        "real[4] real[4];"
+        " @inner_roundings=1 @flops=2048 least=0.3 most=1.1: real[2,8,2,2] real[2,8,2] real[2] "
+        "real[2,8,1,3] real[2,8,1,3] real[2] real[2] document[2,8]",
 };
 
 /* ---- gradient ---- */
@@ -228,9 +230,10 @@ const struct ct_op_type ct_op_state_scan_grad = {
     .attrs_size = sizeof(struct ct_state_scan),
     .flops = scan_grad_flops,
     .reference = scan_grad_reference,
-    .samples = "@inner_roundings=1 least=0.3 most=1.1: real[2,6,2,2] real[2,6,2,2] real[2,6,2] "
+    .samples = "@inner_roundings=1 @flops=3888 least=0.3 most=1.1: real[2,6,2,2] real[2,6,2,2] "
+               "real[2,6,2] "
                "real[2] real[2,6,1,3] real[2,6,1,3] real[2] real[2] document[2,6];"
-               " @inner_roundings=1: real[2,5,4,3] real[2,5,4,3] real[2,5,4] real[4] "
+               " @inner_roundings=1 @flops=5880: real[2,5,4,3] real[2,5,4,3] real[2,5,4] real[4] "
                "real[2,5,2,2] real[2,5,2,2] real[4] real[4]",
 };
 
