@@ -319,6 +319,9 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
     case CT_HF_CHUNKED:
         *(struct ct_hf_layers *)field = (struct ct_hf_layers){0};
         return read_types(root, value, k->key, "chunked_attention", field);
+    case CT_HF_TYPES:
+        *(struct ct_hf_layers *)field = (struct ct_hf_layers){0};
+        return read_types(root, value, k->key, k->words, field);
     case CT_HF_FLAGS:
         return read_flags(root, value, k->key, field);
     case CT_HF_TOKEN:

@@ -88,6 +88,8 @@ static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const voi
         return list_types(root, field, "sliding_attention");
     case CT_HF_CHUNKED:
         return is_given(field) ? list_types(root, field, "chunked_attention") : json_null();
+    case CT_HF_TYPES:
+        return is_given(field) ? list_types(root, field, k->words) : json_null();
     case CT_HF_FLAGS:
         return is_given(field) ? list_flags(root, field) : json_null();
     case CT_HF_TOKEN:
@@ -162,6 +164,7 @@ static bool same_value(enum ct_hf_kind kind, const void *a, const void *b)
     case CT_HF_SLIDING:
     case CT_HF_CHUNKED:
     case CT_HF_FLAGS:
+    case CT_HF_TYPES:
         return !memcmp(((const struct ct_hf_layers *)a)->bits,
                        ((const struct ct_hf_layers *)b)->bits,
                        sizeof(((const struct ct_hf_layers *)a)->bits));

@@ -72,6 +72,27 @@ static struct ct_value *sum(struct ct_decoder *d, const char *name, struct ct_va
     return so_far ? ct_add(&d->b, ct_decoder_named(d, name), so_far, more) : more;
 }
 
+static int64_t shared_dim(const struct ct_mixture *m)
+{
+    return m->shared_dim ? m->shared_dim : m->shared * m->expert_dim;
+}
+
+/* What the shared experts give for h. */
+static struct ct_value *shared_experts(struct ct_decoder *d, struct ct_value *h,
+                                       const struct ct_mixture *m)
+{
+    const char *where = m->shared_where ? m->shared_where : "mlp.shared_experts";
+    struct ct_value *y = ct_decoder_swiglu(d, "shared_", h, where, shared_dim(m)), *gate;
+
+    if (!m->shared_gate)
+        return y;
+    gate = ct_decoder_linear(d, "shared_router", h, m->shared_gate, 1, d->sizes->dim, 0.02);
+    gate = ct_sigmoid(&d->b, ct_decoder_named(d, "shared_sigmoid"), gate);
+    gate = ct_view(&d->b, ct_decoder_named(d, "shared_weights"), gate, 2,
+                   (int64_t[]){d->request->batch, d->request->seq_len});
+    return ct_scale_rows(&d->b, ct_decoder_named(d, "shared_weighted"), y, gate);
+}
+
 static void add_up(struct ct_decoder *d, struct ct_mixture_sums *sums, struct ct_value *logits,
                    struct ct_value *load)
 {
@@ -158,10 +179,8 @@ struct ct_value *ct_decoder_mixture_of(struct ct_decoder *d, struct ct_value *h,
         bias = ct_expert_bias(&d->b, ct_decoder_named(d, "experts_bias"), weights, ids, bias);
         sum = ct_add(&d->b, ct_decoder_named(d, "experts_biased"), sum, bias);
     }
-    if (m->shared) {
-        h = ct_decoder_swiglu(d, "shared_", h,
-                              m->shared_where ? m->shared_where : "mlp.shared_experts",
-                              m->shared * f);
+    if (shared_dim(m)) {
+        h = shared_experts(d, h, m);
         sum = ct_add(&d->b, ct_decoder_named(d, "experts_sum"), sum, h);
     }
     return sum;
@@ -240,5 +259,7 @@ double ct_mixture_balance(const struct ct_run *run, const struct ct_mixture *m, 
 
 double ct_mixture_flops(const struct ct_mixture *m, int64_t dim)
 {
-    return 6 * (double)dim * (double)(m->experts + 3 * (m->choice.k + m->shared) * m->expert_dim);
+    return 6 * (double)dim *
+           (double)(m->experts + 3 * (m->choice.k * m->expert_dim + shared_dim(m)) +
+                    (m->shared_gate ? 1 : 0));
 }

@@ -10,16 +10,7 @@
 #include <ctitan/input.h>
 #include <ctitan/number.h>
 
-#include "decoder.h"
-
-/* What is shared while one graph is built; the functions of lib/decoder take its first member. */
-struct build {
-    struct ct_decoder d;
-    const struct ct_model *m;
-    struct ct_rope rope; /* of the current layer */
-    struct ct_mixture mixture;
-    struct ct_mixture_sums sums;
-};
+#include "build.h"
 
 static const char *weight(const struct build *s, enum decoder_weight which)
 {
@@ -104,15 +95,29 @@ static struct ct_value *heads(struct build *s, const char *name, struct ct_value
     return h;
 }
 
+/* Attention's result times the sigmoid of a projection of its input. */
+static struct ct_value *gate_output(struct build *s, struct ct_value *o, struct ct_value *h)
+{
+    struct ct_decoder *d = &s->d;
+    int64_t all = d->sizes->heads * d->sizes->head_dim;
+    struct ct_value *gate = ct_decoder_project(d, "q_gate", h, weight(s, WEIGHT_Q_GATE), all,
+                                               d->sizes->dim, 0.02, s->m->q_bias);
+
+    gate = ct_sigmoid(&d->b, named(s, "q_gate_sigmoid"), gate);
+    if (gate && o && gate->dtype != o->dtype)
+        gate = ct_cast(&d->b, named(s, "q_gate_cast"), gate, o->dtype);
+    return ct_mul(&d->b, named(s, "attention_gated"), o, gate);
+}
+
 /* What attention gives for h, which is normed. */
-static struct ct_value *attention(struct build *s, struct ct_value *h)
+static struct ct_value *attention(struct build *s, struct ct_value *input)
 {
     struct ct_decoder *d = &s->d;
     const struct ct_decoder_sizes *z = d->sizes;
     struct ct_attention how = {.causal = true, .scale = decoder_scale(s->m)};
-    struct ct_value *q = heads(s, "q", h, WEIGHT_Q, WEIGHT_Q_NORM, z->heads);
-    struct ct_value *k = heads(s, "k", h, WEIGHT_K, WEIGHT_K_NORM, z->kv_heads);
-    struct ct_value *v = heads(s, "v", h, WEIGHT_V, WEIGHT_COUNT, z->kv_heads);
+    struct ct_value *q = heads(s, "q", input, WEIGHT_Q, WEIGHT_Q_NORM, z->heads);
+    struct ct_value *k = heads(s, "k", input, WEIGHT_K, WEIGHT_K_NORM, z->kv_heads);
+    struct ct_value *v = heads(s, "v", input, WEIGHT_V, WEIGHT_COUNT, z->kv_heads), *h;
     int64_t all = z->heads * z->head_dim;
 
     if (decoder_rotates(s->m, d->layer)) {
@@ -124,6 +129,8 @@ static struct ct_value *attention(struct build *s, struct ct_value *h)
     h = ct_attention(&d->b, named(s, "attention"), q, k, v, d->documents, &how);
     h = ct_view(&d->b, named(s, "attention_flat"), h, 3,
                 (int64_t[]){d->request->batch, d->request->seq_len, all});
+    if (s->m->output_gate)
+        h = gate_output(s, h, input);
     return ct_decoder_project(&s->d, "o", h, weight(s, WEIGHT_O), z->dim, all, d->depth_std,
                               s->m->o_bias);
 }
@@ -193,11 +200,17 @@ static struct ct_value *before(struct build *s, const char *name, struct ct_valu
                                       : norm(s, name, x, weight(s, which), s->d.sizes->dim, true);
 }
 
+/* What the layer's mixer of tokens gives for h, which is normed. */
+static struct ct_value *mix(struct build *s, struct ct_value *h)
+{
+    if (decoder_mixer(s->m, s->d.layer) == MIXER_DELTA)
+        return linear_mixer(s, h);
+    return decoder_attends(s->m, s->d.layer) ? attention(s, h) : decoder_mamba(&s->d, s->m, h);
+}
+
 static struct ct_value *layer(struct build *s, struct ct_value *x)
 {
-    struct ct_value *h = before(s, "attention_norm", x, WEIGHT_ATTENTION_NORM),
-                    *y = decoder_attends(s->m, s->d.layer) ? attention(s, h)
-                                                           : decoder_mamba(&s->d, s->m, h);
+    struct ct_value *h = before(s, "attention_norm", x, WEIGHT_ATTENTION_NORM), *y = mix(s, h);
 
     if (!s->m->parallel) {
         x = add(s, "attention_sum", x, y, WEIGHT_ATTENTION_AFTER);

@@ -39,7 +39,11 @@ enum decoder_activation {
     X(DOWN, "down", "mlp.down_proj")                                                               \
     X(MIXER, "mixer", "mamba") /* what names of a Mamba-2 layer's weights begin with */            \
     X(ROUTER, "router", "mlp.gate")                                                                \
-    X(EXPERTS, "experts", "mlp.experts")
+    X(EXPERTS, "experts", "mlp.experts")                                                           \
+    X(SHARED, "shared_experts", "mlp.shared_experts")                                              \
+    X(SHARED_GATE, "shared_gate", "mlp.shared_expert_gate")                                        \
+    X(Q_GATE, "q_gate", "self_attn.q_gate")                                                        \
+    X(LINEAR, "linear", "linear_attn")
 
 enum decoder_weight {
 #define X(id, name, usual) WEIGHT_##id,
@@ -51,6 +55,19 @@ enum decoder_weight {
 /* How files store q, k and v: apart, or as one tensor, of all rows of q, then k, then v, or of
    each head's three, one head behind the other. */
 enum decoder_fused { FUSED_NONE, FUSED_ROWS, FUSED_HEADS };
+
+/* How files store the projections of linear layers: those of each head of keys behind the other
+   (in_proj_qkvz, in_proj_ba), or q, k and v behind each other (in_proj_qkv), and the rest apart. */
+enum decoder_linear_fused { LINEAR_NONE, LINEAR_HEADS, LINEAR_ROWS };
+
+/* What mixes tokens in layers that have no attention. */
+enum decoder_mixer { MIXER_ATTENTION, MIXER_DELTA };
+
+/* Sizes of that mixer. */
+struct decoder_linear {
+    int64_t key_heads, value_heads, key_dim, value_dim;
+    int64_t taps; /* tokens that the convolution sees */
+};
 
 struct family;
 
@@ -91,6 +108,13 @@ struct ct_model {
     struct ct_rope local_rope;
 
     enum decoder_activation activation;
+    bool output_gate; /* attention's result times the sigmoid of a projection */
+
+    enum decoder_mixer mixer;      /* of the linear layers; attention: there are none */
+    struct ct_hf_layers recurrent; /* the linear layers */
+    int64_t attention_every;       /* every so many layers has attention, where no list is given */
+    struct decoder_linear linear;
+
     bool gated;
     bool mamba;                    /* layers without attention are of Mamba-2 */
     struct ct_hf_layers attending; /* layers with attention, if mamba */
@@ -107,6 +131,9 @@ struct ct_model {
 
     struct ct_mixture mixture; /* experts 0: none */
     int64_t dense_layers;      /* the first layers, which are no mixtures */
+    bool shared_gated;         /* the shared experts have a gate */
+    int64_t sparse_every;      /* every so many layers is a mixture; 0: all */
+    struct ct_hf_layers dense; /* layers that are none */
     bool balanced;             /* the loss has balance times the auxiliary loss of experts */
     double balance;
     int64_t batch; /* sequences of a step */
@@ -115,6 +142,7 @@ struct ct_model {
 bool decoder_slides(const struct ct_model *m, int64_t layer);
 bool decoder_attends(const struct ct_model *m, int64_t layer);
 bool decoder_rotates(const struct ct_model *m, int64_t layer);
+enum decoder_mixer decoder_mixer(const struct ct_model *m, int64_t layer);
 bool decoder_is_mixture(const struct ct_model *m, int64_t layer);
 double decoder_scale(const struct ct_model *m);
 
@@ -135,6 +163,7 @@ struct family {
     struct ct_hf_config config;
     const char *weight[WEIGHT_COUNT];
     enum decoder_fused fused;            /* q, k and v */
+    enum decoder_linear_fused linear;    /* of linear layers */
     const char *qkv, *gate_up;           /* tensors of fused weights; NULL: none are */
     const char *expert[3];               /* tensors of an expert's gate, up and down */
     const char *each_norm[2];            /* tensors of heads' norms; NULL: none are apart */

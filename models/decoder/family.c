@@ -102,18 +102,22 @@ static const struct special {
     const char *name;
     enum ct_hf_kind kind;
     size_t offset;
+    const char *words; /* of CT_HF_TYPES */
 } specials[] = {
     {"rope", CT_HF_ROPE, offsetof(struct ct_model, sizes.rope)},
     {"local_rope", CT_HF_LOCAL_ROPE, offsetof(struct ct_model, local_rope)},
     {"sliding", CT_HF_SLIDING, offsetof(struct ct_model, sliding)},
     {"rotated", CT_HF_FLAGS, offsetof(struct ct_model, rotated)},
     {"attending", CT_HF_LAYERS, offsetof(struct ct_model, attending)},
+    {"recurrent", CT_HF_TYPES, offsetof(struct ct_model, recurrent), "linear_attention"},
+    {"dense", CT_HF_LAYERS, offsetof(struct ct_model, dense)},
     {"padding", CT_HF_TOKEN, offsetof(struct ct_model, sizes.padding)},
 };
 
 /* Numbers that may be 0, which is something else than null. */
-static const char *const counts[] = {"window_from", "full_every", "plain_every", "dense_layers",
-                                     "shared"};
+static const char *const counts[] = {"window_from",  "full_every",      "plain_every",
+                                     "dense_layers", "attention_every", "sparse_every",
+                                     "shared_dim",   "shared"};
 
 static bool is_count(const char *name)
 {
@@ -189,6 +193,7 @@ static int read_key(const struct ct_setting *s, struct ct_hf_key *key)
     for (size_t i = 0; i < CT_COUNT(specials); i++)
         if (!strcmp(specials[i].name, name)) {
             key->kind = specials[i].kind;
+            key->words = specials[i].words;
             key->offset = specials[i].offset;
             key->fallback = *text ? strtod(text, &end) : 0;
             if (*text && key->kind == CT_HF_TOKEN)
@@ -256,8 +261,8 @@ static int check_names(const struct ct_recipe *file)
         const char *section, *keys;
     } known[] = {
         {"family", " model_type architecture like outer partial original ignored plugin "},
-        {"stored",
-         " qkv qkv_by gate_up expert_gate expert_up expert_down q_norms k_norms ignored "},
+        {"stored", " qkv qkv_by gate_up expert_gate expert_up expert_down q_norms k_norms "
+                   "linear_by ignored "},
     };
 
     for (size_t i = 0; i < file->count; i++) {
@@ -296,6 +301,7 @@ static int read_stored(const struct ct_recipe *file, struct family *f)
 {
     static const char *const by[] = {"", "rows", "heads"};
     const struct ct_setting *order = setting_of(file, "stored", "qkv_by");
+    const struct ct_setting *linear = setting_of(file, "stored", "linear_by");
 
     f->qkv = get(file, "stored", "qkv");
     f->gate_up = get(file, "stored", "gate_up");
@@ -306,6 +312,12 @@ static int read_stored(const struct ct_recipe *file, struct family *f)
     f->each_norm[0] = get(file, "stored", "q_norms");
     f->each_norm[1] = get(file, "stored", "k_norms");
     f->fused = f->qkv ? FUSED_ROWS : FUSED_NONE;
+    if (linear && strcmp(linear->value, "heads") && strcmp(linear->value, "rows"))
+        return ct_fail(CT_ECONFIG, "%s: linear_by is heads or rows, not %s", linear->source,
+                       linear->value);
+    f->linear = !linear                           ? LINEAR_NONE
+                : !strcmp(linear->value, "heads") ? LINEAR_HEADS
+                                                  : LINEAR_ROWS;
     if (!order)
         return 0;
     if (strcmp(order->value, by[FUSED_ROWS]) && strcmp(order->value, by[FUSED_HEADS]))

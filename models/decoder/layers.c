@@ -32,9 +32,18 @@ bool decoder_rotates(const struct ct_model *m, int64_t layer)
     return !m->plain_every || (layer + 1) % m->plain_every;
 }
 
+enum decoder_mixer decoder_mixer(const struct ct_model *m, int64_t layer)
+{
+    bool linear = m->recurrent.given ? ct_hf_has_layer(&m->recurrent, layer)
+                                     : m->attention_every && (layer + 1) % m->attention_every;
+
+    return linear ? m->mixer : MIXER_ATTENTION;
+}
+
 bool decoder_is_mixture(const struct ct_model *m, int64_t layer)
 {
-    return m->mixture.experts && layer >= m->dense_layers;
+    return m->mixture.experts && layer >= m->dense_layers && !ct_hf_has_layer(&m->dense, layer) &&
+           (!m->sparse_every || (layer + 1) % m->sparse_every == 0);
 }
 
 double decoder_scale(const struct ct_model *m)

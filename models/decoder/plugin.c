@@ -127,9 +127,20 @@ static int check_state(const struct ct_model *m)
     return 0;
 }
 
+static int check_linear(const struct decoder_linear *z)
+{
+    if (z->key_heads < 1 || z->value_heads < 1 || z->key_dim < 1 || z->value_dim < 1 || z->taps < 1)
+        return ct_fail(CT_ECONFIG, "every size of linear layers must be at least 1");
+    if (z->value_heads % z->key_heads)
+        return ct_fail(CT_ECONFIG, "%lld heads of values cannot share %lld heads of keys evenly",
+                       (long long)z->value_heads, (long long)z->key_heads);
+    return 0;
+}
+
 static int check(const struct ct_model *m)
 {
     const struct ct_decoder_sizes *z = &m->sizes;
+    int rc = 0;
 
     if (z->dim < 1 || z->layers < 1 || z->heads < 1 || z->kv_heads < 1 || z->vocabulary < 1 ||
         (z->ffn_dim < 1 && !m->mixture.experts))
@@ -151,6 +162,10 @@ static int check(const struct ct_model *m)
     if (z->padding > z->vocabulary || z->padding < -z->vocabulary)
         return ct_fail(CT_ECONFIG, "pad_token_id is %lld, but there are %lld tokens",
                        (long long)z->padding - (z->padding > 0), (long long)z->vocabulary);
+    if (m->mixer != MIXER_ATTENTION)
+        rc = check_linear(&m->linear);
+    if (rc < 0)
+        return rc;
     if (m->mixture.experts && m->activation != ACTIVATION_SILU)
         return ct_fail(CT_ECONFIG, "experts have silu, and no other activation");
     return 0;
@@ -160,16 +175,20 @@ static int check(const struct ct_model *m)
 static void list_layers(struct ct_model *m)
 {
     struct ct_hf_layers sliding = {.given = true}, rotated = {.given = true},
-                        attending = {.given = true};
+                        attending = {.given = true}, recurrent = {.given = true};
 
     for (int64_t i = 0; i < m->sizes.layers; i++) {
+        bool delta = decoder_mixer(m, i) == MIXER_DELTA;
+
         sliding.bits[i / 64] |= (uint64_t)decoder_slides(m, i) << i % 64;
-        attending.bits[i / 64] |= (uint64_t)decoder_attends(m, i) << i % 64;
+        recurrent.bits[i / 64] |= (uint64_t)delta << i % 64;
+        attending.bits[i / 64] |= (uint64_t)(decoder_attends(m, i) && !delta) << i % 64;
         rotated.bits[i / 64] |= (uint64_t)decoder_rotates(m, i) << i % 64;
     }
     m->sliding = sliding;
     m->rotated = rotated;
     m->attending = attending;
+    m->recurrent = recurrent;
 }
 
 static int finish(const struct ct_run *run, struct ct_model *m)
@@ -184,6 +203,8 @@ static int finish(const struct ct_run *run, struct ct_model *m)
     apply_options(&m->sizes);
     m->mixture.router = m->family->weight[WEIGHT_ROUTER];
     m->mixture.where = m->family->weight[WEIGHT_EXPERTS];
+    m->mixture.shared_where = m->family->weight[WEIGHT_SHARED];
+    m->mixture.shared_gate = m->shared_gated ? m->family->weight[WEIGHT_SHARED_GATE] : NULL;
     if (m->mixture.experts && !m->mixture.expert_dim)
         m->mixture.expert_dim = m->sizes.ffn_dim;
     rc = check(m);
@@ -268,6 +289,16 @@ static double state_flops(const struct ct_model *m)
            6 * (double)s->conv_size * (width + shared) + 12 * width * (double)s->size;
 }
 
+/* Of a linear layer: its projections, its convolution, and three products with the state. */
+static double linear_flops(const struct decoder_linear *z, double dim)
+{
+    double keys = (double)(z->key_heads * z->key_dim);
+    double values = (double)(z->value_heads * z->value_dim);
+
+    return 6 * (dim * (2 * keys + 3 * values + 2 * (double)z->value_heads) +
+                (2 * keys + values) * (double)z->taps + 3 * values * (double)z->key_dim);
+}
+
 /* Six per element of a weight that a token's products read, and for each key that a query sees 12
    per feature of all heads. Of a window, keys are counted one by one where causal pairs are. */
 static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *whole,
@@ -281,15 +312,18 @@ static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *w
     for (int64_t layer = 0; layer < z->layers; layer++) {
         struct ct_decoder_seen seen =
             ct_decoder_seen(decoder_slides(m, layer) ? m->window : 0, seq_len);
+        bool delta = decoder_mixer(m, layer) == MIXER_DELTA, attends = decoder_attends(m, layer);
 
-        if (!decoder_attends(m, layer))
+        if (delta)
+            products += linear_flops(&m->linear, dim);
+        else if (!attends)
             products += state_flops(m);
         else
-            products += 6 * dim * (2 * q + 2 * kv);
+            products += 6 * dim * ((2 + m->output_gate) * q + 2 * kv);
         products += decoder_is_mixture(m, layer) ? ct_mixture_flops(&m->mixture, z->dim)
                                                  : 6 * dim * (double)z->ffn_dim * (2 + m->gated);
-        pairs += decoder_attends(m, layer) ? seen.whole : 0;
-        halves += decoder_attends(m, layer) ? seen.halved : 0;
+        pairs += attends && !delta ? seen.whole : 0;
+        halves += attends && !delta ? seen.halved : 0;
     }
     *whole = products + 12 * q * pairs;
     *halved = products + 12 * q * halves;

@@ -72,6 +72,94 @@ static void add_fused(const struct ct_model *m, struct rules *r)
     }
 }
 
+/* A part of a tensor whose parts have rows of their own. */
+static void add_part(struct rules *r, const char *what, const char *stored, int part, int parts,
+                     struct ct_stored_rows rows)
+{
+    struct ct_stored_rule *rule =
+        add(r, what, "weight", ct_arena_printf(r->arena, "%s.weight", stored));
+
+    rule->part = part;
+    rule->parts = parts;
+    rule->rows = rows;
+}
+
+/* Rows of parts of these sizes that take turns, by head of keys. */
+static void add_by_heads(const struct ct_model *m, struct rules *r, const char *stored,
+                         const char *const *names, const int64_t *sizes, int parts)
+{
+    const char *where = m->family->weight[WEIGHT_LINEAR];
+    int64_t stride = 0, at = 0;
+
+    for (int i = 0; i < parts; i++)
+        stride += sizes[i];
+    for (int i = 0; i < parts; at += sizes[i++])
+        add_part(r, ct_arena_printf(r->arena, "%s.%s_proj", where, names[i]),
+                 ct_arena_printf(r->arena, "%s.%s", where, stored), i, parts,
+                 (struct ct_stored_rows){m->linear.key_heads * sizes[i],
+                                         m->linear.key_heads * stride, at, sizes[i], stride});
+}
+
+/* Rows of all of q, then k, then v: "%s_proj" in in_proj_qkv, "%s_conv" in conv1d. */
+static void add_by_rows(const struct ct_model *m, struct rules *r, const char *stored,
+                        const char *kind)
+{
+    static const char *const names[] = {"q", "k", "v"};
+    const struct decoder_linear *z = &m->linear;
+    const char *where = m->family->weight[WEIGHT_LINEAR];
+    int64_t sizes[] = {z->key_heads * z->key_dim, z->key_heads * z->key_dim,
+                       z->value_heads * z->value_dim},
+            all = sizes[0] + sizes[1] + sizes[2], at = 0;
+
+    for (int i = 0; i < 3; at += sizes[i++])
+        add_part(r, ct_arena_printf(r->arena, "%s.%s_%s", where, names[i], kind),
+                 ct_arena_printf(r->arena, "%s.%s", where, stored), i, 3,
+                 (struct ct_stored_rows){sizes[i], all, at, sizes[i], all});
+}
+
+static void add_linear(const struct ct_model *m, struct rules *r)
+{
+    const struct decoder_linear *z = &m->linear;
+    const char *where = m->family->weight[WEIGHT_LINEAR];
+    int64_t share = z->key_heads ? z->value_heads / z->key_heads : 0, v = share * z->value_dim;
+
+    if (m->family->linear == LINEAR_NONE)
+        return;
+    add_by_rows(m, r, "conv1d", "conv");
+    if (m->family->linear == LINEAR_HEADS) {
+        add_by_heads(m, r, "in_proj_qkvz", (const char *const[]){"q", "k", "v", "z"},
+                     (int64_t[]){z->key_dim, z->key_dim, v, v}, 4);
+        add_by_heads(m, r, "in_proj_ba", (const char *const[]){"b", "a"}, (int64_t[]){share, share},
+                     2);
+        return;
+    }
+    add_by_rows(m, r, "in_proj_qkv", "proj");
+    for (int i = 0; i < 3; i++) {
+        const char *name = (const char *const[]){"z", "b", "a"}[i];
+
+        add(r, ct_arena_printf(r->arena, "%s.%s_proj", where, name), "weight",
+            ct_arena_printf(r->arena, "%s.in_proj_%s.weight", where, name));
+    }
+}
+
+/* Queries of a head, then its gate. */
+static void add_output_gate(const struct ct_model *m, struct rules *r)
+{
+    static const char *const kinds[] = {"weight", "bias"};
+    const char *const *w = m->family->weight;
+    int64_t size = m->sizes.head_dim, own = m->sizes.heads * size;
+
+    for (int i = 0; m->output_gate && i < 4; i++) {
+        const char *kind = kinds[i / 2];
+        struct ct_stored_rule *rule = add(r, w[i % 2 ? WEIGHT_Q_GATE : WEIGHT_Q], kind,
+                                          ct_arena_printf(r->arena, "%s.%s", w[WEIGHT_Q], kind));
+
+        rule->part = i % 2;
+        rule->parts = 2;
+        rule->rows = (struct ct_stored_rows){own, 2 * own, i % 2 * size, size, 2 * size};
+    }
+}
+
 /* Each expert's tensors, and each head's norm. */
 static void add_stacked(const struct ct_model *m, struct rules *r)
 {
@@ -136,6 +224,8 @@ const struct ct_stored_rule *decoder_stored(const struct ct_model *m, struct ct_
     struct rules r = {arena, ct_arena_array(arena, struct ct_stored_rule, MOST + 1), 0};
 
     add_fused(m, &r);
+    add_output_gate(m, &r);
+    add_linear(m, &r);
     add_stacked(m, &r);
     add_mamba(m, &r);
     add_ignored(m->family, &r);
@@ -152,6 +242,14 @@ const struct ct_shard_rule *decoder_shard_plan(const struct ct_model *m, struct 
         {ct_arena_printf(arena, "%s.weight", w[WEIGHT_EMBEDDING]), CT_SHARD_VOCAB},
         {ct_arena_printf(arena, "%s.*", w[WEIGHT_HEAD]), CT_SHARD_VOCAB},
         {ct_arena_printf(arena, "*.%s.*", w[WEIGHT_Q]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.*", w[WEIGHT_Q_GATE]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.norm.weight", w[WEIGHT_LINEAR]), CT_SHARD_REPLICATE},
+        {ct_arena_printf(arena, "*.%s.*_conv.weight", w[WEIGHT_LINEAR]), CT_SHARD_REPLICATE},
+        {ct_arena_printf(arena, "*.%s.out_proj.weight", w[WEIGHT_LINEAR]), CT_SHARD_ROWWISE},
+        {ct_arena_printf(arena, "*.%s.*", w[WEIGHT_LINEAR]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.gate_proj.weight", w[WEIGHT_SHARED]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.up_proj.weight", w[WEIGHT_SHARED]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.down_proj.weight", w[WEIGHT_SHARED]), CT_SHARD_ROWWISE},
         {ct_arena_printf(arena, "*.%s.*", w[WEIGHT_K]), CT_SHARD_COLWISE},
         {ct_arena_printf(arena, "*.%s.*", w[WEIGHT_V]), CT_SHARD_COLWISE},
         {ct_arena_printf(arena, "*.%s.weight", w[WEIGHT_O]), CT_SHARD_ROWWISE},

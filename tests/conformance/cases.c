@@ -430,6 +430,17 @@
     ") : T[" #b "," #t "," #g "," #k "], T[" #b "," #t "," #g "," #k "], T[" #b "," #t "," #h      \
     "," #v "], float32[" #b "," #t "," #h "], float32[" #b "," #t "," #h "]\n"
 
+#define GATES(b, t, h)                                                                             \
+    "input %x : T[" #b "," #t "," #h "]\n"                                                         \
+    "param %a : T[" #h "]\n"                                                                       \
+    "param %bias : T[" #h "]\n"                                                                    \
+    "input %dy : float32[" #b "," #t "," #h "]\n"                                                  \
+    "F - %s = sigmoid(%x) : float32[" #b "," #t "," #h "]\n"                                       \
+    "I - %ds = sigmoid_grad(%dy, %s, %x) : T[" #b "," #t "," #h "]\n"                              \
+    "F - %y = decay(%x, %a, %bias) : float32[" #b "," #t "," #h "]\n"                              \
+    "I - %dx, %da, %dbias = decay_grad(%dy, %x, %a, %bias) : T[" #b "," #t "," #h "], T[" #h       \
+    "], T[" #h "]\n"
+
 #define COPIES(b, t, h, g, d)                                                                      \
     "input %x : T[" #b "," #t "," #g "," #d "]\n"                                                  \
     "F - %y = copy_heads(%x) {heads=" #h "} : T[" #b "," #t "," #h "," #d "]\n"                    \
@@ -766,6 +777,8 @@ const struct conformance_case conformance_cases[] = {
     {"state scan, documents", SCAN(2, 140, 2, 8, 1, 5, "%documents", "least=0"), 3, 0, true},
     {"state scan, limits", SCAN(1, 66, 4, 3, 4, 4, "%documents", "least=0.3, most=1"), 2, 0, true},
     {"causal convolution, many", CONV(2, 150, 160, 4, "%documents", "_"), 2, false, false, true},
+    {"gates, odd", GATES(2, 9, 5), 0, false, true},
+    {"gates, many", GATES(2, 65, 32), 0, false, true},
     {"gated delta rule, odd", DELTA(2, 9, 2, 1, 5, 3, "_"), 0, false, true},
     {"gated delta rule, documents", DELTA(1, 40, 4, 2, 6, 10, "%documents"), 3, false, true},
     {"gated delta rule, chunks", DELTA(1, 130, 2, 2, 4, 20, "%documents"), 2, false, true, true},

@@ -41,6 +41,10 @@
     P(state_scan_grad, CPU_STRIDED, isa)                                                           \
     P(gated_delta, CPU_STRIDED, isa)                                                               \
     P(gated_delta_grad, CPU_GRADIENT, isa)                                                         \
+    R(sigmoid, 0, isa)                                                                             \
+    R(sigmoid_grad, 0, isa)                                                                        \
+    R(decay, 0, isa)                                                                               \
+    R(decay_grad, 0, isa)                                                                          \
     R(swiglu, CPU_STRIDED, isa)                                                                    \
     R(swiglu_grad, CPU_STRIDED, isa)                                                               \
     R(embedding, CPU_STRIDED, isa)                                                                 \

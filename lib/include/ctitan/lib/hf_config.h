@@ -43,6 +43,7 @@ enum ct_hf_kind {
     /* struct ct_rope of sliding layers: that of their type, or a theta of this key alone, without
        scaling */
     CT_HF_LOCAL_ROPE,
+    CT_HF_TYPES, /* as CT_HF_CHUNKED, of those that layer_types calls `words` */
 };
 
 /* A set of layers: layer i is bit i % 64 of bits[i / 64]. */

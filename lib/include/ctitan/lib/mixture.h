@@ -34,6 +34,10 @@ struct ct_mixture {
     const char *shared_where;     /* of the shared ones; NULL: "mlp.shared_experts" */
     struct ct_experts activation; /* of the experts */
     struct ct_mixture_sums *sums; /* its choices are added to these; NULL: they are not */
+    int64_t shared_dim;           /* width of the shared ones; 0: `shared` times expert_dim */
+    /* Weights [1, n]: the sigmoid of their product multiplies what the shared ones give; NULL: none
+       are there. */
+    const char *shared_gate;
 };
 
 /* The recipe's changes: options of the plugin's section. */

@@ -48,6 +48,10 @@
     X(causal_conv_grad)                                                                            \
     X(state_scan)                                                                                  \
     X(state_scan_grad)                                                                             \
+    X(sigmoid)                                                                                     \
+    X(sigmoid_grad)                                                                                \
+    X(decay)                                                                                       \
+    X(decay_grad)                                                                                  \
     X(gated_delta)                                                                                 \
     X(gated_delta_grad)                                                                            \
     X(mul)                                                                                         \
@@ -370,6 +374,12 @@ CT_API struct ct_value *ct_gated_delta(struct ct_builder *b, const char *name, s
                                        struct ct_value *k, struct ct_value *v,
                                        struct ct_value *gate, struct ct_value *beta,
                                        struct ct_value *documents);
+
+/* 1 / (1 + e^-x), float32 */
+CT_API struct ct_value *ct_sigmoid(struct ct_builder *b, const char *name, struct ct_value *x);
+/* -e^a[h] log(1 + e^(x[.., h] + bias[h])), float32: the gate of ct_gated_delta */
+CT_API struct ct_value *ct_decay(struct ct_builder *b, const char *name, struct ct_value *x,
+                                 struct ct_value *a, struct ct_value *bias);
 
 /* x * y, elementwise */
 CT_API struct ct_value *ct_mul(struct ct_builder *b, const char *name, struct ct_value *x,

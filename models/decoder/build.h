@@ -1,0 +1,19 @@
+/* What the sources that build a graph share. */
+#ifndef DECODER_BUILD_H
+#define DECODER_BUILD_H
+
+#include "decoder.h"
+
+/* What is shared while one graph is built; the functions of lib/decoder take its first member. */
+struct build {
+    struct ct_decoder d;
+    const struct ct_model *m;
+    struct ct_rope rope; /* of the current layer */
+    struct ct_mixture mixture;
+    struct ct_mixture_sums sums;
+};
+
+/* What the mixer of a linear layer gives for h, which is normed (linear.c). */
+struct ct_value *linear_mixer(struct build *s, struct ct_value *h);
+
+#endif
