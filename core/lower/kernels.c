@@ -29,6 +29,12 @@ static const struct ct_kernel *host_kernel(struct ct_lowering *l, const struct c
     return kernel;
 }
 
+bool ct_lower_is_slow(const struct ct_op_type *type, const struct ct_kernel *kernel)
+{
+    return kernel->run == type->reference && !strcmp(kernel->name, "reference") &&
+           !(type->flags & CT_OP_MOVES);
+}
+
 const struct ct_kernel *ct_lower_kernel(struct ct_lowering *l, const struct ct_prepare *request)
 {
     const struct ct_kernel *kernel = ct_kernel_find(request->device->name, request);

@@ -83,6 +83,8 @@ const struct ct_kernel *ct_lower_kernel(struct ct_lowering *l, const struct ct_p
 /* The first kernel that accepts the op; *p is filled for its `prepare`, but for addresses. */
 const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op *op,
                                              struct ct_prepare *p);
+/* Is the kernel the type's reference, where one of a device would be faster? */
+bool ct_lower_is_slow(const struct ct_op_type *type, const struct ct_kernel *kernel);
 /* Prepare a call of kernel, and count what that takes. */
 int ct_lower_prepare(struct ct_lowering *l, const struct ct_kernel *kernel, struct ct_prepare *p);
 /* Find the op's kernel and prepare it. CT_ENOENT: the device has none. */

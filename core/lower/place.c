@@ -435,26 +435,49 @@ static bool stride_in(struct ct_tensor *t, int64_t columns, int64_t width)
     return t->ndim == 0 || t->stride[t->ndim - 1] == 1;
 }
 
-static bool kernel_can_stride(struct ct_lowering *l, struct ct_op *op)
+/* What runs the ops that access a class, with the strides that its members have now. */
+struct accesses {
+    bool dense; /* a kernel takes no strides */
+    int slow;   /* calls of slow references */
+};
+
+static void add_access(struct ct_lowering *l, struct ct_op *op, struct accesses *a)
 {
-    return is_view(op) || is_part(op) || kernel_flags(l, op) & CT_KERNEL_STRIDED;
+    const struct ct_kernel *kernel = is_view(op) || is_part(op) ? NULL : kernel_of(l, op);
+
+    if (is_view(op) || is_part(op))
+        return;
+    a->dense |= !kernel || !(kernel->flags & CT_KERNEL_STRIDED);
+    a->slow += kernel && ct_lower_is_slow(op->type, kernel);
 }
 
-/* Do all kernels that access the class support strides? */
-static bool kernels_can_stride(struct ct_lowering *l, uint32_t root)
+static struct accesses accesses_of(struct ct_lowering *l, uint32_t root)
 {
+    struct accesses a = {0};
     uint32_t id = root;
 
     do {
         const struct ct_value *v = l->graph->values[id];
 
-        if (v->producer && !kernel_can_stride(l, v->producer))
-            return false;
+        if (v->producer)
+            add_access(l, v->producer, &a);
         ct_for_each_use (use, v)
-            if (!kernel_can_stride(l, use->op))
-                return false;
+            add_access(l, use->op, &a);
     } while ((id = l->next[id]) != root);
-    return true;
+    return a;
+}
+
+static struct accesses accesses_of_all(struct ct_lowering *l, const struct matrix *m)
+{
+    struct accesses all = {0};
+
+    for (int i = 0; i < m->count; i++) {
+        struct accesses a = accesses_of(l, m->root[i]);
+
+        all.dense |= a.dense;
+        all.slow += a.slow;
+    }
+    return all;
 }
 
 /* Lay the members of a class out as columns, from `column` on, in rows of `width` elements. The
@@ -488,17 +511,19 @@ static void move_back(struct ct_lowering *l, uint32_t root)
     } while ((id = l->next[id]) != root);
 }
 
-/* Move every member of the classes into the matrix, or leave all as they were. */
+/* Move every member of the classes into the matrix, or leave all as they were. A kernel may support
+   strides, but not these: no reference takes over from it. */
 static void join(struct ct_lowering *l, const struct matrix *m, bool *joined)
 {
     size_t item = ct_dtype_size(l->program->tensors[m->root[0]].dtype);
+    struct accesses before = accesses_of_all(l, m), after;
     int64_t column = 0;
     bool ok = true;
 
     for (int i = 0; ok && i < m->count; column += m->columns[i++])
         ok = move_columns(l, m->root[i], m->columns[i], column, m->width);
-    for (int i = 0; ok && i < m->count; i++)
-        ok = kernels_can_stride(l, m->root[i]);
+    after = ok ? accesses_of_all(l, m) : before;
+    ok = ok && !after.dense && after.slow <= before.slow;
     for (int i = 0; !ok && i < m->count; i++)
         move_back(l, m->root[i]);
     if (!ok)
@@ -555,7 +580,7 @@ static void pad_all(struct ct_lowering *l, bool *joined)
         struct ct_value *v = l->graph->values[id];
 
         if (v->ndim && padding(l, v, l->program->tensors[id].shape[v->ndim - 1]) &&
-            kernels_can_stride(l, l->root[id]))
+            !accesses_of(l, l->root[id]).dense)
             try_join(l, &v, 1, joined);
     }
 }

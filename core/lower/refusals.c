@@ -12,6 +12,8 @@
 #include <ctitan/rule.h>
 #include <ctitan/text.h>
 
+#include "lower/lower.h"
+
 static const struct ct_tensor *operand_of(const struct ct_prepare *request, int i)
 {
     if (i >= request->ins)
@@ -91,17 +93,21 @@ static void add_reason(struct ct_line *l, const struct ct_kernel *kernel,
 static void add_refusal(struct ct_line *l, const struct ct_kernel *kernel,
                         const struct ct_prepare *request)
 {
-    int strided = kernel->flags & CT_KERNEL_STRIDED ? -1 : find_strided(request);
+    int strided = find_strided(request);
 
     ct_line_add(l, "%skernel %s ", l->used ? "; " : "", kernel->name ? kernel->name : "");
     if (request->accumulate && !(kernel->flags & CT_KERNEL_ACCUMULATES)) {
         ct_line_add(l, "adds to no output");
-    } else if (strided >= 0) {
+    } else if (strided >= 0 && !(kernel->flags & CT_KERNEL_STRIDED)) {
         ct_line_add(l, "takes dense tensors only, ");
         add_strides(l, request, strided);
     } else {
         ct_line_add(l, "does not take ");
         add_call(l, request);
+        if (strided >= 0) {
+            ct_line_add(l, ", where ");
+            add_strides(l, request, strided);
+        }
         add_reason(l, kernel, request);
     }
 }
@@ -154,8 +160,7 @@ static struct fallback *find(struct fallbacks *f, const struct ct_op_type *type)
 
 static bool is_slow(const struct ct_instruction *i)
 {
-    return i->lowered->kernel->run == i->op->type->reference &&
-           !strcmp(i->lowered->kernel->name, "reference") && !(i->op->type->flags & CT_OP_MOVES);
+    return ct_lower_is_slow(i->op->type, i->lowered->kernel);
 }
 
 /* An op is seen in its first microbatch only. */

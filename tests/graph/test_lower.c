@@ -72,6 +72,22 @@ static const struct ct_kernel dense[] = {
     CT_KERNEL("scale", "strided", CT_KERNEL_STRIDED, offered_dense, NULL, run_strided),
 };
 
+/* ---- a kernel that supports strides, but not all ---- */
+
+static bool matrix_kernels; /* offer it */
+
+/* One stride between rows. */
+static bool offered_matrices(const struct ct_prepare *p)
+{
+    struct ct_matrix m;
+
+    return matrix_kernels && p->device->host_memory && ct_tensor_as_matrix(&p->in[0], &m) &&
+           ct_tensor_as_matrix(&p->out[0], &m);
+}
+
+static const struct ct_kernel matrices =
+    CT_KERNEL("scale", "matrices", CT_KERNEL_STRIDED, offered_matrices, NULL, run_dense);
+
 /* ---- kernels that prefer rows apart ---- */
 
 static bool spread_kernels; /* offer them */
@@ -95,6 +111,7 @@ static int register_kernels(void **state)
         assert_ok(ct_kernel_register("shuffle", &plain[i]));
     for (size_t i = 0; i < CT_COUNT(dense); i++)
         assert_ok(ct_kernel_register("shuffle", &dense[i]));
+    assert_ok(ct_kernel_register("shuffle", &matrices));
     return 0;
 }
 
@@ -853,6 +870,50 @@ static void joined_rows_are_padded(void **state)
     spread_kernels = false;
 }
 
+/* A kernel runs on columns of one matrix if it supports their strides. Where heads of rows of a
+   matrix have two strides, which it does not, each value has a buffer of its own. */
+static void no_reference_takes_over_for_columns(void **state)
+{
+    static const struct {
+        const char *shape;
+        bool joined;
+    } cases[] = {{"3,6", true}, {"3,2,3", false}};
+
+    (void)state;
+    matrix_kernels = true;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        struct ct_arena arena = {0};
+        const struct ct_program *p;
+        struct machine m;
+
+        machine_lower(&m,
+                      parse(&arena, ct_arena_printf(
+                                        &arena,
+                                        "input %%x : float64[%s]\n"
+                                        "input %%z : float64[3,4]\n"
+                                        "input %%w : float64[6,2]\n"
+                                        "input %%v : float64[4,2]\n"
+                                        "F - %%a = scale(%%x) {factor=2} : float64[%s]\n"
+                                        "F - %%c = view(%%a) {shape=\"3,6\"} : float64[3,6]\n"
+                                        "F - %%b = scale(%%z) {factor=3} : float64[3,4]\n"
+                                        "F - %%dx = linear_dx(%%c, %%b, %%w, %%v) : float64[3,2]\n"
+                                        "F - %%end = squared_norm(%%dx) : float64[]\n"
+                                        "fetch end = %%end\n",
+                                        cases[i].shape, cases[i].shape)),
+                      shuffle_device(1), 1, FORWARD);
+        p = m.program;
+        assert_int_equal(buffer_of(p, "c") == buffer_of(p, "b"), cases[i].joined);
+        assert_int_equal(tensor(p, "c")->stride[0], cases[i].joined ? 10 : 6);
+        for (size_t k = 0; k < p->step_count; k++)
+            if (!strcmp(p->step[k].op->type->name, "scale"))
+                assert_string_equal(p->step[k].lowered->kernel->name, "matrices");
+        check_exact(p);
+        machine_finish(&m);
+        ct_arena_finish(&arena);
+    }
+    matrix_kernels = false;
+}
+
 static void in_place_spares_what_lives_on(void **state)
 {
     static const char *const text = "param %p : float64[1,3,1,2]\n"
@@ -1130,6 +1191,7 @@ int main(void)
         cmocka_unit_test(terms_of_strided_sums),
         cmocka_unit_test(rows_are_padded),
         cmocka_unit_test(joined_rows_are_padded),
+        cmocka_unit_test(no_reference_takes_over_for_columns),
         cmocka_unit_test(in_place_spares_what_lives_on),
         cmocka_unit_test(contiguous_parts_are_not_copied),
         cmocka_unit_test(only_so_many_outputs_are_summed),
