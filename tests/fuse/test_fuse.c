@@ -54,6 +54,17 @@ static const struct formula {
                        "F - %z, %r = rms_norm_plain(%x) {eps=0.1} : T[5,37], W[5]\n"},
     {"rms_norm_plain_grad", "input %d : T[5,37]\ninput %x : T[5,37]\ninput %r : W[5]\n"
                             "F - %z = rms_norm_plain_grad(%d, %x, %r) : T[5,37]\n"},
+    {"softmax_sum", "input %x : T[99,37]\nF - %z = softmax_sum(%x) : W[37]\n"},
+    {"softmax_sum_grad", "input %d : W[37]\ninput %x : T[5,37]\n"
+                         "F - %z = softmax_sum_grad(%d, %x) : T[5,37]\n"},
+    {"sigmoid", "input %x : T[5,37]\nF - %z = sigmoid(%x) : W[5,37]\n"},
+    {"sigmoid_grad", "input %d : W[5,37]\ninput %y : W[5,37]\ninput %x : T[5,37]\n"
+                     "F - %z = sigmoid_grad(%d, %y, %x) : T[5,37]\n"},
+    {"decay", "input %x : T[5,37]\ninput %a : T[37]\ninput %b : T[37]\n"
+              "F - %z = decay(%x, %a, %b) : W[5,37]\n"},
+    {"decay_grad", "input %d : W[99,37]\ninput %x : T[99,37]\ninput %a : T[37]\n"
+                   "input %b : T[37]\nF - %z, %y, %s = decay_grad(%d, %x, %a, %b) : "
+                   "T[99,37], T[37], T[37]\n"},
     {"scale_rows", "input %x : T[5,37]\ninput %w : W[5]\n"
                    "F - %z = scale_rows(%x, %w) : T[5,37]\n"},
     {"scale_rows_grad", "input %d : T[5,37]\ninput %x : T[5,37]\ninput %w : W[5]\n"
