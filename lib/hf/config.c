@@ -161,23 +161,33 @@ static bool means(const char *words, size_t size, const char *word)
     return false;
 }
 
+/* The position of word among "a|b=c"; -1: it is not there. */
+static int position(const char *words, const char *word)
+{
+    int i = 0;
+
+    for (const char *at = words; *at; i++) {
+        size_t size = strcspn(at, "|");
+
+        if (means(at, size, word))
+            return i;
+        at += size + (at[size] != 0);
+    }
+    return -1;
+}
+
 static int read_choice(const json_t *value, const struct ct_hf_key *k, unsigned *choice)
 {
     const char *word = json_string_value(value);
-    unsigned i = 0;
+    int at = word ? position(k->words, word) : -1;
 
     if (hf_absent(value) && k->fallback >= 0) {
         *choice = (unsigned)k->fallback;
         return 0;
     }
-    for (const char *at = k->words; word && *at; i++) {
-        size_t size = strcspn(at, "|");
-
-        if (means(at, size, word)) {
-            *choice = i;
-            return 0;
-        }
-        at += size + (at[size] != 0);
+    if (at >= 0) {
+        *choice = (unsigned)at;
+        return 0;
     }
     if (!word)
         return ct_fail(CT_ECONFIG, "%s is %s", k->key,
@@ -217,8 +227,8 @@ static bool lists_layers(const json_t *root, const json_t *value)
            count <= CT_HF_MAX_LAYERS;
 }
 
-/* The layers of a type; others have full_attention. */
-static int read_types(const json_t *root, const json_t *value, const char *key, const char *type,
+/* The layers of the first of two types, "a=b|c". */
+static int read_types(const json_t *root, const json_t *value, const char *key, const char *words,
                       struct ct_hf_layers *layers)
 {
     layers->given = !hf_absent(value);
@@ -230,10 +240,12 @@ static int read_types(const json_t *root, const json_t *value, const char *key, 
     for (size_t i = 0; i < json_array_size(value); i++) {
         const char *own = json_string_value(json_array_get(value, i));
 
-        if (!own || (strcmp(own, type) && strcmp(own, "full_attention")))
-            return ct_fail(CT_ECONFIG, "%s: layer %zu is %s; %s and full_attention are supported",
-                           key, i, own ? own : "no string", type);
-        set_layer(layers, i, !strcmp(own, type));
+        int at = own ? position(words, own) : -1;
+
+        if (at < 0)
+            return ct_fail(CT_ECONFIG, "%s: layer %zu is %s; %s are supported", key, i,
+                           own ? own : "no string", words);
+        set_layer(layers, i, at == 0);
     }
     return 0;
 }
@@ -243,7 +255,7 @@ static int read_sliding(const json_t *root, const json_t *value, const char *key
 {
     for (size_t i = 0; i < CT_COUNT(layers->bits); i++)
         layers->bits[i] = CT_HF_EVERY_SECOND;
-    return read_types(root, value, key, "sliding_attention", layers);
+    return read_types(root, value, key, "sliding_attention|full_attention", layers);
 }
 
 static int read_flags(const json_t *root, const json_t *value, const char *key,
@@ -318,7 +330,7 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
         return read_sliding(root, value, k->key, field);
     case CT_HF_CHUNKED:
         *(struct ct_hf_layers *)field = (struct ct_hf_layers){0};
-        return read_types(root, value, k->key, "chunked_attention", field);
+        return read_types(root, value, k->key, "chunked_attention|full_attention", field);
     case CT_HF_TYPES:
         *(struct ct_hf_layers *)field = (struct ct_hf_layers){0};
         return read_types(root, value, k->key, k->words, field);

@@ -23,17 +23,6 @@ static json_t *list_layers(const struct ct_hf_layers *layers)
     return list;
 }
 
-static json_t *list_types(const json_t *root, const struct ct_hf_layers *layers, const char *type)
-{
-    json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
-    json_t *list = json_array();
-
-    for (int64_t i = 0; i < count; i++)
-        json_array_append_new(list,
-                              json_string(ct_hf_has_layer(layers, i) ? type : "full_attention"));
-    return list;
-}
-
 static json_t *list_flags(const json_t *root, const struct ct_hf_layers *layers)
 {
     json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
@@ -62,6 +51,16 @@ static json_t *word_of(const char *words, unsigned choice)
     return json_stringn(words, strcspn(words, "|="));
 }
 
+static json_t *list_types(const json_t *root, const struct ct_hf_layers *layers, const char *words)
+{
+    json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
+    json_t *list = json_array();
+
+    for (int64_t i = 0; i < count; i++)
+        json_array_append_new(list, word_of(words, !ct_hf_has_layer(layers, i)));
+    return list;
+}
+
 static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const void *field)
 {
     switch (k->kind) {
@@ -85,9 +84,10 @@ static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const voi
     case CT_HF_LAYERS:
         return k->fallback < 0 && !is_given(field) ? json_null() : list_layers(field);
     case CT_HF_SLIDING:
-        return list_types(root, field, "sliding_attention");
+        return list_types(root, field, "sliding_attention|full_attention");
     case CT_HF_CHUNKED:
-        return is_given(field) ? list_types(root, field, "chunked_attention") : json_null();
+        return is_given(field) ? list_types(root, field, "chunked_attention|full_attention")
+                               : json_null();
     case CT_HF_TYPES:
         return is_given(field) ? list_types(root, field, k->words) : json_null();
     case CT_HF_FLAGS:

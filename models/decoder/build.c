@@ -203,9 +203,15 @@ static struct ct_value *before(struct build *s, const char *name, struct ct_valu
 /* What the layer's mixer of tokens gives for h, which is normed. */
 static struct ct_value *mix(struct build *s, struct ct_value *h)
 {
-    if (decoder_mixer(s->m, s->d.layer) == MIXER_DELTA)
+    switch (decoder_mixer(s->m, s->d.layer)) {
+    case MIXER_ATTENTION:
+        return attention(s, h);
+    case MIXER_DELTA:
         return linear_mixer(s, h);
-    return decoder_attends(s->m, s->d.layer) ? attention(s, h) : decoder_mamba(&s->d, s->m, h);
+    case MIXER_MAMBA:
+        return decoder_mamba(&s->d, s->m, h);
+    }
+    return NULL;
 }
 
 static struct ct_value *layer(struct build *s, struct ct_value *x)

@@ -10,6 +10,7 @@
 enum decoder_norm { NORM_RMS, NORM_RMS_ONE, NORM_LAYER }; /* one: of weights that 1 is added to */
 enum decoder_norms { NORMS_BEFORE, NORMS_AFTER, NORMS_BOTH }; /* of attention and feed-forward */
 enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WHOLE, QK_NORM_EACH };
+enum decoder_positions { POSITIONS_ROPE, POSITIONS_NONE };
 enum decoder_activation {
     ACTIVATION_SILU,
     ACTIVATION_GELU,
@@ -61,9 +62,9 @@ enum decoder_fused { FUSED_NONE, FUSED_ROWS, FUSED_HEADS };
 enum decoder_linear_fused { LINEAR_NONE, LINEAR_HEADS, LINEAR_ROWS };
 
 /* What mixes tokens in layers that have no attention. */
-enum decoder_mixer { MIXER_ATTENTION, MIXER_DELTA };
+enum decoder_mixer { MIXER_ATTENTION, MIXER_DELTA, MIXER_MAMBA };
 
-/* Sizes of that mixer. */
+/* Sizes of the delta net. */
 struct decoder_linear {
     int64_t key_heads, value_heads, key_dim, value_dim;
     int64_t taps; /* tokens that the convolution sees */
@@ -104,7 +105,8 @@ struct ct_model {
 
     int64_t plain_every;         /* every so many layers has no rope; 0: all have it */
     struct ct_hf_layers rotated; /* layers with rope */
-    bool local;                  /* sliding layers have a rope of their own: local_rope */
+    enum decoder_positions positions;
+    bool local; /* sliding layers have a rope of their own: local_rope */
     struct ct_rope local_rope;
 
     enum decoder_activation activation;
@@ -112,14 +114,13 @@ struct ct_model {
 
     enum decoder_mixer mixer;      /* of the linear layers; attention: there are none */
     struct ct_hf_layers recurrent; /* the linear layers */
-    int64_t attention_every;       /* every so many layers has attention, where no list is given */
+    struct ct_hf_layers attending; /* those with attention, where files list them instead */
+    int64_t
+        attention_every; /* every so many layers has attention, where no list is given; 0: none */
     struct decoder_linear linear;
+    struct decoder_state state;
 
     bool gated;
-    bool mamba;                    /* layers without attention are of Mamba-2 */
-    struct ct_hf_layers attending; /* layers with attention, if mamba */
-    int64_t attend_every;          /* every so many layers, if they are not listed; 0: none */
-    struct decoder_state state;
 
     bool parallel, shared_norm; /* attention and feed-forward read the same x, or its one norm */
 
@@ -140,7 +141,6 @@ struct ct_model {
 };
 
 bool decoder_slides(const struct ct_model *m, int64_t layer);
-bool decoder_attends(const struct ct_model *m, int64_t layer);
 bool decoder_rotates(const struct ct_model *m, int64_t layer);
 enum decoder_mixer decoder_mixer(const struct ct_model *m, int64_t layer);
 bool decoder_is_mixture(const struct ct_model *m, int64_t layer);
@@ -162,11 +162,13 @@ struct family {
     const char *name, *path;
     struct ct_hf_config config;
     const char *weight[WEIGHT_COUNT];
-    enum decoder_fused fused;            /* q, k and v */
-    enum decoder_linear_fused linear;    /* of linear layers */
-    const char *qkv, *gate_up;           /* tensors of fused weights; NULL: none are */
-    const char *expert[3];               /* tensors of an expert's gate, up and down */
-    const char *each_norm[2];            /* tensors of heads' norms; NULL: none are apart */
+    enum decoder_fused fused;         /* q, k and v */
+    enum decoder_linear_fused linear; /* of linear layers */
+    const char *qkv, *gate_up;        /* tensors of fused weights; NULL: none are */
+    const char *down;                 /* the tensor of `down`; NULL: as it is called here */
+    const char *experts_gate_up, *experts_down; /* tensors of all experts; NULL: each has its own */
+    const char *expert[3];                      /* tensors of an expert's gate, up and down */
+    const char *each_norm[2];                   /* tensors of heads' norms; NULL: none are apart */
     const char *ignored;                 /* ends of names of tensors that are no weights, "a b" */
     const struct ct_recipe *description; /* its sections */
 };

@@ -4,7 +4,8 @@
  *
  *     [family]  model_type, architecture, like, outer
  *     [model]   property = value
- *     [config]  key of config.json = property, or "property default"
+ *     [config]  key of config.json = property, or "property default"; "recurrent a=b|c": the words
+ *               for linear layers and the others
  *     [fixed]   key of config.json = the only value that is supported, as JSON; "VALUE warn"
  *     [weights] part = its name in files
  *     [stored]  how files store weights that are several of ours, or one of several
@@ -109,15 +110,16 @@ static const struct special {
     {"sliding", CT_HF_SLIDING, offsetof(struct ct_model, sliding)},
     {"rotated", CT_HF_FLAGS, offsetof(struct ct_model, rotated)},
     {"attending", CT_HF_LAYERS, offsetof(struct ct_model, attending)},
-    {"recurrent", CT_HF_TYPES, offsetof(struct ct_model, recurrent), "linear_attention"},
+    {"recurrent", CT_HF_TYPES, offsetof(struct ct_model, recurrent),
+     "linear_attention|full_attention"},
     {"dense", CT_HF_LAYERS, offsetof(struct ct_model, dense)},
     {"padding", CT_HF_TOKEN, offsetof(struct ct_model, sizes.padding)},
 };
 
 /* Numbers that may be 0, which is something else than null. */
-static const char *const counts[] = {"window_from",  "full_every",      "plain_every",
-                                     "dense_layers", "attention_every", "sparse_every",
-                                     "shared_dim",   "shared"};
+static const char *const counts[] = {
+    "window_from",  "full_every", "plain_every", "dense_layers", "attention_every",
+    "sparse_every", "shared_dim", "shared",      "experts",      "chosen"};
 
 static bool is_count(const char *name)
 {
@@ -195,6 +197,10 @@ static int read_key(const struct ct_setting *s, struct ct_hf_key *key)
             key->kind = specials[i].kind;
             key->words = specials[i].words;
             key->offset = specials[i].offset;
+            if (*text && key->kind == CT_HF_TYPES) {
+                key->words = text;
+                return 0;
+            }
             key->fallback = *text ? strtod(text, &end) : 0;
             if (*text && key->kind == CT_HF_TOKEN)
                 key->fallback += 1;
@@ -262,7 +268,7 @@ static int check_names(const struct ct_recipe *file)
     } known[] = {
         {"family", " model_type architecture like outer partial original ignored plugin "},
         {"stored", " qkv qkv_by gate_up expert_gate expert_up expert_down q_norms k_norms "
-                   "linear_by ignored "},
+                   "linear_by down experts_gate_up experts_down ignored "},
     };
 
     for (size_t i = 0; i < file->count; i++) {
@@ -305,6 +311,13 @@ static int read_stored(const struct ct_recipe *file, struct family *f)
 
     f->qkv = get(file, "stored", "qkv");
     f->gate_up = get(file, "stored", "gate_up");
+    f->down = get(file, "stored", "down");
+    f->experts_gate_up = get(file, "stored", "experts_gate_up");
+    f->experts_down = get(file, "stored", "experts_down");
+    if (!f->experts_gate_up != !f->experts_down)
+        return ct_fail(CT_ECONFIG,
+                       "%s: [stored] needs both experts_gate_up and experts_down, or none",
+                       file->path);
     f->expert[0] = get(file, "stored", "expert_gate");
     f->expert[1] = get(file, "stored", "expert_up");
     f->expert[2] = get(file, "stored", "expert_down");

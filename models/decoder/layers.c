@@ -16,17 +16,10 @@ bool decoder_slides(const struct ct_model *m, int64_t layer)
     return layer >= m->window_from && (!m->full_every || (layer + 1) % m->full_every);
 }
 
-bool decoder_attends(const struct ct_model *m, int64_t layer)
-{
-    if (!m->mamba)
-        return true;
-    if (m->attending.given)
-        return ct_hf_has_layer(&m->attending, layer);
-    return m->attend_every && (layer + 1) % m->attend_every == 0;
-}
-
 bool decoder_rotates(const struct ct_model *m, int64_t layer)
 {
+    if (m->positions == POSITIONS_NONE)
+        return false;
     if (m->rotated.given)
         return ct_hf_has_layer(&m->rotated, layer);
     return !m->plain_every || (layer + 1) % m->plain_every;
@@ -34,10 +27,13 @@ bool decoder_rotates(const struct ct_model *m, int64_t layer)
 
 enum decoder_mixer decoder_mixer(const struct ct_model *m, int64_t layer)
 {
-    bool linear = m->recurrent.given ? ct_hf_has_layer(&m->recurrent, layer)
-                                     : m->attention_every && (layer + 1) % m->attention_every;
+    bool attends = m->attention_every && (layer + 1) % m->attention_every == 0;
 
-    return linear ? m->mixer : MIXER_ATTENTION;
+    if (m->attending.given)
+        attends = ct_hf_has_layer(&m->attending, layer);
+    if (m->recurrent.given)
+        attends = !ct_hf_has_layer(&m->recurrent, layer);
+    return attends ? MIXER_ATTENTION : m->mixer;
 }
 
 bool decoder_is_mixture(const struct ct_model *m, int64_t layer)

@@ -154,7 +154,7 @@ static int check(const struct ct_model *m)
     if (z->heads % z->kv_heads)
         return ct_fail(CT_ECONFIG, "%lld heads cannot share %lld key/value heads evenly",
                        (long long)z->heads, (long long)z->kv_heads);
-    if (m->mamba && check_state(m) < 0)
+    if (m->mixer == MIXER_MAMBA && check_state(m) < 0)
         return CT_ECONFIG;
     if (m->family->fused == FUSED_HEADS && z->heads != z->kv_heads)
         return ct_fail(CT_ECONFIG, "%s stores keys and values of each head, not of %lld of %lld",
@@ -162,10 +162,13 @@ static int check(const struct ct_model *m)
     if (z->padding > z->vocabulary || z->padding < -z->vocabulary)
         return ct_fail(CT_ECONFIG, "pad_token_id is %lld, but there are %lld tokens",
                        (long long)z->padding - (z->padding > 0), (long long)z->vocabulary);
-    if (m->mixer != MIXER_ATTENTION)
+    if (m->mixer == MIXER_DELTA)
         rc = check_linear(&m->linear);
     if (rc < 0)
         return rc;
+    if (m->mixture.experts && m->mixture.choice.k < 1)
+        return ct_fail(CT_ECONFIG, "a token must choose at least 1 of %lld experts",
+                       (long long)m->mixture.experts);
     if (m->mixture.experts && m->activation != ACTIVATION_SILU)
         return ct_fail(CT_ECONFIG, "experts have silu, and no other activation");
     return 0;
@@ -178,11 +181,11 @@ static void list_layers(struct ct_model *m)
                         attending = {.given = true}, recurrent = {.given = true};
 
     for (int64_t i = 0; i < m->sizes.layers; i++) {
-        bool delta = decoder_mixer(m, i) == MIXER_DELTA;
+        bool attends = decoder_mixer(m, i) == MIXER_ATTENTION;
 
         sliding.bits[i / 64] |= (uint64_t)decoder_slides(m, i) << i % 64;
-        recurrent.bits[i / 64] |= (uint64_t)delta << i % 64;
-        attending.bits[i / 64] |= (uint64_t)(decoder_attends(m, i) && !delta) << i % 64;
+        recurrent.bits[i / 64] |= (uint64_t)!attends << i % 64;
+        attending.bits[i / 64] |= (uint64_t)attends << i % 64;
         rotated.bits[i / 64] |= (uint64_t)decoder_rotates(m, i) << i % 64;
     }
     m->sliding = sliding;
@@ -205,6 +208,8 @@ static int finish(const struct ct_run *run, struct ct_model *m)
     m->mixture.where = m->family->weight[WEIGHT_EXPERTS];
     m->mixture.shared_where = m->family->weight[WEIGHT_SHARED];
     m->mixture.shared_gate = m->shared_gated ? m->family->weight[WEIGHT_SHARED_GATE] : NULL;
+    if (!m->mixture.experts && !m->sizes.ffn_dim)
+        m->sizes.ffn_dim = m->mixture.shared_dim;
     if (m->mixture.experts && !m->mixture.expert_dim)
         m->mixture.expert_dim = m->sizes.ffn_dim;
     rc = check(m);
@@ -312,18 +317,18 @@ static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *w
     for (int64_t layer = 0; layer < z->layers; layer++) {
         struct ct_decoder_seen seen =
             ct_decoder_seen(decoder_slides(m, layer) ? m->window : 0, seq_len);
-        bool delta = decoder_mixer(m, layer) == MIXER_DELTA, attends = decoder_attends(m, layer);
+        enum decoder_mixer mixer = decoder_mixer(m, layer);
 
-        if (delta)
+        if (mixer == MIXER_DELTA)
             products += linear_flops(&m->linear, dim);
-        else if (!attends)
+        else if (mixer == MIXER_MAMBA)
             products += state_flops(m);
         else
             products += 6 * dim * ((2 + m->output_gate) * q + 2 * kv);
         products += decoder_is_mixture(m, layer) ? ct_mixture_flops(&m->mixture, z->dim)
                                                  : 6 * dim * (double)z->ffn_dim * (2 + m->gated);
-        pairs += attends && !delta ? seen.whole : 0;
-        halves += attends && !delta ? seen.halved : 0;
+        pairs += mixer == MIXER_ATTENTION ? seen.whole : 0;
+        halves += mixer == MIXER_ATTENTION ? seen.halved : 0;
     }
     *whole = products + 12 * q * pairs;
     *halved = products + 12 * q * halves;

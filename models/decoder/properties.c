@@ -45,13 +45,15 @@ const struct ct_option decoder_properties[] = {
     SIZE(window_from, "window_from", "The first layer that slides"),
     SIZE(full_every, "full_every", "Every so many layers does not slide; 0: all do"),
     SIZE(plain_every, "plain_every", "Every so many layers has no rope; 0: none is without"),
+    CT_OPT_ENUM(MODEL, positions, "positions", "rope", "rope|none", "none: no layer has rope"),
     NUMBER(sizes.rope.partial, "partial", "Share of a head's features that is rotated; 0: all"),
     FLAG(output_gate, "output_gate", "false",
          "Attention's result is gated by the sigmoid of a "
          "projection"),
-    CT_OPT_ENUM(MODEL, mixer, "mixer", "attention", "attention|delta",
-                "Mixer of linear layers: the gated delta net; attention: there are no such layers"),
-    SIZE(attention_every, "attention_every", "Every so many layers is not linear; 0: none is"),
+    CT_OPT_ENUM(MODEL, mixer, "mixer", "attention", "attention|delta|mamba",
+                "Mixer of linear layers: the gated delta net, or Mamba-2; attention: there are no "
+                "such layers"),
+    SIZE(attention_every, "attention_every", "Every so many layers has attention; 0: none"),
     SIZE(linear.key_heads, "linear_key_heads", "Heads of keys of linear layers"),
     SIZE(linear.value_heads, "linear_value_heads", "Their heads of values"),
     SIZE(linear.key_dim, "linear_key_dim", "Features of a head of keys"),
@@ -60,8 +62,6 @@ const struct ct_option decoder_properties[] = {
     CT_OPT_ENUM(MODEL, activation, "activation", "silu", "silu|gelu|gelu_tanh|relu|relu2",
                 "Of feed-forward layers"),
     FLAG(gated, "gated", "true", "Feed-forward layers have a gate"),
-    FLAG(mamba, "mamba", "false", "Layers without attention are of Mamba-2"),
-    SIZE(attend_every, "attend_every", "Every so many layers has attention; 0: none"),
     SIZE(state.heads, "state_heads", "Heads of Mamba-2"),
     SIZE(state.head_dim, "state_head_dim", "Features of such a head"),
     SIZE(state.size, "state_size", "Size of its state for each of these"),
@@ -94,6 +94,8 @@ const struct ct_option decoder_properties[] = {
 
 const char *decoder_words(const struct ct_option *property)
 {
+    if (!strcmp(property->name, "positions"))
+        return "rope|nope";
     return strcmp(property->name, "activation")
                ? property->choices
                : "silu=swish|gelu=gelu_python|gelu_pytorch_tanh=gelu_new=gelu_fast|relu|relu2";

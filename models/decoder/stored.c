@@ -69,6 +69,8 @@ static void add_fused(const struct ct_model *m, struct rules *r)
             rule->part = part;
             rule->parts = 2;
         }
+        if (m->family->down)
+            add(r, w[WEIGHT_DOWN], name, ct_arena_printf(r->arena, "%s.%s", m->family->down, name));
     }
 }
 
@@ -160,16 +162,24 @@ static void add_output_gate(const struct ct_model *m, struct rules *r)
     }
 }
 
-/* Each expert's tensors, and each head's norm. */
+/* Tensors of experts, of each or of all, and of each head's norm. */
 static void add_stacked(const struct ct_model *m, struct rules *r)
 {
     static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
     const struct family *f = m->family;
 
-    for (int i = 0; m->mixture.experts && i < 3; i++)
+    for (int i = 0; m->mixture.experts && !f->experts_down && i < 3; i++)
         add(r, ct_arena_printf(r->arena, "%s.%s", f->weight[WEIGHT_EXPERTS], parts[i]), "weight",
             ct_arena_printf(r->arena, "%s.#.%s.weight", f->weight[WEIGHT_EXPERTS],
                             f->expert[i] ? f->expert[i] : parts[i]));
+    for (int i = 0; m->mixture.experts && f->experts_down && i < 3; i++) {
+        struct ct_stored_rule *rule = add(
+            r, ct_arena_printf(r->arena, "%s.%s", f->weight[WEIGHT_EXPERTS], parts[i]), "weight",
+            ct_arena_printf(r->arena, "%s.weight", i < 2 ? f->experts_gate_up : f->experts_down));
+
+        rule->part = i % 2;
+        rule->parts = i < 2 ? 2 : 0;
+    }
     for (int i = 0; i < 2; i++)
         if (f->each_norm[i])
             add(r, f->weight[WEIGHT_Q_NORM + i], "weight",
@@ -187,7 +197,7 @@ static void add_mamba(const struct ct_model *m, struct rules *r)
             all = 2 * (width + shared) + s->heads;
     const char *mixer = m->family->weight[WEIGHT_MIXER];
 
-    for (int i = 0, at = 0; m->mamba && i < 5; at += (int)rows[i++]) {
+    for (int i = 0, at = 0; m->mixer == MIXER_MAMBA && i < 5; at += (int)rows[i++]) {
         struct ct_stored_rule *rule =
             add(r, ct_arena_printf(r->arena, "%s.%s_proj", mixer, parts[i]), "weight",
                 ct_arena_printf(r->arena, "%s.in_proj.weight", mixer));
@@ -196,7 +206,7 @@ static void add_mamba(const struct ct_model *m, struct rules *r)
         rule->parts = 5;
         rule->rows = (struct ct_stored_rows){rows[i], all, at, rows[i], all};
     }
-    for (int kind = 0; m->mamba && kind < 2; kind++)
+    for (int kind = 0; m->mixer == MIXER_MAMBA && kind < 2; kind++)
         for (int i = 1, at = 0; i < 4; at += (int)rows[i++]) {
             const char *name = kind ? "bias" : "weight";
             struct ct_stored_rule *rule =

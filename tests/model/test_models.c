@@ -281,7 +281,7 @@ static void what_is_not_supported_is_refused(void **state)
          "layer_types is not a list of num_hidden_layers"},
         {"gpt_oss",
          "{" GPT_OSS ",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"linear\"]}",
-         "layer_types: layer 2 is linear; sliding_attention and full_attention are supported"},
+         "layer_types: layer 2 is linear; sliding_attention|full_attention are supported"},
         {"gpt_oss", "{" GPT_OSS ",\"num_experts\":5}", "have different values"},
         {"gpt_oss", "{" GPT_OSS ",\"num_experts_per_tok\":5}",
          "a token cannot choose 5 of 4 experts"},
@@ -299,7 +299,7 @@ static void what_is_not_supported_is_refused(void **state)
         {"llama4",
          "{" LLAMA4 ",\"layer_types\":[\"full_attention\",\"sliding_attention\","
          "\"full_attention\"]}",
-         "layer 1 is sliding_attention; chunked_attention and full_attention are supported"},
+         "layer 1 is sliding_attention; chunked_attention|full_attention are supported"},
         {"llama4",
          "{\"model_type\":\"llama4\",\"quantization_config\":{\"quant_method\":\"fp8\"},"
          "\"text_config\":{" LLAMA4 "}}",

@@ -43,7 +43,9 @@ enum ct_hf_kind {
     /* struct ct_rope of sliding layers: that of their type, or a theta of this key alone, without
        scaling */
     CT_HF_LOCAL_ROPE,
-    CT_HF_TYPES, /* as CT_HF_CHUNKED, of those that layer_types calls `words` */
+    /* struct ct_hf_layers: those that layer_types calls the first of two `words`; without the list,
+       none are given */
+    CT_HF_TYPES,
 };
 
 /* A set of layers: layer i is bit i % 64 of bits[i / 64]. */
@@ -67,7 +69,8 @@ struct ct_hf_key {
     size_t offset;   /* of the field in the sizes */
     double fallback; /* what transformers assumes where the key is absent, or null unless that means
                         something of its own */
-    const char *words; /* of CT_HF_CHOICE, "a|b=c": b and c mean the same; the first is written */
+    /* Of CT_HF_CHOICE and CT_HF_TYPES, "a|b=c": b and c mean the same; the first is written. */
+    const char *words;
 };
 
 /* A key that must be absent, null, or equal to a value. */
