@@ -83,13 +83,12 @@ static int take_path(struct args *args, int argc, char **argv)
 static bool takes_changes(const struct ct_argument *table)
 {
     for (const struct ct_argument *a = table; a->name; a++)
-        if (a->take == ct_recipe_take_change)
+        if (!strcmp(a->name, "set"))
             return true;
     return false;
 }
 
-/* An argument that the verb does not have may be an option of the recipe. */
-static int explain_unknown(const struct ct_argument *table, int argc, char **argv)
+int args_explain_unknown(const struct ct_argument *table, int argc, char **argv)
 {
     int at = takes_changes(table) ? ct_arguments_unknown(table, argc, argv) : 0;
 
@@ -101,7 +100,7 @@ int args_parse(const struct ct_argument *table, int argc, char **argv, struct ar
     int rc;
 
     args->recipe = NULL;
-    rc = explain_unknown(table, argc, argv);
+    rc = args_explain_unknown(table, argc, argv);
     if (rc == 0)
         rc = ct_arguments_parse(table, argc, argv, &args->arena, args);
     if (rc == 0 && args->local && args->world)

@@ -178,6 +178,9 @@ int args_take_slow(void *at, struct ct_arena *arena, const char *option, const c
 
 /* Parse into a struct that begins with `args`, all 0 before. CT_ECONFIG: wrong usage. */
 int args_parse(const struct ct_argument *table, int argc, char **argv, struct args *args);
+/* CT_ECONFIG: an argument that the verb does not have may be an option of the recipe, and the
+   message says how to write it. 0: all others, and verbs without --set. */
+int args_explain_unknown(const struct ct_argument *table, int argc, char **argv);
 /* Read a recipe, that of a run's folder, or one that is made for a Hugging Face folder. CT_ECONFIG;
    CT_ENOENT. */
 int args_read_path(struct ct_arena *arena, const char *path, struct ct_recipe **recipe);

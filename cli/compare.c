@@ -118,7 +118,9 @@ static int parse(struct comparison *c, int argc, char **argv)
     int sides, rc;
 
     *c = (struct comparison){.runs = 6, .steps = 12};
-    rc = ct_arguments_parse(arguments, argc, argv, &c->arena, c);
+    rc = args_explain_unknown(arguments, argc, argv);
+    if (rc == 0)
+        rc = ct_arguments_parse(arguments, argc, argv, &c->arena, c);
     if (rc < 0)
         return rc;
     sides = c->side[1].path ? 2 : 1;

@@ -197,6 +197,7 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"r.ini", "no verb r.ini, but a file: write ctitan train r.ini"},
         {"--json plugins", "--json: a verb comes first: ctitan VERB --json"},
         {"train %R --lr 1e-3", "train has no option --lr: write --set adamw.lr=1e-3"},
+        {"compare %R --lr 1e-3", "compare has no option --lr: write --set adamw.lr=1e-3"},
         {"train %R --learning-rate=1e-3", "--learning-rate: write --set adamw.lr=1e-3"},
         {"train %R --batch-size 3", "write --set training.local_batch_size=VALUE: sequences of a"},
         {"train %R --epochs 3", "write --set training.steps=VALUE: a run ends after its steps"},
