@@ -3,6 +3,7 @@
  * their time on a described machine.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include <jansson.h>
 
@@ -198,19 +199,43 @@ void print_times(const struct planned *planned, const struct args *args,
     print_part("(communication, hidden)", s.times->hidden, result->seconds);
 }
 
+static bool is_listed(const json_t *names, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(names); i++)
+        if (!strcmp(json_string_value(json_array_get(names, i)), name))
+            return true;
+    return false;
+}
+
+/* Op types that have no kernel on the described device, each once. */
+static json_t *lacking(const struct planned *p)
+{
+    json_t *names = json_array();
+
+    for (int n = 0; n < p->count; n++)
+        for (size_t i = 0; i < p->program[n]->step_count; i++) {
+            const struct ct_instruction *at = &p->program[n]->step[i];
+
+            if (ct_kernel_is_none(at->lowered->kernel) && !is_listed(names, at->op->type->name))
+                json_array_append_new(names, ct_json_text(at->op->type->name));
+        }
+    return names;
+}
+
 json_t *times_json(const struct planned *planned, const struct args *args,
                    const struct ct_simulated *result)
 {
     struct summary s = summarise(planned, args, result);
     const struct ct_machine *m = args->machine;
-    json_t *times = json_pack(
-        "{s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:s, s:o, s:o, s:o}", "device",
-        ct_json_text(m->name), "step_seconds", ct_json_number(result->seconds),
-        "tokens_per_second_per_rank", ct_json_number(s.tokens), "tflops", ct_json_number(s.tflops),
-        "mfu", ct_json_number(s.mfu), "mfu_halved", ct_json_number(s.mfu_halved), "fits",
-        m->memory >= taken(planned, m), "measured", ct_machine_is_measured(m), "limited_by",
-        limit(s.times), "exposed", ct_json_number(s.times->exposed), "hidden",
-        ct_json_number(s.times->hidden), "waiting", ct_json_number(s.times->waiting));
+    json_t *times =
+        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:s, s:o, s:o, s:o, s:o}", "device",
+                  ct_json_text(m->name), "step_seconds", ct_json_number(result->seconds),
+                  "tokens_per_second_per_rank", ct_json_number(s.tokens), "tflops",
+                  ct_json_number(s.tflops), "mfu", ct_json_number(s.mfu), "mfu_halved",
+                  ct_json_number(s.mfu_halved), "fits", m->memory >= taken(planned, m), "measured",
+                  ct_machine_is_measured(m), "limited_by", limit(s.times), "exposed",
+                  ct_json_number(s.times->exposed), "hidden", ct_json_number(s.times->hidden),
+                  "waiting", ct_json_number(s.times->waiting), "no_kernel", lacking(planned));
 
     for (size_t n = 0; n < m->rate_count; n++)
         json_object_set_new(times, m->rate[n].name, ct_json_number(s.times->of_class[n]));

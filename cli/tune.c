@@ -60,6 +60,8 @@ struct candidate {
     int choice[DIMENSIONS]; /* index of a value, by dimension */
     double seconds, bytes, tokens, exposed, waiting;
     const char *limit, *failure; /* failure NULL: it was planned */
+    const char **no_kernel;      /* op types whose time is taken from bytes and FLOPs */
+    size_t no_kernels;
     bool fits;
 };
 
@@ -230,7 +232,7 @@ static int spawn(struct search *s, const char *const *set, size_t sets, struct c
 
 static void take_plan(struct search *s, struct candidate *c, json_t *plan)
 {
-    json_t *time = json_object_get(plan, "time");
+    json_t *time = json_object_get(plan, "time"), *names = json_object_get(time, "no_kernel");
     double beside = json_number_value(json_object_get(plan, "beside_bytes"));
 
     c->bytes = json_number_value(json_object_get(plan, "memory_peak_bytes"));
@@ -240,6 +242,11 @@ static void take_plan(struct search *s, struct candidate *c, json_t *plan)
     c->waiting = json_number_value(json_object_get(time, "waiting"));
     c->limit =
         ct_arena_strdup(&s->args->arena, json_string_value(json_object_get(time, "limited_by")));
+    c->no_kernels = json_array_size(names);
+    c->no_kernel = ct_arena_array(&s->args->arena, const char *, c->no_kernels);
+    for (size_t i = 0; i < c->no_kernels; i++)
+        c->no_kernel[i] =
+            ct_arena_strdup(&s->args->arena, json_string_value(json_array_get(names, i)));
     c->fits = c->bytes + beside <= s->memory;
 }
 
@@ -393,25 +400,35 @@ static void print_results(const struct search *s, const struct ct_machine *machi
         print_candidate(s, &s->list[i]);
     if (fitting)
         printf("\nthe best is limited by %s\n", s->list[0].limit);
+    for (size_t i = 0; fitting && i < s->list[0].no_kernels; i++)
+        printf("no kernel of %s for %s: its time is taken from bytes and FLOPs\n", machine->plugin,
+               s->list[0].no_kernel[i]);
     if (!ct_machine_is_measured(machine))
         printf("these are upper bounds: %s\n", UPPER_BOUND);
+}
+
+static json_t *texts_json(const char *const *texts, size_t count)
+{
+    json_t *array = json_array();
+
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(array, ct_json_text(texts[i]));
+    return array;
 }
 
 static json_t *candidate_json(const struct search *s, const struct candidate *c)
 {
     const char *list[DIMENSIONS + 2];
-    size_t count = settings(s, c, list);
-    json_t *names = json_array();
+    json_t *names = texts_json(list, settings(s, c, list));
 
-    for (size_t i = 0; i < count; i++)
-        json_array_append_new(names, ct_json_text(list[i]));
     if (c->failure)
         return json_pack("{s:o, s:o}", "settings", names, "failure", ct_json_text(c->failure));
-    return json_pack("{s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:o}", "settings", names, "step_seconds",
-                     ct_json_number(c->seconds), "tokens_per_second_per_rank",
+    return json_pack("{s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:o}", "settings", names,
+                     "step_seconds", ct_json_number(c->seconds), "tokens_per_second_per_rank",
                      ct_json_number(c->tokens), "memory_peak_bytes", ct_json_number(c->bytes),
                      "fits", c->fits, "exposed", ct_json_number(c->exposed), "waiting",
-                     ct_json_number(c->waiting), "limited_by", ct_json_text(c->limit));
+                     ct_json_number(c->waiting), "limited_by", ct_json_text(c->limit), "no_kernel",
+                     texts_json(c->no_kernel, c->no_kernels));
 }
 
 /* All plans, best first, and what cannot be planned. */

@@ -1,6 +1,6 @@
 /*
  * Which kernel runs an op: the first of the device's that accepts it, else the op's reference where
- * the device has host memory.
+ * the device has host memory, or "none" where it is only described.
  */
 #include <string.h>
 
@@ -10,8 +10,23 @@
 
 #include "lower/lower.h"
 
+static int run_none(const struct ct_launch *launch)
+{
+    return ct_fail(CT_ENOENT, "there is no kernel for %s", launch->op->type->name);
+}
+
+/* The place of a kernel that a device lacks; it promises nothing. */
+static const struct ct_kernel *no_kernel(struct ct_lowering *l, const struct ct_op *op)
+{
+    struct ct_kernel *kernel = ct_arena_new(l->arena, struct ct_kernel);
+
+    *kernel = (struct ct_kernel){
+        .size = sizeof(*kernel), .op = op->type->name, .name = "none", .run = run_none};
+    return kernel;
+}
+
 /* Collectives run over the device's transport. Devices in host memory run any op's reference. */
-static const struct ct_kernel *host_kernel(struct ct_lowering *l, const struct ct_op *op)
+static const struct ct_kernel *other_kernel(struct ct_lowering *l, const struct ct_op *op)
 {
     struct ct_device *device = l->request->device;
     struct ct_kernel *kernel;
@@ -19,7 +34,7 @@ static const struct ct_kernel *host_kernel(struct ct_lowering *l, const struct c
     if (op->type->collective)
         return op->type->collective->kernel(device);
     if (!device->host_memory || !op->type->reference)
-        return NULL;
+        return device->described ? no_kernel(l, op) : NULL;
     kernel = ct_arena_new(l->arena, struct ct_kernel);
     *kernel = (struct ct_kernel){.size = sizeof(*kernel),
                                  .op = op->type->name,
@@ -29,17 +44,23 @@ static const struct ct_kernel *host_kernel(struct ct_lowering *l, const struct c
     return kernel;
 }
 
+bool ct_kernel_is_none(const struct ct_kernel *kernel)
+{
+    return kernel->run == run_none;
+}
+
 bool ct_lower_is_slow(const struct ct_op_type *type, const struct ct_kernel *kernel)
 {
-    return kernel->run == type->reference && !strcmp(kernel->name, "reference") &&
-           !(type->flags & CT_OP_MOVES);
+    bool reference = kernel->run == type->reference && !strcmp(kernel->name, "reference");
+
+    return ct_kernel_is_none(kernel) || (reference && !(type->flags & CT_OP_MOVES));
 }
 
 const struct ct_kernel *ct_lower_kernel(struct ct_lowering *l, const struct ct_prepare *request)
 {
     const struct ct_kernel *kernel = ct_kernel_find(request->device->name, request);
 
-    return kernel ? kernel : host_kernel(l, request->op);
+    return kernel ? kernel : other_kernel(l, request->op);
 }
 
 const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op *op,
@@ -78,7 +99,7 @@ const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op
         p->accumulate = 0; /* lower.c appends an add */
         return ct_lower_kernel(l, p);
     }
-    return kernel ? kernel : host_kernel(l, op);
+    return kernel ? kernel : other_kernel(l, op);
 }
 
 void *ct_lower_location(const struct ct_lowering *l, const struct ct_value *v)

@@ -78,12 +78,13 @@ void ct_lower_find_sums(struct ct_lowering *l);
 void ct_lower_find_terms(struct ct_lowering *l);
 /* Fill order, summed, sum, root, bytes and program->tensors; choose kernels. */
 int ct_lower_place(struct ct_lowering *l);
-/* The device's kernel for a call, or, in host memory, the type's reference; NULL: neither. */
+/* The device's kernel for a call, or the type's reference in host memory, or "none" if the device
+   is only described; NULL: none of them. */
 const struct ct_kernel *ct_lower_kernel(struct ct_lowering *l, const struct ct_prepare *request);
 /* The first kernel that accepts the op; *p is filled for its `prepare`, but for addresses. */
 const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op *op,
                                              struct ct_prepare *p);
-/* Is the kernel the type's reference, where one of a device would be faster? */
+/* Is it "none", or the type's reference where a kernel of a device would be faster? */
 bool ct_lower_is_slow(const struct ct_op_type *type, const struct ct_kernel *kernel);
 /* Prepare a call of kernel, and count what that takes. */
 int ct_lower_prepare(struct ct_lowering *l, const struct ct_kernel *kernel, struct ct_prepare *p);

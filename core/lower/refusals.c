@@ -1,5 +1,5 @@
 /*
- * Why no kernel of a device takes a call, and which calls run slow references.
+ * Why no kernel of a device takes a call, and which calls run slow references, or nothing.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -263,11 +263,16 @@ static void report(struct fallbacks *f, const struct ct_device *device)
         const struct fallback *one = &f->item[i];
         struct ct_prepare request = request_of(one->first, device, &f->scratch);
 
-        if (!is_first(&one->first->lowered->launch) || !is_news(device, one->type))
+        if (!(device->described || is_first(&one->first->lowered->launch)) ||
+            !is_news(device, one->type))
             continue;
         print_refusals(&request, why, sizeof(why));
-        ct_warn("%s: %d of %d calls of %s run its slow reference: %s%s", device->name, one->calls,
-                one->all, one->type->name, why, hint(one->type, &f->scratch));
+        if (ct_kernel_is_none(one->first->lowered->kernel))
+            ct_warn("no kernel of %s for %s: its time is taken from bytes and FLOPs: %s%s",
+                    device->name, one->type->name, why, hint(one->type, &f->scratch));
+        else
+            ct_warn("%s: %d of %d calls of %s run its slow reference: %s%s", device->name,
+                    one->calls, one->all, one->type->name, why, hint(one->type, &f->scratch));
     }
 }
 
@@ -275,7 +280,7 @@ void ct_kernel_report(const struct ct_program *p, const struct ct_device *device
 {
     struct fallbacks f = {.count = 0};
 
-    if (!ct_kernel_at(device->name, 0))
+    if (!ct_kernel_at(device->name, 0) && !device->described)
         return; /* a device of references alone */
     collect(&f, p->init, p->init_count);
     collect(&f, p->step, p->step_count);

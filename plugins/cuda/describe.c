@@ -22,6 +22,7 @@ int gpu_describe(const char *path, struct gpu *gpu)
                        "[cuda] describe = %s: its [device] lacks capability, units or "
                        "shared_memory",
                        gpu->described->path);
+    gpu->base.base.described = true;
     /* As with nccl, which a described machine would use. */
     gpu->base.base.in_order = false;
     gpu->base.base.enqueues = true;

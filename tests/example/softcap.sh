@@ -32,3 +32,15 @@ values many loss >losses
 close losses expected
 "$ctitan" plan recipe.ini "${model[@]}" --program >plan
 grep -q 'softcap (float32)' plan
+
+# It has no kernel for CUDA: a GPU that is only described is planned for, by the op's bytes.
+words='no kernel of cuda for softcap: its time is taken from bytes and FLOPs'
+for verb in plan simulate; do
+    "$ctitan" $verb recipe.ini "${model[@]}" --device h100-80g >out 2>log || { cat log; exit 1; }
+    [[ $(grep -c "$words" log) == 1 ]] || { cat log; exit 1; }
+done
+"$ctitan" simulate recipe.ini "${model[@]}" --device h100-80g --json 2>log | tr -d ' \n' | grep -q '"no_kernel":\["softcap","softcap_grad"\]'
+"$ctitan" tune recipe.ini "${model[@]}" --world 1 --device h100-80g >out 2>log || { cat log; exit 1; }
+grep -q "^$words" out || { cat out; exit 1; }
+if "$ctitan" train recipe.ini "${model[@]}" --without cpu --with cuda --set cuda.describe=h100-80g >log 2>&1; then cat log; exit 1; fi
+grep -q 'this device is only described' log || { cat log; exit 1; }

@@ -1173,6 +1173,47 @@ static void a_reference_that_runs_is_explained_once(void **state)
     ct_arena_finish(&arena);
 }
 
+/* A device that is only described plans for ops without a kernel, names each once, and cannot run
+   them. Values are not joined for such an op: its kernel may take no strides. */
+static void a_described_device_lacks_kernels(void **state)
+{
+    struct ct_device sketch = {.ops = &ct_device_reference, .name = "sketch", .described = true};
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = parse(&arena, "input %x : float64[3,6]\n"
+                                           "input %z : float64[3,4]\n"
+                                           "input %w : float64[6,2]\n"
+                                           "input %v : float64[4,2]\n"
+                                           "F - %a = scale(%x) {factor=2} : float64[3,6]\n"
+                                           "F - %b = scale(%z) {factor=3} : float64[3,4]\n"
+                                           "F - %dx = linear_dx(%a, %b, %w, %v) : float64[3,2]\n"
+                                           "fetch dx = %dx\n");
+    struct ct_lower_request request = {
+        .graph = graph, .microbatches = 1, .device = &sketch, .arena = &arena};
+    struct ct_program *p;
+
+    (void)state;
+    lines_said = 0;
+    ct_log_to(keep_line, NULL, CT_LOG_WARNING);
+    assert_ok(ct_lower(&request, &p));
+    assert_ok(ct_lower(&request, &p));
+    ct_log_to(NULL, NULL, CT_LOG_WARNING);
+    assert_int_equal(lines_said, 2);
+    assert_said("no kernel of sketch for scale: its time is taken from bytes and FLOPs: no plugin "
+                "that is loaded has a kernel for it; it has a formula, which --with fuse compiles");
+    assert_said("no kernel of sketch for linear_dx: its time is taken from bytes and FLOPs: no "
+                "plugin that is loaded has a kernel for it");
+    assert_int_equal(p->step_count, 3);
+    for (size_t i = 0; i < p->step_count; i++) {
+        const struct ct_lowered *lowered = p->step[i].lowered;
+
+        assert_true(ct_kernel_is_none(lowered->kernel));
+        assert_int_equal(lowered->kernel->run(&lowered->launch), CT_ENOENT);
+        assert_message("there is no kernel for ");
+    }
+    assert_int_equal(tensor(p, "a")->stride[0], 6);
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1197,6 +1238,7 @@ int main(void)
         cmocka_unit_test(only_so_many_outputs_are_summed),
         cmocka_unit_test(what_cannot_be_lowered),
         cmocka_unit_test(a_reference_that_runs_is_explained_once),
+        cmocka_unit_test(a_described_device_lacks_kernels),
         cmocka_unit_test(programs_are_printed),
         cmocka_unit_test(flops_are_counted),
     };

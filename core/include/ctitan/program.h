@@ -159,9 +159,13 @@ struct ct_lower_request {
    has more instructions than can be numbered. */
 CT_API double ct_program_estimate(const struct ct_graph *graph, int64_t microbatches);
 
-/* CT_ENOENT: the device has no kernel for an op, which the message names. CT_ECONFIG: the step has
+/* CT_ENOENT: the device has no kernel for an op, which the message names; where it is only
+   described, a warning names the op, and its kernel is "none". CT_ECONFIG: the step has
    more buffers, or a larger one, than a program can hold. */
 CT_API int ct_lower(const struct ct_lower_request *request, struct ct_program **program);
+
+/* Does the kernel stand for one that a device lacks which is only described? */
+CT_API bool ct_kernel_is_none(const struct ct_kernel *kernel);
 
 /* Offset of an operand in the arena, or above CT_HOST_OFFSET in host memory. SIZE_MAX: it is
    absent, or there is no workspace. */

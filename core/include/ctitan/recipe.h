@@ -89,7 +89,7 @@ struct ct_recipe_changes {
    "--without". */
 CT_API int ct_recipe_take_change(void *at, struct ct_arena *arena, const char *option,
                                  const char *value);
-/* For an argument that a verb with CT_ARG_CHANGES does not have: CT_ECONFIG with words about what
+/* For an argument that a verb with --set does not have: CT_ECONFIG with words about what
    to write instead of "--lr 1e-3" or "training.steps=3"; 0: there are none. next: the argument
    after it, or NULL. */
 CT_API int ct_recipe_hint_argument(const char *verb, const char *word, const char *next);

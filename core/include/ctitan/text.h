@@ -52,7 +52,8 @@ CT_API int ct_sharding_parse(const char *text, const struct ct_mesh *mesh, struc
 /* Fail with CT_ENOENT: the message has what each kernel of the device
    refuses in a call. */
 CT_API int ct_kernel_lacking(const struct ct_prepare *call);
-/* Warn of op types of which calls run slow references: once in a process for each. */
+/* Warn of op types of which calls run slow references, or lack a kernel on a device that is only
+   described: once in a process for each. */
 CT_API void ct_kernel_report(const struct ct_program *program, const struct ct_device *device);
 
 /*

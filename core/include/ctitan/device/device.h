@@ -106,6 +106,7 @@ struct ct_device {
                          they begin and end */
     bool in_order;    /* ranks communicate in the order of enqueueing: all streams are one, or the
                          host waits in every call to other ranks */
+    bool described;   /* nothing runs on it, it is only planned for: so are ops without a kernel */
 };
 
 CT_END_DECLS
