@@ -25,8 +25,8 @@ done
 [[ $(cat ./*.flavors | wc -l) -ge 20 && $(head -n 1 llama.flavors) == debug\ * ]]
 tell "models have flavors"
 
-"$ctitan" help decoder >out
-grep -qE '^  families +gemma2, .*mistral' out && grep -q 'init_from chooses one by the model_type' out
+"$ctitan" help decoder | tr -s ' \n' ' ' >out
+grep -q ' families [a-z0-9_, ]*gemma2, .*mistral, .*; \[model\] init_from chooses one by the model_type' out
 tell "a plugin lists the families that it builds"
 "$ctitan" help mistral >out
 grep -qE '^model_type mistral is described by .*/mistral.ini$' out && grep -q '^plugin decoder' out
