@@ -47,10 +47,17 @@ tokens=$(mktemp)
 trap 'rm -f "$tokens"' EXIT
 head -c 100000 /dev/zero >"$tokens"
 for recipe in recipes/*.ini; do
-    data=(--set "tokens.path=$tokens" --set model.init_from=)
+    data=(--set model.init_from=)
+    if grep -q '^init_from = models/base' "$recipe"; then
+        data=(--set model.init_from=tests/generate/folder)
+    fi
     if grep -q '^\[text\]' "$recipe"; then
         data+=(--without text --with tokens)
     fi
+    if grep -q '^\[dpo\]' "$recipe"; then
+        data+=(--without dpo --unset objective.name --with tokens)
+    fi
+    data+=(--set "tokens.path=$tokens")
     if grep -q '^validation_path' "$recipe"; then
         data+=(--set "tokens.validation_path=$tokens")
     fi
