@@ -204,7 +204,7 @@ static void become_rank(const struct launcher *l, int rank, char *const *argv, p
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher)
         _exit(1);
-    if (null >= 0)
+    if (null >= 0 && isatty(STDIN_FILENO))
         dup2(null, STDIN_FILENO); /* in the background, reading from a terminal would stop it */
     if (rank == 0 && ct_terminal_columns(STDERR_FILENO))
         set_number("CTITAN_TERMINAL", ct_terminal_columns(STDERR_FILENO));

@@ -2,6 +2,7 @@
 #include <fts.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistr.h>
 
 #include <ctitan/error.h>
@@ -11,10 +12,14 @@
 #include "binary.h"
 #include "corpus.h"
 #include "spool.h"
+#include "stream.h"
 #include "unpack.h"
 
+#define STANDARD_INPUT "/dev/stdin"
+
 struct corpus_file {
-    const char *path;
+    const char *path; /* or a command */
+    bool stream;
 };
 
 /* An open file. */
@@ -23,20 +28,26 @@ struct mapped {
     size_t size;
 };
 
-static void add_path(struct corpus *c, const char *path)
+static void add_path(struct corpus *c, const char *path, bool stream)
 {
     c->files =
         ct_arena_grow(&c->arena, c->files, &c->file_room, c->file_count + 1, sizeof(*c->files));
-    c->files[c->file_count++] = (struct corpus_file){.path = ct_arena_strdup(&c->arena, path)};
+    c->files[c->file_count++] =
+        (struct corpus_file){.path = ct_arena_strdup(&c->arena, path), .stream = stream};
 }
 
-/* Ranks read files several times, and at any place. */
-static int refuse_stream(const char *path)
+/* A pipe that the recipe names itself, not one of a folder. */
+static int add_special(struct corpus *c, const FTSENT *entry)
 {
-    return ct_fail(CT_ECONFIG,
-                   "%s is not a regular file, but a pipe or a device, which is read only once: "
-                   "write what it gives to a file, and name that",
-                   path);
+    if (S_ISFIFO(entry->fts_statp->st_mode) && entry->fts_level == 0) {
+        add_path(c, entry->fts_path, true);
+        return 0;
+    }
+    return ct_fail(CT_ECONFIG, "%s is not a regular file, but a %s", entry->fts_path,
+                   S_ISFIFO(entry->fts_statp->st_mode)
+                       ? "pipe in a folder: name it in path, or take it away"
+                       : "device or a socket: write what it gives to a file or a pipe, and name "
+                         "that");
 }
 
 /* Add a file, or all files below a folder. */
@@ -53,12 +64,12 @@ static int add_tree(struct corpus *c, char *path)
         if (entry->fts_level > 0 && entry->fts_name[0] == '.')
             fts_set(tree, entry, FTS_SKIP);
         else if (entry->fts_info == FTS_F)
-            add_path(c, entry->fts_path);
+            add_path(c, entry->fts_path, false);
         else if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR ||
                  entry->fts_info == FTS_NS)
             rc = ct_fail(CT_ECONFIG, "%s: %s", entry->fts_path, strerror(entry->fts_errno));
         else if (entry->fts_info == FTS_DEFAULT)
-            rc = refuse_stream(entry->fts_path);
+            rc = add_special(c, entry);
     }
     fts_close(tree);
     if (rc == 0 && c->file_count == before)
@@ -70,9 +81,11 @@ static int add_pattern(struct corpus *c, const char *pattern)
 {
     char **paths = NULL;
     size_t count = 0;
-    int rc = strcmp(pattern, "-") ? ct_file_find(&c->arena, pattern, &paths, &count)
-                                  : refuse_stream(pattern);
+    int rc;
 
+    if (!strcmp(pattern, "-"))
+        return add_tree(c, (char[]){STANDARD_INPUT});
+    rc = ct_file_find(&c->arena, pattern, &paths, &count);
     for (size_t i = 0; rc == 0 && i < count; i++)
         rc = add_tree(c, paths[i]);
     return rc;
@@ -271,6 +284,37 @@ static int add_packed(struct corpus *c, const struct mapped *file)
     return rc;
 }
 
+static int add_mapped(struct corpus *c, const struct mapped *file)
+{
+    return unpack_is_packed(file->base, file->size)
+               ? add_packed(c, file)
+               : add_documents(c, file->path, file->base, file->size);
+}
+
+/* What is read once is complete before the first document is taken from it. */
+static int add_stream(struct corpus *c, const char *path)
+{
+    bool command = c->request->command;
+    struct mapped file = {.path = command ? "its output" : path};
+    struct spool text;
+    int rc = spool_open(&text, c->request->spool);
+
+    ct_info(command ? "text: reading the output of `%s`" : "text: reading %s until its writer ends",
+            path);
+    if (rc == 0)
+        rc = command ? stream_run(path, &text) : stream_read(path, &text);
+    if (rc == 0)
+        rc = spool_map(&text);
+    if (rc == 0 && !text.size)
+        rc = ct_fail(CT_ECONFIG, "%s is empty", file.path);
+    file.base = text.data;
+    file.size = text.size;
+    if (rc == 0)
+        rc = add_mapped(c, &file);
+    spool_close(&text);
+    return rc;
+}
+
 static int add_file(struct corpus *c, const char *path)
 {
     struct mapped file = {.path = path};
@@ -278,10 +322,30 @@ static int add_file(struct corpus *c, const char *path)
 
     if (rc < 0)
         return rc;
-    rc = unpack_is_packed(file.base, file.size) ? add_packed(c, &file)
-                                                : add_documents(c, path, file.base, file.size);
+    rc = add_mapped(c, &file);
     ct_file_unmap(file.base, file.size);
     return rc;
+}
+
+/* A stream whose name tells no format, and a pipe of any name, are to be described. */
+static int check_stream(struct corpus *c, const struct corpus_file *file)
+{
+    const char *name = c->request->command ? "a command's output" : file->path;
+
+    if (!file->stream)
+        return 0;
+    c->streams++;
+    if (c->request->format == CORPUS_AUTO && (c->request->command || !is_json(file->path)))
+        return ct_fail(CT_ECONFIG,
+                       "%s has no name that tells its format: set [text] format to jsonl, text, "
+                       "chat ..",
+                       name);
+    if (!c->request->command && !*c->request->stream_key)
+        return ct_fail(CT_ECONFIG,
+                       "%s is a pipe, which is read only once: set [text] command_key to a name "
+                       "for what comes through it, under which its tokens are found again",
+                       name);
+    return 0;
 }
 
 int corpus_open(struct corpus *c, const struct corpus_request *request, const char *paths)
@@ -289,7 +353,11 @@ int corpus_open(struct corpus *c, const struct corpus_request *request, const ch
     int rc;
 
     *c = (struct corpus){.request = request};
-    rc = find_files(c, paths);
+    if (request->command)
+        add_path(c, paths, true);
+    rc = request->command ? 0 : find_files(c, paths);
+    for (size_t i = 0; rc == 0 && i < c->file_count; i++)
+        rc = check_stream(c, &c->files[i]);
     if (rc < 0)
         corpus_close(c);
     return rc;
@@ -304,7 +372,7 @@ int corpus_read(struct corpus *c, int (*take)(void *context, const struct docume
     c->context = context;
     c->count = c->malformed = c->broken = 0;
     for (size_t i = 0; rc >= 0 && i < c->file_count; i++)
-        rc = add_file(c, c->files[i].path);
+        rc = c->files[i].stream ? add_stream(c, c->files[i].path) : add_file(c, c->files[i].path);
     if (rc >= 0 && c->malformed)
         ct_warn("%zu malformed lines were skipped", c->malformed);
     if (rc >= 0 && c->broken)
@@ -320,6 +388,11 @@ int corpus_read(struct corpus *c, int (*take)(void *context, const struct docume
 const char *corpus_path(const struct corpus *c, size_t i)
 {
     return c->files[i].path;
+}
+
+bool corpus_is_stream(const struct corpus *c, size_t i)
+{
+    return c->files[i].stream;
 }
 
 void corpus_close(struct corpus *c)

@@ -6,7 +6,7 @@
  * more than a file's pages or a line's document is in memory. Files may be compressed by gzip or
  * zstd; their first bytes tell, and what is no text is refused by them. Those called NAME.jsonl,
  * NAME.ndjson or NAME.json (or NAME.jsonl.gz ..) hold an object of JSON on each line, whose field
- * is a document.
+ * is a document. The output of a process, a pipe and standard input (the path "-") are read once.
  */
 #ifndef CORPUS_H
 #define CORPUS_H
@@ -41,6 +41,8 @@ struct corpus_request {
     const char *field;               /* of JSON lines */
     const struct chat_request *chat; /* NULL: all is trained on */
     const char *key;                 /* names all else that determines the tokens */
+    bool command;                    /* the paths are a command, whose output is read */
+    const char *stream_key;          /* names what is read once; "": a command does so alone */
     bool no_bos;       /* documents do not begin with the tokenizer's token for that */
     bool skip;         /* malformed lines, instead of failing */
     bool any_bytes;    /* the tokenizer has tokens for bytes that are not UTF-8, too */
@@ -64,6 +66,7 @@ struct corpus {
     const struct corpus_request *request;
     struct corpus_file *files;
     size_t file_count, file_room;
+    size_t streams; /* of the files: those that are read once */
     /* In the last reading: documents, lines that were skipped, bytes of text that are not UTF-8 */
     size_t count, malformed, broken;
     const char *broken_path; /* of the first of these bytes */
@@ -74,17 +77,18 @@ struct corpus {
 };
 
 /*
- * paths is a list of files, folders (all files below them except hidden ones) and shell patterns,
- * including braces, separated by commas. CT_ECONFIG: a path that names nothing, or an
- * alternative in braces.
+ * paths is a command, or a list of files, folders (all files below them except hidden ones) and
+ * shell patterns, including braces, separated by commas. CT_ECONFIG: a path that names nothing, or
+ * an alternative in braces; a stream whose format or key is not known.
  */
 int corpus_open(struct corpus *corpus, const struct corpus_request *request, const char *paths);
 /* Call take with each document, in order. A document lasts as long as the call. CT_ECONFIG: an
    empty file, no document, a malformed line or file. */
 int corpus_read(struct corpus *corpus, int (*take)(void *context, const struct document *document),
                 void *context);
-/* The i-th of file_count files. */
+/* The i-th of file_count files, or its command. */
 const char *corpus_path(const struct corpus *corpus, size_t i);
+bool corpus_is_stream(const struct corpus *corpus, size_t i);
 void corpus_close(struct corpus *corpus);
 
 /* The next item of a comma-separated list, ignoring commas in braces; NULL after the last. */

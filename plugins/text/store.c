@@ -26,6 +26,7 @@ struct opening {
     const struct store_request *request;
     struct corpus corpus;
     XXH128_hash_t key;
+    bool waited; /* for another process that made the tokens */
 };
 
 /* ---- names ---- */
@@ -54,6 +55,20 @@ static int add_file(XXH3_state_t *hash, const char *path)
     return 0;
 }
 
+/* Nothing of a stream is known before it is read. */
+static int add_stream(XXH3_state_t *hash, const char *name, const struct corpus_request *c)
+{
+    char folder[CT_PATH_ROOM];
+
+    if (!getcwd(folder, sizeof(folder)))
+        return ct_fail(CT_EIO, "the current folder: %s", strerror(errno));
+    XXH3_128bits_update(hash, c->command ? "command" : "pipe", c->command ? 8 : 5);
+    XXH3_128bits_update(hash, name, strlen(name) + 1);
+    XXH3_128bits_update(hash, folder, strlen(folder) + 1);
+    XXH3_128bits_update(hash, c->stream_key, strlen(c->stream_key) + 1);
+    return 0;
+}
+
 static int find_key(const struct opening *o, int width, XXH128_hash_t *key)
 {
     const struct corpus_request *c = &o->request->corpus;
@@ -75,7 +90,8 @@ static int find_key(const struct opening *o, int width, XXH128_hash_t *key)
     if (c->key)
         XXH3_128bits_update(hash, c->key, strlen(c->key) + 1);
     for (size_t i = 0; rc == 0 && i < o->corpus.file_count; i++)
-        rc = add_file(hash, corpus_path(&o->corpus, i));
+        rc = corpus_is_stream(&o->corpus, i) ? add_stream(hash, corpus_path(&o->corpus, i), c)
+                                             : add_file(hash, corpus_path(&o->corpus, i));
     *key = XXH3_128bits_digest(hash);
     XXH3_freeState(hash);
     return rc;
@@ -195,7 +211,7 @@ static int find(struct store *s)
 
 /* Wait for the lock on the temporary file. The file's last writer may have renamed or removed it
    meanwhile: then the lock is worth nothing, and *fd is -1. */
-static int lock(const char *path, int *fd)
+static int lock(const char *path, int *fd, bool *waited)
 {
     struct stat mine, there;
     int rc;
@@ -205,6 +221,7 @@ static int lock(const char *path, int *fd)
         return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
     rc = flock(*fd, LOCK_EX | LOCK_NB);
     if (rc < 0 && errno == EWOULDBLOCK) {
+        *waited = true;
         ct_info("text: waiting for another process that makes the same tokens");
         do
             rc = flock(*fd, LOCK_EX);
@@ -268,10 +285,13 @@ static int make_once(struct store *s, struct opening *o)
     int fd, rc;
 
     snprintf(temporary, sizeof(temporary), "%.*s.tmp", CT_PATH_ROOM - 8, s->path);
-    rc = lock(temporary, &fd);
+    rc = lock(temporary, &fd, &o->waited);
     if (rc < 0)
         return rc;
     rc = find(s);
+    if (rc == 0 && o->waited && o->corpus.streams)
+        rc = ct_fail(CT_EPEER, "[text] %s: the process that was to read it for all failed",
+                     o->request->corpus.option);
     if (rc == 0 && fd >= 0) {
         if (access(s->path, F_OK) == 0)
             ct_warn("text: %s, and is made again", ct_error_message());
@@ -290,6 +310,10 @@ static int find_or_make(struct store *s, struct opening *o)
     const struct encoded *header;
     int rc = find(s);
 
+    if (rc > 0 && o->corpus.streams)
+        ct_info("text: [text] %s was read before, and is not read again; another [text] "
+                "command_key makes it so",
+                o->request->corpus.option);
     while (rc == 0)
         rc = make_once(s, o);
     if (rc < 0)
@@ -330,6 +354,17 @@ static int open_unnamed(struct store *s, struct opening *o)
     return rc < 0 ? rc : map(s, fileno(s->spool.file));
 }
 
+/* A stream's tokens are found again by other ranks and by validation. */
+static int check_kept(const struct store *s, const struct store_request *request)
+{
+    if (s->kept || !s->streams)
+        return 0;
+    return ct_fail(CT_ECONFIG, "[text] %s is read once, and its tokens must be kept: %s",
+                   request->corpus.option,
+                   request->tokenizer->identity ? "set [text] cache to a folder, or leave it out"
+                                                : "the tokenizer has no `identity` for that");
+}
+
 int store_open(struct store *s, const struct store_request *request, const char *paths)
 {
     const struct ct_tokenizer_ops *tokenizer = request->tokenizer;
@@ -342,7 +377,10 @@ int store_open(struct store *s, const struct store_request *request, const char 
     s->width = !request->corpus.chat && tokenizer->vocabulary() <= UINT16_MAX + 1 ? 2 : 4;
     s->kept = strcmp(request->cache, "none") != 0 && tokenizer->identity;
     s->files = o.corpus.file_count;
-    rc = s->kept ? open_kept(s, &o) : open_unnamed(s, &o);
+    s->streams = o.corpus.streams;
+    rc = check_kept(s, request);
+    if (rc == 0)
+        rc = s->kept ? open_kept(s, &o) : open_unnamed(s, &o);
     corpus_close(&o.corpus);
     if (rc < 0)
         store_close(s);

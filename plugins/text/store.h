@@ -11,7 +11,9 @@
  * documents are found, and the path, size and times of each file. The first process that needs one
  * writes it; others, on the same host or with the same folder, wait for it, and later runs map it.
  * The file gets its name when it is complete. Until then, its writer holds a lock on it, which
- * ends with the process: what a killed process leaves is written again by the next.
+ * ends with the process: what a killed process leaves is written again by the next. What can be
+ * read once has, in the place of size and times, the folder of the process and a key of the user;
+ * one process reads it, and those that waited for it fail if it did.
  */
 #ifndef STORE_H
 #define STORE_H
@@ -39,6 +41,7 @@ struct store {
     uint64_t hash;        /* of all tokens and of where documents begin */
     int width;            /* bytes per token: 2, or 4, where ~token is a token that is no label */
     size_t files;         /* of the corpus */
+    size_t streams;       /* of the files: those that are read once */
     bool kept;            /* under `path` */
     char path[CT_PATH_ROOM];
     struct spool spool; /* unless kept */
@@ -47,7 +50,7 @@ struct store {
 };
 
 /* paths: as in corpus.h. CT_ECONFIG: no documents, or a file changed meanwhile. CT_EIO: the folder
-   cannot be written to. */
+   cannot be written to. CT_EPEER: the process that was to read a stream did not. */
 int store_open(struct store *store, const struct store_request *request, const char *paths);
 /* CT_EIO: the block is damaged. */
 int store_check(struct store *store, size_t block);

@@ -16,8 +16,8 @@
 #include "source.h"
 
 static struct config {
-    const char *path, *validation_path, *weights, *field, *template, *malformed, *cache, *spool,
-        *fields, *date;
+    const char *path, *command, *command_key, *validation_path, *weights, *field, *template,
+        *malformed, *cache, *spool, *fields, *date;
     unsigned split, format, packing, too_long, document_mask, train_on;
     int64_t packing_window;
     bool any_template, repeat, shuffle;
@@ -25,9 +25,15 @@ static struct config {
 } config;
 
 static const struct ct_option options[] = {
-    CT_OPT_STRING(struct config, path, "path", NULL,
-                  "Text files, folders and patterns such as books/*.txt, separated by commas; gzip "
-                  "and zstd are unpacked"),
+    CT_OPT_STRING(struct config, path, "path", "",
+                  "Text files, folders, patterns such as books/*.txt, and pipes, separated by "
+                  "commas; -: standard input; gzip and zstd are unpacked"),
+    CT_OPT_STRING(struct config, command, "command", "",
+                  "In the place of path: a command for sh, whose output is read, once; its tokens "
+                  "are found again by its text"),
+    CT_OPT_STRING(struct config, command_key, "command_key", "",
+                  "Name of what a command or a pipe gives, under which its tokens are found again; "
+                  "another name reads it again"),
     CT_OPT_STRING(struct config, weights, "weights", "",
                   "Weights of the items of path, comma-separated: their shares of the samples; "
                   "empty: all items are one corpus"),
@@ -203,10 +209,12 @@ static int open_mixture(struct ct_data *data, const struct source_request *reque
 static int open_sources(struct ct_data *data, const struct source_request *request)
 {
     struct ct_arena scratch = {0};
-    const char *paths = request->whole ? config.validation_path : config.path;
+    const char *paths = request->store.corpus.command ? config.command
+                        : request->whole              ? config.validation_path
+                                                      : config.path;
     double weights[MIXTURE_SOURCES];
     size_t count = 0;
-    int rc = corpus_check_list(paths);
+    int rc = request->store.corpus.command ? 0 : corpus_check_list(paths);
 
     if (rc < 0)
         return ct_context(rc, "[text] %s", request->store.corpus.option);
@@ -303,11 +311,42 @@ static int open_chat(struct ct_data *data, const struct ct_tokenizer_ops *tokeni
     return 0;
 }
 
+static int check_config(void)
+{
+    if (!*config.path && !*config.command)
+        return ct_fail(CT_ECONFIG, "[text] path must be set, or command");
+    if (*config.path && *config.command)
+        return ct_fail(CT_ECONFIG, "[text] path and command: set one of them");
+    if (*config.command && *config.weights)
+        return ct_fail(CT_ECONFIG, "[text] weights: a command is one corpus; they are for the "
+                                   "items of path");
+    if (*config.validation_path && config.validation_fraction > 0)
+        return ct_fail(CT_ECONFIG, "[text] validation_path and validation_fraction: set one of "
+                                   "them");
+    return 0;
+}
+
+/* What is trained on shows whether anything has the key. */
+static int check_key(const struct ct_data *data, bool whole)
+{
+    size_t streams = whole || !*config.command_key;
+
+    for (size_t i = 0; i < data->count; i++)
+        streams += data->sources[i].store.streams;
+    return streams ? 0
+                   : ct_fail(CT_ECONFIG, "[text] command_key: path names regular files, whose "
+                                         "tokens are found by their names and times");
+}
+
 static int text_open(const struct ct_data_request *request, struct ct_data **out)
 {
     bool whole = request->validation && *config.validation_path;
     struct source_request sources = {
-        .store = {.corpus = {.option = whole ? "validation_path" : "path",
+        .store = {.corpus = {.option = whole             ? "validation_path"
+                                       : *config.command ? "command"
+                                                         : "path",
+                             .command = !whole && *config.command,
+                             .stream_key = config.command_key,
                              .format = config.format,
                              .split = config.split,
                              .field = *config.field ? config.field : "text",
@@ -326,15 +365,14 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
                     .width = request->seq_len,
                     .window = config.packing_window}};
     struct ct_data *data;
-    int rc = 0;
+    int rc = check_config();
 
     *out = NULL;
+    if (rc < 0)
+        return rc;
     if (!request->tokenizer)
         return ct_fail(CT_ECONFIG,
                        "text needs a tokenizer: add bytes, bpe or sentencepiece to [plugins] load");
-    if (*config.validation_path && config.validation_fraction > 0)
-        return ct_fail(CT_ECONFIG, "[text] validation_path and validation_fraction: set one of "
-                                   "them");
     data = calloc(1, sizeof(*data));
     if (!data)
         return ct_fail(CT_ENOMEM, "text");
@@ -346,6 +384,8 @@ static int text_open(const struct ct_data_request *request, struct ct_data **out
         rc = open_chat(data, request->tokenizer, &sources.store.corpus);
     if (rc == 0)
         rc = open_sources(data, &sources);
+    if (rc == 0)
+        rc = check_key(data, whole);
     ct_chat_template_close((struct ct_chat_template *)(uintptr_t)data->chat.template);
     data->chat.template = NULL;
     if (rc < 0)

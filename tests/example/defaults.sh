@@ -15,6 +15,6 @@ train one
 cat section >>recipe.ini
 train two
 cmp <(values one loss) <(values two loss)
-"$ctitan" defaults text | grep '^; path must be set$'
+"$ctitan" defaults tokens | grep '^; path must be set$'
 if "$ctitan" defaults nothing >log 2>&1; then exit 1; fi
 grep -q 'no plugin named nothing' log

@@ -71,3 +71,18 @@ rm on/metrics.jsonl
 train on -n 2 --with cp --set cp.degree=2 "${checkpoints[@]}"
 check on 3
 echo 'gone on on another mesh'
+
+# The same lines from standard input, from a pipe and from a process: one of two ranks reads them, and both train.
+sed -i -e "s|^cache = .*|cache = $root/tokens|" -e '/^path = /d' recipe.ini
+export LINES_FILE=$data/lines.jsonl
+both=(-n 2 --with fsdp --set training.local_batch_size=2)
+cat "$LINES_FILE" | train standard "${both[@]}" --set text.path=- --set text.command_key=lines
+train pipe "${both[@]}" --set text.path=/dev/fd/7 --set text.command_key=lines 7< <(cat "$LINES_FILE")
+train process "${both[@]}" --set text.command='echo >>runs; cat "$LINES_FILE"'
+for folder in standard pipe process; do check $folder 1; done
+[[ $(wc -l <runs) == 1 ]] || fail 'the command ran more than once'
+fails='head -n 9 "$LINES_FILE"; echo no more lines >&2; exit 4'
+if "$ctitan" train recipe.ini "${both[@]}" --set text.command="$fails" >log 2>&1; then fail 'a failure is no error'; fi
+grep -q 'it failed with status 4; its last line: no more lines' log || fail "$(cat log)"
+[[ $(find tokens -type f | wc -l) == 3 ]] || fail 'a half of the lines is in the cache'
+echo 'read once'

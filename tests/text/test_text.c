@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <ctitan/log.h>
+
 #include "plugin_under_test.h"
 
 enum { BOS = 256, EOS = 257 };
@@ -721,29 +723,6 @@ static void test_long_line(void **state)
     DOCUMENTS("next");
 }
 
-/* A pipe is refused wherever it is named, and not waited for. */
-static void test_pipes(void **state)
-{
-    struct ct_data *data;
-    char path[4096];
-
-    (void)state;
-    snprintf(path, sizeof(path), "%s/in", folder);
-    assert_int_equal(mkdir(path, 0777), 0);
-    write_text("in/a.txt", "abc");
-    snprintf(path, sizeof(path), "%s/in/pipe", folder);
-    assert_int_equal(mkfifo(path, 0666), 0);
-    USE("in/pipe", "repeat=false");
-    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
-    assert_message("in/pipe is not a regular file, but a pipe or a device");
-    USE("in", "repeat=false");
-    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
-    assert_message("in/pipe is not a regular file");
-    TEST_OPTIONS(test_plugin("text"), "path=-", cache);
-    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
-    assert_message("[text] path: - is not a regular file");
-}
-
 /* ---- compression ---- */
 
 static void pack(const char *command, const char *name)
@@ -1148,6 +1127,210 @@ static void test_cache_shared(void **state)
     assert_int_equal(list_cache(NULL), 1);
 }
 
+/* ---- what is read once ---- */
+
+/* Set [text] command; IN is the test's folder. */
+#define COMMAND(text, ...)                                                                         \
+    do {                                                                                           \
+        char setting_[8192];                                                                       \
+                                                                                                   \
+        assert_int_equal(setenv("IN", folder, 1), 0);                                              \
+        snprintf(setting_, sizeof(setting_), "command=cd $IN; %s", text);                          \
+        TEST_OPTIONS(test_plugin("text"), setting_, cache, "shuffle=false", "repeat=false",        \
+                     __VA_ARGS__);                                                                 \
+    } while (0)
+
+static void open_says(const char *what)
+{
+    struct ct_data *data;
+
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message(what);
+}
+
+/* Lines of the test's file: the times that a command was run. */
+static int runs(void)
+{
+    char path[4096];
+    FILE *file;
+    int count = 0;
+
+    snprintf(path, sizeof(path), "%s/runs", folder);
+    file = fopen(path, "r");
+    assert_non_null(file);
+    for (int c; (c = fgetc(file)) != EOF;)
+        count += c == '\n';
+    fclose(file);
+    return count;
+}
+
+/* Its output is read in each format, packed or not, and no more than once under a key. */
+static void test_command(void **state)
+{
+    static const char *const give = "echo >> runs; printf '{\"text\": \"one\"}\n\n{\"text\": 2}'";
+    char path[4096];
+
+    (void)state;
+    write_text("a.txt", "abc");
+    use_cache();
+    COMMAND(give, "format=jsonl", "malformed=skip");
+    DOCUMENTS("one");
+    DOCUMENTS("one");
+    assert_int_equal(runs(), 1);
+    COMMAND(give, "format=jsonl", "malformed=skip", "command_key=new");
+    DOCUMENTS("one");
+    assert_int_equal(runs(), 2);
+    assert_int_equal(list_cache(path), 2);
+    COMMAND("echo a; echo b >&2; echo c", "format=text", "split=line");
+    DOCUMENTS("a\n", "c\n");
+    COMMAND("echo a | gzip", "format=text");
+    DOCUMENTS("a\n");
+    COMMAND("(yes 0123456789 | head -n 40000) 2>&1; head -c 70000 /dev/zero | tr '\\0' e >&2",
+            "format=text", "split=line"); /* more than pipes hold */
+    assert_int_equal(identify(false).documents, 40000);
+}
+
+/* What a command that failed has written is not kept. */
+static void test_command_fails(void **state)
+{
+    char path[4096];
+
+    (void)state;
+    write_text("a.txt", "abc");
+    use_cache();
+    COMMAND("echo a; echo 'first' >&2; printf 'no file x\n \n' >&2; exit 3", "format=text");
+    open_says("[text] command: it failed with status 3; its last line: no file x");
+    assert_int_equal(list_cache(path), 0);
+    COMMAND("echo a; kill -TERM $$", "format=text");
+    open_says("[text] command: it was ended by signal 15 (Terminated)");
+    COMMAND("exit 1", "format=text");
+    open_says("it failed with status 1");
+    assert_null(strstr(ct_error_message(), "its last line"));
+    COMMAND("no-such-program", "format=text");
+    open_says("status 127; its last line: ");
+    COMMAND("true", "format=text");
+    open_says("[text] command: its output is empty");
+    COMMAND("echo '{'", "format=jsonl");
+    open_says("[text] command: its output:1: ");
+    COMMAND("yes", "format=text", "spool_folder=/nonexistent");
+    open_says("[text] spool_folder names another folder");
+    assert_int_equal(list_cache(path), 0);
+}
+
+static void test_command_options(void **state)
+{
+    (void)state;
+    write_text("a.txt", "abc");
+    use_cache();
+    COMMAND("echo a", "format=auto");
+    open_says("a command's output has no name that tells its format: set [text] format");
+    COMMAND("echo a", "format=text", "path=x");
+    open_says("[text] path and command: set one of them");
+    COMMAND("echo a", "format=text", "weights=1");
+    open_says("[text] weights: a command is one corpus");
+    COMMAND("echo a", "format=text", "cache=none");
+    open_says("[text] command is read once, and its tokens must be kept: set [text] cache");
+    TEST_OPTIONS(test_plugin("text"), cache);
+    open_says("[text] path must be set, or command");
+    USE("a.txt", "command_key=x");
+    open_says("[text] command_key: path names regular files");
+}
+
+/* The messages of a process that waits, for the command to count. */
+static void note(enum ct_log_level level, const char *line, void *context)
+{
+    char path[4096];
+    FILE *log;
+
+    (void)level;
+    (void)context;
+    snprintf(path, sizeof(path), "%s/log", folder);
+    log = fopen(path, "a");
+    assert_non_null(log);
+    fprintf(log, "%s\n", line);
+    fclose(log);
+}
+
+/* Of processes that start at once, one runs the command; where it fails, it is not tried again by
+   those that waited. */
+static void test_command_shared(void **state)
+{
+    enum { PROCESSES = 4 };
+    static const char *const ends[] = {"", "; exit 1"};
+    char command[128];
+    int status;
+
+    (void)state;
+    write_text("a.txt", "abc");
+    use_cache();
+    for (int fails = 0; fails < 2; fails++) {
+        write_text("log", "");
+        snprintf(command, sizeof(command),
+                 "echo >> runs; until [ $(grep -c wai[t]ing log) = %d ]; do sleep 0.01; done; echo "
+                 "abc%s",
+                 PROCESSES - 1, ends[fails]);
+        COMMAND(command, "format=text");
+        for (int i = 0; i < PROCESSES; i++)
+            if (fork() == 0) {
+                struct ct_data *data;
+                int rc;
+
+                ct_log_to(note, NULL, CT_LOG_INFO);
+                rc = open_text(1, 1, false, &data);
+                _exit(rc == (fails ? CT_ECONFIG : 0) ? 0 : rc == CT_EPEER ? 2 : 1);
+            }
+        for (int i = 0, peers = 0; i < PROCESSES; i++) {
+            assert_true(wait(&status) > 0);
+            peers += WEXITSTATUS(status) == 2;
+            assert_true(WIFEXITED(status) && WEXITSTATUS(status) != 1);
+            if (i == PROCESSES - 1)
+                assert_int_equal(peers, fails ? PROCESSES - 1 : 0);
+        }
+        assert_int_equal(runs(), fails + 1);
+    }
+}
+
+/* A pipe is named by the recipe and by a key; one in a folder is not waited for. */
+static void test_pipes(void **state)
+{
+    struct ct_data *data;
+    char path[4096], line[8192];
+    int former = dup(STDIN_FILENO), in[2];
+
+    (void)state;
+    write_text("a.txt", "abc");
+    use_cache();
+    snprintf(path, sizeof(path), "%s/in", folder);
+    assert_int_equal(mkdir(path, 0777), 0);
+    write_text("in/a.txt", "abc");
+    snprintf(path, sizeof(path), "%s/in/pipe", folder);
+    assert_int_equal(mkfifo(path, 0666), 0);
+    USE("in/pipe", "format=auto");
+    open_says("in/pipe has no name that tells its format");
+    USE("in/pipe", "format=text");
+    open_says("in/pipe is a pipe, which is read only once: set [text] command_key");
+    USE("in", "format=text", "command_key=x");
+    open_says("in/pipe is not a regular file, but a pipe in a folder");
+    USE("in/pipe", "format=text", "command_key=x", "shuffle=false", "repeat=false");
+    snprintf(line, sizeof(line), "(printf one; sleep 0.1; printf two) > '%s' &", path);
+    assert_int_equal(system(line), 0);
+    DOCUMENTS("onetwo");
+    DOCUMENTS("onetwo"); /* without a writer */
+    TEST_OPTIONS(test_plugin("text"), "path=/dev/null", cache, "format=text", "command_key=x");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("/dev/null is not a regular file, but a device");
+    assert_int_equal(pipe(in), 0);
+    assert_int_equal(write(in[1], "piped", 5), 5);
+    assert_int_equal(close(in[1]), 0);
+    assert_int_equal(dup2(in[0], STDIN_FILENO), STDIN_FILENO);
+    TEST_OPTIONS(test_plugin("text"), "path=-", cache, "format=text", "command_key=x",
+                 "shuffle=false", "repeat=false");
+    DOCUMENTS("piped");
+    assert_int_equal(dup2(former, STDIN_FILENO), STDIN_FILENO);
+    close(former);
+    close(in[0]);
+}
+
 static void open_fails(int rc, const char *what)
 {
     struct ct_data *data;
@@ -1216,6 +1399,10 @@ int main(void)
                                        TEST(test_deep_json),
                                        TEST(test_long_line),
                                        TEST(test_pipes),
+                                       TEST(test_command),
+                                       TEST(test_command_fails),
+                                       TEST(test_command_options),
+                                       TEST(test_command_shared),
                                        TEST(test_gzip),
                                        TEST(test_zstd),
                                        TEST(test_binary),
