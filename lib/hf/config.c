@@ -218,34 +218,57 @@ static void set_layer(struct ct_hf_layers *layers, size_t layer, bool in)
     layers->bits[layer / 64] |= (uint64_t)in << layer % 64;
 }
 
-/* Whether value is a list of as many entries as there are layers. */
-static bool lists_layers(const json_t *root, const json_t *value)
+/* Entries of a list, or letters of a word; -1: it is neither. */
+static int64_t types_in(const json_t *value)
 {
-    json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
-
-    return json_is_array(value) && (json_int_t)json_array_size(value) == count &&
-           count <= CT_HF_MAX_LAYERS;
+    return json_is_array(value)    ? (int64_t)json_array_size(value)
+           : json_is_string(value) ? (int64_t)json_string_length(value)
+                                   : -1;
 }
 
-/* The layers of the first of two types, "a=b|c". */
+int hf_words(const char *words)
+{
+    int count = 1;
+
+    for (; (words = strchr(words, '|')); words++)
+        count++;
+    return count;
+}
+
+/* Entry i of a list of words, or a letter of a word. */
+static const char *entry(const json_t *value, size_t i, char letter[2])
+{
+    if (json_is_array(value))
+        return json_string_value(json_array_get(value, i));
+    letter[0] = json_string_value(value)[i];
+    letter[1] = 0;
+    return letter;
+}
+
+/* For each of the words "a=b|c" but the last, the layers that it is the type of. */
 static int read_types(const json_t *root, const json_t *value, const char *key, const char *words,
                       struct ct_hf_layers *layers)
 {
-    layers->given = !hf_absent(value);
+    int64_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
+    int sets = hf_words(words) - 1;
+    char letter[2];
+
+    for (int k = 0; k < sets; k++)
+        layers[k].given = !hf_absent(value);
     if (!layers->given)
         return 0;
-    if (!lists_layers(root, value))
+    if (count > CT_HF_MAX_LAYERS || types_in(value) != count)
         return ct_fail(CT_ECONFIG, "%s is not a list of num_hidden_layers, at most %d, types", key,
                        CT_HF_MAX_LAYERS);
-    for (size_t i = 0; i < json_array_size(value); i++) {
-        const char *own = json_string_value(json_array_get(value, i));
-
+    for (int64_t i = 0; i < count; i++) {
+        const char *own = entry(value, (size_t)i, letter);
         int at = own ? position(words, own) : -1;
 
         if (at < 0)
-            return ct_fail(CT_ECONFIG, "%s: layer %zu is %s; %s are supported", key, i,
+            return ct_fail(CT_ECONFIG, "%s: layer %lld is %s; %s are supported", key, (long long)i,
                            own ? own : "no string", words);
-        set_layer(layers, i, at == 0);
+        for (int k = 0; k < sets; k++)
+            set_layer(&layers[k], (size_t)i, at == k);
     }
     return 0;
 }
@@ -312,7 +335,8 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
     case CT_HF_SIZE:
         return read_size(value, k->key, k->fallback, 1, SIZE_MOST, field);
     case CT_HF_DEPTH:
-        return read_size(value, k->key, k->fallback, 1, CT_HF_MAX_LAYERS, field);
+        return read_size(value, k->key, k->fallback > 0 ? k->fallback : -1, 1, CT_HF_MAX_LAYERS,
+                         field);
     case CT_HF_COUNT:
         return read_size(value, k->key, k->fallback, 0, SIZE_MOST, field);
     case CT_HF_NUMBER:
@@ -332,7 +356,8 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
         *(struct ct_hf_layers *)field = (struct ct_hf_layers){0};
         return read_types(root, value, k->key, "chunked_attention|full_attention", field);
     case CT_HF_TYPES:
-        *(struct ct_hf_layers *)field = (struct ct_hf_layers){0};
+        for (int i = 0; i < hf_words(k->words) - 1; i++)
+            ((struct ct_hf_layers *)field)[i] = (struct ct_hf_layers){0};
         return read_types(root, value, k->key, k->words, field);
     case CT_HF_FLAGS:
         return read_flags(root, value, k->key, field);
@@ -356,6 +381,20 @@ json_t *hf_part_for_text(json_t *root, const struct ct_hf_config *config)
                                                                                          : root;
 }
 
+void hf_count_layers(json_t *root, const struct ct_hf_config *config)
+{
+    const struct ct_hf_key *depth = NULL;
+    json_t *types = NULL;
+
+    for (const struct ct_hf_key *k = config->keys; k->key; k++) {
+        if (k->kind == CT_HF_DEPTH && k->fallback == 0)
+            depth = k;
+        if (k->kind == CT_HF_TYPES && depth && find_key(root, k->key, &types) == 0 &&
+            hf_absent(json_object_get(root, depth->key)) && types_in(types) > 0)
+            json_object_set_new(root, depth->key, json_integer(types_in(types)));
+    }
+}
+
 static int read_root(json_t *root, const struct ct_hf_config *config, void *sizes)
 {
     int rc;
@@ -364,6 +403,7 @@ static int read_root(json_t *root, const struct ct_hf_config *config, void *size
         return ct_fail(CT_ECONFIG, "it is not a JSON object");
     rc = check_quantization(root, config);
     root = hf_part_for_text(root, config);
+    hf_count_layers(root, config);
     if (rc == 0)
         rc = check_fixed(root, config);
     for (const struct ct_hf_key *k = config->keys; rc == 0 && k->key; k++)

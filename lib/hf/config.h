@@ -19,6 +19,10 @@ int hf_check_known(const json_t *root, const struct ct_hf_config *config);
 /* Read the field of one row. */
 int hf_read_key(const json_t *root, const struct ct_hf_config *config, const struct ct_hf_key *k,
                 void *field);
+/* How many words "a|b=c" has. */
+int hf_words(const char *words);
+/* Without a number of layers, where the row's fallback is 0: that of the list of their types. */
+void hf_count_layers(json_t *root, const struct ct_hf_config *config);
 /* Read, write and compare what a file says of rope (rope.c). */
 int hf_read_rope(const json_t *root, const struct ct_hf_key *k, const struct ct_hf_config *config,
                  struct ct_rope *rope);

@@ -56,8 +56,13 @@ static json_t *list_types(const json_t *root, const struct ct_hf_layers *layers,
     json_int_t count = json_integer_value(json_object_get(root, "num_hidden_layers"));
     json_t *list = json_array();
 
-    for (int64_t i = 0; i < count; i++)
-        json_array_append_new(list, word_of(words, !ct_hf_has_layer(layers, i)));
+    for (int64_t i = 0; i < count; i++) {
+        unsigned last = (unsigned)hf_words(words) - 1, at = 0;
+
+        while (at < last && !ct_hf_has_layer(&layers[at], i))
+            at++;
+        json_array_append_new(list, word_of(words, at));
+    }
     return list;
 }
 
@@ -126,6 +131,8 @@ static int first_config(const struct ct_hf_config *config, json_t **values, json
     *values = take_text(*values, config);
     *written = take_text(*written, config);
     json_object_del(*written, "quantization_config");
+    hf_count_layers(*values, config);
+    hf_count_layers(*written, config);
     return 0;
 }
 
@@ -142,9 +149,17 @@ static bool has_key(const json_t *root, const char *names)
     return false;
 }
 
-static bool same_value(enum ct_hf_kind kind, const void *a, const void *b)
+static bool same_layers(const struct ct_hf_layers *a, const struct ct_hf_layers *b, int sets)
 {
-    switch (kind) {
+    for (int i = 0; i < sets; i++)
+        if (memcmp(a[i].bits, b[i].bits, sizeof(a[i].bits)) != 0)
+            return false;
+    return true;
+}
+
+static bool same_value(const struct ct_hf_key *k, const void *a, const void *b)
+{
+    switch (k->kind) {
     case CT_HF_SIZE:
     case CT_HF_DEPTH:
     case CT_HF_PART:
@@ -164,10 +179,9 @@ static bool same_value(enum ct_hf_kind kind, const void *a, const void *b)
     case CT_HF_SLIDING:
     case CT_HF_CHUNKED:
     case CT_HF_FLAGS:
+        return same_layers(a, b, 1);
     case CT_HF_TYPES:
-        return !memcmp(((const struct ct_hf_layers *)a)->bits,
-                       ((const struct ct_hf_layers *)b)->bits,
-                       sizeof(((const struct ct_hf_layers *)a)->bits));
+        return same_layers(a, b, hf_words(k->words) - 1);
     case CT_HF_TOKEN:
         return *(const int32_t *)a == *(const int32_t *)b;
     }
@@ -189,7 +203,7 @@ static bool says_already(const json_t *root, const struct ct_hf_config *config,
         bool flag;
         unsigned choice;
         struct ct_rope rope;
-        struct ct_hf_layers layers;
+        struct ct_hf_layers layers[CT_HF_MAX_WORDS - 1];
     } own = {0};
     bool rope = is_rope(k);
 
@@ -197,7 +211,7 @@ static bool says_already(const json_t *root, const struct ct_hf_config *config,
         own.rope = *(const struct ct_rope *)field;
     if (!has_key(root, rope ? "rope_theta|rope_scaling|rope_parameters" : k->key))
         return false;
-    return hf_read_key(root, config, k, &own) == 0 && same_value(k->kind, &own, field);
+    return hf_read_key(root, config, k, &own) == 0 && same_value(k, &own, field);
 }
 
 /* Whether it gives all ropes, which share keys. */

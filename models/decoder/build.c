@@ -214,10 +214,23 @@ static struct ct_value *mix(struct build *s, struct ct_value *h)
     return NULL;
 }
 
+/* A layer that is a mixer or feed-forward. */
+static struct ct_value *single(struct build *s, struct ct_value *x)
+{
+    struct ct_value *h = before(s, "norm", x, WEIGHT_ATTENTION_NORM);
+
+    h = decoder_forwards(s->m, s->d.layer) ? feed_forward(s, h) : mix(s, h);
+    return add(s, "sum", x, h, WEIGHT_ATTENTION_AFTER);
+}
+
 static struct ct_value *layer(struct build *s, struct ct_value *x)
 {
-    struct ct_value *h = before(s, "attention_norm", x, WEIGHT_ATTENTION_NORM), *y = mix(s, h);
+    struct ct_value *h, *y;
 
+    if (s->m->single)
+        return single(s, x);
+    h = before(s, "attention_norm", x, WEIGHT_ATTENTION_NORM);
+    y = mix(s, h);
     if (!s->m->parallel) {
         x = add(s, "attention_sum", x, y, WEIGHT_ATTENTION_AFTER);
         h = before(s, "ffn_norm", x, WEIGHT_FFN_NORM);

@@ -113,7 +113,7 @@ struct ct_model {
     bool output_gate; /* attention's result times the sigmoid of a projection */
 
     enum decoder_mixer mixer;      /* of the linear layers; attention: there are none */
-    struct ct_hf_layers recurrent; /* the linear layers */
+    struct ct_hf_layers types[2];  /* linear layers; of `single`, those of feed-forward */
     struct ct_hf_layers attending; /* those with attention, where files list them instead */
     int64_t
         attention_every; /* every so many layers has attention, where no list is given; 0: none */
@@ -122,6 +122,8 @@ struct ct_model {
 
     bool gated;
 
+    bool single;           /* a layer is a mixer or feed-forward, behind one norm */
+    int64_t forward_every; /* then every so many is feed-forward, where no list is given; 0: none */
     bool parallel, shared_norm; /* attention and feed-forward read the same x, or its one norm */
 
     double embedding_multiplier; /* 0: 1 */
@@ -143,6 +145,9 @@ struct ct_model {
 bool decoder_slides(const struct ct_model *m, int64_t layer);
 bool decoder_rotates(const struct ct_model *m, int64_t layer);
 enum decoder_mixer decoder_mixer(const struct ct_model *m, int64_t layer);
+/* Whether the layer has feed-forward, and whether it has a mixer of tokens. */
+bool decoder_forwards(const struct ct_model *m, int64_t layer);
+bool decoder_mixes(const struct ct_model *m, int64_t layer);
 bool decoder_is_mixture(const struct ct_model *m, int64_t layer);
 double decoder_scale(const struct ct_model *m);
 

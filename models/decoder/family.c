@@ -4,8 +4,9 @@
  *
  *     [family]  model_type, architecture, like, outer
  *     [model]   property = value
- *     [config]  key of config.json = property, or "property default"; "recurrent a=b|c": the words
- *               for linear layers and the others
+ *     [config]  key of config.json = property, or "property default"; "recurrent a=b|c|d": the
+ *               types of linear layers, of those of feed-forward alone (may be left out), and of
+ *               attention
  *     [fixed]   key of config.json = the only value that is supported, as JSON; "VALUE warn"
  *     [weights] part = its name in files
  *     [stored]  how files store weights that are several of ours, or one of several
@@ -110,8 +111,7 @@ static const struct special {
     {"sliding", CT_HF_SLIDING, offsetof(struct ct_model, sliding)},
     {"rotated", CT_HF_FLAGS, offsetof(struct ct_model, rotated)},
     {"attending", CT_HF_LAYERS, offsetof(struct ct_model, attending)},
-    {"recurrent", CT_HF_TYPES, offsetof(struct ct_model, recurrent),
-     "linear_attention|full_attention"},
+    {"recurrent", CT_HF_TYPES, offsetof(struct ct_model, types), "linear_attention|full_attention"},
     {"dense", CT_HF_LAYERS, offsetof(struct ct_model, dense)},
     {"padding", CT_HF_TOKEN, offsetof(struct ct_model, sizes.padding)},
 };
@@ -183,6 +183,20 @@ static int fail_property(const struct ct_setting *s, const char *name)
                    s->key, name, ct_did_you_mean(name, names, count));
 }
 
+/* As many types as there are sets of layers, and one more for the rest. */
+static int read_words(const struct ct_setting *s, const char *words, struct ct_hf_key *key)
+{
+    size_t count = 1;
+
+    for (const char *at = words; *at; at++)
+        count += *at == '|';
+    key->words = words;
+    return count < 2 || count > 1 + CT_COUNT(((struct ct_model *)NULL)->types)
+               ? ct_fail(CT_ECONFIG, "%s: %s is %zu types of layers; 2 or 3 can be told apart",
+                         s->source, words, count)
+               : 0;
+}
+
 static int read_key(const struct ct_setting *s, struct ct_hf_key *key)
 {
     size_t size = strcspn(s->value, " ");
@@ -197,10 +211,8 @@ static int read_key(const struct ct_setting *s, struct ct_hf_key *key)
             key->kind = specials[i].kind;
             key->words = specials[i].words;
             key->offset = specials[i].offset;
-            if (*text && key->kind == CT_HF_TYPES) {
-                key->words = text;
-                return 0;
-            }
+            if (*text && key->kind == CT_HF_TYPES)
+                return read_words(s, text, key);
             key->fallback = *text ? strtod(text, &end) : 0;
             if (*text && key->kind == CT_HF_TOKEN)
                 key->fallback += 1;

@@ -31,9 +31,23 @@ enum decoder_mixer decoder_mixer(const struct ct_model *m, int64_t layer)
 
     if (m->attending.given)
         attends = ct_hf_has_layer(&m->attending, layer);
-    if (m->recurrent.given)
-        attends = !ct_hf_has_layer(&m->recurrent, layer);
+    if (m->types[0].given)
+        attends = !ct_hf_has_layer(&m->types[0], layer);
     return attends ? MIXER_ATTENTION : m->mixer;
+}
+
+bool decoder_forwards(const struct ct_model *m, int64_t layer)
+{
+    if (!m->single)
+        return true;
+    if (m->types[1].given)
+        return ct_hf_has_layer(&m->types[1], layer);
+    return m->forward_every && (layer + 1) % m->forward_every == 0;
+}
+
+bool decoder_mixes(const struct ct_model *m, int64_t layer)
+{
+    return !m->single || !decoder_forwards(m, layer);
 }
 
 bool decoder_is_mixture(const struct ct_model *m, int64_t layer)

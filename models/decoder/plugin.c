@@ -178,20 +178,23 @@ static int check(const struct ct_model *m)
 static void list_layers(struct ct_model *m)
 {
     struct ct_hf_layers sliding = {.given = true}, rotated = {.given = true},
-                        attending = {.given = true}, recurrent = {.given = true};
+                        attending = {.given = true}, linear = {.given = true},
+                        forward = {.given = true};
 
     for (int64_t i = 0; i < m->sizes.layers; i++) {
-        bool attends = decoder_mixer(m, i) == MIXER_ATTENTION;
+        bool mixes = decoder_mixes(m, i), attends = decoder_mixer(m, i) == MIXER_ATTENTION;
 
         sliding.bits[i / 64] |= (uint64_t)decoder_slides(m, i) << i % 64;
-        recurrent.bits[i / 64] |= (uint64_t)!attends << i % 64;
-        attending.bits[i / 64] |= (uint64_t)attends << i % 64;
+        linear.bits[i / 64] |= (uint64_t)(mixes && !attends) << i % 64;
+        forward.bits[i / 64] |= (uint64_t)!mixes << i % 64;
+        attending.bits[i / 64] |= (uint64_t)(mixes && attends) << i % 64;
         rotated.bits[i / 64] |= (uint64_t)decoder_rotates(m, i) << i % 64;
     }
     m->sliding = sliding;
     m->rotated = rotated;
     m->attending = attending;
-    m->recurrent = recurrent;
+    m->types[0] = linear;
+    m->types[1] = forward;
 }
 
 static int finish(const struct ct_run *run, struct ct_model *m)
@@ -304,31 +307,51 @@ static double linear_flops(const struct decoder_linear *z, double dim)
                 (2 * keys + values) * (double)z->taps + 3 * values * (double)z->key_dim);
 }
 
+/* Of the products of a layer's mixer. */
+static double mixer_flops(const struct ct_model *m, int64_t layer)
+{
+    const struct ct_decoder_sizes *z = &m->sizes;
+    double q = (double)(z->heads * z->head_dim), kv = (double)(z->kv_heads * z->head_dim);
+
+    if (!decoder_mixes(m, layer))
+        return 0;
+    switch (decoder_mixer(m, layer)) {
+    case MIXER_DELTA:
+        return linear_flops(&m->linear, (double)z->dim);
+    case MIXER_MAMBA:
+        return state_flops(m);
+    case MIXER_ATTENTION:
+        return 6 * (double)z->dim * ((2 + m->output_gate) * q + 2 * kv);
+    }
+    return 0;
+}
+
+static double forward_flops(const struct ct_model *m, int64_t layer)
+{
+    if (!decoder_forwards(m, layer))
+        return 0;
+    return decoder_is_mixture(m, layer)
+               ? ct_mixture_flops(&m->mixture, m->sizes.dim)
+               : 6 * (double)m->sizes.dim * (double)m->sizes.ffn_dim * (2 + m->gated);
+}
+
 /* Six per element of a weight that a token's products read, and for each key that a query sees 12
    per feature of all heads. Of a window, keys are counted one by one where causal pairs are. */
 static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *whole,
                             double *halved)
 {
     const struct ct_decoder_sizes *z = &m->sizes;
-    double q = (double)(z->heads * z->head_dim), kv = (double)(z->kv_heads * z->head_dim);
-    double dim = (double)z->dim, pairs = 0, halves = 0;
-    double products = 6 * dim * (double)z->vocabulary;
+    double q = (double)(z->heads * z->head_dim), pairs = 0, halves = 0;
+    double products = 6 * (double)z->dim * (double)z->vocabulary;
 
     for (int64_t layer = 0; layer < z->layers; layer++) {
         struct ct_decoder_seen seen =
             ct_decoder_seen(decoder_slides(m, layer) ? m->window : 0, seq_len);
-        enum decoder_mixer mixer = decoder_mixer(m, layer);
+        bool attends = decoder_mixes(m, layer) && decoder_mixer(m, layer) == MIXER_ATTENTION;
 
-        if (mixer == MIXER_DELTA)
-            products += linear_flops(&m->linear, dim);
-        else if (mixer == MIXER_MAMBA)
-            products += state_flops(m);
-        else
-            products += 6 * dim * ((2 + m->output_gate) * q + 2 * kv);
-        products += decoder_is_mixture(m, layer) ? ct_mixture_flops(&m->mixture, z->dim)
-                                                 : 6 * dim * (double)z->ffn_dim * (2 + m->gated);
-        pairs += mixer == MIXER_ATTENTION ? seen.whole : 0;
-        halves += mixer == MIXER_ATTENTION ? seen.halved : 0;
+        products += mixer_flops(m, layer) + forward_flops(m, layer);
+        pairs += attends ? seen.whole : 0;
+        halves += attends ? seen.halved : 0;
     }
     *whole = products + 12 * q * pairs;
     *halved = products + 12 * q * halves;

@@ -70,6 +70,8 @@ const struct ct_option decoder_properties[] = {
     SIZE(state.conv_size, "conv_size", "Tokens that the convolution of Mamba-2 sees"),
     FLAG(state.conv_bias, "conv_bias", "true", "It has a bias"),
     NUMBER(state.least, "time_step_least", "Lower limit of time steps"),
+    FLAG(single, "single", "false", "A layer is a mixer or feed-forward, behind one norm"),
+    SIZE(forward_every, "forward_every", "Then every so many layers is feed-forward; 0: none"),
     FLAG(parallel, "parallel", "false", "Attention and feed-forward are side by side"),
     FLAG(shared_norm, "shared_norm", "false", "They have one norm, where they are so"),
     NUMBER(embedding_multiplier, "embedding_multiplier", "Factor of embeddings; 0: 1"),

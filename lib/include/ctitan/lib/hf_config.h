@@ -31,11 +31,13 @@ enum ct_hf_kind {
     /* struct ct_hf_layers: those that layer_types calls sliding_attention; without the list, every
        second layer from 0 on. Behind the row of num_hidden_layers. */
     CT_HF_SLIDING,
-    CT_HF_CHUNKED,  /* struct ct_hf_layers: those that layer_types calls chunked_attention; without
+    CT_HF_CHUNKED, /* struct ct_hf_layers: those that layer_types calls chunked_attention; without
                       the list, none are given */
-    CT_HF_FLAGS,    /* struct ct_hf_layers: a list of 1 or 0 for each layer; null or empty: none are
+    CT_HF_FLAGS,   /* struct ct_hf_layers: a list of 1 or 0 for each layer; null or empty: none are
                     given. Both behind the row of num_hidden_layers. */
-    CT_HF_DEPTH,    /* as CT_HF_SIZE, a number of layers: at most CT_HF_MAX_LAYERS */
+    /* As CT_HF_SIZE, a number of layers: at most CT_HF_MAX_LAYERS. A fallback of 0: without the key
+       as many as the list of CT_HF_TYPES, which comes later, has. */
+    CT_HF_DEPTH,
     CT_HF_TOKEN,    /* int32_t: 1 + a token, or a token below 0, which counts from the vocabulary's
                       end; 0: none, written as null; the fallback is such a number */
     CT_HF_OPTIONAL, /* double, at least 0, of a part that null leaves out: then 0 */
@@ -43,8 +45,9 @@ enum ct_hf_kind {
     /* struct ct_rope of sliding layers: that of their type, or a theta of this key alone, without
        scaling */
     CT_HF_LOCAL_ROPE,
-    /* struct ct_hf_layers: those that layer_types calls the first of two `words`; without the list,
-       none are given */
+    /* struct ct_hf_layers[n - 1], for n `words`: for each word but the last, the layers that a list
+       calls so; the list may be one word, with a letter for each layer. Without it none are given.
+       Behind the row of num_hidden_layers. */
     CT_HF_TYPES,
 };
 
@@ -61,6 +64,7 @@ static inline bool ct_hf_has_layer(const struct ct_hf_layers *layers, int64_t la
     return layer < CT_HF_MAX_LAYERS && layers->bits[layer / 64] >> layer % 64 & 1;
 }
 
+#define CT_HF_MAX_WORDS 4                     /* of CT_HF_TYPES */
 #define CT_HF_EVERY_SECOND 0x5555555555555555 /* of such bits, from layer 0 on */
 
 struct ct_hf_key {
