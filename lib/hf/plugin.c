@@ -90,9 +90,31 @@ static int no_family(const char *name)
     return CT_ECONFIG;
 }
 
+struct outer {
+    const char *name;
+    struct path path;
+};
+
+/* Take the description of the part for text of a model of several kinds of input. */
+static bool take_outer(const char *found, void *context)
+{
+    struct outer *outer = context;
+    struct ct_arena arena = {0};
+    struct ct_recipe *file;
+    const char *name =
+        ct_recipe_read(&arena, found, &file) == 0 ? ct_recipe_get(file, "family", "outer") : NULL;
+    bool is = name && !strcmp(name, outer->name);
+
+    ct_arena_finish(&arena);
+    return is && take_path(found, &outer->path);
+}
+
 int ct_hf_family(const char *name, char *path, size_t room)
 {
-    return is_name(name) && visit_families(name, take_path, &(struct path){path, room})
+    struct outer outer = {name, {path, room}};
+
+    return is_name(name) && (visit_families(name, take_path, &outer.path) ||
+                             visit_families("*", take_outer, &outer))
                ? 0
                : no_family(name);
 }

@@ -438,23 +438,38 @@ static int join_pairs(struct ct_weights *w, const char *folder)
 
 /* ---- models for several kinds of input ---- */
 
-#define TEXT "language_model."
+/* The name in the part for text of "language_model.NAME", or of "model.language_model.REST", which
+   is model.REST; NULL: it is of another part. */
+static const char *name_in_text(const char *name)
+{
+    static const char *const before[] = {"language_model.", "model.language_model."};
 
-/* If there are weights of a part for text, keep these alone, by their names in it. */
+    for (size_t i = 0; i < CT_COUNT(before); i++)
+        if (!strncmp(name, before[i], strlen(before[i])))
+            return name + strlen(before[i]) - (i ? strlen("model.") : 0);
+    return NULL;
+}
+
+/* If there are weights of a part for text, keep these alone, by their names in it, and a head
+   beside it. Names stay in order. */
 static void keep_text(struct ct_weights *w, const char *folder)
 {
-    size_t kept = 0;
+    size_t kept = 0, parts = 0;
 
-    for (size_t i = 0; i < w->count; i++) {
-        if (strncmp(w->entries[i].weight.name, TEXT, strlen(TEXT)) != 0)
+    for (size_t i = 0; i < w->count; i++)
+        parts += name_in_text(w->entries[i].weight.name) != NULL;
+    for (size_t i = 0; parts && i < w->count; i++) {
+        const char *name = w->entries[i].weight.name, *text = name_in_text(name);
+
+        if (!text && strncmp(name, "lm_head.", strlen("lm_head.")) != 0)
             continue;
         w->entries[kept] = w->entries[i];
-        w->entries[kept++].weight.name += strlen(TEXT);
+        w->entries[kept++].weight.name = text ? text : name;
     }
-    if (kept && kept < w->count)
-        ct_warn("%s: only the part for text, " TEXT "*, is read: %zu tensors are ignored", folder,
-                w->count - kept);
-    w->count = kept ? kept : w->count;
+    if (parts && kept < w->count)
+        ct_warn("%s: only the part for text, language_model.*, is read: %zu tensors are ignored",
+                folder, w->count - kept);
+    w->count = parts ? kept : w->count;
 }
 
 int ct_weights_open(const char *folder, struct ct_weights **weights)

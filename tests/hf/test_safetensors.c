@@ -89,22 +89,29 @@ static void test_round_trip(void **state)
 /* Only the part for text of a model for several kinds of input is read. */
 static void test_text(void **state)
 {
+    static const char *const names[][2] = {
+        {"language_model.model.norm.weight", "language_model.lm_head.weight"},
+        {"model.language_model.norm.weight", "lm_head.weight"}};
     float numbers[2] = {1, 2};
-    const struct ct_weight weights[] = {
-        {"language_model.model.norm.weight", CT_F32, 1, {2}, numbers},
-        {"vision_model.layernorm.weight", CT_F32, 1, {2}, numbers},
-        {"language_model.lm_head.weight", CT_F32, 1, {1}, numbers + 1},
-    };
-    struct ct_weights *w;
 
     (void)state;
-    assert_int_equal(ct_safetensors_write(path, weights, 3), 0);
-    assert_int_equal(ct_weights_open(folder, &w), 0);
-    assert_int_equal(ct_weights_count(w), 2);
-    assert_non_null(ct_weights_find(w, "model.norm.weight"));
-    assert_non_null(ct_weights_find(w, "lm_head.weight"));
-    assert_null(ct_weights_find(w, "vision_model.layernorm.weight"));
-    ct_weights_close(w);
+    for (size_t i = 0; i < CT_COUNT(names); i++) {
+        const struct ct_weight weights[] = {
+            {names[i][0], CT_F32, 1, {2}, numbers},
+            {"vision_model.layernorm.weight", CT_F32, 1, {2}, numbers},
+            {"model.visual.norm.weight", CT_F32, 1, {2}, numbers},
+            {"mtp.norm.weight", CT_F32, 1, {2}, numbers},
+            {names[i][1], CT_F32, 1, {1}, numbers + 1},
+        };
+        struct ct_weights *w;
+
+        assert_int_equal(ct_safetensors_write(path, weights, CT_COUNT(weights)), 0);
+        assert_int_equal(ct_weights_open(folder, &w), 0);
+        assert_int_equal(ct_weights_count(w), 2);
+        assert_non_null(ct_weights_find(w, "model.norm.weight"));
+        assert_non_null(ct_weights_find(w, "lm_head.weight"));
+        ct_weights_close(w);
+    }
 }
 
 /* Blocks of MXFP4 and their scales are one weight; its numbers are those of the format. */

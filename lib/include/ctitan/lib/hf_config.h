@@ -116,8 +116,8 @@ CT_API int ct_hf_write_config(const struct ct_hf_config *config, const void *siz
    there is none. */
 CT_API int ct_hf_plugin(const char *model_type, char *name, size_t room);
 /* The path of the description of a family: "families/NAME.ini" in a folder of plugins, in that of a
-   plugin of the build, or beside them. CT_ECONFIG: there is none; the message has those that there
-   are. */
+   plugin of the build, or beside them; else of one whose `outer` is NAME. CT_ECONFIG: there is
+   none; the message has those that there are. */
 CT_API int ct_hf_family(const char *name, char *path, size_t room);
 /* The names of the families that a plugin builds by description, sorted; the array is in arena. */
 CT_API size_t ct_hf_families(struct ct_arena *arena, const char *plugin, const char ***names);
