@@ -95,18 +95,20 @@ static struct ct_value *heads(struct build *s, const char *name, struct ct_value
     return h;
 }
 
-/* Attention's result times the sigmoid of a projection of its input. */
+/* Attention's result times the sigmoid of a projection of its input. The sigmoid is in float32, and
+   a weight of each feature: a row of one number. */
 static struct ct_value *gate_output(struct build *s, struct ct_value *o, struct ct_value *h)
 {
     struct ct_decoder *d = &s->d;
     int64_t all = d->sizes->heads * d->sizes->head_dim;
+    int64_t rows[] = {d->request->batch, d->request->seq_len, all, 1};
     struct ct_value *gate = ct_decoder_project(d, "q_gate", h, weight(s, WEIGHT_Q_GATE), all,
                                                d->sizes->dim, 0.02, s->m->q_bias);
 
     gate = ct_sigmoid(&d->b, named(s, "q_gate_sigmoid"), gate);
-    if (gate && o && gate->dtype != o->dtype)
-        gate = ct_cast(&d->b, named(s, "q_gate_cast"), gate, o->dtype);
-    return ct_mul(&d->b, named(s, "attention_gated"), o, gate);
+    o = ct_view(&d->b, named(s, "attention_rows"), o, 4, rows);
+    o = ct_scale_rows(&d->b, named(s, "attention_scaled"), o, gate);
+    return ct_view(&d->b, named(s, "attention_gated"), o, 3, rows);
 }
 
 /* What attention gives for h, which is normed. */
