@@ -55,23 +55,31 @@ static int choose_model(struct ct_arena *arena, const char *path, const json_t *
     return 0;
 }
 
+/* What config.json, or its part for text, says of a key. */
+static const json_t *said(const json_t *config, const char *key)
+{
+    const json_t *value = json_object_get(config, key);
+
+    return value ? value : json_object_get(json_object_get(config, "text_config"), key);
+}
+
 static json_int_t positions_of(const json_t *config)
 {
-    const json_t *n = json_object_get(config, "max_position_embeddings");
+    const json_t *n = said(config, "max_position_embeddings");
     json_int_t most;
 
     if (!n)
-        n = json_object_get(config, "n_positions");
+        n = said(config, "n_positions");
     most = json_integer_value(n);
     return most > 0 && most < POSITIONS ? most : POSITIONS;
 }
 
 static bool is_wide(const json_t *config)
 {
-    const char *dtype = json_string_value(json_object_get(config, "dtype"));
+    const char *dtype = json_string_value(said(config, "dtype"));
 
     if (!dtype)
-        dtype = json_string_value(json_object_get(config, "torch_dtype"));
+        dtype = json_string_value(said(config, "torch_dtype"));
     return !dtype || !strcmp(dtype, "float32");
 }
 
