@@ -217,6 +217,18 @@ static int check_end(const struct source *s, struct ct_data *data, struct sample
     return rc;
 }
 
+/* The last sample of the epoch that the source tells of. */
+static int check_count(const struct source *s, struct ct_data *data, struct sample *at)
+{
+    int64_t samples = s->ops->samples ? s->ops->samples(data) : 0;
+    int rc = samples > 0 ? read_sample(s, data, samples - 1, false, at) : 0;
+
+    if (rc < 0 || samples < 1 || !at->end)
+        return rc;
+    return ct_fail(CT_EINVAL, "`samples` tells of %lld, but sample %lld is behind the end",
+                   (long long)samples, (long long)samples - 1);
+}
+
 /* The held-out part, where the options give one. */
 static int check_held_out(const struct source *s, struct ct_data_request request, struct sample *at)
 {
@@ -297,6 +309,8 @@ static int check_samples(struct check *c, const struct source *s,
         rc = check_again(s, data, first, &at, "when read in another order");
     if (rc == 0)
         rc = check_end(s, data, &at);
+    if (rc == 0)
+        rc = check_count(s, data, &at);
     if (rc == 0)
         rc = check_held_out(s, *request, &at);
     if (rc == 0)

@@ -248,7 +248,7 @@ static int train(struct comparison *c, struct side *s, double *seconds, double *
              ct_arena_printf(&c->arena, "job.dump_folder=%s", folder), "--set",
              "model.save_to=", "--set",
              ct_arena_printf(&c->arena, "training.steps=%lld", (long long)c->steps), "--set",
-             "metrics.log_freq=1");
+             "training.epochs=0", "--set", "metrics.log_freq=1");
     scratch_remove(folder);
     rc = child_start(argv.list, 0, &child);
     if (rc < 0)
@@ -338,7 +338,7 @@ static int compare_finished(struct comparison *c)
 static bool is_own(const char *name)
 {
     return !strcmp(name, "job.dump_folder") || !strcmp(name, "training.steps") ||
-           !strcmp(name, "metrics.log_freq");
+           !strcmp(name, "training.epochs") || !strcmp(name, "metrics.log_freq");
 }
 
 /* One that both have, or one of them. */

@@ -262,12 +262,25 @@ static int check_schedule(const struct ct_recipe *recipe)
     const struct ct_setting *s = ct_recipe_find(recipe, "lr_scheduler", "total_steps");
     int64_t total = ct_config.lr_total_steps, steps = ct_config.training.steps;
 
-    if (!s || total == 0 || total >= steps)
+    if (!s || total == 0 || total >= steps || ct_config.training_epochs)
         return 0;
     return ct_fail(CT_ECONFIG,
                    "%s: [lr_scheduler] total_steps = %lld ends before the run, which has "
                    "[training] steps = %lld: expected at least as many, or 0",
                    s->source, (long long)total, (long long)steps);
+}
+
+static int check_epochs(const struct ct_recipe *recipe)
+{
+    const struct ct_setting *epochs = ct_recipe_find(recipe, "training", "epochs");
+    const struct ct_setting *steps = ct_recipe_find(recipe, "training", "steps");
+
+    if (!ct_config.training_epochs || !steps)
+        return 0;
+    return ct_fail(CT_ECONFIG,
+                   "%s: [training] epochs, and %s: steps, which it takes the place of: take one of "
+                   "them out (--unset training.steps)",
+                   epochs->source, steps->source);
 }
 
 /* ---- folders in the dump folder ---- */
@@ -365,5 +378,7 @@ int ct_recipe_apply(struct ct_recipe *recipe)
         rc = check_set(recipe, &target);
     if (rc == 0)
         rc = check_batch(recipe);
+    if (rc == 0)
+        rc = check_epochs(recipe);
     return rc == 0 ? check_schedule(recipe) : rc;
 }

@@ -26,7 +26,6 @@ struct habit {
 #define ACCUMULATION                                                                               \
     "a step has local_batch_size sequences of each data-parallel rank, times the accumulated "     \
     "microbatches"
-#define ENDS "a run ends after its steps, or when the data does"
 #define RANKS "-n RANKS starts as many ranks"
 #define OWN_SECTIONS                                                                               \
     "each technique is a plugin, with its options in a section of its name; `ctitan plugins` "     \
@@ -51,10 +50,9 @@ static const struct habit habits[] = {
     {"max_steps", "training", "steps"},
     {"train_steps", "training", "steps"},
     {"max_iters", "training", "steps"},
-    {"epochs", "training", "steps", NULL, ENDS},
-    {"num_epochs", "training", "steps", NULL, ENDS},
-    {"num_train_epochs", "training", "steps", NULL, ENDS},
-    {"max_epochs", "training", "steps", NULL, ENDS},
+    {"num_epochs", "training", "epochs"},
+    {"num_train_epochs", "training", "epochs"},
+    {"max_epochs", "training", "epochs"},
     {"max_seq_len", "training", "seq_len"},
     {"max_seq_length", "training", "seq_len"},
     {"sequence_length", "training", "seq_len"},

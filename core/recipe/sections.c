@@ -18,28 +18,31 @@ static const struct ct_option job_options[] = {
     {0}};
 
 static const struct ct_option training_options[] = {
-    CT_OPT_INT(struct ct_training_config, seq_len, "seq_len", "2048", 1, 1 << 30,
+    CT_OPT_INT(struct ct_config, training.seq_len, "seq_len", "2048", 1, 1 << 30,
                "Tokens in a sequence"),
-    CT_OPT_INT(struct ct_training_config, local_batch_size, "local_batch_size", "8", 1, 1 << 30,
+    CT_OPT_INT(struct ct_config, training.local_batch_size, "local_batch_size", "8", 1, 1 << 30,
                "Sequences per data-parallel rank and accumulation step"),
-    CT_OPT_INT(struct ct_training_config, global_batch_size, "global_batch_size", "-1", -1, 1 << 30,
+    CT_OPT_INT(struct ct_config, training.global_batch_size, "global_batch_size", "-1", -1, 1 << 30,
                "Sequences in a step; -1: local_batch_size times the data-parallel degree"),
-    CT_OPT_INT(struct ct_training_config, steps, "steps", "10000", 1, 1e15,
+    CT_OPT_INT(struct ct_config, training.steps, "steps", "10000", 1, 1e15,
                "Steps to train for, unless the data ends before"),
-    CT_OPT_INT(struct ct_training_config, seed, "seed", "0", 0, 9e15,
+    CT_OPT_INT(struct ct_config, training_epochs, "epochs", "0", 0, 1e9,
+               "In the place of steps: passes over the data; steps that would need more are left "
+               "out; 0: steps counts"),
+    CT_OPT_INT(struct ct_config, training.seed, "seed", "0", 0, 9e15,
                "Seed of the initial weights and of the order of the data"),
-    CT_OPT_FLOAT(struct ct_training_config, max_norm, "max_norm", "1.0", 0, INFINITY,
+    CT_OPT_FLOAT(struct ct_config, training.max_norm, "max_norm", "1.0", 0, INFINITY,
                  "Gradients are scaled down to this norm; 0: never"),
-    CT_OPT_CHOICE(struct ct_training_config, dtype, "dtype", "float32", "float32|bfloat16",
+    CT_OPT_CHOICE(struct ct_config, training.dtype, "dtype", "float32", "float32|bfloat16",
                   "Type of weights, gradients and optimizer state"),
-    CT_OPT_CHOICE(struct ct_training_config, mixed_precision_param, "mixed_precision_param",
+    CT_OPT_CHOICE(struct ct_config, training.mixed_precision_param, "mixed_precision_param",
                   "bfloat16", "float32|bfloat16",
                   "Type that float32 weights are used in, forward and backward"),
     CT_OPT_CHOICE(
-        struct ct_training_config, non_finite, "non_finite", "stop", "stop|skip|rewind",
+        struct ct_config, training.non_finite, "non_finite", "stop", "stop|skip|rewind",
         "What a non-finite loss or gradient norm does: end the run, skip the update, or go "
         "back to the last checkpoint and skip the batch"),
-    CT_OPT_STRING(struct ct_training_config, skip, "skip", "",
+    CT_OPT_STRING(struct ct_config, training.skip, "skip", "",
                   "Transforms of the graph that are left out, comma-separated: for comparisons"),
     {0}};
 
@@ -103,7 +106,7 @@ static const struct ct_option validation_options[] = {
 
 static const struct ct_recipe_section sections[] = {
     {"job", "The run as a whole", job_options, &ct_config.job},
-    {"training", "Batch, length, precision", training_options, &ct_config.training},
+    {"training", "Batch, length, precision", training_options, &ct_config},
     {"model", "What is trained", model_options, &ct_config},
     {"objective", "What the model is trained for", objective_options, &ct_config},
     {"lr_scheduler", "Learning rate over the steps: warm-up, stable, decay", lr_options,

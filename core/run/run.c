@@ -497,6 +497,8 @@ static int open_data(struct ct_run *run)
     rc = run->data_ops->open(&request, &run->data);
     if (rc == 0)
         rc = check_vocabulary(run, request.vocabulary);
+    if (rc == 0)
+        rc = ct_run_count_epochs(run);
     if (rc < 0)
         return rc;
     request.validation = true;

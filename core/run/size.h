@@ -10,4 +10,9 @@
    hold, before anything of that size is made. CT_ECONFIG. */
 int ct_run_check_size(const struct ct_graph *graph, int64_t microbatches);
 
+/* Where [training] epochs is set, set ct_config.training.steps by the samples of the run's data:
+   epochs times them by those of a step, rounded down. CT_ECONFIG: the source does not tell them, or
+   they are less than a step. */
+int ct_run_count_epochs(const struct ct_run *run);
+
 #endif

@@ -231,9 +231,15 @@ static int64_t vocabulary(struct ct_data *data)
     return data->tokenizer ? data->tokenizer->vocabulary() : 0;
 }
 
+static int64_t samples(const struct ct_data *data)
+{
+    return 2 * (int64_t)data->count;
+}
+
 const struct ct_data_ops dpo_data = {.size = sizeof(struct ct_data_ops),
                                      .open = open_data,
                                      .close = close_data,
                                      .vocabulary = vocabulary,
                                      .streams = list_streams,
-                                     .read_streams = read_sample};
+                                     .read_streams = read_sample,
+                                     .samples = samples};

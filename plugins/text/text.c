@@ -166,12 +166,12 @@ static int parse_weights(struct ct_arena *arena, double *weights, size_t *count)
 }
 
 /* A mixture ends with its first source that does: later samples of others are not read. */
-static int64_t find_end(const struct ct_data *data)
+static int64_t text_samples(const struct ct_data *data)
 {
     int64_t samples[MIXTURE_SOURCES];
 
-    if (data->sources[0].repeat)
-        return INT64_MAX;
+    if (data->count == 1)
+        return data->sources[0].samples;
     for (size_t i = 0; i < data->count; i++)
         samples[i] = data->sources[i].samples;
     return mixture_end(&data->mixture, samples);
@@ -198,7 +198,7 @@ static int open_mixture(struct ct_data *data, const struct source_request *reque
         rc = ct_fail(CT_ECONFIG, "[text] weights: the smallest is less than half of 1/%d of all",
                      MIXTURE_CYCLE);
     if (rc == 0)
-        data->end = find_end(data);
+        data->end = data->sources[0].repeat ? INT64_MAX : text_samples(data);
     list = config.path;
     for (size_t i = 0; rc == 0 && (item = corpus_next_item(arena, &list)); i++)
         ct_info("text: %s: %.2f%% of the samples", item,
@@ -429,7 +429,8 @@ static const struct ct_data_ops ops = {.size = sizeof(struct ct_data_ops),
                                        .has_documents = text_has_documents,
                                        .vocabulary = text_vocabulary,
                                        .identity = text_identity,
-                                       .chat = text_chat};
+                                       .chat = text_chat,
+                                       .samples = text_samples};
 
 CT_PLUGIN(.name = "text", .version = "1.0",
           .summary = "Data: text and JSON lines, tokenised, packed, shuffled and mixed",

@@ -238,13 +238,19 @@ static uint64_t tokens_identity(const struct ct_data *data, int64_t *documents, 
     return data->hash;
 }
 
+static int64_t tokens_samples(const struct ct_data *data)
+{
+    return data->first[data->count];
+}
+
 static const struct ct_data_ops ops = {.size = sizeof(struct ct_data_ops),
                                        .open = tokens_open,
                                        .close = tokens_close,
                                        .read = tokens_read,
                                        .has_documents = tokens_has_documents,
                                        .vocabulary = tokens_vocabulary,
-                                       .identity = tokens_identity};
+                                       .identity = tokens_identity,
+                                       .samples = tokens_samples};
 
 CT_PLUGIN(.name = "tokens", .version = "1.0",
           .summary = "Data: files of token ids: raw uint32, llm.c's, Megatron's",

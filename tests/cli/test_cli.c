@@ -200,7 +200,7 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"compare %R --lr 1e-3", "compare has no option --lr: write --set adamw.lr=1e-3"},
         {"train %R --learning-rate=1e-3", "--learning-rate: write --set adamw.lr=1e-3"},
         {"train %R --batch-size 3", "write --set training.local_batch_size=VALUE: sequences of a"},
-        {"train %R --epochs 3", "write --set training.steps=VALUE: a run ends after its steps"},
+        {"train %R --epochs 3", "write --set training.epochs=3"},
         {"train %R --max-steps 3", "write --set training.steps=3"},
         {"train %R --model llama", "--model: --with NAME loads the plugin of a model"},
         {"train %R --training.steps 3", "--training.steps: write --set training.steps=3"},

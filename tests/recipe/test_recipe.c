@@ -417,6 +417,9 @@ static void bad_recipes_say_what_is_wrong(void **state)
          {"r.ini:6: [lr_scheduler] total_steps = 8 ends before the run, which has [training] steps "
           "= 9",
           "expected at least as many, or 0", ""}},
+        {"[model]\nname = x\n[training]\nsteps = 9\nepochs = 1\n",
+         CT_ECONFIG,
+         {"r.ini:5: [training] epochs, and r.ini:4: steps, which it takes the place of", "", ""}},
         {"[plugins]\nload = halves\n[model]\nname = x\n[lr_scheduler]\nmin_lr_factor = 0\n",
          CT_ECONFIG,
          {"r.ini:6: [lr_scheduler] min_lr_factor has no effect",

@@ -175,6 +175,35 @@ static void scalars_that_are_fetched_are_metrics(void **state)
     ct_run_close(run);
 }
 
+static int64_t seven(const struct ct_data *data)
+{
+    (void)data;
+    return 7;
+}
+
+/* A step has 4 samples. */
+static void epochs_are_steps_where_the_source_tells_its_samples(void **state)
+{
+    int64_t before = ct_config.training.steps;
+    struct ct_run *run;
+
+    (void)state;
+    ct_config.training_epochs = 3;
+    assert_int_equal(toy_open(&run), CT_ECONFIG);
+    assert_non_null(strstr(ct_error_message(), "[training] epochs: the data source does not tell"));
+    toy_data.samples = seven;
+    assert_int_equal(toy_open(&run), 0);
+    assert_int_equal(ct_config.training.steps, 5);
+    ct_run_close(run);
+    ct_config.lr_total_steps = 4;
+    assert_int_equal(toy_open(&run), CT_ECONFIG);
+    assert_non_null(strstr(ct_error_message(), "total_steps = 4 ends before the run"));
+    ct_config.lr_total_steps = 0;
+    ct_config.training_epochs = 0;
+    ct_config.training.steps = before;
+    toy_data.samples = NULL;
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup(name, toy_reset)
@@ -192,6 +221,7 @@ int main(void)
         TEST(an_input_that_no_stream_feeds_names_the_streams),
         TEST(an_input_of_another_shape_than_its_stream_is_refused),
         TEST(scalars_that_are_fetched_are_metrics),
+        TEST(epochs_are_steps_where_the_source_tells_its_samples),
     };
 
     return cmocka_run_group_tests(tests, toy_start, NULL);

@@ -56,6 +56,16 @@ check() {
 train one
 check one 1
 grep -q '40 documents in 16 rows of 256 tokens, .*% full; longer than a row: 0 cut, 0 split, 0 dropped' one.log || fail "$(cat one.log)"
+
+# An epoch of 16 rows is 4 steps; what is less than a step is left out.
+train epoch --unset training.steps --set training.epochs=1
+check epoch 1
+[[ $(wc -l <got) == 4 ]] || fail "an epoch has $(wc -l <got) steps"
+train epochs --unset training.steps --set training.epochs=2 --set training.local_batch_size=5 --set training.global_batch_size=5
+grep -q 'epochs = 2, of 16 samples each: 6 steps of 5' epochs.log || fail "$(cat epochs.log)"
+[[ $(wc -l <epochs/metrics.jsonl) == 6 ]] || fail 'two epochs are not 6 steps'
+if "$ctitan" train recipe.ini --unset training.steps --set training.epochs=1 --set training.global_batch_size=20 >log 2>&1; then fail 'no step is no error'; fi
+grep -q 'epochs = 1: 16 samples an epoch are less than one step of 20' log || fail "$(cat log)"
 for mesh in '-n 2 --with fsdp --set training.local_batch_size=2' '-n 2 --with tp --set tp.degree=2' '-n 2 --with cp --set cp.degree=2' \
     '-n 2 --with cp --set cp.degree=2 --set cp.method=allgather' '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=1'; do
     read -ra arguments <<<"$mesh"

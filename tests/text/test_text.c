@@ -106,6 +106,7 @@ static int64_t count_samples(struct ct_data *data)
 
     while (text()->read(data, n, tokens, labels, NULL) == 0)
         n++;
+    assert_int_equal(text()->samples(data), n);
     return n;
 }
 

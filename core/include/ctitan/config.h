@@ -48,6 +48,7 @@ struct ct_config {
     const char *objective;    /* [objective] name */
     const char *model_ignore; /* [model] ignore: keys of config.json */
     double initializer_range; /* [model] initializer_range; 0: models have rules of their own */
+    int64_t training_epochs;  /* [training] epochs, from which opening a run sets steps; 0: none */
 };
 CT_API extern struct ct_config ct_config;
 

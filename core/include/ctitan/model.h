@@ -194,6 +194,8 @@ struct ct_data_ops {
     int (*read_streams)(struct ct_data *data, int64_t index, void *const *sample);
     /* It needs a tokenizer: that of the model's folder is loaded, where a recipe lists none. */
     bool tokenizes;
+    /* Samples of an epoch; 0: it cannot tell. The data has as many at least. NULL: 0. */
+    int64_t (*samples)(const struct ct_data *data);
 };
 
 /*
