@@ -341,6 +341,11 @@ int check_data(struct check *c, const struct ct_offer *offer)
                    "it cannot be opened; give required options with --set %s."
                    "KEY=VALUE, a tokenizer with --with",
                    c->plugin->name);
+    if (rc == CT_ECONFIG) { /* the options lack something, which is no fault of the plugin */
+        check_untried(c, ct_arena_printf(&c->arena, "data source %s", offer->name),
+                      ct_error_message());
+        return 0;
+    }
     if (rc == 0)
         rc = find_streams(&source, &request, &c->arena);
     if (rc == 0)

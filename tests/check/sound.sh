@@ -8,6 +8,6 @@ cd "$2" || exit 1
 test "${PIPESTATUS[0]}" = 0 && grep -q '^sound: 3 checks passed, 0 failed, 0 could not' sound.log || exit 1
 for source in text tokens; do
     "$ctitan" check $source --quick | tee $source.log
-    test "${PIPESTATUS[0]}" = 1 && grep -q "^untried .*: set $source.path (.*): --set $source.path=VALUE" $source.log || exit 1
+    test "${PIPESTATUS[0]}" = 1 && grep -q "^untried .*--set $source.*KEY=VALUE\|^untried .*: set $source.path (.*): --set $source.path=VALUE" $source.log || exit 1
     "$ctitan" check $source --quick --allow-untried >/dev/null || exit 1
 done
