@@ -179,7 +179,7 @@ for file in config.json model.safetensors model.safetensors.index.json; do
 done
 piped hf/tokenizer.json '' train lines.ini --set model.init_from=hf --without bytes --with bpe
 piped zeros.bin '' train folder.ini
-piped data.jsonl '' train lines.ini
+piped data.jsonl 'data.jsonl is a pipe, which is read only once: set \[text\] command_key' train lines.ini
 piped x.csv '' schedule --csv x.csv
 piped machine.ini '' plan folder.ini --device ./machine.ini
 allowed=1
