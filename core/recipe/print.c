@@ -100,12 +100,18 @@ static void print_option(const struct ct_recipe *recipe, const char *section,
     }
 }
 
+/* The steps of epochs are counted from the data: the recipe says the epochs alone. */
+static bool is_counted(const char *section, const char *option)
+{
+    return ct_config.training_epochs && !strcmp(section, "training") && !strcmp(option, "steps");
+}
+
 static void print_section(const struct ct_recipe *recipe, const char *name,
                           const struct ct_option *options, const void *config, FILE *out)
 {
     fprintf(out, "\n[%s]\n", name);
     for (const struct ct_option *o = options; o->name; o++)
-        if (!ct_recipe_replaced_by(name, o->name))
+        if (!ct_recipe_replaced_by(name, o->name) && !is_counted(name, o->name))
             print_option(recipe, name, o, config, out);
 }
 

@@ -61,6 +61,7 @@ grep -q '40 documents in 16 rows of 256 tokens, .*% full; longer than a row: 0 c
 train epoch --unset training.steps --set training.epochs=1
 check epoch 1
 [[ $(wc -l <got) == 4 ]] || fail "an epoch has $(wc -l <got) steps"
+"$ctitan" plan epoch/recipe.ini >log 2>&1 || fail "the recipe of a run of epochs: $(cat log)"
 train epochs --unset training.steps --set training.epochs=2 --set training.local_batch_size=5 --set training.global_batch_size=5
 grep -q 'epochs = 2, of 16 samples each: 6 steps of 5' epochs.log || fail "$(cat epochs.log)"
 [[ $(wc -l <epochs/metrics.jsonl) == 6 ]] || fail 'two epochs are not 6 steps'
