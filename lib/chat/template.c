@@ -11,6 +11,7 @@
 #include <ctitan/lib/chat.h>
 #include <ctitan/lib/jinja.h>
 #include <ctitan/lib/json.h>
+#include <ctitan/lib/tokenizer.h>
 #include <ctitan/rng.h>
 
 #include "folder.h"
@@ -24,12 +25,10 @@ struct ct_chat_template {
 
 /* ---- reading ---- */
 
-static void add_token(json_t *tokens, const char *key, const json_t *value)
+static void add_token(json_t *tokens, const char *key, const char *text)
 {
-    if (json_is_object(value))
-        value = json_object_get(value, "content");
-    if (json_is_string(value))
-        json_object_set(tokens, key, (json_t *)(uintptr_t)value);
+    if (text)
+        json_object_set_new(tokens, key, json_string(text));
 }
 
 /* The special tokens that the folder names, which templates write. */
@@ -45,7 +44,7 @@ static json_t *read_tokens(const char *folder)
         if (ct_json_read_file(path, 0, &config) < 0)
             continue;
         for (size_t i = 0; i < CT_COUNT(names); i++)
-            add_token(tokens, names[i], json_object_get(config, names[i]));
+            add_token(tokens, names[i], ct_tokenizer_special(config, names[i]));
         json_decref(config);
     }
     return tokens;

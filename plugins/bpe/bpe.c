@@ -158,9 +158,6 @@ static const char *path(void)
     return config.path;
 }
 
-static const struct ct_tokenizer_file files[] = {
-    {"tokenizer.json", "", 0}, {"tokenizer.model", "", 2}, {0}};
-
 static const struct ct_tokenizer_ops ops = {.size = sizeof(struct ct_tokenizer_ops),
                                             .vocabulary = vocabulary,
                                             .bos = bos,
@@ -176,7 +173,7 @@ static const struct ct_tokenizer_ops ops = {.size = sizeof(struct ct_tokenizer_o
                                             .decoding_open = decoding_open,
                                             .decoding_add = decoding_add,
                                             .decoding_close = decoding_close,
-                                            .files = files};
+                                            .files = tokenizer_files};
 
 CT_PLUGIN(.name = "bpe", .version = "1.0",
           .summary = "BPE and Unigram tokenizers from tokenizer.json or tiktoken's list",

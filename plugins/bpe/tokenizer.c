@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <jansson.h>
 #include <pcre2.h>
@@ -11,11 +10,14 @@
 
 #include <ctitan/error.h>
 #include <ctitan/file.h>
-#include <ctitan/lib/json.h>
+#include <ctitan/lib/tokenizer.h>
 
 #include "tokenizer.h"
 
 #define FILE_BYTES ((size_t)256 << 20)
+
+const struct ct_tokenizer_file tokenizer_files[] = {
+    {"tokenizer.json", "", 0}, {"tokenizer.model", "", 2}, {0}};
 
 /* ---- encoding ---- */
 
@@ -279,24 +281,6 @@ int tokenizer_bytes(const struct tokenizer *t, int32_t token, struct text *bytes
 
 /* ---- opening ---- */
 
-static int find_file(struct tokenizer *t, const char *path, const char **file)
-{
-    struct stat s;
-
-    *file = path;
-    if (stat(path, &s) < 0)
-        return ct_fail(CT_ENOENT, "no file or folder %s", path);
-    if (!S_ISDIR(s.st_mode))
-        return 0;
-    *file = ct_arena_printf(&t->arena, "%s/tokenizer.json", path);
-    if (stat(*file, &s) == 0)
-        return 0;
-    *file = ct_arena_printf(&t->arena, "%s/tokenizer.model", path);
-    if (stat(*file, &s) == 0)
-        return 0;
-    return ct_fail(CT_ENOENT, "neither tokenizer.json nor tokenizer.model is in %s", path);
-}
-
 /* VERSION counts the changes of this code that change ids. */
 static uint64_t identify(const char *text, size_t size)
 {
@@ -327,12 +311,9 @@ static int read_file(struct tokenizer *t, const char *file)
     return rc < 0 ? ct_context(rc, "%s", file) : 0;
 }
 
-/* "<s>" or {"content": "<s>"} */
 static int read_named(const struct tokenizer *t, const json_t *config, const char *key, int32_t *id)
 {
-    const json_t *value = json_object_get(config, key);
-    const char *content =
-        json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
+    const char *content = ct_tokenizer_special(config, key);
 
     if (!content)
         return 0;
@@ -344,17 +325,11 @@ static int read_named(const struct tokenizer *t, const json_t *config, const cha
 
 static int read_config(struct tokenizer *t, const char *file)
 {
-    const char *slash = strrchr(file, '/');
-    const char *path = ct_arena_printf(&t->arena, "%.*stokenizer_config.json",
-                                       slash ? (int)(slash - file) + 1 : 0, file);
-    struct stat s;
+    const char *path;
     json_t *config;
-    int rc;
+    int rc = ct_tokenizer_config(&t->arena, file, &config, &path);
 
-    if (stat(path, &s) < 0)
-        return 0;
-    rc = ct_json_read_file(path, 0, &config);
-    if (rc < 0)
+    if (rc < 0 || !config)
         return rc;
     rc = read_named(t, config, "bos_token", &t->bos);
     if (rc == 0)
@@ -370,7 +345,8 @@ int tokenizer_open(struct tokenizer *t, const char *path)
 
     *t = (struct tokenizer){.bos = -1, .eos = -1};
     if (rc == 0)
-        rc = find_file(t, path, &file);
+        rc = ct_tokenizer_find(&t->arena, path, tokenizer_files,
+                               "neither tokenizer.json nor tokenizer.model is", &file);
     if (rc == 0)
         rc = read_file(t, file);
     if (rc == 0)

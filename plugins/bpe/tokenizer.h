@@ -69,6 +69,8 @@ struct tokenizer {
  * or uses what is not supported, which the message names.
  */
 int tokenizer_open(struct tokenizer *tokenizer, const char *path);
+/* What it opens, as struct ct_tokenizer_ops has it. */
+extern const struct ct_tokenizer_file tokenizer_files[];
 void tokenizer_close(struct tokenizer *tokenizer);
 
 /* Encode text; broken UTF-8 becomes U+FFFD. special: with the tokens that the post-processor puts

@@ -4,14 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <jansson.h>
 #include <xxhash.h>
 
 #include <ctitan/error.h>
 #include <ctitan/file.h>
-#include <ctitan/lib/json.h>
+#include <ctitan/lib/tokenizer.h>
 #include <ctitan/recipe.h>
 #include <ctitan/plugin.h>
 
@@ -54,22 +53,6 @@ static struct {
 
 /* ---- opening ---- */
 
-static int find_file(const char *path, const char **file)
-{
-    struct stat s;
-
-    *file = path;
-    if (stat(path, &s) < 0)
-        return ct_fail(CT_ENOENT, "no file or folder %s", path);
-    for (size_t i = 0; S_ISDIR(s.st_mode) && files[i].name; i++) {
-        *file = ct_arena_printf(&open_model.arena, "%s/%s", path, files[i].name);
-        if (stat(*file, &s) == 0)
-            return 0;
-        s.st_mode = S_IFDIR;
-    }
-    return S_ISDIR(s.st_mode) ? ct_fail(CT_ENOENT, "no tokenizer.model is in %s", path) : 0;
-}
-
 static int read_model(const char *file)
 {
     enum { VERSION = 1 }; /* counts the changes of this code that change ids */
@@ -86,12 +69,9 @@ static int read_model(const char *file)
     return 0;
 }
 
-/* "<s>" or {"content": "<s>"} */
 static int read_named(const json_t *root, const char *key, int32_t *id)
 {
-    const json_t *value = json_object_get(root, key);
-    const char *content =
-        json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
+    const char *content = ct_tokenizer_special(root, key);
 
     if (!content)
         return 0;
@@ -122,17 +102,11 @@ static int check_added(const json_t *root)
 
 static int read_config(const char *file)
 {
-    const char *slash = strrchr(file, '/');
-    const char *path = ct_arena_printf(&open_model.arena, "%.*stokenizer_config.json",
-                                       slash ? (int)(slash - file) + 1 : 0, file);
-    struct stat s;
+    const char *path;
     json_t *root;
-    int rc;
+    int rc = ct_tokenizer_config(&open_model.arena, file, &root, &path);
 
-    if (stat(path, &s) < 0)
-        return 0;
-    rc = ct_json_read_file(path, 0, &root);
-    if (rc < 0)
+    if (rc < 0 || !root)
         return rc;
     open_model.prompt_bos = !json_is_false(json_object_get(root, "add_bos_token"));
     open_model.prompt_eos = json_is_true(json_object_get(root, "add_eos_token"));
@@ -157,7 +131,7 @@ static int open_tokenizer(void)
     open_model.library = NULL;
     open_model.prompt_bos = true;
     open_model.prompt_eos = false;
-    rc = find_file(path, &file);
+    rc = ct_tokenizer_find(&open_model.arena, path, files, "no tokenizer.model is", &file);
     if (rc == 0)
         rc = read_model(file);
     if (rc == 0) {

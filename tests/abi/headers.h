@@ -42,6 +42,7 @@
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
 #include <ctitan/lib/terminal.h>
+#include <ctitan/lib/tokenizer.h>
 #include <ctitan/log.h>
 #include <ctitan/mesh.h>
 #include <ctitan/model.h>
