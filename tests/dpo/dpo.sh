@@ -1,43 +1,15 @@
 #!/bin/bash
 # dpo.sh CTITAN SOURCE: preference pairs. Losses and gradient norms that PyTorch computed, for each loss; a reference pass beside
 # adapters equals stored log-probabilities; one rank's losses on every mesh; metrics, wherever they are shown; texts as pairs.
+source "$(dirname "$0")/../lib/test.sh"
 set -euo pipefail
 ctitan=$(realpath "$1") data=$(realpath "$2")/tests/dpo/case
-root=$(mktemp -d)
-trap 'rm -rf "$root"' EXIT
-cd "$root"
+enter
 fail() { echo "$1"; exit 1; }
 
-cat >recipe.ini <<INI
-[plugins]
-load = cpu, local, llama, dpo, adamw, metrics
-[objective]
-name = dpo
-[dpo]
-path = $data/pairs.jsonl
-beta = 0.3
-reference = stored
-[model]
-name = llama
-init_from = $data
-[training]
-seq_len = 24
-local_batch_size = 12
-global_batch_size = 12
-steps = 4
-mixed_precision_param = float32
-[adamw]
-lr = 2e-4
-beta2 = 0.95
-eps = 1e-6
-weight_decay = 0
-[lr_scheduler]
-warmup_steps = 0
-decay_ratio = 0
-[metrics]
-log_freq = 1
-peak_tflops = 1
-INI
+recipe -tokens +dpo objective.name=dpo dpo.path="$data/pairs.jsonl" dpo.beta=0.3 dpo.reference=stored model.init_from="$data" \
+    training.seq_len=24 training.local_batch_size=12 training.global_batch_size=12 training.mixed_precision_param=float32 adamw.lr=2e-4 \
+    adamw.beta2=0.95 adamw.eps=1e-6 adamw.weight_decay=0 lr_scheduler.warmup_steps=0 lr_scheduler.decay_ratio=0
 
 # train FOLDER ARGUMENT...: the run's dump folder is FOLDER, made new.
 train() {
@@ -47,21 +19,21 @@ train() {
     "$ctitan" train recipe.ini --set "job.dump_folder=$folder" "$@" >"$folder.log" 2>&1 || fail "$(cat "$folder.log")"
 }
 
-# The digits of a value of each step, as metrics wrote them.
-values() { sed -nE "s/.*\"$2\": ([^,}]*).*/\1/p" "$1/metrics.jsonl"; }
+# of FOLDER VALUE: the digits of a value of each step, as metrics wrote them.
+of() { values "$2" "$1/metrics.jsonl"; }
 
-# Within 1e-5 of each other, step by step.
+# close FILE FILE: within 1e-5 of each other, step by step.
 close() {
-    paste "$1" "$2" | awk '
-        { d = $1 - $2; if (d < 0) d = -d; if (d > 1e-5 * $2 || $1 == "" || $2 == "") { print "step", NR ":", $0; bad = 1 } }
-        END { exit bad || !NR }' || fail "not equal within 1e-5"
+    cat "$1" >got
+    cat "$2" >want
+    near got want 1e-5 || fail "not equal within 1e-5"
 }
 
 # refused WORDS ARGUMENT...
 refused() {
     local words=$1 status=0
     shift
-    "$ctitan" train recipe.ini "$@" >log 2>&1 || status=$?
+    run train recipe.ini "$@" || status=$?
     [[ $status == 2 ]] && grep -qF -- "$words" log || fail "exit $status: $(cat log)"
 }
 
@@ -71,13 +43,13 @@ losses=('dpo' 'dpo_smoothed --set dpo.label_smoothing=0.1' 'robust --set dpo.los
 for loss in "${losses[@]}"; do
     read -ra arguments <<<"$loss"
     train "${arguments[0]}" --with tensorboard "${arguments[@]:1}"
-    close <(values "${arguments[0]}" loss) <(cut -d ' ' -f 1 "$data/${arguments[0]}.expected")
-    close <(values "${arguments[0]}" grad_norm) <(cut -d ' ' -f 2 "$data/${arguments[0]}.expected")
+    close <(of "${arguments[0]}" loss) <(cut -d ' ' -f 1 "$data/${arguments[0]}.expected")
+    close <(of "${arguments[0]}" grad_norm) <(cut -d ' ' -f 2 "$data/${arguments[0]}.expected")
     echo "$loss: the losses and norms of PyTorch"
 done
 # The formula, with the log-probabilities that PyTorch computed.
 train simpo --set dpo.loss=simpo --set dpo.beta=2
-close <(values simpo loss | head -n 1) <(echo 1.1004029896)
+close <(of simpo loss | head -n 1) <(echo 1.1004029896)
 
 # Losses by sums, and by means over the answers' tokens.
 for mesh in '-n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=2' \
@@ -86,14 +58,14 @@ for mesh in '-n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_b
         read -ra arguments <<<"$mesh --set dpo.loss=$loss"
         [[ $loss == dpo ]] || arguments+=(--set dpo.beta=0.2)
         train many "${arguments[@]}"
-        close <(values many loss) <(cut -d ' ' -f 1 "$data/$loss.expected")
-        values many accuracy | cmp - <(values $loss accuracy)
+        close <(of many loss) <(cut -d ' ' -f 1 "$data/$loss.expected")
+        of many accuracy | cmp - <(of $loss accuracy)
     done
     echo "$mesh: the losses of PyTorch"
 done
 
 # One of the six pairs, then two, four and four are right.
-close <(values dpo accuracy) <(printf '%s\n' 0.1666667 0.3333333 0.6666667 0.6666667)
+close <(of dpo accuracy) <(printf '%s\n' 0.1666667 0.3333333 0.6666667 0.6666667)
 grep -q 'reward_chosen: .* accuracy: 0.66667' dpo.log || fail "$(cat dpo.log)"
 "$ctitan" watch dpo >log
 grep -q 'accuracy 0.66667' log || fail "$(cat log)"
@@ -102,16 +74,16 @@ grep -q 'metrics/accuracy' dpo/tensorboard/events.*
 # A second forward pass, with the weights without their adapters: those that the file own.jsonl was made from.
 adapters=(--with lora --set adamw.lr=1e-2)
 train stored "${adapters[@]}" --set "dpo.path=$data/own.jsonl"
-values stored loss >expected
+of stored loss >expected
 train pass "${adapters[@]}" --set dpo.reference=pass
-close <(values pass loss) expected
-close <(values pass loss | head -n 1) <(echo 0.69314718056)
+close <(of pass loss) expected
+close <(of pass loss | head -n 1) <(echo 0.69314718056)
 for mesh in '-n 2 --with fsdp --set training.local_batch_size=6' '-n 2 --with tp --set tp.degree=2' \
     '-n 2 --with cp --set cp.degree=2' \
     '-n 4 --with fsdp --with pp --set pp.degree=2 --set pp.microbatch_size=2 --set training.local_batch_size=6'; do
     read -ra arguments <<<"$mesh"
     train many "${adapters[@]}" --set dpo.reference=pass "${arguments[@]}"
-    close <(values many loss) expected
+    close <(of many loss) expected
     echo "$mesh: a reference pass as on one rank"
 done
 
