@@ -19,6 +19,10 @@ int ct_mixture_apply(const struct ct_mixture_options *o, struct ct_mixture *m)
     if (choice->k > m->experts)
         return ct_fail(CT_ECONFIG, "a token cannot choose %lld of %lld experts",
                        (long long)choice->k, (long long)m->experts);
+    if (m->scaled_inputs && choice->k > CT_MAX_DIMS) /* outputs of a split */
+        return ct_fail(CT_ECONFIG,
+                       "a token chooses %lld experts whose inputs are scaled: at most %d",
+                       (long long)choice->k, CT_MAX_DIMS);
     return ct_top_k_check_groups(choice, m->experts) < 0 ? CT_ECONFIG : 0;
 }
 

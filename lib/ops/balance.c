@@ -10,18 +10,6 @@
 
 /* ---- sums of probabilities ---- */
 
-static void softmax(const double *x, int64_t n, double *p)
-{
-    double largest = -INFINITY, sum = 0;
-
-    for (int64_t e = 0; e < n; e++)
-        largest = fmax(largest, x[e]);
-    for (int64_t e = 0; e < n; e++)
-        sum += p[e] = exp(x[e] - largest);
-    for (int64_t e = 0; e < n; e++)
-        p[e] /= sum;
-}
-
 static int sums_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
@@ -29,7 +17,7 @@ static int sums_reference(const struct ct_launch *l)
     double *p = ct_arena_array(&r.arena, double, n);
 
     for (int64_t row = 0; row < ct_rows(&l->in[0]); row++) {
-        softmax(r.in[0] + row * n, n, p);
+        softmax_of(r.in[0] + row * n, n, p);
         for (int64_t e = 0; e < n; e++)
             r.out[0][e] += p[e];
     }
@@ -63,7 +51,7 @@ static int sums_grad_reference(const struct ct_launch *l)
     for (int64_t row = 0; row < ct_rows(&l->in[1]); row++) {
         double dot = 0;
 
-        softmax(r.in[1] + row * n, n, p);
+        softmax_of(r.in[1] + row * n, n, p);
         for (int64_t e = 0; e < n; e++)
             dot += r.in[0][e] * p[e];
         for (int64_t e = 0; e < n; e++)

@@ -33,25 +33,13 @@ static double scale_of(const struct ct_top_k *a)
     return a->scale > 0 ? a->scale : 1;
 }
 
-static void softmax(const double *x, int64_t n, double *score)
-{
-    double largest = -INFINITY, sum = 0;
-
-    for (int64_t i = 0; i < n; i++)
-        largest = fmax(largest, x[i]);
-    for (int64_t i = 0; i < n; i++)
-        sum += score[i] = exp(x[i] - largest);
-    for (int64_t i = 0; i < n; i++)
-        score[i] /= sum;
-}
-
 static void scores(const struct ct_top_k *a, const double *x, int64_t n, double *score)
 {
     if (a->scores == CT_SCORES_SOFTMAX)
-        softmax(x, n, score);
+        softmax_of(x, n, score);
     else
         for (int64_t i = 0; i < n; i++)
-            score[i] = 1 / (1 + exp(-x[i]));
+            score[i] = sigmoid_of(x[i]);
 }
 
 /* ---- the choice ---- */

@@ -57,11 +57,6 @@ static struct experts experts_of(const struct ct_launch *l, struct ct_reference 
     };
 }
 
-static double sigmoid(double x)
-{
-    return 1 / (1 + exp(-x));
-}
-
 /* NaN stays NaN. */
 static double at_most(double x, double limit)
 {
@@ -93,7 +88,7 @@ static bool hidden(const struct experts *s, int64_t i, int64_t *expert)
             s->u[j] += up[n] * x[n];
         }
         g = at_most(s->g[j], s->limit);
-        s->h[j] = g * sigmoid(s->alpha * g) * (within(s->u[j], s->limit) + s->offset);
+        s->h[j] = g * sigmoid_of(s->alpha * g) * (within(s->u[j], s->limit) + s->offset);
     }
     *expert = e;
     return true;
@@ -159,7 +154,7 @@ static void hidden_gradients(const struct experts *s, const double *dh)
 {
     for (int64_t j = 0; j < s->f; j++) {
         double g = at_most(s->g[j], s->limit), u = within(s->u[j], s->limit);
-        double a = sigmoid(s->alpha * g);
+        double a = sigmoid_of(s->alpha * g);
 
         s->g[j] =
             s->g[j] > s->limit ? 0 : dh[j] * (u + s->offset) * a * (1 + s->alpha * g * (1 - a));

@@ -5,12 +5,12 @@
 
 #include "list.h"
 
-static double sigmoid_of(double x)
+double sigmoid_of(double x)
 {
     return 1 / (1 + exp(-x));
 }
 
-static double softplus_of(double x)
+double softplus_of(double x)
 {
     return fmax(x, 0) + log1p(exp(-fabs(x)));
 }

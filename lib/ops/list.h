@@ -17,4 +17,12 @@ extern const struct ct_transform ct_join_gradients;
 /* Make casts of parameters that no step changes once. */
 extern const struct ct_transform ct_keep_casts;
 
+/* ---- functions of references ---- */
+
+double sigmoid_of(double x);
+/* log(1 + e^x) */
+double softplus_of(double x);
+/* y[n]: e^x over its sum. */
+void softmax_of(const double *x, int64_t n, double *y);
+
 #endif

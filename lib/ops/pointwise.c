@@ -101,19 +101,14 @@ static int activation_vjp(struct ct_vjp *v, const struct ct_op_type *gradient)
 
 /* ---- silu ---- */
 
-static double sigmoid(double x)
-{
-    return 1 / (1 + exp(-x));
-}
-
 static double silu(double x)
 {
-    return x * sigmoid(x);
+    return x * sigmoid_of(x);
 }
 
 static double silu_slope(double x)
 {
-    double s = sigmoid(x);
+    double s = sigmoid_of(x);
 
     return s * (1 + x * (1 - s));
 }

@@ -58,7 +58,7 @@ static struct step step_of(const struct scan *s, int64_t batch, int64_t head, in
     t.x = t.dt * s->size;
     t.b = (token * s->groups + head / (s->heads / s->groups)) * s->n;
     t.raw = s->in[DT][t.dt] + s->in[DT_BIAS][head];
-    t.dt_value = t.raw > 20 ? t.raw : log1p(exp(t.raw));
+    t.dt_value = softplus_of(t.raw);
     t.limited = t.dt_value < s->how->least || t.dt_value > most;
     t.dt_value = t.dt_value < s->how->least ? s->how->least : t.dt_value > most ? most : t.dt_value;
     t.begins = position == 0 ||
@@ -103,12 +103,11 @@ static int scan_reference(const struct ct_launch *l)
 }
 
 /* By chunks of q tokens: C B^T and its product with x, C times the state, and x^T B. */
-#define CHUNK 64
 
 static double scan_flops_of(const struct ct_tensor *x, const struct ct_tensor *b)
 {
     double rows = (double)ct_tensor_count(x) / (double)x->shape[3];
-    double tokens = (double)x->shape[1], q = tokens < CHUNK ? tokens : CHUNK;
+    double tokens = (double)x->shape[1], q = tokens < CT_SCAN_CHUNK ? tokens : CT_SCAN_CHUNK;
     double p = (double)x->shape[3], n = (double)b->shape[3];
 
     return rows * (q * (n + p) + 4 * p * n);
@@ -179,7 +178,7 @@ static void step_back(const struct scan *s, const struct step *t, int64_t head, 
         out[X][t->x + p] += dx;
     }
     out[A_LOG][head] += d_decay * t->decay * t->dt_value * a;
-    d_dt = t->limited ? 0 : (d_dt + d_decay * t->decay * a) / (1 + exp(-t->raw));
+    d_dt = t->limited ? 0 : (d_dt + d_decay * t->decay * a) * sigmoid_of(t->raw);
     out[DT][t->dt] += d_dt;
     out[DT_BIAS][head] += d_dt;
 }

@@ -9,11 +9,6 @@
 
 #include "decoder.h"
 
-static const char *named(struct ct_decoder *d, const char *what)
-{
-    return ct_decoder_named(d, what);
-}
-
 /* A parameter of the mixer: "mamba.A_log". */
 static struct ct_value *parameter(struct ct_decoder *d, const struct ct_model *m, const char *what,
                                   int ndim, const int64_t *shape, struct ct_init init)
@@ -47,20 +42,20 @@ static struct ct_value *convolve(struct ct_decoder *d, const struct ct_model *m,
     snprintf(name, sizeof(name), "%s_conv.weight", part);
     w = parameter(d, m, name, 3, stored, init);
     snprintf(name, sizeof(name), "%s_conv_weight", part);
-    w = ct_view(&d->b, named(d, name), w, 2, shape);
+    w = ct_view(&d->b, ct_decoder_named(d, name), w, 2, shape);
     snprintf(name, sizeof(name), "%s_conv.bias", part);
     if (m->state.conv_bias)
         bias = parameter(d, m, name, 1, &channels, init);
     snprintf(name, sizeof(name), "%s_conv", part);
-    x = ct_causal_conv(&d->b, named(d, name), x, w, bias, d->documents);
+    x = ct_causal_conv(&d->b, ct_decoder_named(d, name), x, w, bias, d->documents);
     snprintf(name, sizeof(name), "%s_silu", part);
-    return ct_silu(&d->b, named(d, name), x);
+    return ct_silu(&d->b, ct_decoder_named(d, name), x);
 }
 
 static struct ct_value *heads(struct ct_decoder *d, const char *name, struct ct_value *x,
                               int64_t count, int64_t size)
 {
-    return ct_view(&d->b, named(d, name), x, 4,
+    return ct_view(&d->b, ct_decoder_named(d, name), x, 4,
                    (int64_t[]){d->request->batch, d->request->seq_len, count, size});
 }
 
@@ -71,13 +66,13 @@ static struct ct_value *gated_norm(struct ct_decoder *d, const struct ct_model *
     int64_t width = m->state.heads * m->state.head_dim, groups = m->state.groups;
     struct ct_value *w = parameter(d, m, "norm.weight", 1, &width, CT_INIT_ONE);
 
-    gate = ct_silu(&d->b, named(d, "gate_silu"), gate);
-    y = ct_mul(&d->b, named(d, "gated_states"), y, gate);
+    gate = ct_silu(&d->b, ct_decoder_named(d, "gate_silu"), gate);
+    y = ct_mul(&d->b, ct_decoder_named(d, "gated_states"), y, gate);
     y = heads(d, "norm_groups", y, groups, width / groups);
-    y = ct_rms_norm_plain(&d->b, named(d, "norm_plain"), y, m->sizes.norm_eps);
-    y = ct_view(&d->b, named(d, "norm_flat"), y, 3,
+    y = ct_rms_norm_plain(&d->b, ct_decoder_named(d, "norm_plain"), y, m->sizes.norm_eps);
+    y = ct_view(&d->b, ct_decoder_named(d, "norm_flat"), y, 3,
                 (int64_t[]){d->request->batch, d->request->seq_len, width});
-    return scale_columns(&d->b, named(d, "mixer_norm"), y, w);
+    return scale_columns(&d->b, ct_decoder_named(d, "mixer_norm"), y, w);
 }
 
 struct ct_value *decoder_mamba(struct ct_decoder *d, const struct ct_model *m, struct ct_value *h)
@@ -98,9 +93,9 @@ struct ct_value *decoder_mamba(struct ct_decoder *d, const struct ct_model *m, s
     in.a_log = parameter(d, m, "A_log", 1, &s->heads, rates);
     in.d = parameter(d, m, "D", 1, &s->heads, CT_INIT_ONE);
     in.dt_bias = parameter(d, m, "dt_bias", 1, &s->heads, CT_INIT_ONE);
-    x = ct_state_scan(&d->b, named(d, "scan"), &in, d->documents,
+    x = ct_state_scan(&d->b, ct_decoder_named(d, "scan"), &in, d->documents,
                       &(struct ct_state_scan){.least = s->least});
-    x = ct_view(&d->b, named(d, "scan_flat"), x, 3,
+    x = ct_view(&d->b, ct_decoder_named(d, "scan_flat"), x, 3,
                 (int64_t[]){d->request->batch, d->request->seq_len, width});
     x = gated_norm(d, m, x, gate);
     snprintf(weight, sizeof(weight), "%s.out_proj", m->family->weight[WEIGHT_MIXER]);

@@ -1,6 +1,6 @@
 /*
- * Llama 4 (Meta 2025), the part for text: mixtures of one chosen expert, whose input is scaled, and
- * a shared one; attention within chunks, and in some layers attention to all tokens, without rope
+ * Llama 4 (Meta 2025), the part for text: mixtures of chosen experts, whose input is scaled, and a
+ * shared one; attention within chunks, and in some layers attention to all tokens, without rope
  * and with a temperature.
  */
 #include <math.h>

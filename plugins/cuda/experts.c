@@ -27,11 +27,6 @@ int gpu_launch_rows(const struct ct_launch *l, const char *name, int64_t rows,
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, arguments);
 }
 
-static struct ct_cuda_fault *fault_of(const struct ct_launch *l)
-{
-    return ct_cuda_of(l->device)->fault;
-}
-
 static bool sums_tokens(const struct ct_op *op)
 {
     return op->type != &ct_op_experts_dw;
@@ -128,7 +123,7 @@ struct experts_call gpu_experts_call(const struct ct_launch *l, size_t element)
                 .first = ct_launch_offset(l, l->op->in[at + GATE], 0),
                 .experts = in[GATE].shape[0],
                 .all = l->op->in[at + GATE]->shape[0],
-                .fault = fault_of(l)},
+                .fault = ct_cuda_of(l->device)->fault},
         .how = gate_of(l->op->attrs),
         .gate_bias = biased ? in[GATE_BIAS].data : NULL,
         .up_bias = biased ? in[UP_BIAS].data : NULL,

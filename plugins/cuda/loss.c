@@ -85,11 +85,6 @@ static bool is_scalar_float(const struct ct_tensor *t)
     return ct_cuda_computes(t->dtype) || t->dtype == CT_F64;
 }
 
-static struct ct_cuda_fault *fault_of(const struct ct_launch *l)
-{
-    return ct_cuda_of(l->device)->fault;
-}
-
 /* ---- on logits ---- */
 
 static bool accepts(const struct ct_prepare *p)
@@ -114,7 +109,7 @@ static int run(const struct ct_launch *l)
                               .rows = rows_of(logits),
                               .columns = columns_of(logits),
                               .stride = columns_of(logits),
-                              .fault = fault_of(l)};
+                              .fault = ct_cuda_of(l->device)->fault};
     int rc = launch_rows(l, logits->dtype, logits->dtype, &a);
 
     return rc < 0 ? rc : gpu_sum_losses(l, &l->out[0], a.loss, a.rows, false);
@@ -140,7 +135,7 @@ static int run_grad(const struct ct_launch *l)
                                                .rows = rows_of(logits),
                                                .columns = columns_of(logits),
                                                .stride = columns_of(logits),
-                                               .fault = fault_of(l)});
+                                               .fault = ct_cuda_of(l->device)->fault});
 }
 
 /* ---- with the linear layer in front ---- */
@@ -290,7 +285,7 @@ static int run_chunk(const struct call *c, int64_t first, int64_t count)
                               .columns = c->w.rows,
                               .stride = c->at.stride,
                               .first_position = first,
-                              .fault = fault_of(c->l)};
+                              .fault = ct_cuda_of(c->l->device)->fault};
     int rc = make_logits(c, first, count, logits);
 
     if (c->h.dx) {

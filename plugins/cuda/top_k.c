@@ -40,11 +40,6 @@ static bool accepts_top_k_grad(const struct ct_prepare *p)
            p->in[DWEIGHTS].dtype == CT_F32 && (p->ins <= LOAD || p->in[LOAD].dtype == CT_F32);
 }
 
-static struct ct_cuda_fault *fault_of(const struct ct_launch *l)
-{
-    return ct_cuda_of(l->device)->fault;
-}
-
 static struct gpu_top_k choice_of(const struct ct_launch *l, const struct ct_tensor *x)
 {
     const struct ct_top_k *attrs = l->op->attrs;
@@ -59,7 +54,7 @@ static struct gpu_top_k choice_of(const struct ct_launch *l, const struct ct_ten
                               .normalised = attrs->normalised,
                               .sigmoid = attrs->scores == CT_SCORES_SIGMOID,
                               .scale = attrs->scale > 0 ? (float)attrs->scale : 1,
-                              .fault = fault_of(l)};
+                              .fault = ct_cuda_of(l->device)->fault};
 }
 
 static int run_top_k(const struct ct_launch *l)
@@ -109,7 +104,7 @@ static int launch_loads(const struct ct_launch *l, const char *name, struct gpu_
     a.experts = ct_columns(&l->in[1]);
     a.k = ct_columns(&l->in[0]);
     a.choices = ct_tensor_count(&l->in[0]) / a.sequences;
-    a.fault = fault_of(l);
+    a.fault = ct_cuda_of(l->device)->fault;
     return gpu_launch(l, name, (struct ct_cuda_size){(unsigned)a.experts, 1, 1},
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }

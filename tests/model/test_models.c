@@ -285,6 +285,8 @@ static void what_is_not_supported_is_refused(void **state)
         {"gpt_oss", "{" GPT_OSS ",\"num_experts\":5}", "have different values"},
         {"gpt_oss", "{" GPT_OSS ",\"num_experts_per_tok\":5}",
          "a token cannot choose 5 of 4 experts"},
+        {"llama4", "{" LLAMA4 ",\"num_experts_per_tok\":7}",
+         "a token chooses 7 experts whose inputs are scaled: at most 6"},
         {"llama4", "{" LLAMA4 ",\"attention_bias\":true}", "attention_bias = true"},
         {"llama4",
          "{" LLAMA4 ",\"attention_chunk_size\":null,\"layer_types\":[\"chunked_attention\","

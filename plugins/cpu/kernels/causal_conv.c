@@ -142,24 +142,33 @@ int CPU_ISA(cpu_causal_conv_run)(const struct ct_launch *l)
 
 /* ---- gradient ---- */
 
-/* dx of a token: what later tokens saw of it. */
+/* How many tokens see one: itself, and those behind it. */
+static int64_t viewers(const struct conv *c, int64_t b, int64_t position)
+{
+    int64_t j = 1;
+
+    while (j < c->size && position + j < c->tokens && taps(c, b, position + j) > j)
+        j++;
+    return j;
+}
+
+/* dx of a token: what these saw of it. */
 CPU_INLINE vf gradient_at(enum ct_dtype dtype, const struct conv *c, struct cpu_range channels,
-                          int64_t b, int64_t position, int64_t k)
+                          int64_t b, int64_t position, int64_t count, int64_t k)
 {
     int64_t row = row_of(c);
     vf sum = {0};
 
-    for (int64_t j = 0; j < c->size && position + j < c->tokens; j++)
-        if (taps(c, b, position + j) > j)
-            sum += v_load(c->w + j * row + k) *
-                   v_get(dtype, token_at(c->dy, c, b, position + j), k, channels.end);
+    for (int64_t j = 0; j < count; j++)
+        sum += v_load(c->w + j * row + k) *
+               v_get(dtype, token_at(c->dy, c, b, position + j), k, channels.end);
     return sum;
 }
 
 CPU_INLINE void gradient_token(enum ct_dtype dtype, const struct conv *c, struct cpu_range channels,
                                int64_t b, int64_t position)
 {
-    int64_t count = taps(c, b, position), row = row_of(c);
+    int64_t count = taps(c, b, position), later = viewers(c, b, position), row = row_of(c);
     const char *dy = token_at(c->dy, c, b, position);
     char *dx = token_at(c->to, c, b, position);
 
@@ -172,7 +181,8 @@ CPU_INLINE void gradient_token(enum ct_dtype dtype, const struct conv *c, struct
             v_store(c->dw + j * row + k,
                     v_load(c->dw + j * row + k) +
                         d * v_get(dtype, token_at(c->x, c, b, position - j), k, channels.end));
-        v_put(dtype, dx, k, channels.end, old + gradient_at(dtype, c, channels, b, position, k));
+        v_put(dtype, dx, k, channels.end,
+              old + gradient_at(dtype, c, channels, b, position, later, k));
     }
 }
 

@@ -14,7 +14,7 @@
 #include "kernels.h"
 #include <ctitan/lib/cpu/runs.h>
 
-#define CHUNK 64
+#define CHUNK CT_SCAN_CHUNK
 
 enum { X, DT, A_LOG, B, C, D, DT_BIAS, DOCUMENTS };
 

@@ -350,8 +350,10 @@ CT_API struct ct_value *ct_causal_conv(struct ct_builder *b, const char *name, s
  *     state = exp(-exp(a_log[h]) dt) state + dt x B^T,  y = state C + D[h] x
  *
  * B and C are [b, t, g, n]; g divides h, and consecutive heads share a group. documents int32
- * [b, t], or NULL for one per sequence: a state begins with zeros in each.
+ * [b, t], or NULL for one per sequence: a state begins with zeros in each. Kernels work on
+ * chunks of CT_SCAN_CHUNK tokens.
  */
+#define CT_SCAN_CHUNK 64
 struct ct_state_scan {  /* and of state_scan_grad */
     double least, most; /* limits of dt; most 0: none */
 };

@@ -12,12 +12,12 @@ CT_BEGIN_DECLS
 struct json_t; /* of jansson */
 
 /* The file that path names: path itself, or the first of files (as in struct ct_tokenizer_ops) that
-   is in the folder path, in the arena. CT_ENOENT: "no file or folder PATH", or "LACKING in PATH". */
+   is in the folder path, in the arena. CT_ENOENT: "no file or folder PATH", "LACKING in PATH". */
 CT_API int ct_tokenizer_find(struct ct_arena *arena, const char *path,
                              const struct ct_tokenizer_file *files, const char *lacking,
                              const char **file);
-/* Read tokenizer_config.json beside a tokenizer's file. *config: NULL where there is none; path: its
-   path, in the arena. CT_ECONFIG; CT_EIO. */
+/* Read tokenizer_config.json beside a tokenizer's file. *config: NULL where there is none; *path:
+   in the arena. CT_ECONFIG; CT_EIO. */
 CT_API int ct_tokenizer_config(struct ct_arena *arena, const char *file, struct json_t **config,
                                const char **path);
 /* The text of a special token, "bos_token", which is a string or an object with its "content";
