@@ -2,7 +2,6 @@
  * Folders in the place of a recipe: that of a run, which has its recipe, and that of a Hugging Face
  * model, for which a recipe is made.
  */
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -161,9 +160,7 @@ int args_choose_model(struct ct_arena *arena, struct ct_recipe *recipe)
 
 static bool tokenizes(const void *data)
 {
-    const struct ct_data_ops *ops = data;
-
-    return ops->size > offsetof(struct ct_data_ops, tokenizes) && ops->tokenizes;
+    return ((const struct ct_data_ops *)data)->tokenizes;
 }
 
 int args_choose_tokenizer(struct ct_arena *arena, struct ct_recipe *recipe)

@@ -69,7 +69,7 @@ static int print_before(char *text, size_t room)
                                       plugin ? plugin : "null");
 
     free(plugin);
-    return used;
+    return used < (int)room ? used : (int)room - 1;
 }
 
 static void print_end(char *text, size_t room, int crashed)

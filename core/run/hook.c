@@ -100,7 +100,8 @@ int ct_hook_fire(const struct ct_event_data *given)
         data.time = ct_now();
     if (data.call && !data.run)
         find_run(&data);
-    if (data.event == CT_EVENT_FAILURE || data.event == CT_EVENT_RUN_END)
+    if (data.event == CT_EVENT_FAILURE || data.event == CT_EVENT_RUN_END ||
+        data.event == CT_EVENT_SAVE_END)
         return fire_end(&data);
     for (size_t i = 0; rc >= 0 && i < count; i++)
         rc = call(&subscribers[i], &data);

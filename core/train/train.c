@@ -366,6 +366,7 @@ static int train(struct ct_run *run, struct feed *feed, struct feed *validation,
 static int save(struct ct_run *run)
 {
     const char *folder = ct_config.model.save_to;
+    struct ct_error_kept kept = {0};
     int rc, after;
 
     if (!*folder)
@@ -373,9 +374,10 @@ static int save(struct ct_run *run)
     rc = fire(run, CT_EVENT_SAVE_BEGIN, NULL);
     if (rc == 0)
         rc = run->model_ops->weights->save(run, folder);
+    if (rc < 0)
+        kept = ct_error_keep();
     after = fire(run, CT_EVENT_SAVE_END, NULL);
-    if (rc == 0)
-        rc = after;
+    rc = rc < 0 ? ct_error_restore(rc, &kept) : after;
     if (rc == 0 && run->rank == 0)
         ct_info("saved the weights after step %lld in %s", (long long)run->progress.step - 1,
                 folder);

@@ -145,8 +145,10 @@ static int find_span(const struct ct_chat_template *t, const json_t *messages, s
     const char *end;
     size_t size;
 
-    if (rc == 0)
+    if (rc == 0 && i + 1 < json_array_size(messages))
         rc = render(t, messages, i + 1, tools, false, arena, &upto);
+    else
+        upto = *text;
     if (rc < 0)
         return rc;
     if (!begins(&upto, &prompt) || !begins(text, &upto))
@@ -189,8 +191,8 @@ static int take_marks(const struct ct_chat_template *t, const json_t *messages,
 }
 
 int ct_chat_template_spans(const struct ct_chat_template *t, const json_t *messages,
-                           const json_t *tools, struct ct_arena *arena, struct ct_jinja_text *text,
-                           struct ct_text_span **spans)
+                           const bool *wanted, const json_t *tools, struct ct_arena *arena,
+                           struct ct_jinja_text *text, struct ct_text_span **spans)
 {
     size_t count = json_array_size(messages);
     int rc = render(t, messages, count, tools, false, arena, text);
@@ -199,7 +201,7 @@ int ct_chat_template_spans(const struct ct_chat_template *t, const json_t *messa
     if (rc == 0 && ct_jinja_marks(t->jinja))
         return take_marks(t, messages, text, *spans);
     for (size_t i = 0; rc == 0 && i < count; i++)
-        if (is_answer(messages, i))
+        if (wanted[i] && is_answer(messages, i))
             rc = find_span(t, messages, i, tools, arena, text, &(*spans)[i]);
     return rc;
 }

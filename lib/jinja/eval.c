@@ -158,7 +158,7 @@ static struct value *slice(struct eval *e, const struct node *n)
     to = bound(e, n->args[1], length, step, step < 0 ? -1 : length);
     if (of->kind == VALUE_STRING && step == 1)
         return characters(e, of, (size_t)from, to > from ? (size_t)(to - from) : 0);
-    for (int64_t i = from; step > 0 ? i < to : i > to; i += step)
+    for (int64_t i = from; step > 0 ? i < to : i > to;) {
         if (of->kind == VALUE_LIST) {
             value_append(e->arena, list, of->items[i]);
         } else {
@@ -166,6 +166,9 @@ static struct value *slice(struct eval *e, const struct node *n)
 
             buffer_put(&text, c->text, c->size);
         }
+        if (__builtin_add_overflow(i, step, &i))
+            break;
+    }
     return of->kind == VALUE_LIST ? list : buffer_value(&text);
 }
 
@@ -214,6 +217,9 @@ static struct value *integers(struct eval *e, const char *o, int64_t a, int64_t 
     default:
         if (!b)
             return eval_fail(e, line, "a division by zero");
+        over = b == -1 && a == INT64_MIN;
+        if (over)
+            break;
         result = *o == '%' ? a - b * floor_divide(a, b) : floor_divide(a, b);
     }
     return over ? eval_fail(e, line, "an integer beyond 64 bits") : value_int(e->arena, result);

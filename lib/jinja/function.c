@@ -35,10 +35,12 @@ static struct value *range(struct eval *e, const struct call *c)
     step = c->count > 2 ? c->args[2]->integer : 1;
     if (!step)
         return eval_fail(e, c->line, "the step of range is 0");
-    for (int64_t i = from; step > 0 ? i < to : i > to; i += step) {
+    for (int64_t i = from; step > 0 ? i < to : i > to;) {
         if (list->count == LONGEST_RANGE)
             return eval_fail(e, c->line, "a range of more than %d", LONGEST_RANGE);
         value_append(e->arena, list, value_int(e->arena, i));
+        if (__builtin_add_overflow(i, step, &i))
+            break;
     }
     return list;
 }
@@ -235,7 +237,7 @@ static struct value *begins_or_ends(struct eval *e, const struct value *self, co
     const struct value *of = call_argument(c, 0, "");
     bool found = false;
 
-    if (c->count != 1 || (of->kind != VALUE_STRING && of->kind != VALUE_LIST))
+    if (c->count != 1 || !of || (of->kind != VALUE_STRING && of->kind != VALUE_LIST))
         return eval_fail(e, c->line, "%s takes one text, or several in parentheses", name);
     if (of->kind == VALUE_STRING)
         return value_bool(matches(self, of, *name == 's'));
@@ -303,7 +305,7 @@ static struct value *count(struct eval *e, const struct value *self, const struc
     const struct value *what = call_argument(c, 0, "");
     int64_t n = 0;
 
-    if (c->count != 1 || (self->kind == VALUE_STRING && (!is_text(what) || !what->size)))
+    if (c->count != 1 || !what || (self->kind == VALUE_STRING && (!is_text(what) || !what->size)))
         return eval_fail(e, c->line, "count takes one value");
     if (self->kind == VALUE_STRING)
         return value_int(e->arena, (int64_t)split(e, self, what, -1)->count - 1);

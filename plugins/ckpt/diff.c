@@ -284,10 +284,14 @@ int ckpt_diff(const char *first, const char *second, bool json)
         rc = ckpt_locate(&scratch, second, &b);
     if (rc == 0)
         rc = compare(&a, &b, &told);
-    if (rc >= 0 && json)
+    if (rc < 0) {
+        json_decref(told.tensors);
+        json_decref(told.options);
+    } else if (json) {
         printed = print_json(&a, &b, &told);
-    else if (rc == 0)
+    } else if (rc == 0) {
         printf("every tensor is the same\n");
+    }
     ct_arena_finish(&scratch);
     if (printed < 0)
         return printed;

@@ -192,8 +192,10 @@ static int load_initial(struct ct_run *run)
     hf = !access(ct_arena_printf(&scratch, "%s/config.json", path), F_OK);
     rc = hf ? ct_hf_compare(run, path)
             : ct_run_compare(run, "reads [ckpt] initial_load_path: no Hugging Face folder\n");
-    if (rc < 0)
+    if (rc < 0) {
+        rc = ct_context(rc, "[ckpt] initial_load_path");
         goto out;
+    }
     rc = hf ? ct_hf_load(run, path) : ckpt_locate(&scratch, path, &c);
     if (rc < 0)
         rc = ct_context(CT_ECONFIG, "[ckpt] initial_load_path");

@@ -154,10 +154,12 @@ static int read_lines(struct ct_data *data, const char *text, size_t size)
 
     for (size_t line = 1; rc == 0 && at < end; line++) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
-        size_t length = (size_t)((newline ? newline : end) - at);
+        size_t length = (size_t)((newline ? newline : end) - at), blank = 0;
         json_t *object = NULL;
 
-        if (strspn(at, " \t\r") < length) {
+        while (blank < length && (at[blank] == ' ' || at[blank] == '\t' || at[blank] == '\r'))
+            blank++;
+        if (blank < length) {
             rc = ct_json_read(at, length, NULL, CT_JSON_NUL, &object);
             if (rc == 0)
                 rc = take_pair(data, object);
@@ -178,12 +180,16 @@ static void close_data(struct ct_data *data)
 
 static int open_data(const struct ct_data_request *request, struct ct_data **out)
 {
-    struct ct_data *data = calloc(1, sizeof(*data));
+    struct ct_data *data;
     const void *text;
     size_t size;
-    int rc = data ? ct_file_map(dpo_config.path, &text, &size) : ct_fail(CT_ENOMEM, "pairs");
+    int rc;
 
     *out = NULL;
+    if (request->validation)
+        return ct_fail(CT_ECONFIG, "[validation] freq: dpo has no pairs for validation");
+    data = calloc(1, sizeof(*data));
+    rc = data ? ct_file_map(dpo_config.path, &text, &size) : ct_fail(CT_ENOMEM, "pairs");
     if (rc < 0) {
         free(data);
         return ct_context(rc == CT_ENOENT ? CT_ECONFIG : rc, "[dpo] path");

@@ -134,7 +134,7 @@ static int write_template(struct writer *w, const struct chat_request *r, const 
     if (r->train == CHAT_ALL)
         rc = ct_chat_template_render(r->template, messages, tools, false, w->arena, &text);
     else
-        rc = ct_chat_template_spans(r->template, messages, tools, w->arena, &text, &spans);
+        rc = ct_chat_template_spans(r->template, messages, trained, tools, w->arena, &text, &spans);
     if (rc < 0)
         return rc;
     put(w, text.data, text.size);

@@ -98,4 +98,5 @@ grep -aqF 'a<<b<257>>>' log && grep -aqF 'a<<cd<257>>>' log || fail "$(tr -d '\0
 refused 'a text needs a tokenizer' --set dpo.path=texts.jsonl
 echo '{"prompt": [1, 2], "chosen": [3], "rejected": [4]}' >pair.jsonl
 refused 'pair.jsonl:1: "reference": expected the log-probabilities of both answers' --set dpo.path=pair.jsonl
+refused 'dpo has no pairs for validation' --set validation.freq=1
 refused 'more than [training] seq_len = 2' --set dpo.path=pair.jsonl --set training.seq_len=2

@@ -47,7 +47,7 @@ if command -v "${CXX:-c++}" >/dev/null; then
         { cat log; exit 1; }
     grep -q '^ok .*kernel elements of my_clip on cuda' log || { cat log; exit 1; }
 fi
-! grep -rq softsign my_clip/*.c my_clip/*.h my_clip/*.cu my_clip/Makefile
+if grep -r softsign my_clip/*.c my_clip/*.h my_clip/*.cu my_clip/Makefile; then exit 1; fi
 
 # Its place in the build tree, and what is refused.
 (cd "$root" && "$build/ctitan" new data built >/dev/null && cmp built/built.c <(sed 's/my_data/built/g' my_data/my_data.c))

@@ -118,6 +118,9 @@ static void test_refusals(void **state)
         {"{% set x.y = 1 %}", "x is no namespace"},
         {"{% for a, b in [1] %}{% endfor %}", "2 names are set"},
         {"{{ 1 % 0 }}", "a division by zero"},
+        {"{{ (-9223372036854775807 - 1) // -1 }}", "an integer beyond 64 bits"},
+        {"{{ text.startswith(prefix='h') }}", "startswith takes one text"},
+        {"{{ [1].count(value=1) }}", "count takes one value"},
     };
     char out[64], deep[1024];
 
@@ -141,6 +144,8 @@ static void test_date(void **state)
     assert_int_equal(render("{{ strftime_now('%d %b %Y, %A') }}", "2026-11-28", out, sizeof(out)),
                      0);
     assert_string_equal(out, "28 Nov 2026, Saturday");
+    assert_int_equal(render("{{ [1, 2, 3][1::9223372036854775807] }}", "", out, sizeof(out)), 0);
+    assert_string_equal(out, "[2]");
     assert_int_equal(render("{{ strftime_now is defined }}", "", out, sizeof(out)), 0);
     assert_string_equal(out, "False");
 }

@@ -197,6 +197,7 @@ static void weights_are_saved_between_two_events(void **state)
     run->model_ops = &ops;
     ct_config.model.save_to = "model";
     assert_int_equal(ct_run_train(run), CT_EIO);
+    assert_non_null(strstr(ct_error_message(), "the disk is full"));
     assert_int_equal(seen.count[CT_EVENT_SAVE_BEGIN], 1);
     assert_int_equal(seen.count[CT_EVENT_SAVE_END], 1);
     ct_run_close(run);

@@ -58,13 +58,13 @@ CT_API void ct_chat_template_close(struct ct_chat_template *chat);
 CT_API int ct_chat_template_render(const struct ct_chat_template *chat,
                                    const struct json_t *messages, const struct json_t *tools,
                                    bool prompt, struct ct_arena *arena, struct ct_jinja_text *text);
-/* The same, with the bytes of each message of the assistant, by the number of the message: what the
+/* The same, with the bytes of each message of the assistant that is wanted, by its number: what the
    template marks with {% generation %}, else what it writes beyond the prompt for that message.
    CT_ECONFIG: it writes the beginning of a conversation in another way when more follows. */
 CT_API int ct_chat_template_spans(const struct ct_chat_template *chat,
-                                  const struct json_t *messages, const struct json_t *tools,
-                                  struct ct_arena *arena, struct ct_jinja_text *text,
-                                  struct ct_text_span **spans);
+                                  const struct json_t *messages, const bool *wanted,
+                                  const struct json_t *tools, struct ct_arena *arena,
+                                  struct ct_jinja_text *text, struct ct_text_span **spans);
 
 CT_END_DECLS
 
