@@ -8,16 +8,6 @@
 
 #include "run/size.h"
 
-/* Samples of a step. */
-static int64_t batch(const struct ct_run *run)
-{
-    const struct ct_training_config *t = &ct_config.training;
-
-    return t->global_batch_size > 0
-               ? t->global_batch_size
-               : t->local_batch_size * ct_mesh_degree(&run->mesh, run->batch_axes);
-}
-
 static int check_schedule(int64_t steps)
 {
     int64_t total = ct_config.lr_total_steps;
@@ -33,7 +23,7 @@ static int check_schedule(int64_t steps)
 int ct_run_count_epochs(const struct ct_run *run)
 {
     const struct ct_data_ops *ops = run->data_ops;
-    int64_t epochs = ct_config.training_epochs, each = batch(run), samples, steps;
+    int64_t epochs = ct_config.training_epochs, each = ct_run_batch(run), samples, steps;
 
     if (!epochs)
         return 0;

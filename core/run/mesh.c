@@ -292,11 +292,19 @@ static int refuse_batch(int64_t global, int64_t dp)
                    (long long)((global / step + 1) * step));
 }
 
+int64_t ct_run_batch(const struct ct_run *run)
+{
+    const struct ct_training_config *t = &ct_config.training;
+
+    return t->global_batch_size < 0
+               ? t->local_batch_size * ct_mesh_degree(&run->mesh, run->batch_axes)
+               : t->global_batch_size;
+}
+
 int ct_run_batch_sizes(const struct ct_run *run, int64_t *batch, int *microbatches)
 {
     const struct ct_training_config *t = &ct_config.training;
-    int64_t dp = ct_mesh_degree(&run->mesh, run->batch_axes);
-    int64_t global = t->global_batch_size < 0 ? t->local_batch_size * dp : t->global_batch_size;
+    int64_t dp = ct_mesh_degree(&run->mesh, run->batch_axes), global = ct_run_batch(run);
     int64_t size;
     int rc = ct_run_microbatch_size(&size);
 

@@ -240,20 +240,11 @@ struct ct_value *ct_decoder_balance(struct ct_decoder *d, struct ct_value *x,
     return ct_balanced(&d->b, "norm_balanced", x, sums->load, sums->score, weight * factor);
 }
 
-int64_t ct_mixture_batch(const struct ct_run *run)
-{
-    const struct ct_training_config *t = &ct_config.training;
-
-    return t->global_batch_size < 0
-               ? t->local_batch_size * ct_mesh_degree(&run->mesh, run->batch_axes)
-               : t->global_batch_size;
-}
-
 double ct_mixture_balance(const struct ct_run *run, const struct ct_mixture *m, int64_t mixtures,
                           double weight)
 {
     const struct ct_training_config *t = &ct_config.training;
-    double sequences = (double)ct_mixture_batch(run);
+    double sequences = (double)ct_run_batch(run);
 
     if (!mixtures || weight <= 0)
         return 0;

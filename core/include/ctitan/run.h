@@ -156,6 +156,8 @@ CT_API void ct_run_close(struct ct_run *run);
  */
 CT_API int ct_run_open_peer(const struct ct_run *run, int64_t rank, struct ct_run **peer);
 
+/* Sequences of a step, over all data-parallel ranks. */
+CT_API int64_t ct_run_batch(const struct ct_run *run);
 /* Sequences in a microbatch over all data-parallel ranks, and microbatches in a step. CT_ECONFIG:
    the recipe's numbers do not fit each other. */
 CT_API int ct_run_batch_sizes(const struct ct_run *run, int64_t *batch, int *microbatches);

@@ -80,8 +80,6 @@ CT_API struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value
 CT_API struct ct_value *ct_decoder_balance(struct ct_decoder *d, struct ct_value *x,
                                            const struct ct_mixture_sums *sums, double weight,
                                            int64_t batch);
-/* Sequences of a step, over all ranks. */
-CT_API int64_t ct_mixture_batch(const struct ct_run *run);
 
 /*
  * The corrections, for an optimizer with no_norm that takes them: what arrives as their gradients
