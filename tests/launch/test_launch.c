@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -43,6 +44,24 @@ static void answer(int number)
     (void)number;
     if (write(1, "asked\n", 6) != 6)
         _exit(4);
+}
+
+/* Wait until all ranks are here. From then on SIGTERM ends none, however late it fails. */
+static void wait_for_all(const struct ct_identity *id)
+{
+    char path[64];
+    struct stat s = {0};
+    int fd;
+
+    signal(SIGTERM, ignore);
+    snprintf(path, sizeof(path), "/tmp/test-launch-%d", (int)getppid());
+    fd = open(path, O_RDWR | O_CREAT | O_APPEND, 0600);
+    if (fd < 0 || write(fd, "x", 1) != 1)
+        _exit(4);
+    while (fstat(fd, &s) == 0 && s.st_size < id->world)
+        usleep(1000);
+    unlink(path);
+    close(fd);
 }
 
 static int act_as_rank(const char *act)
@@ -88,6 +107,7 @@ static int act_as_rank(const char *act)
     if (guilty && !strcmp(act, "input"))
         return 2;
     if (!strcmp(act, "mistake") || !strcmp(act, "mistake, rank 0 last")) {
+        wait_for_all(&id);
         usleep(id.rank == 0 && act[strlen("mistake")] ? 100000 : 0);
         fprintf(stderr, "%s: the same mistake\n", program_invocation_short_name);
         return 2;
