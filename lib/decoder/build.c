@@ -218,7 +218,7 @@ static struct ct_value *embed(struct ct_decoder *d)
                                ct_decoder_padding(d->sizes));
 }
 
-static void head(struct ct_decoder *d, struct ct_value *x)
+static void head(struct ct_decoder *d, struct ct_value *x, const struct ct_decoder_parts *parts)
 {
     int64_t shape[] = {d->sizes->vocabulary, d->sizes->dim};
     struct ct_value *w = d->embedding;
@@ -227,14 +227,16 @@ static void head(struct ct_decoder *d, struct ct_value *x)
     x = ct_rms_norm(&d->b, "norm", x,
                     ct_parameter(&d->b, "model.norm.weight", 1, &d->sizes->dim, CT_INIT_ONE),
                     d->sizes->norm_eps);
+    if (parts->end)
+        x = parts->end(d, x);
     if (!d->sizes->tied)
         w = ct_parameter(&d->b, "lm_head.weight", 2, shape, ct_decoder_head_init(d->sizes));
     ct_graph_fetch(d->b.graph, "logits", ct_linear(&d->b, "logits", x, w));
 }
 
 int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
-                          const struct ct_model_request *request, ct_decoder_part_fn *attention,
-                          ct_decoder_part_fn *feed_forward)
+                          const struct ct_model_request *request,
+                          const struct ct_decoder_parts *parts)
 {
     int64_t shape[] = {request->batch, request->seq_len};
     struct ct_decoder d = {.b = ct_builder_at_end(graph, CT_PART_F, "embedding"),
@@ -254,16 +256,17 @@ int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
         snprintf(region, sizeof(region), "layers.%lld", (long long)d.layer);
         d.b.region = region;
         d.depth_std = 0.02 / sqrt(2.0 * (double)(d.layer + 1));
-        x = attention(&d, x);
-        x = feed_forward(&d, x);
+        x = parts->attention(&d, x);
+        x = parts->feed_forward(&d, x);
     }
-    head(&d, x);
+    head(&d, x, parts);
     return d.b.status;
 }
 
 int ct_decoder_build(struct ct_model *model, struct ct_graph *graph,
                      const struct ct_model_request *request)
 {
-    return ct_decoder_build_with(model, graph, request, ct_decoder_attention,
-                                 ct_decoder_feed_forward);
+    static const struct ct_decoder_parts parts = {ct_decoder_attention, ct_decoder_feed_forward};
+
+    return ct_decoder_build_with(model, graph, request, &parts);
 }

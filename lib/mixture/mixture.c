@@ -219,14 +219,16 @@ int ct_mixture_correct(struct ct_builder *b, struct ct_value *const *params, siz
 }
 
 struct ct_value *ct_decoder_balance(struct ct_decoder *d, struct ct_value *x,
-                                    const struct ct_mixture_sums *sums, double weight,
-                                    int64_t batch)
+                                    const struct ct_mixture *m)
 {
-    double tokens = (double)(sums->layers * batch * d->request->seq_len), factor;
+    const struct ct_mixture_sums *sums = m->sums;
+    int64_t batch = m->whole.batch;
     struct ct_value *loss;
+    double tokens, factor;
 
-    if (!sums->load || !d->request->loss)
+    if (!sums || !sums->load || !d->request->loss)
         return x;
+    tokens = (double)(sums->layers * batch * d->request->seq_len);
     if (d->request->batch != batch && d->b.status == 0)
         d->b.status = ct_fail(CT_ECONFIG,
                               "the auxiliary loss of experts is one of the whole batch of %lld "
@@ -237,7 +239,8 @@ struct ct_value *ct_decoder_balance(struct ct_decoder *d, struct ct_value *x,
     loss = ct_balance_loss(&d->b, "aux_products", sums->load, sums->score, 1);
     ct_graph_fetch_mean(d->b.graph, "aux_loss", ct_scale(&d->b, "aux_loss", loss, factor),
                         ct_ones(&d->b, "aux_losses", loss));
-    return ct_balanced(&d->b, "norm_balanced", x, sums->load, sums->score, weight * factor);
+    return ct_balanced(&d->b, "norm_balanced", x, sums->load, sums->score,
+                       m->whole.weight * factor);
 }
 
 double ct_mixture_balance(const struct ct_run *run, const struct ct_mixture *m, int64_t mixtures,
@@ -250,6 +253,20 @@ double ct_mixture_balance(const struct ct_run *run, const struct ct_mixture *m, 
         return 0;
     return weight * (double)m->experts /
            ((double)t->seq_len * (double)t->seq_len * sequences * (double)mixtures);
+}
+
+int ct_mixture_apply_balance(const struct ct_run *run, struct ct_mixture *m, int64_t mixtures,
+                             double weight)
+{
+    if (weight > 0 && m->whole.wanted)
+        return ct_fail(CT_ECONFIG,
+                       "router_aux_loss_coef = %g is the weight of the auxiliary loss "
+                       "of each sequence, but config.json asks for that of the whole "
+                       "batch (output_router_logits): leave out one of them",
+                       weight);
+    m->choice.balance = ct_mixture_balance(run, m, mixtures, weight);
+    m->whole.batch = ct_run_batch(run);
+    return 0;
 }
 
 double ct_mixture_flops(const struct ct_mixture *m, int64_t dim)

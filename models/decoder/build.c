@@ -304,8 +304,7 @@ static void head(struct build *s, struct ct_value *x)
 
     d->b.region = "head";
     x = final_norm(s, x);
-    if (s->m->balanced)
-        x = ct_decoder_balance(d, x, &s->sums, s->m->balance, s->m->batch);
+    x = ct_decoder_balance(d, x, &s->mixture);
     if (!d->sizes->tied)
         w = whole(s, WEIGHT_HEAD, "weight", 2, shape, ct_decoder_head_init(s->d.sizes));
     if (s->m->logits_divisor > 0)
@@ -343,7 +342,7 @@ int decoder_build(struct ct_model *model, struct ct_graph *graph,
     struct ct_value *x;
     int rc;
 
-    if (model->balanced)
+    if (model->mixture.whole.wanted)
         s.mixture.sums = &s.sums;
     d->tokens = ct_input(&d->b, "tokens", shape);
     if (request->documents) {

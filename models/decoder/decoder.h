@@ -137,9 +137,6 @@ struct ct_model {
     bool shared_gated;         /* the shared experts have a gate */
     int64_t sparse_every;      /* every so many layers is a mixture; 0: all */
     struct ct_hf_layers dense; /* layers that are none */
-    bool balanced;             /* the loss has balance times the auxiliary loss of experts */
-    double balance;
-    int64_t batch; /* sequences of a step */
 };
 
 bool decoder_slides(const struct ct_model *m, int64_t layer);

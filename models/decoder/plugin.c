@@ -218,7 +218,7 @@ static int finish(const struct ct_run *run, struct ct_model *m)
     rc = check(m);
     if (rc == 0 && m->mixture.experts)
         rc = ct_mixture_apply(&config.mixture, &m->mixture);
-    m->batch = ct_run_batch(run);
+    m->mixture.whole.batch = ct_run_batch(run);
     if (rc == 0)
         list_layers(m);
     return rc < 0 ? ct_context(rc, "[decoder]") : 0;

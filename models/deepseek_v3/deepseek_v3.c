@@ -388,7 +388,9 @@ static struct ct_value *feed_forward(struct ct_decoder *d, struct ct_value *x)
 static int build(struct ct_model *model, struct ct_graph *graph,
                  const struct ct_model_request *request)
 {
-    return ct_decoder_build_with(model, graph, request, attention, feed_forward);
+    static const struct ct_decoder_parts parts = {attention, feed_forward};
+
+    return ct_decoder_build_with(model, graph, request, &parts);
 }
 
 /* ---- facts ---- */

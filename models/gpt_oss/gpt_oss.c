@@ -88,6 +88,7 @@ static const struct ct_hf_key keys[] = {
     {"num_local_experts|num_experts", CT_HF_SIZE, FIELD(mixture.experts), -1},
     {"num_experts_per_tok", CT_HF_SIZE, FIELD(mixture.choice.k), 4},
     {"intermediate_size", CT_HF_SIZE, FIELD(mixture.expert_dim), -1},
+    CT_MIXTURE_WHOLE_KEYS(struct ct_model, mixture, 0.001),
     {"swiglu_alpha", CT_HF_NUMBER, FIELD(mixture.activation.alpha), 1.702},
     {"swiglu_limit", CT_HF_NUMBER, FIELD(mixture.activation.limit), 7},
     {0},
@@ -97,19 +98,18 @@ static const struct ct_hf_fixed fixed[] = {
     {"hidden_act", "\"silu\"|\"swish\"", false},
     {"attention_bias", "true", false},
     {"is_causal", "true", false},
-    {"output_router_logits", "false", false},
     {"attention_dropout", "0.0", true},
     {0},
 };
 
-static const struct ct_hf_config hf_config = {
-    "gpt_oss",
-    "GptOssForCausalLM",
-    keys,
-    fixed,
-    "mxfp4",
-    &rope,
-    .ignored = "router_aux_loss_coef, experts_per_token, initial_context_length"};
+static const struct ct_hf_config hf_config = {"gpt_oss",
+                                              "GptOssForCausalLM",
+                                              keys,
+                                              fixed,
+                                              "mxfp4",
+                                              &rope,
+                                              .ignored =
+                                                  "experts_per_token, initial_context_length"};
 
 /* ---- sizes ---- */
 
@@ -123,9 +123,7 @@ static int apply(const struct ct_run *run, struct ct_model *m)
         m->sliding.bits[i] = CT_HF_EVERY_SECOND;
     if (config.window)
         m->window = config.window;
-    m->mixture.choice.balance =
-        ct_mixture_balance(run, &m->mixture, m->sizes.layers, config.aux_loss_coef);
-    return 0;
+    return ct_mixture_apply_balance(run, &m->mixture, m->sizes.layers, config.aux_loss_coef);
 }
 
 static const struct ct_decoder_family family = {
@@ -167,10 +165,21 @@ static struct ct_value *feed_forward(struct ct_decoder *d, struct ct_value *x)
     return ct_decoder_mixture(d, x, &model_of(d)->mixture);
 }
 
+static struct ct_value *end(struct ct_decoder *d, struct ct_value *x)
+{
+    return ct_decoder_balance(d, x, &model_of(d)->mixture);
+}
+
 static int build(struct ct_model *model, struct ct_graph *graph,
                  const struct ct_model_request *request)
 {
-    return ct_decoder_build_with(model, graph, request, attention, feed_forward);
+    static const struct ct_decoder_parts parts = {attention, feed_forward, end};
+    struct ct_mixture_sums sums = {0};
+    struct ct_model own = *model;
+
+    if (own.mixture.whole.wanted)
+        own.mixture.sums = &sums;
+    return ct_decoder_build_with(&own, graph, request, &parts);
 }
 
 /* ---- facts ---- */

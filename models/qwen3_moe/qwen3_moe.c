@@ -59,19 +59,19 @@ static const struct ct_hf_key keys[] = {
     {"decoder_sparse_step", CT_HF_SIZE, offsetof(struct ct_model, sparse_step), 1},
     {"norm_topk_prob", CT_HF_BOOL, offsetof(struct ct_model, mixture.choice.normalised), 0},
     {"mlp_only_layers", CT_HF_LAYERS, offsetof(struct ct_model, dense), 0},
+    CT_MIXTURE_WHOLE_KEYS(struct ct_model, mixture, 0.001),
     {0},
 };
 
 static const struct ct_hf_fixed fixed[] = {
     CT_DECODER_FIXED,
     {"use_sliding_window", "false", false},
-    {"output_router_logits", "false", false},
     {0},
 };
 
-static const struct ct_hf_config hf_config = {
-    "qwen3_moe", "Qwen3MoeForCausalLM", keys, fixed,
-    .ignored = "sliding_window, max_window_layers, layer_types, router_aux_loss_coef"};
+static const struct ct_hf_config hf_config = {"qwen3_moe", "Qwen3MoeForCausalLM", keys, fixed,
+                                              .ignored =
+                                                  "sliding_window, max_window_layers, layer_types"};
 
 static bool is_mixture(const struct ct_model *m, int64_t layer)
 {
@@ -91,10 +91,9 @@ static int apply(const struct ct_run *run, struct ct_model *m)
 {
     int rc = ct_mixture_apply(&config.mixture, &m->mixture);
 
-    if (rc == 0)
-        m->mixture.choice.balance =
-            ct_mixture_balance(run, &m->mixture, count_mixtures(m), config.aux_loss_coef);
-    return rc;
+    return rc < 0 ? rc
+                  : ct_mixture_apply_balance(run, &m->mixture, count_mixtures(m),
+                                             config.aux_loss_coef);
 }
 
 static const struct ct_decoder_family family = {"qwen3_moe", &hf_config, flavors,
@@ -107,18 +106,34 @@ static int create(struct ct_run *run, struct ct_model **out)
 
 /* ---- graph ---- */
 
+static const struct ct_model *model_of(const struct ct_decoder *d)
+{
+    return (const struct ct_model *)(const void *)d->sizes;
+}
+
 static struct ct_value *feed_forward(struct ct_decoder *d, struct ct_value *x)
 {
-    const struct ct_model *m = (const struct ct_model *)(const void *)d->sizes;
+    const struct ct_model *m = model_of(d);
 
     return is_mixture(m, d->layer) ? ct_decoder_mixture(d, x, &m->mixture)
                                    : ct_decoder_feed_forward(d, x);
 }
 
+static struct ct_value *end(struct ct_decoder *d, struct ct_value *x)
+{
+    return ct_decoder_balance(d, x, &model_of(d)->mixture);
+}
+
 static int build(struct ct_model *model, struct ct_graph *graph,
                  const struct ct_model_request *request)
 {
-    return ct_decoder_build_with(model, graph, request, ct_decoder_attention, feed_forward);
+    static const struct ct_decoder_parts parts = {ct_decoder_attention, feed_forward, end};
+    struct ct_mixture_sums sums = {0};
+    struct ct_model own = *model;
+
+    if (own.mixture.whole.wanted)
+        own.mixture.sums = &sums;
+    return ct_decoder_build_with(&own, graph, request, &parts);
 }
 
 /* ---- facts ---- */

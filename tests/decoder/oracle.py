@@ -26,15 +26,21 @@ def run(*words):
         sys.exit(f"{' '.join(map(str, words))}: {done.stdout}{done.stderr}")
 
 
-def folder_of(ctitan, work, family, scaling):
-    """The initial weights; scaling replaces "rope_scaling": null."""
+def settings_of(family):
+    """Of a description, or of a plugin."""
+    path = f"{here}/families/{family}"
+    if os.path.exists(f"{path}.settings"):
+        return open(f"{path}.settings").read().split()
+    return ["model.name=decoder", f"decoder.family={path}.ini", "model.flavor=small"]
+
+
+def folder_of(ctitan, work, family, members):
+    """The initial weights; members of JSON change config.json."""
+    settings = settings_of(family)
     with open(f"{work}/recipe.ini", "w") as recipe:
         recipe.write(f"""[plugins]
-load = cpu, decoder, tokens, adamw
-[decoder]
-family = {here}/families/{family}.ini
+load = cpu, {settings[0].split("=")[1]}, tokens, adamw
 [model]
-flavor = small
 save_to = {work}/hf
 [job]
 dump_folder = {work}/out
@@ -47,12 +53,11 @@ lr = 0
 [tokens]
 path = {data}/tokens.bin
 """)
-    run(ctitan, "train", f"{work}/recipe.ini")
+    run(ctitan, "train", f"{work}/recipe.ini", *[word for one in settings for word in ("--set", one)])
     path = f"{work}/hf/config.json"
-    text = open(path).read()
-    if scaling:
-        assert '"rope_scaling": null' in text
-        open(path, "w").write(text.replace('"rope_scaling": null', f'"rope_scaling": {scaling}'))
+    config = json.load(open(path))
+    config.update(json.loads("{" + members + "}"))
+    json.dump(config, open(path, "w"))
     return f"{work}/hf"
 
 
@@ -61,11 +66,11 @@ def main():
     tokens = torch.tensor(numpy.fromfile(f"{data}/tokens.bin", dtype="<u4").astype("int64"))
     torch.set_num_threads(1)
     for line in open(f"{here}/cases"):
-        name, family, scaling = (line.split(None, 2) + ["", ""])[:3]
+        name, family, members = (line.split(None, 2) + ["", ""])[:3]
         if only and name not in only:
             continue
         with tempfile.TemporaryDirectory() as work:
-            folder = folder_of(ctitan, work, family, scaling.strip())
+            folder = folder_of(ctitan, work, family, members.strip())
             model, report = transformers.AutoModelForCausalLM.from_pretrained(
                 folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True)
         assert not any(report.values()), f"{name}: {report}"

@@ -147,14 +147,20 @@ struct ct_decoder {
     const char *layers; /* what names of its parameters begin with; NULL: "model.layers" */
 };
 
-/* One of the two parts of the current layer: norm, layers, sum with x[b, t, n]. */
 typedef struct ct_value *ct_decoder_part_fn(struct ct_decoder *d, struct ct_value *x);
+/* Parts of the current layer: norm, layers, sum with x[b, t, n]. */
 CT_API ct_decoder_part_fn ct_decoder_attention, ct_decoder_feed_forward;
+
+/* The parts of a decoder. */
+struct ct_decoder_parts {
+    ct_decoder_part_fn *attention, *feed_forward; /* of each layer */
+    ct_decoder_part_fn *end; /* from the final norm to the head; NULL: nothing is between them */
+};
 
 /* ct_decoder_build with other parts. */
 CT_API int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
                                  const struct ct_model_request *request,
-                                 ct_decoder_part_fn *attention, ct_decoder_part_fn *feed_forward);
+                                 const struct ct_decoder_parts *parts);
 
 /* SwiGLU of this width on h, with new weights "WHERE.gate_proj", "WHERE.up_proj" and
    "WHERE.down_proj"; the values' names begin with `prefix`. */

@@ -19,6 +19,19 @@ struct ct_mixture_sums {
     int64_t layers;
 };
 
+/* The auxiliary loss over the whole batch (ct_decoder_balance). */
+struct ct_mixture_whole {
+    bool wanted;   /* config.json: output_router_logits */
+    double weight; /* router_aux_loss_coef */
+    int64_t batch; /* sequences of a step */
+};
+/* Rows of a table of struct ct_hf_key. T: a struct ct_model with a struct ct_mixture m. */
+#define CT_MIXTURE_WHOLE_KEYS(T, m, usual)                                                         \
+    {"output_router_logits", CT_HF_BOOL, offsetof(T, m.whole.wanted), 0},                          \
+    {                                                                                              \
+        "router_aux_loss_coef", CT_HF_OPTIONAL, offsetof(T, m.whole.weight), usual                 \
+    }
+
 struct ct_mixture {
     int64_t experts, expert_dim;
     int64_t shared;         /* SwiGLU of so many times expert_dim for every token; 0: none */
@@ -29,12 +42,13 @@ struct ct_mixture {
     bool biased;    /* the router and the experts have biases */
     /* The experts' inputs are multiplied by their scores, not their results. */
     bool scaled_inputs;
-    const char *router;           /* where its weights are; NULL: "mlp.gate" */
-    const char *where;            /* the weights of the experts; NULL: "mlp.experts" */
-    const char *shared_where;     /* of the shared ones; NULL: "mlp.shared_experts" */
-    struct ct_experts activation; /* of the experts */
-    struct ct_mixture_sums *sums; /* its choices are added to these; NULL: they are not */
-    int64_t shared_dim;           /* width of the shared ones; 0: `shared` times expert_dim */
+    const char *router;            /* where its weights are; NULL: "mlp.gate" */
+    const char *where;             /* the weights of the experts; NULL: "mlp.experts" */
+    const char *shared_where;      /* of the shared ones; NULL: "mlp.shared_experts" */
+    struct ct_experts activation;  /* of the experts */
+    struct ct_mixture_sums *sums;  /* its choices are added to these; NULL: they are not */
+    struct ct_mixture_whole whole; /* what ct_decoder_balance makes of the sums */
+    int64_t shared_dim;            /* width of the shared ones; 0: `shared` times expert_dim */
     /* Weights [1, n]: the sigmoid of their product multiplies what the shared ones give; NULL: none
        are there. */
     const char *shared_gate;
@@ -72,14 +86,14 @@ CT_API struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value
 /*
  * The auxiliary loss over all tokens of the batch and all layers at once, as transformers has it:
  * E sum_e f[e] P[e], where f[e] is the number of choices of expert e for each token and layer, and
- * P[e] its mean probability. It is fetched as "aux_loss"; the loss of the objective, which does not
- * show it, is differentiated with `weight` times it more. Returns x[b, t, n], which the logits
- * are made of: the caller goes on with that. CT_ECONFIG in d->b.status: a microbatch has less than
- * the `batch` sequences of a step, and the loss of the whole is no sum over microbatches.
+ * P[e] its mean probability; of all layers whose mixture had these sums. It is fetched as
+ * "aux_loss"; the loss of the objective, which does not show it, is differentiated with
+ * whole.weight times it more. Returns x[b, t, n], which the logits are made of: the caller goes on
+ * with that. Without sums, x itself. CT_ECONFIG in d->b.status: a microbatch has less than the
+ * whole.batch sequences of a step, and the loss of the whole is no sum over microbatches.
  */
 CT_API struct ct_value *ct_decoder_balance(struct ct_decoder *d, struct ct_value *x,
-                                           const struct ct_mixture_sums *sums, double weight,
-                                           int64_t batch);
+                                           const struct ct_mixture *m);
 
 /*
  * The corrections, for an optimizer with no_norm that takes them: what arrives as their gradients
@@ -99,6 +113,9 @@ CT_API int ct_mixture_correct(struct ct_builder *b, struct ct_value *const *para
  */
 CT_API double ct_mixture_balance(const struct ct_run *run, const struct ct_mixture *m,
                                  int64_t mixtures, double weight);
+/* For a model with both losses: set choice.balance and whole.batch. CT_ECONFIG: both are wanted. */
+CT_API int ct_mixture_apply_balance(const struct ct_run *run, struct ct_mixture *m,
+                                    int64_t mixtures, double weight);
 #define CT_MIXTURE_BALANCE_OPTION(T, m)                                                            \
     CT_OPT_FLOAT(T, m, "router_aux_loss_coef", "0", 0, 1e6,                                        \
                  "Weight of the loss that evens out how often each expert is chosen; 0: none")
