@@ -256,16 +256,29 @@ static int sync_file(const struct ct_new_file *file)
     return *file->temporary ? fsync(fileno(file->out)) : 0;
 }
 
-int ct_file_end(struct ct_new_file *file, int rc)
+static int close_file(struct ct_new_file *file, bool sync)
 {
     int failed = 0;
 
-    if (rc >= 0 && sync_file(file) < 0)
+    if (sync && sync_file(file) < 0)
         failed = errno ? errno : EIO;
     if (fclose(file->out) && !failed)
         failed = errno;
-    if (rc >= 0 && failed)
-        rc = ct_fail(CT_EIO, "%s: %s", file->path, strerror(failed));
+    file->out = NULL;
+    return sync && failed ? ct_fail(CT_EIO, "%s: %s", file->path, strerror(failed)) : 0;
+}
+
+int ct_file_close(struct ct_new_file *file)
+{
+    return close_file(file, true);
+}
+
+int ct_file_end(struct ct_new_file *file, int rc)
+{
+    int closed = file->out ? close_file(file, rc >= 0) : 0;
+
+    if (rc >= 0)
+        rc = closed;
     if (rc >= 0 && *file->temporary)
         rc = ct_file_rename(file->temporary, file->path);
     if (rc < 0 && *file->temporary)

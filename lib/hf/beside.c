@@ -19,6 +19,8 @@
 #include <ctitan/log.h>
 #include <ctitan/model.h>
 
+#define CONFIG_MOST ((size_t)1 << 20) /* bytes of a config.json */
+
 static bool ends_in(const char *name, const char *const *ends, size_t count)
 {
     size_t size = strlen(name);
@@ -291,6 +293,33 @@ int ct_hf_config_of(struct ct_arena *arena, const struct ct_run *run, const char
         rc = ct_fail(CT_ENOMEM, "config.json");
     json_decref(root);
     free(memory);
+    return rc;
+}
+
+int ct_hf_config_as_numbers(struct ct_arena *arena, const char *folder,
+                            const struct ct_weights *weights, const char **text)
+{
+    const char *path = ct_arena_printf(arena, "%s/config.json", folder);
+    json_t *root = NULL;
+    char *own;
+    size_t size;
+    int rc = ct_file_read(arena, path, CONFIG_MOST, &own, &size);
+
+    *text = NULL;
+    if (rc < 0)
+        return rc == CT_ENOENT ? 0 : rc;
+    *text = own;
+    if (!ct_weights_quantised(weights))
+        return 0;
+    rc = ct_json_read(own, size, path, CT_JSON_LITERALS, &root);
+    if (rc == 0 && !json_is_object(root))
+        rc = ct_fail(CT_ECONFIG, "%s is not an object", path);
+    if (rc == 0) {
+        json_object_del(root, "quantization_config");
+        *text = print(arena, root);
+        rc = *text ? 0 : ct_fail(CT_ENOMEM, "%s", path);
+    }
+    json_decref(root);
     return rc;
 }
 

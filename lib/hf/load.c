@@ -41,12 +41,6 @@ struct scratch {
     size_t bytes;
 };
 
-/* Whether elements of the parameter are in the same order in the tensor, without others between. */
-static bool is_dense(const struct ct_stored_rule *rule)
-{
-    return !rule || (!rule->transposed && !rule->interleaved && rule->rows.block >= rule->rows.own);
-}
-
 static int read_between(const struct ct_weight *w, const struct ct_stored_rule *rule,
                         const struct ct_state *param, const struct ct_stored_box *box,
                         const struct ct_stored_box *t, struct scratch *scratch, void *host)
@@ -97,7 +91,7 @@ static int read_box(const struct ct_run *run, const struct ct_weights *weights,
     else if (w->ndim != want.ndim ||
              memcmp(w->shape, want.shape, sizeof(*w->shape) * (size_t)w->ndim))
         rc = fail_shape(w, &want);
-    else if (is_dense(rule))
+    else if (ct_stored_dense(rule))
         rc = ct_weights_read(w, t.offset, t.shape, param->dtype, host);
     else
         rc = read_between(w, rule, param, box, &t, scratch, host);
@@ -124,7 +118,7 @@ static int load_parameter(struct ct_run *run, const struct ct_weights *weights,
 
     ct_run_shard(run, param, run->rank, box.shape, box.offset);
     /* One index of the first dimension at a time: it may be a tensor, or need scratch. */
-    if (ct_stored_stacked(rule) || (!is_dense(rule) && box.ndim > 2)) {
+    if (ct_stored_stacked(rule) || (!ct_stored_dense(rule) && box.ndim > 2)) {
         count = box.shape[0];
         box.shape[0] = 1;
     }

@@ -521,6 +521,14 @@ const struct ct_weight *ct_weights_find(const struct ct_weights *w, const char *
     return w->count ? bsearch(&key, w->entries, w->count, sizeof(*w->entries), by_name) : NULL;
 }
 
+bool ct_weights_quantised(const struct ct_weights *w)
+{
+    for (size_t i = 0; i < w->count; i++)
+        if (w->entries[i].weight.scales)
+            return true;
+    return false;
+}
+
 /* ---- comparison with other copies ---- */
 
 static uint64_t hash_parts(const unsigned char *data, size_t bytes, uint64_t seed)

@@ -20,11 +20,14 @@ static size_t weight_bytes(const struct ct_weight *weight)
     return (size_t)ct_shape_count(weight->ndim, weight->shape) * ct_dtype_size(weight->dtype);
 }
 
-struct ct_safetensors_files ct_safetensors_divide(struct ct_arena *arena,
-                                                  const struct ct_weight *weights, size_t count,
-                                                  size_t most)
+struct files {
+    size_t count, *first; /* file i has the weights [first[i], first[i + 1]) */
+};
+
+static struct files divide(struct ct_arena *arena, const struct ct_weight *weights, size_t count,
+                           size_t most)
 {
-    struct ct_safetensors_files files = {1, ct_arena_array(arena, size_t, count + 2)};
+    struct files files = {1, ct_arena_array(arena, size_t, count + 2)};
     size_t bytes = 0;
 
     for (size_t i = 0; i < count; i++) {
@@ -40,22 +43,24 @@ struct ct_safetensors_files ct_safetensors_divide(struct ct_arena *arena,
     return files;
 }
 
-void ct_safetensors_name(char name[CT_SAFETENSORS_NAME], size_t file, size_t count)
+#define NAME_ROOM 64
+
+static void name_file(char name[NAME_ROOM], size_t file, size_t count)
 {
     if (count == 1)
-        snprintf(name, CT_SAFETENSORS_NAME, "model.safetensors");
+        snprintf(name, NAME_ROOM, "model.safetensors");
     else
-        snprintf(name, CT_SAFETENSORS_NAME, "model-%05zu-of-%05zu.safetensors", file + 1, count);
+        snprintf(name, NAME_ROOM, "model-%05zu-of-%05zu.safetensors", file + 1, count);
 }
 
-static char *make_index(const struct ct_weight *weights, const struct ct_safetensors_files *files)
+static char *make_index(const struct ct_weight *weights, const struct files *files)
 {
     json_t *map = json_object(), *root;
-    char name[CT_SAFETENSORS_NAME], *text;
+    char name[NAME_ROOM], *text;
     json_int_t total = 0;
 
     for (size_t f = 0; f < files->count; f++) {
-        ct_safetensors_name(name, f, files->count);
+        name_file(name, f, files->count);
         for (size_t i = files->first[f]; i < files->first[f + 1]; i++) {
             json_object_set_new(map, weights[i].name, json_string(name));
             total += (json_int_t)weight_bytes(&weights[i]);
@@ -67,8 +72,7 @@ static char *make_index(const struct ct_weight *weights, const struct ct_safeten
     return text;
 }
 
-static int write_index(const char *path, const struct ct_weight *weights,
-                       const struct ct_safetensors_files *files)
+static int write_index(const char *path, const struct ct_weight *weights, const struct files *files)
 {
     char *text = make_index(weights, files);
     int rc = text ? ct_file_write(path, text, strlen(text)) : ct_fail(CT_ENOMEM, "%s", path);
@@ -81,7 +85,7 @@ static int write_index(const char *path, const struct ct_weight *weights,
 static void remove_listed(const char *folder, const char *path, size_t count)
 {
     json_t *root = NULL, *value;
-    char name[CT_SAFETENSORS_NAME], old[CT_PATH_ROOM];
+    char name[NAME_ROOM], old[CT_PATH_ROOM];
     const char *key;
 
     if (ct_json_read_file(path, 0, &root) < 0)
@@ -93,7 +97,7 @@ static void remove_listed(const char *folder, const char *path, size_t count)
 
         if (!file || sscanf(file, "model-%zu-of-%zu.safetensors", &number, &of) != 2 || !number)
             continue;
-        ct_safetensors_name(name, number - 1, of);
+        name_file(name, number - 1, of);
         if (of == count || of == 1 || strcmp(name, file) ||
             (size_t)snprintf(old, sizeof(old), "%s/%s", folder, file) >= sizeof(old))
             continue;
@@ -102,8 +106,8 @@ static void remove_listed(const char *folder, const char *path, size_t count)
     json_decref(root);
 }
 
-int ct_safetensors_complete(const char *folder, const struct ct_weight *weights,
-                            const struct ct_safetensors_files *files)
+/* Everything but the files of weights. */
+static int complete(const char *folder, const struct ct_weight *weights, const struct files *files)
 {
     char index[CT_PATH_ROOM], single[CT_PATH_ROOM];
     int rc = 0;
@@ -119,39 +123,66 @@ int ct_safetensors_complete(const char *folder, const struct ct_weight *weights,
     return rc;
 }
 
-struct shifted {
+struct produced {
     ct_safetensors_source *produce;
     void *context;
     size_t first;
+    int failed; /* to produce: then other ranks do not wait */
 };
 
 static int produce_shifted(size_t index, struct ct_safetensors_sink *sink, void *context)
 {
-    const struct shifted *s = context;
+    struct produced *p = context;
 
-    return s->produce(s->first + index, sink, s->context);
+    return p->failed = p->produce(p->first + index, sink, p->context);
+}
+
+/* Produce all weights; the files have temporary names. *begun: how many there are. */
+static int write_files(struct ct_arena *arena, const char *folder, const struct ct_weight *weights,
+                       const struct files *files, struct ct_new_file *file, size_t *begun,
+                       struct produced *p)
+{
+    char name[NAME_ROOM];
+    struct ct_error_kept kept = {0};
+    int rc = 0;
+
+    for (size_t f = 0; f < files->count && !p->failed; f++) {
+        bool writes = folder && rc == 0;
+        int one;
+
+        p->first = files->first[f];
+        name_file(name, f, files->count);
+        one = ct_safetensors_begin_from(
+            &file[f], writes ? ct_arena_printf(arena, "%s/%s", folder, name) : NULL,
+            weights + p->first, files->first[f + 1] - p->first, produce_shifted, p);
+        *begun += writes && one == 0;
+        if (rc == 0 && one < 0)
+            kept = ct_error_keep();
+        rc = rc == 0 ? one : rc;
+    }
+    return rc < 0 ? ct_error_restore(rc, &kept) : 0;
 }
 
 int ct_safetensors_write_folder(const char *folder, const struct ct_weight *weights, size_t count,
-                                size_t most, ct_safetensors_source *produce, void *context)
+                                size_t most, ct_safetensors_source *produce,
+                                int (*check)(void *context), void *context)
 {
     struct ct_arena arena = {0};
-    struct ct_safetensors_files files = ct_safetensors_divide(&arena, weights, count, most);
-    char name[CT_SAFETENSORS_NAME];
-    int rc = 0;
+    struct files files = divide(&arena, weights, count, most);
+    struct ct_new_file *file = calloc(files.count, sizeof(*file));
+    struct produced p = {produce, context, 0, 0};
+    size_t begun = 0;
+    int rc = file ? 0 : ct_fail(CT_ENOMEM, "%zu files in %s", files.count, folder ? folder : "");
 
-    for (size_t f = 0; f < files.count; f++) {
-        struct shifted s = {produce, context, files.first[f]};
-        int one;
-
-        ct_safetensors_name(name, f, files.count);
-        one = ct_safetensors_write_from(
-            folder && rc == 0 ? ct_arena_printf(&arena, "%s/%s", folder, name) : NULL,
-            weights + s.first, files.first[f + 1] - s.first, produce_shifted, &s);
-        rc = rc == 0 ? one : rc;
-    }
+    if (rc == 0)
+        rc = write_files(&arena, folder, weights, &files, file, &begun, &p);
+    if (rc == 0 && folder && check)
+        rc = check(context);
+    for (size_t f = 0; f < begun; f++)
+        rc = ct_file_end(&file[f], rc);
     if (rc == 0 && folder)
-        rc = ct_safetensors_complete(folder, weights, &files);
+        rc = complete(folder, weights, &files);
+    free(file);
     ct_arena_finish(&arena);
-    return rc;
+    return rc < 0 ? rc : (int)files.count;
 }

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,15 @@
 static size_t weight_bytes(const struct ct_weight *weight)
 {
     return (size_t)ct_shape_count(weight->ndim, weight->shape) * ct_dtype_size(weight->dtype);
+}
+
+static size_t bytes_of(const struct ct_weight *weights, size_t count)
+{
+    size_t bytes = 0;
+
+    for (size_t i = 0; i < count; i++)
+        bytes += weight_bytes(&weights[i]);
+    return bytes;
 }
 
 /* Largest elements come first, so every tensor is aligned to its element size. */
@@ -94,29 +104,41 @@ static int produce_all(const struct ct_weight *weights, size_t count,
     return rc;
 }
 
-static int write_file(const char *path, const char *header, size_t header_bytes,
+/* A disk that is too small is seen before anything is produced, where the file system can tell. */
+static int reserve(const struct ct_new_file *file, size_t bytes)
+{
+    if (!*file->temporary || !bytes || fallocate(fileno(file->out), 0, 0, (off_t)bytes) == 0 ||
+        (errno != ENOSPC && errno != EDQUOT && errno != EFBIG))
+        return 0;
+    return ct_fail(CT_EIO, "%s: %zu bytes: %s", file->path, bytes, strerror(errno));
+}
+
+static int begin_file(struct ct_new_file *file, const char *path, size_t bytes)
+{
+    int rc = ct_file_begin(file, path);
+
+    if (rc == 0)
+        rc = reserve(file, bytes);
+    return rc < 0 && file->out ? ct_file_end(file, rc) : rc;
+}
+
+/* The file is complete, and closed, under its temporary name. */
+static int write_file(struct ct_new_file *file, const char *header, size_t header_bytes,
                       const struct ct_weight *weights, size_t count, ct_safetensors_source *produce,
                       void *context)
 {
-    struct ct_safetensors_sink sink = {0};
-    struct ct_new_file file;
-    int rc = ct_file_begin(&file, path);
+    struct ct_safetensors_sink sink = {.out = file->out};
+    int rc;
 
-    if (rc < 0) {
-        struct ct_error_kept kept = ct_error_keep();
-
-        produce_all(weights, count, produce, NULL, context); /* other ranks may wait for it */
-        return ct_error_restore(rc, &kept);
-    }
-    sink.out = file.out;
     ct_safetensors_put(&sink, header, header_bytes);
     rc = produce_all(weights, count, produce, &sink, context);
     if (rc == 0 && sink.failed)
-        rc = ct_fail(CT_EIO, "writing %s: %s", path, strerror(sink.failed));
-    return ct_file_end(&file, rc);
+        rc = ct_fail(CT_EIO, "writing %s: %s", file->path, strerror(sink.failed));
+    return rc < 0 ? rc : ct_file_close(file);
 }
 
-int ct_safetensors_write_from(const char *path, const struct ct_weight *weights, size_t count,
+int ct_safetensors_begin_from(struct ct_new_file *file, const char *path,
+                              const struct ct_weight *weights, size_t count,
                               ct_safetensors_source *produce, void *context)
 {
     size_t bytes;
@@ -125,11 +147,31 @@ int ct_safetensors_write_from(const char *path, const struct ct_weight *weights,
 
     if (!path)
         return produce_all(weights, count, produce, NULL, context);
+    *file = (struct ct_new_file){0};
     header = ct_safetensors_header(weights, count, NULL, CT_SAFETENSORS_PREFIX, &bytes);
-    rc = header ? write_file(path, header, bytes, weights, count, produce, context)
+    rc = header ? begin_file(file, path, bytes + bytes_of(weights, count))
                 : ct_fail(CT_ENOMEM, "writing %s", path);
+    if (rc == 0) {
+        rc = write_file(file, header, bytes, weights, count, produce, context);
+        if (rc < 0)
+            rc = ct_file_end(file, rc);
+    } else {
+        struct ct_error_kept kept = ct_error_keep();
+
+        produce_all(weights, count, produce, NULL, context); /* other ranks may wait for it */
+        rc = ct_error_restore(rc, &kept);
+    }
     free(header);
     return rc;
+}
+
+int ct_safetensors_write_from(const char *path, const struct ct_weight *weights, size_t count,
+                              ct_safetensors_source *produce, void *context)
+{
+    struct ct_new_file file;
+    int rc = ct_safetensors_begin_from(&file, path, weights, count, produce, context);
+
+    return rc < 0 || !path ? rc : ct_file_end(&file, 0);
 }
 
 static int from_memory(size_t index, struct ct_safetensors_sink *sink, void *context)

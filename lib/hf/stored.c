@@ -68,6 +68,11 @@ bool ct_stored_absent(const struct ct_stored_rule *rule)
     return rule && rule->stored && !*rule->stored;
 }
 
+bool ct_stored_dense(const struct ct_stored_rule *rule)
+{
+    return !rule || (!rule->transposed && !rule->interleaved && rule->rows.block >= rule->rows.own);
+}
+
 enum ct_dtype ct_stored_dtype(const struct ct_stored_rule *rule, enum ct_dtype own, int files)
 {
     if (files < 0 || !ct_dtype_is_float(own) || (rule && rule->whole_dtype))

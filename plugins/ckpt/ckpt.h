@@ -9,13 +9,14 @@
  *
  *   plan.c    which rank writes which rows       write.c   writes a rank's file
  *   index.c   index.json                         read.c    reads what is wanted of all files
+ *   seek.c    reads boxes in any order           beside.c  small files of Hugging Face's folders
  *   load.c    fills a run                        folder.c  the folder of checkpoints
  *   save.c    a save, from begin to end          io.c      direct access to files; the ring
  *   resume.c  where a run begins                 diff.c    compares two
  *   batch.c   how many sequences its steps have
  *   ckpt.c    options and events                 verb.c    the verbs
- *   export.c, import.c                           Hugging Face's folders
- *   beside.c  small files of those
+ *   export.c, import.c                           Hugging Face's folders, which lib/hf reads and
+ *                                                writes
  */
 #ifndef CKPT_H
 #define CKPT_H
@@ -50,7 +51,7 @@ struct ckpt_box {
     const struct ct_state *state;
     size_t from;
     /* If there is no state: the box itself; or the tensor of a model's files that it is in, and
-       its places there. */
+       its places there (ct_stored_read). */
     const char *data;
     const struct ct_stored_places *places;
     const struct ct_weight *weight;
@@ -226,6 +227,35 @@ int ckpt_read_file(const struct ckpt *c, const struct ckpt_file *file,
                    const struct ckpt_sink *sink);
 int ckpt_read(const struct ckpt *c, const struct ckpt_sink *sink);
 
+/* The bytes of a chunk of a file's data. */
+size_t ckpt_chunk_bytes(const struct ckpt *c, const struct ckpt_file *file, size_t number);
+/* Compare a chunk, or the header, with its hash. memory, of `room` bytes, is for reading.
+   CT_EDAMAGED. */
+int ckpt_check_chunk(const struct ckpt *c, const struct ckpt_file *file, const struct ckpt_io *io,
+                     size_t number, const char *data);
+int ckpt_check_header(const struct ckpt_file *file, struct ckpt_io *io, char *memory, size_t room);
+
+/* ---- seek.c ---- */
+
+#define CKPT_SEEK_OPEN 64 /* most files that are open */
+struct ckpt_seek {
+    const struct ckpt *c;
+    struct ct_arena arena;
+    size_t *first; /* tensor t has boxes[first[t]] to boxes[first[t + 1] - 1] */
+    struct ckpt_seek_box *boxes;
+    struct ckpt_seek_file *files;
+    size_t open[CKPT_SEEK_OPEN], opened; /* files that are open, in a ring; how many ever were */
+    char *chunk;                         /* chunk `number` of file `last`; SIZE_MAX: none */
+    size_t last, number;
+};
+/* Read boxes of an open checkpoint's tensors, in any order. */
+int ckpt_seek_begin(struct ckpt_seek *s, const struct ckpt *c);
+/* A box of a tensor, dense. CT_EDAMAGED, as of ckpt_read_file, or as the checkpoint has not all of
+   it; CT_EIO. */
+int ckpt_seek_read(struct ckpt_seek *s, const struct ckpt_tensor *t, const int64_t *offset,
+                   const int64_t *shape, void *to);
+void ckpt_seek_end(struct ckpt_seek *s);
+
 /* ---- load.c ---- */
 
 struct ckpt_load {
@@ -285,13 +315,6 @@ void ckpt_purge(const char *folder, const struct ckpt_retention *r);
 
 /* ---- diff.c ---- */
 
-/* Call work for the parts of a box that are contiguous in the whole tensor, with the number of
-   their first element there; CKPT_PART elements at most. */
-#define CKPT_PART 65536
-typedef int ckpt_part_work(void *context, size_t tensor, int64_t element, int64_t count,
-                           const char *data);
-int ckpt_for_each_part(const struct ckpt *c, size_t tensor, const int64_t *offset,
-                       const int64_t *shape, const char *data, ckpt_part_work *work, void *context);
 /* Print how two checkpoints differ; a failure if tensors do. */
 int ckpt_diff(const char *first, const char *second, bool json);
 
@@ -366,10 +389,6 @@ int ckpt_beside_read(struct ckpt *c);
 
 /* ---- verb.c, export.c, import.c ---- */
 
-/* How the files of the model of a config.json store its parameters; *rules is NULL without one. It
-   may be in the arena. */
-int ckpt_stored_rules(const char *config, struct ct_arena *arena,
-                      const struct ct_stored_rule **rules);
 extern const struct ct_verb_ops ckpt_verb, ckpt_export, ckpt_import;
 
 #endif

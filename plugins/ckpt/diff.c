@@ -1,8 +1,7 @@
 /*
- * How two checkpoints differ: the tensors of the first are put together in a temporary file, and
- * the boxes of the second compared with it, so memory holds some chunks only.
+ * How two checkpoints differ: the second is read box by box, and each compared with the same box of
+ * the first, so memory holds some chunks only.
  */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,44 +13,12 @@
 
 #include "ckpt.h"
 
-int ckpt_for_each_part(const struct ckpt *c, size_t index, const int64_t *offset,
-                       const int64_t *shape, const char *data, ckpt_part_work *work, void *context)
-{
-    const struct ckpt_tensor *t = &c->tensors[index];
-    int64_t run = 1, runs;
-    int outer = t->ndim, rc = 0;
-
-    for (bool whole = true; whole && outer > 0;) {
-        outer--;
-        run *= shape[outer];
-        whole = shape[outer] == t->shape[outer];
-    }
-    runs = ct_shape_count(t->ndim, shape) / run;
-    for (int64_t r = 0; rc == 0 && r < runs; r++) {
-        int64_t rest = r, at = 0, stride = 1;
-
-        for (int d = t->ndim - 1; d >= 0; d--) {
-            at += (offset[d] + (d < outer ? rest % shape[d] : 0)) * stride;
-            rest /= d < outer ? shape[d] : 1;
-            stride *= t->shape[d];
-        }
-        for (int64_t i = 0; rc == 0 && i < run; i += CKPT_PART) {
-            int64_t n = run - i < CKPT_PART ? run - i : CKPT_PART;
-
-            rc = work(context, index, at + i, n, data);
-            data += (size_t)n * ct_dtype_size(t->dtype);
-        }
-    }
-    return rc;
-}
-
-/* A file with some tensors of a checkpoint, whole. */
-struct whole {
-    const struct ckpt *c;
+struct comparison {
+    const struct ckpt *c; /* the first */
+    struct ckpt_seek seek;
     struct ct_arena arena;
-    struct ckpt_io io;
-    size_t *at; /* by tensor: its first byte; SIZE_MAX: not in the file */
-    char *block, *other;
+    bool *both;         /* by tensor: the two have it alike */
+    char *own, *other;  /* a box of each, aligned */
     int64_t *different; /* by tensor */
     double *most;
 };
@@ -71,83 +38,43 @@ static void tell(const struct told *told, const char *name, const char *differen
         printf("%s: %s\n", name, difference);
 }
 
-static size_t index_of(const struct whole *w, const char *name)
+static size_t index_of(const struct comparison *w, const char *name)
 {
     const struct ckpt_tensor *t = ckpt_find(w->c, name);
 
     return t ? (size_t)(t - w->c->tensors) : SIZE_MAX;
 }
 
-static int write_part(void *context, size_t tensor, int64_t element, int64_t count,
-                      const char *data)
-{
-    struct whole *w = context;
-    size_t item = ct_dtype_size(w->c->tensors[tensor].dtype);
-
-    return ckpt_io_write(&w->io, data, (size_t)count * item,
-                         w->at[tensor] + (size_t)element * item);
-}
-
 static bool want(void *context, const struct ckpt_box *box, size_t *from, size_t *to)
 {
-    const struct whole *w = context;
+    const struct comparison *w = context;
     size_t tensor = index_of(w, box->name);
 
     *from = 0;
     *to = box->bytes;
-    return tensor != SIZE_MAX && w->at[tensor] != SIZE_MAX;
+    return tensor != SIZE_MAX && w->both[tensor];
 }
 
+/* A box of the second, of a chunk's bytes at most. */
 static int put(void *context, const struct ckpt_box *box, const int64_t *offset,
                const int64_t *shape, const void *data)
 {
-    struct whole *w = context;
-
-    return ckpt_for_each_part(w->c, index_of(w, box->name), offset, shape, data, write_part, w);
-}
-
-static void place(struct whole *w)
-{
-    size_t at = 0;
-
-    for (size_t i = 0; i < w->c->tensor_count; i++) {
-        const struct ckpt_tensor *t = &w->c->tensors[i];
-
-        w->at[i] = at;
-        at += (size_t)ct_shape_count(t->ndim, t->shape) * ct_dtype_size(t->dtype);
-    }
-}
-
-static void whole_init(struct whole *w, const struct ckpt *c)
-{
-    *w = (struct whole){.c = c};
-    w->at = ct_arena_array(&w->arena, size_t, c->tensor_count + 1);
-    w->different = ct_arena_array(&w->arena, int64_t, c->tensor_count + 1);
-    w->most = ct_arena_array(&w->arena, double, c->tensor_count + 1);
-    w->block = ct_arena_alloc(&w->arena, CKPT_PART * 8);
-    w->other = ct_arena_alloc(&w->arena, CKPT_PART * 8);
-}
-
-static int compare_part(void *context, size_t tensor, int64_t element, int64_t count,
-                        const char *data)
-{
-    struct whole *w = context;
+    struct comparison *w = context;
+    size_t tensor = index_of(w, box->name);
     const struct ckpt_tensor *t = &w->c->tensors[tensor];
+    int64_t count = ct_shape_count(t->ndim, shape);
     size_t item = ct_dtype_size(t->dtype), bytes = (size_t)count * item;
-    struct ct_tensor a = ct_tensor_dense(w->other, t->dtype, 1, &count);
-    struct ct_tensor b = ct_tensor_dense(w->block, t->dtype, 1, &count);
+    struct ct_tensor a = ct_tensor_dense(w->own, t->dtype, 1, &count);
+    struct ct_tensor b = ct_tensor_dense(w->other, t->dtype, 1, &count);
+    int rc = ckpt_seek_read(&w->seek, t, offset, shape, w->own);
 
-    int rc = ckpt_io_read(&w->io, w->other, bytes, w->at[tensor] + (size_t)element * item);
-
-    if (rc < 0)
+    if (rc < 0 || !memcmp(w->own, data, bytes))
         return rc;
-    memcpy(w->block, data, bytes); /* aligned */
-    if (!memcmp(w->other, w->block, bytes))
-        return 0;
+    memcpy(w->other, data, bytes);
     for (int64_t i = 0; i < count; i++) {
         double by;
 
-        if (!memcmp(w->other + (size_t)i * item, w->block + (size_t)i * item, item))
+        if (!memcmp(w->own + (size_t)i * item, w->other + (size_t)i * item, item))
             continue;
         by = fabs(ct_tensor_load(&a, i) - ct_tensor_load(&b, i));
         w->different[tensor]++;
@@ -156,26 +83,29 @@ static int compare_part(void *context, size_t tensor, int64_t element, int64_t c
     return 0;
 }
 
-static int put_compared(void *context, const struct ckpt_box *box, const int64_t *offset,
-                        const int64_t *shape, const void *data)
+static int begin(struct comparison *w, const struct ckpt *a, const struct ckpt *b)
 {
-    struct whole *w = context;
-
-    return ckpt_for_each_part(w->c, index_of(w, box->name), offset, shape, data, compare_part, w);
+    *w = (struct comparison){.c = a};
+    w->both = ct_arena_array(&w->arena, bool, a->tensor_count + 1);
+    w->different = ct_arena_array(&w->arena, int64_t, a->tensor_count + 1);
+    w->most = ct_arena_array(&w->arena, double, a->tensor_count + 1);
+    w->own = ct_arena_alloc(&w->arena, b->chunk);
+    w->other = ct_arena_alloc(&w->arena, b->chunk);
+    return ckpt_seek_begin(&w->seek, a);
 }
 
 /* Tensors that the two do not have alike are left out of the comparison of values. */
-static int compare_lists(struct whole *w, const struct ckpt *b, const struct told *told)
+static int compare_lists(struct comparison *w, const struct ckpt *b, const struct told *told)
 {
     int count = 0;
 
     for (size_t i = 0; i < w->c->tensor_count; i++) {
         const struct ckpt_tensor *t = &w->c->tensors[i], *other = ckpt_find(b, t->name);
 
-        if (other && other->ndim == t->ndim && other->dtype == t->dtype &&
-            !memcmp(other->shape, t->shape, sizeof(*t->shape) * (size_t)t->ndim))
+        w->both[i] = other && other->ndim == t->ndim && other->dtype == t->dtype &&
+                     !memcmp(other->shape, t->shape, sizeof(*t->shape) * (size_t)t->ndim);
+        if (w->both[i])
             continue;
-        w->at[i] = SIZE_MAX;
         tell(told, t->name, other ? "another shape or dtype" : "only in the first");
         count++;
     }
@@ -203,7 +133,7 @@ static void tell_values(const struct told *told, const struct ckpt_tensor *t, in
                (long long)elements, most);
 }
 
-static int count_values(const struct whole *w, const struct told *told)
+static int count_values(const struct comparison *w, const struct told *told)
 {
     int count = 0;
 
@@ -234,29 +164,21 @@ static void tell_option(const char *section, const char *key, const char *before
 
 static int compare(const struct ckpt *a, const struct ckpt *b, struct told *told)
 {
-    FILE *file = tmpfile();
-    struct whole w;
-    int rc = 0, count;
+    struct comparison w;
+    int rc = begin(&w, a, b), count;
 
-    if (!file)
-        return ct_fail(CT_EIO, "a temporary file: %s", strerror(errno));
-    whole_init(&w, a);
-    w.io = (struct ckpt_io){.path = "a temporary file", .fd = fileno(file)};
-    place(&w);
     count = compare_lists(&w, b, told);
     if (a->progress.step != b->progress.step && !told->tensors)
         printf("step: %lld, %lld\n", (long long)a->progress.step - 1,
                (long long)b->progress.step - 1);
-    if (*a->recipe && *b->recipe)
+    if (rc == 0 && *a->recipe && *b->recipe)
         rc = ct_recipe_differences("the recipe of a checkpoint", a->recipe, b->recipe, tell_option,
                                    told);
     if (rc == 0)
-        rc = ckpt_read(a, &(struct ckpt_sink){want, put, &w, false});
-    if (rc == 0)
-        rc = ckpt_read(b, &(struct ckpt_sink){want, put_compared, &w, false});
+        rc = ckpt_read(b, &(struct ckpt_sink){want, put, &w, false});
     if (rc == 0)
         count += count_values(&w, told);
-    fclose(file);
+    ckpt_seek_end(&w.seek);
     ct_arena_finish(&w.arena);
     return rc < 0 ? rc : count;
 }

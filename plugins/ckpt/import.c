@@ -29,26 +29,6 @@ struct import {
     size_t boxes_room;
 };
 
-/* A name that a rule's `stored` matches: "base" and, for '#', an index. */
-static bool matches(const struct ct_stored_rule *rule, const char *name, size_t *base,
-                    int64_t *index)
-{
-    size_t before = strcspn(rule->stored, "#"), size = strlen(name);
-    const char *after = rule->stored + before + (rule->stored[before] == '#');
-    size_t tail = strlen(after), end = size - tail, digits = 0;
-
-    if (size < tail + before || strcmp(name + end, after) != 0)
-        return false;
-    while (rule->stored[before] && digits < end && digits < 6 && name[end - digits - 1] >= '0' &&
-           name[end - digits - 1] <= '9')
-        digits++;
-    if ((rule->stored[before] && !digits) || end < digits + before)
-        return false;
-    *base = end - digits - before;
-    *index = digits ? strtoll(name + end - digits, NULL, 10) : 0;
-    return !memcmp(name + *base, rule->stored, before);
-}
-
 static struct ckpt_tensor *tensor_called(struct import *m, const char *name)
 {
     struct ckpt *c = m->c;
@@ -82,72 +62,45 @@ static struct ckpt_file *file_of(struct import *m, size_t index)
     return &c->files[index];
 }
 
-/* The box that a tensor has of a parameter. */
-static int make_box(struct import *m, const struct ct_stored_rule *rule, const char *name,
-                    const struct ct_weight *w, int64_t index, struct ckpt_box *b)
+/* Data of a tensor of files, or the tensor itself where its elements lie otherwise. */
+static struct ckpt_box make_box(struct ct_arena *arena, const struct ct_weight *w,
+                                const struct ct_stored_held *held)
 {
-    bool stacked = ct_stored_stacked(rule);
-    struct ct_stored_box whole = {.ndim = w->ndim}, own = {.ndim = w->ndim + stacked};
-    struct ct_state param = {.name = name, .ndim = own.ndim};
-    struct ct_stored_places places;
-    int d = ct_stored_part_dim(rule, own.ndim);
-    struct ct_stored_rule as_is;
+    struct ckpt_box b = {.name = held->name, .dtype = w->dtype, .ndim = held->box.ndim};
 
-    if (rule) {
-        as_is = ct_stored_rule_for(rule, w);
-        rule = &as_is;
+    memcpy(b.shape, held->box.shape, sizeof(b.shape));
+    memcpy(b.offset, held->box.offset, sizeof(b.offset));
+    b.bytes = (size_t)ct_shape_count(b.ndim, b.shape) * ct_dtype_size(b.dtype);
+    b.data = w->data;
+    if (held->dense) {
+        b.data += (size_t)held->places.first * ct_dtype_size(w->dtype);
+    } else {
+        b.places = ct_arena_copy(arena, &held->places, sizeof(held->places));
+        b.weight = w;
     }
-
-    memcpy(whole.shape, w->shape, sizeof(*w->shape) * (size_t)w->ndim);
-    memcpy(own.shape + stacked, w->shape, sizeof(*w->shape) * (size_t)w->ndim);
-    if (rule && rule->transposed) {
-        own.shape[own.ndim - 2] = w->shape[w->ndim - 1];
-        own.shape[own.ndim - 1] = w->shape[w->ndim - 2];
-    }
-    if (rule && rule->rows.all && (own.ndim < 1 || own.shape[0] != rule->rows.all))
-        return ct_fail(CT_ECONFIG, "%s does not have %lld rows", w->name,
-                       (long long)rule->rows.all);
-    if (rule && !rule->rows.all && rule->parts && (own.ndim <= d || own.shape[d] % rule->parts))
-        return ct_fail(CT_ECONFIG, "%s does not have %d equal parts", w->name, rule->parts);
-    if (rule && rule->rows.all)
-        own.shape[0] = rule->rows.own;
-    else if (rule && rule->parts)
-        own.shape[d] /= rule->parts;
-    if (stacked) {
-        own.shape[0] = 1;
-        own.offset[0] = index;
-    }
-    memcpy(param.shape, own.shape, sizeof(own.shape));
-    places = ct_stored_places(rule, &param, &own, &whole);
-    *b = (struct ckpt_box){.name = name, .dtype = w->dtype, .ndim = own.ndim, .data = w->data};
-    memcpy(b->shape, own.shape, sizeof(own.shape));
-    memcpy(b->offset, own.offset, sizeof(own.offset));
-    b->bytes = (size_t)ct_shape_count(b->ndim, b->shape) * ct_dtype_size(b->dtype);
-    if (w->scales || (rule && (rule->parts || rule->transposed))) {
-        b->places = ct_arena_copy(m->c->arena, &places, sizeof(places));
-        b->weight = w;
-    }
-    return 0;
+    return b;
 }
 
-static int add_box(struct import *m, const struct ct_stored_rule *rule, const char *name,
-                   const struct ct_weight *w, int64_t index)
+/* A box has the index of its file along the first dimension: 0, or the number of its tensor. */
+static int add_box(void *context, const struct ct_weight *w, const struct ct_stored_held *held)
 {
-    struct ckpt_tensor *t = tensor_called(m, name);
-    struct ckpt_file *file = file_of(m, (size_t)index);
-    bool stacked = ct_stored_stacked(rule);
-    struct ckpt_box b;
-    int rc = make_box(m, rule, name, w, index, &b);
+    struct import *m = context;
+    int64_t index = held->box.ndim ? held->box.offset[0] : 0;
+    struct ckpt_box b = make_box(m->c->arena, w, held);
+    struct ckpt_tensor *t;
+    struct ckpt_file *file;
 
-    if (rc < 0)
-        return rc;
+    if (index >= MOST_FILES)
+        return ct_fail(CT_ECONFIG, "%s is not what its name says", w->name);
+    t = tensor_called(m, held->name);
+    file = file_of(m, (size_t)index);
     if (t->ndim &&
         (t->ndim != b.ndim || t->dtype != b.dtype ||
          memcmp(t->shape + 1, b.shape + 1, sizeof(*b.shape) * (size_t)(b.ndim - 1)) != 0))
         return ct_fail(CT_ECONFIG, "%s has another shape than others of its kind", w->name);
     if (t->shape[0] < b.offset[0] + b.shape[0] || !t->ndim)
         memcpy(t->shape, b.shape, sizeof(b.shape));
-    t->shape[0] = stacked && t->shape[0] < index + 1 ? index + 1 : t->shape[0];
+    t->shape[0] = index && t->shape[0] < index + 1 ? index + 1 : t->shape[0];
     t->ndim = b.ndim;
     t->dtype = b.dtype;
     m->boxes[t - m->c->tensors]++;
@@ -155,31 +108,6 @@ static int add_box(struct import *m, const struct ct_stored_rule *rule, const ch
                                 sizeof(b));
     file->boxes[file->box_count++] = b;
     return 0;
-}
-
-/* All parameters that are in a tensor. */
-static int take(struct import *m, const struct ct_weight *w)
-{
-    bool known = false;
-    int64_t index;
-    size_t base;
-    int rc = 0;
-
-    for (const struct ct_stored_rule *r = m->rules; rc == 0 && r && r->suffix; r++) {
-        if (!r->stored || !matches(r, w->name, &base, &index))
-            continue;
-        known = true;
-        if (index >= MOST_FILES || (r->transposed && w->ndim < 2) ||
-            w->ndim + ct_stored_stacked(r) > CT_MAX_DIMS)
-            return ct_fail(CT_ECONFIG, "%s is not what its name says", w->name);
-        rc = add_box(m, r, ct_arena_printf(m->c->arena, "%.*s%s", (int)base, w->name, r->suffix), w,
-                     index);
-    }
-    if (known || rc < 0)
-        return rc;
-    const struct ct_stored_rule *ignored = ct_stored_rule(m->rules, w->name);
-
-    return ignored && !ignored->stored ? 0 : add_box(m, NULL, w->name, w, 0);
 }
 
 static int take_weights(struct import *m, const struct ct_weights *weights)
@@ -191,7 +119,7 @@ static int take_weights(struct import *m, const struct ct_weights *weights)
         const struct ct_weight *w = ct_weights_at(weights, i);
 
         if (ct_shape_count(w->ndim, w->shape))
-            rc = take(m, w);
+            rc = ct_stored_each_held(c->arena, m->rules, w, add_box, m);
     }
     for (size_t i = 0; rc == 0 && i < c->tensor_count; i++)
         if (m->boxes[i] > 1 && (int64_t)m->boxes[i] != c->tensors[i].shape[0])
@@ -232,50 +160,15 @@ static int write_all(struct ckpt *c, const char *path)
     return rc < 0 ? rc : ckpt_publish(temporary, path);
 }
 
-/* config.json for tensors that are no longer quantised. */
-static char *config_without_quantization(struct ct_arena *arena, const char *text)
-{
-    char *plain = NULL, *copy;
-    size_t size;
-    json_t *root;
-    FILE *out = open_memstream(&plain, &size);
-
-    if (ct_json_read(text, strlen(text), "config.json", CT_JSON_LITERALS, &root) < 0)
-        root = NULL;
-    json_object_del(root, "quantization_config");
-    if (root && out)
-        ct_json_write(root, out);
-    if (out)
-        fclose(out);
-    copy = ct_arena_strdup(arena, root && plain ? plain : text);
-    free(plain);
-    json_decref(root);
-    return copy;
-}
-
-static bool is_quantised(const struct ct_weights *weights)
-{
-    for (size_t i = 0; i < ct_weights_count(weights); i++)
-        if (ct_weights_at(weights, i)->scales)
-            return true;
-    return false;
-}
-
 static int import(struct ckpt *c, const struct ct_weights *weights, const char *folder,
                   const char *path)
 {
     struct import m = {.c = c};
-    char *config;
-    size_t size;
-    int rc = ct_file_read(c->arena, ct_arena_printf(c->arena, "%s/config.json", folder), 1 << 20,
-                          &config, &size);
+    int rc = ct_hf_config_as_numbers(c->arena, folder, weights, &c->config);
 
-    if (rc < 0 && rc != CT_ENOENT)
-        return rc;
     if (rc == 0)
-        c->config = is_quantised(weights) ? config_without_quantization(c->arena, config) : config;
-    rc = ckpt_stored_rules(c->config, c->arena, &m.rules);
-    if (rc == 0 && is_quantised(weights) && !m.rules)
+        rc = ct_hf_rules(c->config, c->arena, &m.rules);
+    if (rc == 0 && ct_weights_quantised(weights) && !m.rules)
         rc = ct_fail(CT_ECONFIG, "tensors in MXFP4 need the config.json of their model, which says "
                                  "how they lie");
     if (rc == 0)

@@ -83,25 +83,35 @@ static int put_data(const struct reader *r, size_t begin, size_t end, const char
 
 /* ---- chunks ---- */
 
-static int bad_chunk(const struct reader *r, size_t begin, size_t end)
+static int bad_chunk(const struct ckpt_io *io, const struct ckpt_file *file, size_t begin,
+                     size_t end)
 {
-    const struct ckpt_box *b = r->file->boxes;
+    const struct ckpt_box *b = file->boxes;
 
     while (b->at + b->bytes <= begin)
         b++;
     return ct_fail(CT_EDAMAGED, "%s: bytes %zu to %zu have a wrong checksum (%s from row %lld on)",
-                   r->io.path, r->file->header + begin, r->file->header + end, b->name,
+                   io->path, file->header + begin, file->header + end, b->name,
                    b->ndim
                        ? (long long)(b->offset[0] + (int64_t)((begin > b->at ? begin - b->at : 0) /
                                                               (b->bytes / (size_t)b->shape[0])))
                        : 0LL);
 }
 
-static size_t chunk_bytes(const struct reader *r, size_t number)
+size_t ckpt_chunk_bytes(const struct ckpt *c, const struct ckpt_file *file, size_t number)
 {
-    size_t left = r->file->bytes - number * r->c->chunk;
+    size_t left = file->bytes - number * c->chunk;
 
-    return left < r->c->chunk ? left : r->c->chunk;
+    return left < c->chunk ? left : c->chunk;
+}
+
+int ckpt_check_chunk(const struct ckpt *c, const struct ckpt_file *file, const struct ckpt_io *io,
+                     size_t number, const char *data)
+{
+    size_t bytes = ckpt_chunk_bytes(c, file, number), begin = number * c->chunk;
+
+    return ckpt_hash(data, bytes) == file->hash[number] ? 0
+                                                        : bad_chunk(io, file, begin, begin + bytes);
 }
 
 static int read_chunk(void *context, size_t number, char *slot)
@@ -109,34 +119,35 @@ static int read_chunk(void *context, size_t number, char *slot)
     struct reader *r = context;
     size_t n = r->chunk[number];
 
-    return ckpt_io_read(&r->io, slot, chunk_bytes(r, n), r->file->header + n * r->c->chunk);
+    return ckpt_io_read(&r->io, slot, ckpt_chunk_bytes(r->c, r->file, n),
+                        r->file->header + n * r->c->chunk);
 }
 
 static int take_chunk(void *context, size_t number, char *slot)
 {
     const struct reader *r = context;
-    size_t n = r->chunk[number], begin = n * r->c->chunk, end = begin + chunk_bytes(r, n);
+    size_t n = r->chunk[number], begin = n * r->c->chunk;
+    int rc = ckpt_check_chunk(r->c, r->file, &r->io, n, slot);
 
-    if (ckpt_hash(slot, end - begin) != r->file->hash[n])
-        return bad_chunk(r, begin, end);
-    return r->sink ? put_data(r, begin, end, slot) : 0;
+    return rc == 0 && r->sink ? put_data(r, begin, begin + ckpt_chunk_bytes(r->c, r->file, n), slot)
+                              : rc;
 }
 
-static int check_header(struct reader *r, const struct ckpt_ring *ring)
+int ckpt_check_header(const struct ckpt_file *file, struct ckpt_io *io, char *memory, size_t room)
 {
     XXH3_state_t *state = XXH3_createState();
-    int rc = state ? 0 : ct_fail(CT_ENOMEM, "%s", r->io.path);
+    int rc = state ? 0 : ct_fail(CT_ENOMEM, "%s", io->path);
 
     if (state)
         XXH3_64bits_reset(state);
-    for (size_t at = 0, part; rc == 0 && at < r->file->header; at += part) {
-        part = r->file->header - at < ring->slot ? r->file->header - at : ring->slot;
-        rc = ckpt_io_read(&r->io, ring->memory, part, at);
+    for (size_t at = 0, part; rc == 0 && at < file->header; at += part) {
+        part = file->header - at < room ? file->header - at : room;
+        rc = ckpt_io_read(io, memory, part, at);
         if (rc == 0)
-            XXH3_64bits_update(state, ring->memory, part);
+            XXH3_64bits_update(state, memory, part);
     }
-    if (rc == 0 && XXH3_64bits_digest(state) != r->file->header_hash)
-        rc = ct_fail(CT_EDAMAGED, "%s: its header has a wrong checksum", r->io.path);
+    if (rc == 0 && XXH3_64bits_digest(state) != file->header_hash)
+        rc = ct_fail(CT_EDAMAGED, "%s: its header has a wrong checksum", io->path);
     XXH3_freeState(state);
     return rc;
 }
@@ -180,7 +191,7 @@ static int read_open(struct reader *r, const char *path)
     if (!pipe.ring.memory)
         rc = ct_fail(CT_ENOMEM, "%zu bytes to read %s", pipe.ring.slots * pipe.ring.slot, path);
     if (rc == 0)
-        rc = check_header(r, &pipe.ring);
+        rc = ckpt_check_header(r->file, &r->io, pipe.ring.memory, pipe.ring.slot);
     if (rc == 0 && r->count)
         rc = ckpt_pipe(&pipe);
     free(pipe.ring.memory);

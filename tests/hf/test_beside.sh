@@ -77,6 +77,10 @@ status=0
 [ $status = 2 ] || { cat "$work/log"; exit 1; }
 grep -q '\(model.norm\|lm_head\).weight: 2 of [0-9]* values are beyond float16, the largest 99840: set --dtype bfloat16 or float32' "$work/log"
 [ ! -e "$work/narrow/model.safetensors" ]
+# Nor are the files before the one that has them.
+! "$ctitan" export "$work/large_checkpoint" "$work/narrow" --dtype float16 --max-shard-size 0.0001 2> "$work/log"
+grep -q 'are beyond float16' "$work/log"
+[ -z "$(ls "$work/narrow")" ]
 "$ctitan" export "$work/large_checkpoint" "$work/narrow" --dtype float32 > /dev/null
 
 status=0

@@ -49,6 +49,9 @@ END
     [ ! -e "$work/saved/model.safetensors" ] && [ -e "$work/saved/model.safetensors.index.json" ]
     "$ctitan" export "$work/out" "$work/exported" > /dev/null
     "$same" "$data/hf" "$work/exported"
+    # A run and a checkpoint of it write the same bytes.
+    "$ctitan" export "$work/out" "$work/exported" --force --max-shard-size 0.0003 > /dev/null
+    diff -r "$work/saved" "$work/exported"
     "$ctitan" export "$work/out" "$work/exported" --force --max-shard-size 0.0001 > /dev/null
     [ ! -e "$work/exported/model.safetensors" ]
     "$same" "$data/hf" "$work/exported"

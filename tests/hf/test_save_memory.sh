@@ -1,6 +1,6 @@
 #!/bin/bash
 # test_save_memory.sh CTITAN SOURCE: saving the weights of 4 ranks needs no more host memory on any rank than
-# a few windows of rows (16 MiB each, see lib/hf/save.c), however large the model is.
+# a few windows of rows (16 MiB each, see lib/hf/write.c), however large the model is.
 set -euo pipefail
 ctitan=$(realpath "$1") source=$2
 work=$(mktemp -d)

@@ -61,6 +61,9 @@ struct ct_new_file {
 /* Create the temporary file and open it as file->out. CT_EIO, with the path; CT_EINVAL: the path is
    too long. */
 CT_API int ct_file_begin(struct ct_new_file *file, const char *path);
+/* Sync and close the file, which stays under its temporary name until ct_file_end: so several files
+   get their names together. out becomes NULL. */
+CT_API int ct_file_close(struct ct_new_file *file);
 /* rc: the result of writing. If it is negative, the file is removed and rc is returned. */
 CT_API int ct_file_end(struct ct_new_file *file, int rc);
 /* Write size bytes to a new file. Creates its folder if there is none. */

@@ -5,7 +5,9 @@
 #ifndef CT_HF_H
 #define CT_HF_H
 
+#include <ctitan/arena.h>
 #include <ctitan/lib/safetensors.h>
+#include <ctitan/lib/stored.h>
 #include <ctitan/run.h>
 
 CT_BEGIN_DECLS
@@ -31,6 +33,49 @@ CT_API int ct_hf_save(struct ct_run *run, const char *folder);
 /* The same with other states in the place of parameters: those whose names are prefix and a
    parameter's name, such as averages of them. */
 CT_API int ct_hf_save_states(struct ct_run *run, const char *prefix, const char *folder);
+
+/*
+ * The same for whoever has the parameters, such as a checkpoint: their tensors, by the rules of a
+ * model, and their values, some rows at a time.
+ */
+struct ct_hf_writer {
+    const struct ct_stored_rule *rules;
+    const struct ct_state *params; /* names, shapes, and the dtypes to write */
+    size_t param_count;
+    struct ct_weight *weights; /* the tensors of the folder */
+    size_t count, files;       /* number of them; number of files, once they are written */
+    size_t room;               /* bytes of the largest box that is read */
+    struct ct_hf_output *outputs;
+    char *rows, *window;
+    struct ct_arena arena;
+};
+struct ct_hf_source {
+    /* Read a box of one of the parameters, dense; to NULL: nothing is written (any more), but other
+       ranks may wait for what this one sends. */
+    int (*read)(void *context, const struct ct_state *param, const struct ct_stored_box *box,
+                void *to);
+    /* Called before files get their names: a failure leaves none. NULL: nothing is checked. */
+    int (*check)(void *context);
+    void *context;
+};
+/* List the tensors; writes: also allocate what ct_hf_write needs to write. params live until
+   finish. CT_EINVAL: a part of a tensor has no parameter. */
+CT_API int ct_hf_writer_init(struct ct_hf_writer *w, const struct ct_stored_rule *rules,
+                             const struct ct_state *params, size_t count, bool writes);
+/* Write files of weights, of at most `most` bytes if they have several tensors, and their index.
+   folder NULL: only call read. ct_hf_complete writes what a folder has besides. */
+CT_API int ct_hf_write(struct ct_hf_writer *w, const char *folder, size_t most,
+                       const struct ct_hf_source *source);
+CT_API void ct_hf_writer_finish(struct ct_hf_writer *w);
+/* The rules of the model of a config.json (NULL: none), in arena where the model makes them.
+   *rules NULL: parameters are stored as they are. CT_ECONFIG: no model is known for it, or it is of
+   several kinds of input. */
+CT_API int ct_hf_rules(const char *config, struct ct_arena *arena,
+                       const struct ct_stored_rule **rules);
+/* The config.json of a folder (in arena; NULL: it has none) for its weights as numbers: without
+   quantization_config where some are in MXFP4. */
+CT_API int ct_hf_config_as_numbers(struct ct_arena *arena, const char *folder,
+                                   const struct ct_weights *weights, const char **text);
 
 /*
  * Files beside config.json and weights: of tokenizer, chat template, generation, licence, code.

@@ -45,6 +45,8 @@ CT_API size_t ct_weights_count(const struct ct_weights *weights);
 CT_API const struct ct_weight *ct_weights_at(const struct ct_weights *weights, size_t index);
 /* The weight called name, or NULL. */
 CT_API const struct ct_weight *ct_weights_find(const struct ct_weights *weights, const char *name);
+/* Whether a weight is in MXFP4. */
+CT_API bool ct_weights_quantised(const struct ct_weights *weights);
 /* Write a line "reads FOLDER/FILE, ..: hash .." for the header of each file, and one for each
    tensor by parts of its data. */
 CT_API void ct_weights_identify(const struct ct_weights *weights, FILE *out);
@@ -82,28 +84,24 @@ typedef int ct_safetensors_source(size_t index, struct ct_safetensors_sink *sink
 CT_API void ct_safetensors_put(struct ct_safetensors_sink *sink, const void *data, size_t bytes);
 CT_API int ct_safetensors_write_from(const char *path, const struct ct_weight *weights,
                                      size_t count, ct_safetensors_source *produce, void *context);
+/* The same, up to where ct_file_end gives the file its name, or, if this failed, removes it. path
+   NULL: *file is not touched. */
+struct ct_new_file;
+CT_API int ct_safetensors_begin_from(struct ct_new_file *file, const char *path,
+                                     const struct ct_weight *weights, size_t count,
+                                     ct_safetensors_source *produce, void *context);
 
 /*
- * A folder of weights: one file, or, where they have more than `most` bytes, several files of at
- * most that many, in order, and an index. A weight that is larger has a file of its own.
+ * Write a folder of weights: one file, or, where they have more than `most` bytes, several files of
+ * at most that many, in order, and an index. A weight that is larger has a file of its own. Data is
+ * produced while writing. What another number of files has left is removed.
+ *
+ * The files get their names together, once all are written and `check` (may be NULL) has returned
+ * 0. folder NULL: nothing is written, and check is not called. The result is the number of files.
  */
-struct ct_safetensors_files {
-    size_t count, *first; /* file i has the weights [first[i], first[i + 1]) */
-};
-CT_API struct ct_safetensors_files ct_safetensors_divide(struct ct_arena *arena,
-                                                         const struct ct_weight *weights,
-                                                         size_t count, size_t most);
-/* "model.safetensors", or "model-00001-of-00003.safetensors". */
-#define CT_SAFETENSORS_NAME 64
-CT_API void ct_safetensors_name(char name[CT_SAFETENSORS_NAME], size_t file, size_t count);
-/* Complete a folder whose files are written: write the index if there are several, and remove what
-   another number of files has left. */
-CT_API int ct_safetensors_complete(const char *folder, const struct ct_weight *weights,
-                                   const struct ct_safetensors_files *files);
-/* All of this, with data that is produced while writing. folder NULL: nothing is written. */
 CT_API int ct_safetensors_write_folder(const char *folder, const struct ct_weight *weights,
                                        size_t count, size_t most, ct_safetensors_source *produce,
-                                       void *context);
+                                       int (*check)(void *context), void *context);
 
 CT_END_DECLS
 

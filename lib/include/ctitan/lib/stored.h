@@ -26,6 +26,9 @@ CT_API void ct_stored_add(struct ct_run *run, const struct ct_stored_rule *rules
    its parameter's), and the parameter's own. */
 CT_API enum ct_dtype ct_stored_dtype(const struct ct_stored_rule *rule, enum ct_dtype own,
                                      int files);
+/* Whether the elements of a box of the parameter are in the same order in the box of the tensor in
+   which it is, without others between. */
+CT_API bool ct_stored_dense(const struct ct_stored_rule *rule);
 /* Number of tensors that hold the parameter. */
 CT_API int64_t ct_stored_count(const struct ct_stored_rule *rule, const struct ct_state *param);
 /* Name, dtype and shape of tensor `index` of those. The name is in arena. */
@@ -78,6 +81,23 @@ CT_API void ct_stored_scatter(const struct ct_stored_places *places, int64_t at,
    dtype. */
 CT_API void ct_stored_read(const struct ct_stored_places *places, int64_t at, int64_t count,
                            const struct ct_weight *weight, void *dense);
+
+/* What a whole tensor holds of a parameter: a box of it, of size 1 along the first dimension where
+   that numbers tensors. dense: its elements begin at places.first, in order. */
+struct ct_stored_held {
+    const char *name; /* of the parameter */
+    struct ct_stored_box box;
+    struct ct_stored_places places;
+    bool dense;
+};
+typedef int ct_stored_held_work(void *context, const struct ct_weight *weight,
+                                const struct ct_stored_held *held);
+/* Call work for each parameter that the rules say a tensor of files holds; without one, for that of
+   its name, unless the rules ignore it. Names are in arena. The first failure ends it. CT_ECONFIG:
+   the tensor's shape does not fit the rule. */
+CT_API int ct_stored_each_held(struct ct_arena *arena, const struct ct_stored_rule *rules,
+                               const struct ct_weight *weight, ct_stored_held_work *work,
+                               void *context);
 
 CT_END_DECLS
 
