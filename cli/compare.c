@@ -22,6 +22,7 @@
 #include "child.h"
 #include "cli.h"
 #include "compare_statistics.h"
+#include "compare_validations.h"
 #include "runs.h"
 
 #define ENOUGH 5  /* pairs, to conclude anything */
@@ -493,6 +494,7 @@ static void print_people(const struct comparison *c)
     printf("%s\n", text);
     say_loss(c, text, sizeof(text));
     printf("%s\n", text);
+    compare_print_validations(&c->side[0].first, &c->side[1].first);
     if (a == b)
         printf("memory is the same: %.0f bytes\n", a);
     else
@@ -528,7 +530,9 @@ static int print_json(const struct comparison *c)
     json_t *options = json_array();
 
     print_options(c, options);
-    return ct_json_print(json_pack("{so so}", "options", options, "result", result_json(c)),
+    return ct_json_print(json_pack("{so so so}", "options", options, "validations",
+                                   compare_json_validations(&c->side[0].first, &c->side[1].first),
+                                   "result", result_json(c)),
                          stdout);
 }
 

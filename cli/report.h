@@ -11,6 +11,7 @@
 #include "work.h"
 
 #define REPORT_RUNS CT_CHART_COLOURS
+#define REPORT_SETS 8 /* of validation, in the chart of a run */
 
 /* A step of all ranks, drawn: two rows for each, computing and communicating. */
 struct report_timeline {

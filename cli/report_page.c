@@ -178,6 +178,19 @@ static const char *percent(double value, char text[32])
     return text;
 }
 
+/* "1.5; code 2.25" */
+static const char *last_validations(const struct report *r, const struct run_log *log)
+{
+    const struct run_validation *last;
+    const char *all = "";
+    char text[32];
+
+    for (size_t i = 0; (last = run_last_validation(log, i)); i++)
+        all = ct_arena_printf((struct ct_arena *)&r->arena, "%s%s%s%s%s", all, i ? "; " : "",
+                              last->set, *last->set ? " " : "", number(last->loss, text));
+    return *all ? all : number(NAN, text);
+}
+
 static void print_run(const struct report *r, const struct report_run *run, FILE *out)
 {
     const struct run_log *log = &run->log;
@@ -190,8 +203,7 @@ static void print_run(const struct report *r, const struct report_run *run, FILE
     card("ranks", number(run->status.ranks ? (double)run->status.ranks : NAN, text), out);
     card("steps", number((double)run_last_step(log, &run->status), text), out);
     card("last loss", number(last_step(run)->loss, text), out);
-    card("last validation",
-         number(log->validations ? log->validation[log->validations - 1].loss : NAN, text), out);
+    card("last validation", last_validations(r, log), out);
     card("time of a step", seconds_text(median_of(r, run, seconds_of), text), out);
     card("tokens/s", number(round(median_of(r, run, speed_of)), text), out);
     fprintf(out, "<td data-is='MFU'>%s%s</td>", percent(mfu, text),
@@ -266,20 +278,35 @@ static double *column(const struct report *r, const struct report_run *run,
     return value;
 }
 
-static size_t add_validation(const struct report *r, const struct report_run *run,
-                             struct ct_chart_series *series)
+/* The losses of one set. */
+static struct ct_chart_series validation_of(const struct report *r, const struct report_run *run,
+                                            const char *set)
 {
     struct ct_arena *arena = (struct ct_arena *)&r->arena;
-    size_t count = run->log.validations;
-    double *x = ct_arena_array(arena, double, count), *y = ct_arena_array(arena, double, count);
+    const struct run_log *log = &run->log;
+    double *x = ct_arena_array(arena, double, log->validations);
+    double *y = ct_arena_array(arena, double, log->validations);
+    size_t count = 0;
 
-    for (size_t i = 0; i < count; i++) {
-        x[i] = (double)run->log.validation[i].step;
-        y[i] = run->log.validation[i].loss;
-    }
-    *series = (struct ct_chart_series){ct_arena_printf(arena, "%s, validation", run->name), x, y,
-                                       count, true};
-    return count > 0;
+    for (size_t i = 0; i < log->validations; i++)
+        if (!strcmp(log->validation[i].set, set)) {
+            x[count] = (double)log->validation[i].step;
+            y[count++] = log->validation[i].loss;
+        }
+    return (struct ct_chart_series){
+        ct_arena_printf(arena, "%s, validation%s%s", run->name, *set ? " " : "", set), x, y, count,
+        true};
+}
+
+static size_t add_validations(const struct report *r, const struct report_run *run,
+                              struct ct_chart_series *series)
+{
+    const struct run_validation *last;
+    size_t count = 0;
+
+    for (; count < REPORT_SETS && (last = run_last_validation(&run->log, count)); count++)
+        series[count] = validation_of(r, run, last->set);
+    return count;
 }
 
 /* The logged values of all runs, by step. */
@@ -325,7 +352,8 @@ static void print_validations(const struct report *r, FILE *out)
         return;
     fputs("<details class='chart-table'><summary>Validations as a table</summary>"
           "<div class='wide'><table><thead><tr><th class='text' scope='col'>run</th>"
-          "<th scope='col'>step</th><th scope='col'>loss</th><th scope='col'>perplexity</th></tr>"
+          "<th class='text' scope='col'>set</th><th scope='col'>step</th><th scope='col'>loss</th>"
+          "<th scope='col'>perplexity</th></tr>"
           "</thead><tbody>\n",
           out);
     for (size_t i = 0; i < r->count; i++) {
@@ -334,6 +362,7 @@ static void print_validations(const struct report *r, FILE *out)
         for (size_t n = 0; n < log->validations; n += log->validations / TABLE_ROWS + 1) {
             fputs("<tr>", out);
             element("th scope='row'", r->run[i].name, out);
+            element("td class='text'", log->validation[n].set, out);
             cell((double)log->validation[n].step, out);
             cell(log->validation[n].loss, out);
             fprintf(out, "<td>%.4g</td></tr>\n", exp(log->validation[n].loss));
@@ -379,7 +408,7 @@ static void print_curve(const struct report *r, const char *id, const char *titl
                         const char *y_name, double (*field)(const struct run_step *), bool zero,
                         FILE *out)
 {
-    struct ct_chart_series series[2 * REPORT_RUNS];
+    struct ct_chart_series series[(1 + REPORT_SETS) * REPORT_RUNS];
     struct ct_chart chart = {
         .title = title, .x_name = "step", .y_name = y_name, .series = series, .from_zero = zero};
 
@@ -390,7 +419,7 @@ static void print_curve(const struct report *r, const char *id, const char *titl
             run->name, column(r, run, NULL), column(r, run, field), run->log.count, false};
     }
     for (size_t i = 0; field == loss_of && i < r->count; i++)
-        chart.count += add_validation(r, &r->run[i], &series[chart.count]);
+        chart.count += add_validations(r, &r->run[i], &series[chart.count]);
     add_notes(r, &chart);
     fprintf(out, "<section id='%s' aria-labelledby='%s-h'><h2 id='%s-h'>%s</h2>\n", id, id, id,
             title);

@@ -45,15 +45,51 @@ static const char *describe_metrics(struct ct_arena *arena, const json_t *line)
     return text;
 }
 
+/* Whether the set was validated after this step before: the step was trained again. */
+static bool has_set(const struct run_log *log, int64_t step, const char *set)
+{
+    for (size_t i = log->validations; i > 0 && log->validation[i - 1].step == step; i--)
+        if (!strcmp(log->validation[i - 1].set, set ? set : ""))
+            return true;
+    return false;
+}
+
+static bool is_first_of_set(const struct run_log *log, size_t at)
+{
+    for (size_t i = 0; i < at; i++)
+        if (!strcmp(log->validation[i].set, log->validation[at].set))
+            return false;
+    return true;
+}
+
+const struct run_validation *run_last_validation(const struct run_log *log, size_t index)
+{
+    const struct run_validation *last = NULL;
+    size_t first = 0;
+
+    for (; first < log->validations; first++)
+        if (is_first_of_set(log, first) && index-- == 0)
+            break;
+    for (size_t i = first; i < log->validations; i++)
+        if (!strcmp(log->validation[i].set, log->validation[first].set))
+            last = &log->validation[i];
+    return last;
+}
+
 static void add_validation(struct ct_arena *arena, struct run_log *log, const json_t *line,
                            int64_t step)
 {
-    while (log->validations && log->validation[log->validations - 1].step >= step)
+    const char *set = json_string_value(json_object_get(line, "validation_set"));
+
+    while (log->validations &&
+           (log->validation[log->validations - 1].step > step ||
+            (log->validation[log->validations - 1].step == step && has_set(log, step, set))))
         log->validations--;
     log->validation = ct_arena_grow(arena, log->validation, &log->validation_room,
                                     log->validations + 1, sizeof(*log->validation));
-    log->validation[log->validations++] = (struct run_validation){
-        step, number(line, "validation_loss"), describe_metrics(arena, line)};
+    log->validation[log->validations++] =
+        (struct run_validation){step, ct_arena_strdup(arena, set ? set : ""),
+                                number(line, "validation_loss"), describe_metrics(arena, line)};
 }
 
 /* "adamw.lr 0.1, now 0.2; plugin tp loaded" */

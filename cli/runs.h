@@ -21,6 +21,7 @@ struct run_step {
 
 struct run_validation {
     int64_t step;
+    const char *set; /* its name; "": the data source's own held-out data */
     double loss;
     const char *metrics; /* as in run_step */
 };
@@ -57,6 +58,9 @@ int run_read_log(struct ct_arena *arena, const char *folder, struct run_log *log
 enum run_line { RUN_NOTHING, RUN_STEP, RUN_VALIDATION };
 /* Add a line of metrics.jsonl. Returns what it is. */
 enum run_line run_log_add(struct ct_arena *arena, struct run_log *log, const char *line);
+/* The last validation of set number `index`, in the order of their first lines; NULL: there are
+   fewer sets. */
+const struct run_validation *run_last_validation(const struct run_log *log, size_t index);
 /* The mean of `others`, without the first line; NAN: nothing says it. */
 double run_others(const struct run_log *log);
 /* The last step trained; status may know of more than was logged. */

@@ -74,8 +74,8 @@ static void print_step(const struct run_log *log)
 
 static void print_validation(const struct run_validation *v)
 {
-    printf("step %lld  validation loss %.5f  perplexity %.4g%s\n", (long long)v->step, v->loss,
-           exp(v->loss), v->metrics);
+    printf("step %lld  validation%s%s loss %.5f  perplexity %.4g%s\n", (long long)v->step,
+           *v->set ? " " : "", v->set, v->loss, exp(v->loss), v->metrics);
 }
 
 static void print_line(const struct watch *w, enum run_line is)
@@ -163,6 +163,7 @@ static void print_pace(const struct watch *w)
                            .tokens_per_second = last->tokens_per_second,
                            .elapsed = last->elapsed + (double)(step - last->step) * step_seconds(w),
                            .seconds_per_step = step_seconds(w)};
+    const struct run_validation *v;
     char line[160];
 
     ct_pace_print(&pace, line, sizeof(line));
@@ -170,8 +171,8 @@ static void print_pace(const struct watch *w)
         printf("\r\033[K%.*s", w->columns - 1, line);
     else
         printf("%s\n", line);
-    if (w->once && w->log.validations)
-        print_validation(&w->log.validation[w->log.validations - 1]);
+    for (size_t i = 0; w->once && (v = run_last_validation(&w->log, i)); i++)
+        print_validation(v);
     fflush(stdout);
 }
 

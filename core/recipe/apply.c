@@ -360,6 +360,8 @@ int ct_recipe_apply(struct ct_recipe *recipe)
     int rc = ct_recipe_check_values(recipe);
 
     if (rc == 0)
+        rc = ct_recipe_find_sets(recipe);
+    if (rc == 0)
         rc = load_plugins(recipe);
     follow_dump_folder(recipe);
 

@@ -77,9 +77,20 @@ bool ct_recipe_is_utf8(const char *text)
     return string;
 }
 
+/* Length of the section in "section.key": up to the last dot before the value, since a section's
+   name may have dots. That of the whole: there is no dot. */
+static size_t section_length(const char *name)
+{
+    size_t whole = strcspn(name, "="), length = whole;
+
+    while (length && name[length] != '.')
+        length--;
+    return length ? length : whole;
+}
+
 int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
 {
-    size_t section = strcspn(assignment, ".="), key, length;
+    size_t section = section_length(assignment), key, length;
     struct ct_arena *arena = recipe->arena;
     struct ct_setting *old;
     const char *name, *value;
@@ -246,7 +257,8 @@ int ct_recipe_without(struct ct_recipe *recipe, const char *plugins)
 
 int ct_recipe_unset(struct ct_recipe *recipe, const char *name)
 {
-    size_t length = strcspn(name, ".");
+    bool whole = ct_recipe_section(recipe, name);
+    size_t length = whole ? strlen(name) : section_length(name);
     const char *section = ct_arena_printf(recipe->arena, "%.*s", (int)length, name);
     struct ct_setting *s = name[length] ? ct_recipe_find(recipe, section, name + length + 1) : NULL;
 

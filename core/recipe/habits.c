@@ -74,6 +74,8 @@ static const struct habit habits[] = {
     {"output", "job", "dump_folder"},
     {"logging_steps", NULL, "log_freq"},
     {"eval_steps", "validation", "freq"},
+    {"early_stopping_patience", "validation", "patience"},
+    {"early_stopping_threshold", "validation", "min_delta"},
     {"model_name_or_path", "model", "init_from"},
     {"model_path", "model", "init_from"},
     {"pretrained", "model", "init_from"},

@@ -17,8 +17,6 @@
 
 #include "recipe/settings.h"
 
-#define NAME_MAX_LENGTH 48 /* inih's own buffers hold 49 characters */
-
 struct reader {
     struct ct_recipe *recipe;
     const char *at;     /* next physical line */
@@ -193,7 +191,7 @@ static int open_section(struct reader *r, const char *line)
     if (line[2 + length])
         return fail_at(r, r->line, "'%s' after the section's closing ]", line + 2 + length);
     name = ct_arena_printf(recipe->arena, "%.*s", (int)length, line + 1);
-    if (!length || length > NAME_MAX_LENGTH || strpbrk(name, " \t"))
+    if (!length || length > CT_RECIPE_NAME || strpbrk(name, " \t"))
         return fail_at(r, r->line,
                        "[%s] is not a section's name: expected 1 to 48 characters without spaces",
                        name);
@@ -218,7 +216,7 @@ static int set_aside(struct reader *r, char *line)
         return fail_at(r, r->line, "'%.60s' stands before the first [section]", line);
     while (length && ct_recipe_is_space(line[length - 1]))
         length--;
-    if (!length || length > NAME_MAX_LENGTH)
+    if (!length || length > CT_RECIPE_NAME)
         return fail_at(r, r->line, "'%.60s' is not a key: expected 1 to 48 characters", line);
     if (!ct_recipe_is_utf8(line))
         return fail_at(r, r->line, "'%.60s' is not UTF-8, which recipes are written in", line);

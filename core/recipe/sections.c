@@ -1,10 +1,12 @@
 /*
  * The sections of every recipe: their options, and where the core finds the values.
  */
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#include <math.h>
-
+#include <ctitan/error.h>
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
 
@@ -96,12 +98,23 @@ static const struct ct_option comm_options[] = {
     {0}};
 
 static const struct ct_option validation_options[] = {
-    CT_OPT_INT(struct ct_validation_config, freq, "freq", "0", 0, 1e15,
+    CT_OPT_INT(struct ct_config, validation.freq, "freq", "0", 0, 1e15,
                "Validate every so many steps; 0: never"),
-    CT_OPT_INT(
-        struct ct_validation_config, steps, "steps", "10", 1, 1e15,
-        "Batches in one validation, each of local_batch_size sequences for every data-parallel "
-        "rank: more such ranks read more of the held-out data"),
+    CT_OPT_INT(struct ct_config, validation.steps, "steps", "10", 1, 1e15,
+               "Batches of a set in one validation, each of local_batch_size sequences for every "
+               "data-parallel rank: more such ranks read more of the held-out data"),
+    CT_OPT_INT(struct ct_config, patience, "patience", "0", 0, 1e15,
+               "End the run after so many validations in a row without a best loss; 0: never"),
+    CT_OPT_FLOAT(struct ct_config, min_delta, "min_delta", "0", 0, INFINITY,
+                 "A loss is best if it is lower than the best one before by more than this"),
+    CT_OPT_STRING(struct ct_config, best_set, "best_set", "",
+                  "Name of the set whose loss says which step is best; empty: the first one that "
+                  "is validated"),
+    {0}};
+
+static const struct ct_option set_options[] = {
+    CT_OPT_STRING(struct ct_validation_set, path, "path", NULL,
+                  "Data of the set, named as in the path of the data source"),
     {0}};
 
 static const struct ct_recipe_section sections[] = {
@@ -111,18 +124,90 @@ static const struct ct_recipe_section sections[] = {
     {"objective", "What the model is trained for", objective_options, &ct_config},
     {"lr_scheduler", "Learning rate over the steps: warm-up, stable, decay", lr_options,
      &ct_config},
-    {"validation", "Loss on held-out data", validation_options, &ct_config.validation},
+    {"validation",
+     "Loss on held-out data; each section [validation.NAME] adds a set, whose path it has",
+     validation_options, &ct_config},
     {"comm", "Communication between ranks", comm_options, &ct_config.comm},
     {NULL, NULL, NULL, NULL}};
 
+/* ---- sets of validation ---- */
+
+#define SETS 32 /* at most */
+#define SET "validation."
+
+static struct {
+    struct ct_validation_set set[SETS];
+    struct ct_recipe_section section[SETS];
+    char name[SETS][CT_RECIPE_NAME + 1];
+    size_t count;
+} sets;
+
+static bool is_name(const char *text)
+{
+    const char *c = text;
+
+    while (isalnum((unsigned char)*c) || *c == '_' || *c == '-')
+        c++;
+    return *text && !*c;
+}
+
+static int add_set(const char *section, const char *source)
+{
+    const char *name = section + strlen(SET);
+    size_t i = sets.count;
+
+    if (!is_name(name))
+        return ct_fail(CT_ECONFIG,
+                       "%s: [%s]: expected a name of letters, digits, '_' and '-' after the dot",
+                       source, section);
+    if (i == SETS)
+        return ct_fail(CT_ECONFIG, "%s: [%s]: more than %d sets of validation", source, section,
+                       SETS);
+    snprintf(sets.name[i], sizeof(*sets.name), "%s", section);
+    sets.set[i].name = sets.name[i] + strlen(SET);
+    sets.section[i] =
+        (struct ct_recipe_section){sets.name[i], "A set of validation", set_options, &sets.set[i]};
+    sets.count++;
+    return 0;
+}
+
+static int find_set(const char *section, const char *source)
+{
+    if (strncmp(section, SET, strlen(SET)) != 0 || ct_recipe_section_find(section))
+        return 0;
+    return add_set(section, source);
+}
+
+int ct_recipe_find_sets(const struct ct_recipe *recipe)
+{
+    int rc = 0;
+
+    sets.count = 0;
+    for (size_t i = 0; rc == 0 && i < recipe->section_count; i++)
+        rc = find_set(recipe->sections[i].section, recipe->sections[i].source);
+    for (size_t i = 0; rc == 0 && i < recipe->count; i++)
+        rc = find_set(recipe->settings[i].section, recipe->settings[i].source);
+    ct_config.validation_sets = sets.set;
+    ct_config.validation_set_count = sets.count;
+    return rc;
+}
+
+/* ---- all sections ---- */
+
 const struct ct_recipe_section *ct_recipe_section_at(size_t index)
 {
-    return &sections[index < CT_COUNT(sections) ? index : CT_COUNT(sections) - 1];
+    size_t fixed = CT_COUNT(sections) - 1;
+
+    if (index < fixed)
+        return &sections[index];
+    return index - fixed < sets.count ? &sets.section[index - fixed] : &sections[fixed];
 }
 
 const struct ct_recipe_section *ct_recipe_section_find(const char *name)
 {
-    for (const struct ct_recipe_section *s = sections; s->name; s++)
+    const struct ct_recipe_section *s;
+
+    for (size_t i = 0; (s = ct_recipe_section_at(i))->name; i++)
         if (!strcmp(s->name, name))
             return s;
     return NULL;

@@ -5,6 +5,7 @@
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
 
+#define CT_RECIPE_NAME 48   /* most characters of the name of a section or a key */
 #define CT_RECIPE_LINE 4000 /* most characters of a line, without comment and white space around */
 
 /* What lines are divided into words by: more than a blank. */
@@ -47,6 +48,10 @@ int ct_recipe_hint_assignment(const struct ct_recipe *recipe, const char *assign
 int ct_recipe_check_values(const struct ct_recipe *recipe);
 /* CT_ECONFIG: the text is JSON or YAML. */
 int ct_recipe_check_kind(const char *path, const char *text);
+
+/* Make sections of all [validation.NAME] of a recipe, and sets of ct_config. CT_ECONFIG: NAME is
+   no name. */
+int ct_recipe_find_sets(const struct ct_recipe *recipe);
 
 /* Set recipe->plugins from [plugins] load. */
 int ct_recipe_list_plugins(struct ct_recipe *recipe);

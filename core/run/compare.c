@@ -111,6 +111,11 @@ static void print_reads(const struct ct_run *run, FILE *out)
         fprintf(out, READS "the tokenizer: hash %016" PRIx64 "\n", run->tokenizer->identity());
     print_data(run, run->data, "data", out);
     print_data(run, run->validation_data, "validation data", out);
+    for (size_t i = 0; i < run->set_count; i++)
+        print_data(run, run->sets[i].data,
+                   ct_arena_printf(&((struct ct_run *)(uintptr_t)run)->arena, "validation data %s",
+                                   run->sets[i].name),
+                   out);
 }
 
 struct digest {

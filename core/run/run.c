@@ -16,6 +16,7 @@
 
 #include "ir/text/text.h"
 #include "run/mesh.h"
+#include "run/open_data.h"
 #include "run/size.h"
 #include "run/states.h"
 
@@ -275,16 +276,9 @@ static int check_batch(const struct ct_run *run)
     return 0;
 }
 
-static struct ct_data_request data_request(const struct ct_run *run)
-{
-    return (struct ct_data_request){.seq_len = ct_config.training.seq_len,
-                                    .seed = (uint64_t)ct_config.training.seed,
-                                    .tokenizer = run->tokenizer};
-}
-
 static int find_streams(struct ct_run *run)
 {
-    struct ct_data_request request = data_request(run);
+    struct ct_data_request request = ct_run_data_request(run);
     int rc = ct_data_streams(run->data_ops, &request, &run->arena, &run->streams);
 
     return rc < 0 ? ct_context(rc, "the data source") : 0;
@@ -470,41 +464,6 @@ static int open_memory(struct ct_run *run, const struct ct_run_options *options)
     return rc;
 }
 
-/* ---- data ---- */
-
-/* Vocabularies of models are often rounded up, but not doubled. */
-static int check_vocabulary(const struct ct_run *run, int64_t have)
-{
-    int64_t need = run->data_ops->vocabulary(run->data);
-
-    if (need > have)
-        return ct_fail(CT_ECONFIG, "the data needs a vocabulary of %lld, the model has %lld",
-                       (long long)need, (long long)have);
-    if (run->rank == 0 && run->tokenizer && *ct_config.model.init_from &&
-        run->tokenizer->vocabulary() < have / 2)
-        ct_warn("the tokenizer has %lld tokens, and the model a vocabulary of %lld: is it the "
-                "tokenizer that the model was trained with?",
-                (long long)run->tokenizer->vocabulary(), (long long)have);
-    return 0;
-}
-
-static int open_data(struct ct_run *run)
-{
-    struct ct_data_request request = data_request(run);
-    int rc;
-
-    request.vocabulary = run->model_ops->vocabulary(run->model);
-    rc = run->data_ops->open(&request, &run->data);
-    if (rc == 0)
-        rc = check_vocabulary(run, request.vocabulary);
-    if (rc == 0)
-        rc = ct_run_count_epochs(run);
-    if (rc < 0)
-        return rc;
-    request.validation = true;
-    return ct_config.validation.freq ? run->data_ops->open(&request, &run->validation_data) : 0;
-}
-
 /* ---- the whole ---- */
 
 static const int self[] = {0};
@@ -653,7 +612,7 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
     if (rc == 0 && options->depth == CT_RUN_READY && run->tokenizer && run->tokenizer->open)
         rc = run->tokenizer->open();
     if (rc == 0 && options->depth == CT_RUN_READY && !options->logits)
-        rc = open_data(run);
+        rc = ct_run_open_data(run);
     if (rc == 0 && options->depth > CT_RUN_GRAPH)
         rc = open_device(run, options); /* first: its transforms may query the thread count */
     if (rc == 0)
@@ -664,6 +623,8 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
         rc = join_ranks(run, options);
     if (rc == 0)
         rc = open_programs(run, options->logits, microbatches);
+    if (rc == 0 && run->validation_graph && !options->logits)
+        ct_run_keep(run, "validation.best", &run->best, sizeof(run->best));
     if (rc == 0)
         rc = fire(run, CT_EVENT_PLAN_READY);
     if (rc < 0 || options->depth == CT_RUN_PROGRAM)
@@ -752,10 +713,7 @@ static void close_own(struct ct_run *run)
     ct_executor_destroy(run->executor);
     if (run->communicator.comm)
         run->communicator.ops->close(run->communicator.comm);
-    if (run->validation_data)
-        run->data_ops->close(run->validation_data);
-    if (run->data)
-        run->data_ops->close(run->data);
+    ct_run_close_data(run);
     if (run->device)
         run->device_ops->close(run->device);
     if (run->model && run->model_ops->destroy)

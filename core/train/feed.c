@@ -340,6 +340,34 @@ int feed_step(struct feed *f, int64_t first, int64_t next)
     return rc < 0 || next < 0 ? rc : request(f, next);
 }
 
+/* ---- running ---- */
+
+/* Calls abandoned by peers may have ended with arbitrary output, so check the communicator. */
+int feed_execute(struct feed *f)
+{
+    const struct ct_communicator *c = &f->run->communicator;
+    int rc = ct_executor_step(f->executor);
+
+    return rc == 0 && c->comm && c->ops->check ? c->ops->check(c->comm) : rc;
+}
+
+int feed_read_loss(struct feed *f, double *sum, double *count)
+{
+    const char *over = ct_graph_fetched_over(f->graph, "loss");
+    int rc = metrics_read(f->executor, f->graph, "loss", sum);
+
+    return rc < 0 ? rc : metrics_read(f->executor, f->graph, over, count);
+}
+
+const char *feed_nothing(const struct ct_graph *graph)
+{
+    const char *over = ct_graph_fetched_over(graph, "loss");
+
+    return is_called(over, ct_default_counts[0].name)
+               ? "every label of its batch is masked"
+               : ct_arena_printf(graph->arena, "%s of its batch is 0", over);
+}
+
 void feed_finish(struct feed *f)
 {
     if (!f->started)

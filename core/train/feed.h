@@ -66,6 +66,13 @@ int feed_init(struct feed *feed, struct ct_run *run, struct ct_executor *executo
 /* NULL-safe in all its parts; a feed of zeros is finished. */
 void feed_finish(struct feed *feed);
 
+/* Run the program with what was fed. */
+int feed_execute(struct feed *feed);
+/* Read the sum of losses and what divides it, such as the number of labels, over all ranks. */
+int feed_read_loss(struct feed *feed, double *sum, double *count);
+/* Why there is nothing to divide by. */
+const char *feed_nothing(const struct ct_graph *graph);
+
 /* Samples of a step. */
 int64_t feed_samples(const struct feed *feed);
 

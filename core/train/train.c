@@ -14,6 +14,7 @@
 
 #include "train/feed.h"
 #include "train/metrics.h"
+#include "train/validate.h"
 
 #define SLOW_DATA 1.0 /* seconds */
 
@@ -50,24 +51,6 @@ static int write_double(struct ct_run *run, const char *name, double x)
     const struct ct_value *v = ct_graph_find_input(run->graph, name);
 
     return v ? ct_executor_write(run->executor, v, -1, &x, sizeof(x)) : 0;
-}
-
-/* Read the sum of losses and what divides it, such as the number of labels, over all ranks. */
-static int read_loss(struct feed *f, double *sum, double *count)
-{
-    const char *over = ct_graph_fetched_over(f->graph, "loss");
-    int rc = metrics_read(f->executor, f->graph, "loss", sum);
-
-    return rc < 0 ? rc : metrics_read(f->executor, f->graph, over, count);
-}
-
-/* Calls abandoned by peers may have ended with arbitrary output, so check the communicator. */
-static int execute(struct feed *f)
-{
-    const struct ct_communicator *c = &f->run->communicator;
-    int rc = ct_executor_step(f->executor);
-
-    return rc == 0 && c->comm && c->ops->check ? c->ops->check(c->comm) : rc;
 }
 
 /* Of the schedule. The run may be its beginning. */
@@ -116,16 +99,6 @@ static void report_slow_data(const struct ct_run *run, const struct ct_step_resu
                 (long long)run->rank, r->data_seconds, (long long)r->step, (long long)times);
 }
 
-/* Why there is nothing to divide by. */
-static const char *nothing(const struct ct_graph *graph)
-{
-    const char *over = ct_graph_fetched_over(graph, "loss");
-
-    return !strcmp(over, ct_default_counts[0].name)
-               ? "every label of its batch is masked"
-               : ct_arena_printf(graph->arena, "%s of its batch is 0", over);
-}
-
 static bool policy_is(const char *policy)
 {
     return !strcmp(ct_config.training.non_finite, policy);
@@ -157,9 +130,9 @@ static int compute(struct feed *f, struct ct_step_result *r, bool *labels)
     r->loss = r->grad_norm = NAN;
     if (rc < 0 || !*labels)
         return rc;
-    rc = execute(f);
+    rc = feed_execute(f);
     if (rc == 0)
-        rc = read_loss(f, &r->loss, &valid);
+        rc = feed_read_loss(f, &r->loss, &valid);
     if (rc == 0)
         rc = metrics_read(run->executor, run->graph, "grad_norm", &r->grad_norm);
     if (rc == 0)
@@ -213,7 +186,7 @@ static int check_finite(struct ct_run *run, struct ct_step_result *r, bool label
         run->progress.updates++;
         return 0;
     }
-    snprintf(what, sizeof(what), "%s, so there is no loss", nothing(run->graph));
+    snprintf(what, sizeof(what), "%s, so there is no loss", feed_nothing(run->graph));
     if (labels)
         snprintf(what, sizeof(what), "the loss %s, grad_norm %s; the update was %sapplied",
                  spoken(loss, r->loss), spoken(norm, r->grad_norm), applied ? "" : "not ");
@@ -231,66 +204,6 @@ static int fire(struct ct_run *run, enum ct_event event, const struct ct_step_re
         return 0;
     return ct_hook_fire(
         &(struct ct_event_data){.event = event, .run = run, .step = r ? r->step : 0, .result = r});
-}
-
-/* ---- validation ---- */
-
-/* Once: it is the same in every validation. */
-static void report_short(const struct feed *f, int64_t batches)
-{
-    static bool said;
-
-    if (!said && f->run->rank == 0)
-        ct_info("validation uses all of its data, which has %lld batches of %lld samples: fewer "
-                "than [validation] steps = %lld",
-                (long long)batches, (long long)feed_samples(f),
-                (long long)ct_config.validation.steps);
-    said = true;
-}
-
-/* Mean loss over the first [validation] steps batches of the held-out data. */
-static int validate(struct feed *f, int64_t step)
-{
-    struct ct_run *run = f->run;
-    struct ct_step_result r = {.step = step};
-    double begin = ct_now(), sum = 0, loss = 0, valid = 0, count = 0;
-    int64_t samples = feed_samples(f), n, steps = ct_config.validation.steps;
-    int rc = 0;
-
-    metrics_begin(&f->metrics);
-    for (n = 0; n < steps; n++) {
-        rc = feed_step(f, n * samples, n + 1 < steps ? (n + 1) * samples : -1);
-        if (rc == FEED_END_OF_DATA)
-            break;
-        if (rc == 0)
-            rc = execute(f);
-        if (rc == 0)
-            rc = read_loss(f, &loss, &count);
-        if (rc == 0)
-            rc = metrics_add(&f->metrics);
-        if (rc < 0)
-            return rc;
-        sum += loss;
-        valid += count;
-        r.tokens += samples * ct_config.training.seq_len;
-    }
-    if (n == 0)
-        return ct_fail(CT_ECONFIG, "the validation data has less than one batch");
-    if (valid == 0)
-        return ct_fail(CT_EINVAL, "validation after step %lld: %s, so there is no loss",
-                       (long long)step, nothing(f->graph));
-    if (n < steps)
-        report_short(f, n);
-    r.loss = sum / valid;
-    r.seconds = ct_now() - begin;
-    metrics_publish(&f->metrics);
-    if (!ct_hook_wanted(CT_EVENT_VALIDATED))
-        return 0;
-    return ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_VALIDATED,
-                                                .run = run,
-                                                .step = step,
-                                                .result = &r,
-                                                .labels = llround(valid)});
 }
 
 /* ---- the loop ---- */
@@ -341,7 +254,7 @@ static int end_of_data(struct ct_run *run, const struct feed *feed)
 }
 
 /* result: of the last step that was done, or of the one that failed. */
-static int train(struct ct_run *run, struct feed *feed, struct feed *validation,
+static int train(struct ct_run *run, struct feed *feed, struct validation *validation,
                  struct ct_step_result *result)
 {
     int64_t freq = ct_config.validation.freq, steps = ct_config.training.steps;
@@ -349,6 +262,7 @@ static int train(struct ct_run *run, struct feed *feed, struct feed *validation,
 
     report_warmup(run);
     *result = (struct ct_step_result){.step = run->progress.step - 1};
+    validation_check_patience(run);
     while (rc == 0 && run->progress.step <= steps && !run->stop) {
         struct ct_step_result r = {.step = run->progress.step};
 
@@ -357,7 +271,7 @@ static int train(struct ct_run *run, struct feed *feed, struct feed *validation,
             return end_of_data(run, feed);
         *result = r;
         if (rc == 0 && freq && !went_back(run, &r) && (r.step % freq == 0 || r.step == steps))
-            rc = validate(validation, r.step);
+            rc = validation_run(validation, r.step);
     }
     return rc;
 }
@@ -386,17 +300,17 @@ static int save(struct ct_run *run)
 
 static int train_and_save(struct ct_run *run, struct ct_step_result *result)
 {
-    struct feed feed, validation = {0};
+    struct validation validation = {0};
+    struct feed feed;
     int rc =
         feed_init(&feed, run, run->executor, run->graph, run->data, run->program->microbatches);
 
     if (rc == 0 && run->validation_executor)
-        rc = feed_init(&validation, run, run->validation_executor, run->validation_graph,
-                       run->validation_data, run->validation_program->microbatches);
+        rc = validation_init(&validation, run);
     if (rc == 0)
         rc = train(run, &feed, &validation, result);
     feed_finish(&feed);
-    feed_finish(&validation);
+    validation_finish(&validation);
     if (rc == 0)
         rc = save(run);
     return rc < 0 ? rc : fire(run, CT_EVENT_RUN_END, result);

@@ -64,6 +64,9 @@ static const struct ct_option options[] = {
                "Complete checkpoints to keep, at least 2; 0: all"),
     CT_OPT_INT(struct ckpt_config, keep_every, "keep_every", "0", 0, 1e15,
                "Additionally keep checkpoints of steps that this divides; 0: none"),
+    CT_OPT_BOOL(struct ckpt_config, keep_best, "keep_best", "false",
+                "Save a checkpoint after each validation with the best loss so far, and keep that "
+                "of the best one beside the latest"),
     CT_OPT_BOOL(struct ckpt_config, verify, "verify", "false",
                 "Read each file back after writing it"),
     CT_OPT_ENUM(struct ckpt_config, on_error, "on_error", "stop", "stop|warn",
@@ -132,6 +135,8 @@ static int check_config(void)
     if (ckpt_config.keep_latest_k == 1)
         return ct_fail(CT_ECONFIG, "[ckpt] keep_latest_k = 1: a damaged checkpoint could then be "
                                    "the only one; expected 0 or at least 2");
+    if (ckpt_config.keep_best && !ct_config.validation.freq)
+        return ct_fail(CT_ECONFIG, "[ckpt] keep_best has no effect, as [validation] freq is 0");
     if (strcmp(ckpt_config.export_dtype, "same") != 0 && !ckpt_config.last_model_only)
         return ct_fail(
             CT_ECONFIG,
@@ -269,6 +274,29 @@ static int step_end(struct ct_run *run, const struct ct_step_result *r)
     return rc == 0 && ckpt_config.async_mode == DISABLED ? ckpt_save_advance(run, true, &any) : rc;
 }
 
+/* The weights of the best validation; STEP_END may have begun to save them. */
+static int validated(struct ct_run *run, const struct ct_event_data *data)
+{
+    bool any = terminated;
+    int rc;
+
+    if (!data->best || !ckpt_config.keep_best || ckpt_config.load_only ||
+        data->step == ct_config.training.steps || ckpt_save_has(data->step))
+        return 0;
+    rc = ckpt_save_advance(run, true, &any);
+    if (rc == 0)
+        rc = ckpt_save_begin(run, ckpt_config.async_mode == ASYNC, false);
+    return rc == 0 && ckpt_config.async_mode == DISABLED ? ckpt_save_advance(run, true, &any) : rc;
+}
+
+static void tell_best(struct ct_run *run)
+{
+    if (ckpt_config.keep_best && run->best.step && run->rank == 0)
+        ct_info("the best validation loss was %.5f, after step %lld: %s has these weights",
+                run->best.loss, (long long)run->best.step,
+                ckpt_step_path(&run->arena, ckpt_own.folder, run->best.step));
+}
+
 static void finish(struct ct_run *run)
 {
     ckpt_save_finish();
@@ -292,6 +320,8 @@ static int run_end(struct ct_run *run)
         if (rc == 0)
             rc = ckpt_save_advance(run, true, &any);
     }
+    if (rc == 0 && !ckpt_config.load_only)
+        tell_best(run);
     finish(run);
     return rc;
 }
@@ -336,6 +366,8 @@ static int on_event(const struct ct_event_data *data, void *context)
         return 0;
     case CT_EVENT_STEP_END:
         return step_end(run, data->result);
+    case CT_EVENT_VALIDATED:
+        return validated(run, data);
     case CT_EVENT_RUN_END:
         return run_end(run);
     default:
@@ -348,7 +380,7 @@ static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY |
                                               1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_STEP_BEGIN |
                                               1u << CT_EVENT_STEP_END | 1u << CT_EVENT_FAILURE |
-                                              1u << CT_EVENT_RUN_END,
+                                              1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_RUN_END,
                                     .call = on_event};
 
 CT_PLUGIN(.name = "ckpt", .version = "1.0",

@@ -309,6 +309,7 @@ void ckpt_set_aside(const char *folder, int64_t step, int64_t own);
 struct ckpt_retention {
     int64_t latest, every; /* 0: all; 0: none */
     int64_t verified;      /* the newest step that was read and found good; -1: none */
+    int64_t best;          /* the step of the best validation; 0: none */
 };
 /* Remove checkpoints that are not to be kept. Only complete ones count. */
 void ckpt_purge(const char *folder, const struct ckpt_retention *r);
@@ -325,7 +326,7 @@ int ckpt_diff(const char *first, const char *second, bool json);
 enum { CKPT_STOP, CKPT_WARN }; /* on_error */
 
 extern struct ckpt_config {
-    bool enable, load_only, first_step, last_model_only, initial_model_only, verify;
+    bool enable, load_only, first_step, last_model_only, initial_model_only, verify, keep_best;
     const char *folder, *initial_load_path, *exclude, *export_dtype;
     int64_t interval, load_step, keep_latest_k, keep_every, staging, rewinds;
     unsigned async_mode, on_error;
@@ -352,6 +353,8 @@ int ckpt_save_begin(struct ct_run *run, bool aside, bool model_only);
 /* Advance the current save; block: to its end. *terminated: whether this rank got SIGTERM; becomes
    whether any rank did. All ranks call this, with or without a save. */
 int ckpt_save_advance(struct ct_run *run, bool block, bool *terminated);
+/* Whether the checkpoint of a step has been saved last, or is being saved. */
+bool ckpt_save_has(int64_t step);
 bool ckpt_save_is_running(void);
 /* Wait for the thread of a save that other ranks may not complete, and forget it. */
 void ckpt_save_finish(void);

@@ -358,7 +358,7 @@ void ckpt_purge(const char *folder, const struct ckpt_retention *r)
             ct_warn("not counted among the checkpoints to keep: %s", ct_error_message());
             continue;
         }
-        if (++complete > r->latest && steps[i] != r->verified &&
+        if (++complete > r->latest && steps[i] != r->verified && steps[i] != r->best &&
             !(r->every && steps[i] % r->every == 0))
             drop(&scratch, path);
     }

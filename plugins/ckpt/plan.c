@@ -202,15 +202,31 @@ int ckpt_recipe_text(struct ct_arena *arena, struct ct_run *run, const char **te
     return printed(arena, print_recipe, run, text);
 }
 
+/* Add data to the identity of several; a single one has its own. */
+static void add_data(struct ckpt_data *sum, const struct ct_run *run, const struct ct_data *data)
+{
+    struct ckpt_data one = {0};
+
+    if (!data)
+        return;
+    one.hash = run->data_ops->identity(data, &one.documents, &one.tokens);
+    sum->hash = sum->hash * UINT64_C(0x9e3779b97f4a7c15) + one.hash;
+    sum->documents += one.documents;
+    sum->tokens += one.tokens;
+}
+
 const struct ckpt_data *ckpt_identify(struct ct_arena *arena, const struct ct_run *run, int which)
 {
-    const struct ct_data *data = which == CKPT_TRAINING ? run->data : run->validation_data;
+    bool trained = which == CKPT_TRAINING;
     struct ckpt_data *identity;
 
-    if (!data || !run->data_ops->identity)
+    if (!run->data_ops->identity ||
+        (trained ? !run->data : !run->validation_data && !run->set_count))
         return NULL;
     identity = ct_arena_alloc(arena, sizeof(*identity));
-    identity->hash = run->data_ops->identity(data, &identity->documents, &identity->tokens);
+    add_data(identity, run, trained ? run->data : run->validation_data);
+    for (size_t i = 0; !trained && i < run->set_count; i++)
+        add_data(identity, run, run->sets[i].data);
     return identity;
 }
 

@@ -32,7 +32,7 @@ static struct {
     struct ckpt_file *files; /* of all ranks; only rank 0 has those of others */
     struct ckpt index;       /* rank 0 */
     char *header;
-    int64_t step;
+    int64_t step, best; /* best: the step of the best validation, with keep_best */
     double begin, end;
     double loop, held; /* seconds that training waited: here; before it all, for held states */
     pthread_t thread;
@@ -129,7 +129,7 @@ static void *publish(void *context)
         ckpt_own.verified = save.step;
     ckpt_purge(ckpt_own.folder,
                &(struct ckpt_retention){ckpt_config.keep_latest_k, ckpt_config.keep_every,
-                                        ckpt_own.verified});
+                                        ckpt_own.verified, save.best});
     return NULL;
 }
 
@@ -165,6 +165,7 @@ int ckpt_save_begin(struct ct_run *run, bool aside, bool model_only)
     int rc;
 
     save.step = run->progress.step - 1;
+    save.best = ckpt_config.keep_best ? run->best.step : 0;
     save.begin = ct_now();
     save.held = ct_run_waited(run);
     save.aside = aside;
@@ -279,6 +280,11 @@ int ckpt_save_advance(struct ct_run *run, bool block, bool *terminated)
     } while (rc == 0 && block && save.phase != IDLE);
     save.loop += ct_now() - begin;
     return rc;
+}
+
+bool ckpt_save_has(int64_t step)
+{
+    return ckpt_own.saved == step || (save.phase != IDLE && save.step == step);
 }
 
 bool ckpt_save_is_running(void)

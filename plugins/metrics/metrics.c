@@ -337,19 +337,24 @@ static const char *counted(const struct ct_run *run)
     return strcmp(over, ct_default_counts[0].name) ? over : "tokens";
 }
 
-static int validated(struct ct_run *run, const struct ct_step_result *s, int64_t labels)
+static int validated(const struct ct_event_data *data)
 {
+    struct ct_run *run = data->run;
+    const struct ct_step_result *s = data->result;
     char tps[64];
     int rc = now.out ? 0 : begin(run, s->step);
 
     if (rc < 0)
         return rc;
-    ct_info("validate step: %2lld  loss: %7.4f  tps: %s", (long long)s->step, s->loss,
+    ct_info("validate step: %2lld  %s%sloss: %7.4f  tps: %s", (long long)s->step,
+            data->set ? data->set : "", data->set ? "  " : "", s->loss,
             speed(run, (double)s->tokens / s->seconds, tps));
     named_log(run);
     fprintf(now.out, "{\"step\": %lld, ", (long long)s->step);
+    if (data->set)
+        fprintf(now.out, "\"validation_set\": \"%s\", ", data->set);
     put("validation_loss", s->loss, ", ");
-    fprintf(now.out, "\"validation_%s\": %lld", counted(run), (long long)labels);
+    fprintf(now.out, "\"validation_%s\": %lld", counted(run), (long long)data->labels);
     rc = named_write(run, now.out);
     return rc < 0 ? rc : end_line();
 }
@@ -375,7 +380,7 @@ static int on_event(const struct ct_event_data *data, void *context)
     case CT_EVENT_STEP_END:
         return step_end(data->run, data->result);
     case CT_EVENT_VALIDATED:
-        return validated(data->run, data->result, data->labels);
+        return validated(data);
     default: /* the end, or a failure */
         rc = status_end(data);
         resume_close();

@@ -198,18 +198,24 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
     return rc;
 }
 
-static int validated(struct ct_run *run, const struct ct_step_result *s)
+static int validated(struct ct_run *run, const struct ct_step_result *s, const char *set)
 {
-    const struct events_scalar scalars[] = {
-        {"validation_metrics/loss", s->loss},
-        {"validation_metrics/throughput(tps)", per_device(run, (double)s->tokens / s->seconds)}};
+    struct ct_arena scratch = {0};
+    const char *group =
+        set ? ct_arena_printf(&scratch, "validation_metrics/%s", set) : "validation_metrics";
+    const struct events_scalar scalars[] = {{ct_arena_printf(&scratch, "%s/loss", group), s->loss},
+                                            {ct_arena_printf(&scratch, "%s/throughput(tps)", group),
+                                             per_device(run, (double)s->tokens / s->seconds)}};
     int rc = out ? 0 : begin(run);
 
     if (rc == 0)
         rc = write_restart();
     if (rc == 0)
         rc = events_scalars(out, s->step, scalars, CT_COUNT(scalars));
-    return rc < 0 ? rc : write_metrics(run, s->step, "validation_metrics");
+    if (rc == 0)
+        rc = write_metrics(run, s->step, group);
+    ct_arena_finish(&scratch);
+    return rc;
 }
 
 static int on_event(const struct ct_event_data *data, void *context)
@@ -222,7 +228,7 @@ static int on_event(const struct ct_event_data *data, void *context)
     if (data->event == CT_EVENT_STEP_END)
         return step_end(data->run, data->result);
     if (data->event == CT_EVENT_VALIDATED)
-        return validated(data->run, data->result);
+        return validated(data->run, data->result, data->set);
     if (out && fclose(out) && data->event == CT_EVENT_RUN_END)
         rc = ct_fail(CT_EIO, "cannot write TensorBoard's events: %s", strerror(errno));
     out = NULL;

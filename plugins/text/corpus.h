@@ -35,7 +35,7 @@ enum corpus_split {
 
 /* What is to be found. */
 struct corpus_request {
-    const char *option; /* of [text], whose value the paths are: for messages */
+    const char *option; /* whose value the paths are, for messages: "[text] path" */
     enum corpus_format format;
     enum corpus_split split;         /* of text */
     const char *field;               /* of JSON lines */

@@ -286,7 +286,7 @@ int encode(FILE *out, int width, const struct ct_tokenizer_ops *tokenizer, struc
     memcpy(e.header.magic, ENCODED_MAGIC, sizeof(e.header.magic));
     e.header.width = width;
     if (rc == 0)
-        rc = ct_context(corpus_read(corpus, take, &e), "[text] %s", corpus->request->option);
+        rc = ct_context(corpus_read(corpus, take, &e), "%s", corpus->request->option);
     e.header.malformed = (int64_t)corpus->malformed;
     e.header.broken = (int64_t)corpus->broken;
     if (rc == 0)

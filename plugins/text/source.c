@@ -237,7 +237,7 @@ static int report_rows(const struct source *data, const struct source_request *r
 
     if (!p->rows)
         return ct_fail(CT_ECONFIG,
-                       "[text] %s: each of the %lld documents%s is longer than [training] seq_len "
+                       "%s: each of the %lld documents%s is longer than [training] seq_len "
                        "= %lld: raise that, or set [text] too_long to cut or split",
                        request->store.corpus.option, (long long)data->count, part_name(request),
                        (long long)data->seq_len);
@@ -255,12 +255,11 @@ static int report_windows(const struct source *data, const struct source_request
     int64_t total = data->begin[data->count];
 
     if (total <= data->seq_len)
-        return ct_fail(
-            CT_ECONFIG,
-            "[text] %s: the %lld tokens of %lld documents%s are too few for one sample of "
-            "%lld tokens and its last label",
-            request->store.corpus.option, (long long)total, (long long)data->count,
-            part_name(request), (long long)data->seq_len);
+        return ct_fail(CT_ECONFIG,
+                       "%s: the %lld tokens of %lld documents%s are too few for one sample of "
+                       "%lld tokens and its last label",
+                       request->store.corpus.option, (long long)total, (long long)data->count,
+                       part_name(request), (long long)data->seq_len);
     ct_info("text: %zu files, %lld documents%s, %lld tokens, %lld samples an epoch",
             data->store.files, (long long)data->count, part_name(request), (long long)total,
             (long long)data->samples);

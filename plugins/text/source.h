@@ -24,6 +24,7 @@ struct source_request {
     struct store_request store;
     const struct ct_data_request *data;
     double validation_fraction;
+    const struct ct_validation_set *set; /* whose data it is; NULL: of none */
     bool whole; /* all documents are of the run's part: validation has files of its own */
     bool repeat, shuffle, document_mask;
     struct packing_request packing; /* its width is seq_len */

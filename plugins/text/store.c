@@ -249,7 +249,7 @@ static int write_tokens(struct store *s, struct opening *o, FILE *out)
         rc = find_key(o, s->width, &after);
         if (rc == 0 && !XXH128_isEqual(o->key, after))
             rc = ct_fail(CT_ECONFIG,
-                         "[text] %s: a file changed while it was tokenised; start again when all "
+                         "%s: a file changed while it was tokenised; start again when all "
                          "are complete",
                          o->request->corpus.option);
     }
@@ -290,7 +290,7 @@ static int make_once(struct store *s, struct opening *o)
         return rc;
     rc = find(s);
     if (rc == 0 && o->waited && o->corpus.streams)
-        rc = ct_fail(CT_EPEER, "[text] %s: the process that was to read it for all failed",
+        rc = ct_fail(CT_EPEER, "%s: the process that was to read it for all failed",
                      o->request->corpus.option);
     if (rc == 0 && fd >= 0) {
         if (access(s->path, F_OK) == 0)
@@ -311,7 +311,7 @@ static int find_or_make(struct store *s, struct opening *o)
     int rc = find(s);
 
     if (rc > 0 && o->corpus.streams)
-        ct_info("text: [text] %s was read before, and is not read again; another [text] "
+        ct_info("text: %s was read before, and is not read again; another [text] "
                 "command_key makes it so",
                 o->request->corpus.option);
     while (rc == 0)
@@ -336,7 +336,7 @@ static int open_kept(struct store *s, struct opening *o)
     int rc = find_key(o, s->width, &o->key);
 
     if (rc < 0)
-        return ct_context(rc, "[text] %s", o->request->corpus.option);
+        return ct_context(rc, "%s", o->request->corpus.option);
     rc = find_path(s, o);
     if (rc == 0)
         rc = find_or_make(s, o);
@@ -359,7 +359,7 @@ static int check_kept(const struct store *s, const struct store_request *request
 {
     if (s->kept || !s->streams)
         return 0;
-    return ct_fail(CT_ECONFIG, "[text] %s is read once, and its tokens must be kept: %s",
+    return ct_fail(CT_ECONFIG, "%s is read once, and its tokens must be kept: %s",
                    request->corpus.option,
                    request->tokenizer->identity ? "set [text] cache to a folder, or leave it out"
                                                 : "the tokenizer has no `identity` for that");
@@ -373,7 +373,7 @@ int store_open(struct store *s, const struct store_request *request, const char 
 
     *s = (struct store){0};
     if (rc < 0)
-        return ct_context(rc, "[text] %s", request->corpus.option);
+        return ct_context(rc, "%s", request->corpus.option);
     s->width = !request->corpus.chat && tokenizer->vocabulary() <= UINT16_MAX + 1 ? 2 : 4;
     s->kept = strcmp(request->cache, "none") != 0 && tokenizer->identity;
     s->files = o.corpus.file_count;

@@ -10,6 +10,7 @@
 
 #include <xxhash.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/model.h>
@@ -149,13 +150,14 @@ static int find_largest(struct ct_data *data)
     return 0;
 }
 
-static int tokens_open(const struct ct_data_request *request, struct ct_data **out)
+static int open_set(const struct ct_data_request *request, const struct ct_validation_set *set,
+                    struct ct_data **out)
 {
     struct ct_data *data;
     int rc;
 
     *out = NULL;
-    if (request->validation && !*config.validation_path)
+    if (request->validation && !set && !*config.validation_path)
         return ct_fail(CT_ECONFIG, "[tokens] validation_path is not set, but [validation] asks for "
                                    "validation");
     data = calloc(1, sizeof(*data));
@@ -164,16 +166,25 @@ static int tokens_open(const struct ct_data_request *request, struct ct_data **o
     data->seq_len = request->seq_len;
     data->vocabulary = request->vocabulary ? request->vocabulary : INT64_C(1) << 31;
     data->repeat = config.repeat && !request->validation;
-    rc = open_files(data, request->validation ? config.validation_path : config.path);
+    rc = open_files(data, set                   ? set->path
+                          : request->validation ? config.validation_path
+                                                : config.path);
     if (rc == 0)
         rc = find_largest(data);
     if (rc < 0) {
         tokens_close(data);
-        return ct_context(rc, "[tokens] %s", request->validation ? "validation_path" : "path");
+        return set ? ct_context(rc, "[validation.%s] path", set->name)
+                   : ct_context(rc, "[tokens] %s",
+                                request->validation ? "validation_path" : "path");
     }
     identify(data);
     *out = data;
     return 0;
+}
+
+static int tokens_open(const struct ct_data_request *request, struct ct_data **out)
+{
+    return open_set(request, NULL, out);
 }
 
 /* The tokens from `at` on, with their documents from 0 on. */
@@ -216,6 +227,11 @@ static int tokens_read(struct ct_data *data, int64_t index, int32_t *tokens, int
                        tokens, labels, documents);
 }
 
+static bool has_validation(void)
+{
+    return *config.validation_path;
+}
+
 static bool tokens_has_documents(void)
 {
     return config.document_mask;
@@ -250,7 +266,9 @@ static const struct ct_data_ops ops = {.size = sizeof(struct ct_data_ops),
                                        .has_documents = tokens_has_documents,
                                        .vocabulary = tokens_vocabulary,
                                        .identity = tokens_identity,
-                                       .samples = tokens_samples};
+                                       .samples = tokens_samples,
+                                       .open_set = open_set,
+                                       .has_validation = has_validation};
 
 CT_PLUGIN(.name = "tokens", .version = "1.0",
           .summary = "Data: files of token ids: raw uint32, llm.c's, Megatron's",

@@ -33,6 +33,10 @@ struct ct_lr_config {
 struct ct_validation_config {
     int64_t freq, steps;
 };
+/* [validation.NAME] */
+struct ct_validation_set {
+    const char *name, *path;
+};
 struct ct_comm_config {
     double timeout; /* seconds */
 };
@@ -49,6 +53,11 @@ struct ct_config {
     const char *model_ignore; /* [model] ignore: keys of config.json */
     double initializer_range; /* [model] initializer_range; 0: models have rules of their own */
     int64_t training_epochs;  /* [training] epochs, from which opening a run sets steps; 0: none */
+    int64_t patience;         /* [validation] patience; 0: none */
+    double min_delta;         /* [validation] min_delta */
+    const char *best_set;     /* [validation] best_set; "": the first */
+    const struct ct_validation_set *validation_sets; /* in the recipe's order */
+    size_t validation_set_count;
 };
 CT_API extern struct ct_config ct_config;
 

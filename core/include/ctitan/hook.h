@@ -19,7 +19,7 @@
  *   COLLECTIVE_ENQUEUED  before a collective is enqueued
  *   COLLECTIVE_STARTED   the collective begins on its stream on the device
  *   COLLECTIVE_FINISHED  the collective has been done on the device
- *   VALIDATED            after a validation, with its result
+ *   VALIDATED            after a set has been validated, with its result
  *   FAILURE              the run ends with a failure, in `message` and `code`; also if it could not
  *                        be opened
  *   RUN_END              the run has ended: its steps, its data, or ct_run_stop
@@ -135,6 +135,8 @@ struct ct_event_data {
     const struct ct_call *call; /* CALL events */
     const struct ct_job_end *job; /* JOB_END */
     int64_t labels;               /* VALIDATED: number of labels that the loss is a mean of */
+    const char *set; /* VALIDATED: name of the set; NULL: the data source's own held-out data */
+    bool best;       /* VALIDATED: the loss is the best one so far, of the set that decides */
 };
 
 struct ct_hook {

@@ -157,6 +157,7 @@ struct ct_data_request {
 };
 
 struct ct_data; /* defined by the source */
+struct ct_validation_set;
 
 /*
  * A source of text has `read` and `has_documents`: its streams (input.h) are tokens, labels and
@@ -196,6 +197,11 @@ struct ct_data_ops {
     bool tokenizes;
     /* Samples of an epoch; 0: it cannot tell. The data has as many at least. NULL: 0. */
     int64_t (*samples)(const struct ct_data *data);
+    /* As `open`, of data that a section [validation.NAME] names (config.h). NULL: it takes none. */
+    int (*open_set)(const struct ct_data_request *request, const struct ct_validation_set *set,
+                    struct ct_data **data);
+    /* With open_set: whether the options name held-out data, so that `open` has some. */
+    bool (*has_validation)(void);
 };
 
 /*

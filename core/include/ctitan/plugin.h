@@ -42,7 +42,7 @@ CT_BEGIN_DECLS
  * the layouts of MAJOR.0, and runs plugins that end where those of MAJOR.0 did.
  */
 #define CT_ABI_MAJOR 7 /* 7: tests/abi has its layouts */
-#define CT_ABI_MINOR 3
+#define CT_ABI_MINOR 4
 #define CT_MAGIC 0x47505443u /* "CTPG" in memory: a ctitan plugin */
 
 struct ct_abi {

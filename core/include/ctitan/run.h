@@ -69,6 +69,19 @@ struct ct_metric {
     double value;     /* NAN: there was nothing to divide by */
 };
 
+/* Data of a set of [validation.NAME]. */
+struct ct_named_data {
+    const char *name;
+    struct ct_data *data;
+};
+
+/* The best validation so far. */
+struct ct_best {
+    double loss;
+    int64_t step;  /* after which it was; 0: there was none */
+    int64_t since; /* validations after it */
+};
+
 struct ct_run {
     struct ct_arena arena;
     struct ct_recipe *recipe;
@@ -110,7 +123,7 @@ struct ct_run {
     struct ct_graph *validation_graph; /* NULL: no validation */
     struct ct_program *validation_program;
     struct ct_executor *validation_executor;
-    struct ct_data *validation_data;
+    struct ct_data *validation_data; /* held out by the data source; NULL: none */
     int64_t began; /* the step that this process's training began with; 0: there is none */
     const struct ct_data_stream *streams; /* of the data, ended by {0} */
     const struct ct_objective_ops *objective;
@@ -120,6 +133,9 @@ struct ct_run {
     bool rewinds; /* a hook on RUN_READY sets it: it sets the steps back after one that was skipped,
                      as [training] non_finite = rewind asks. Its plugin offers it as {CT_HOOK,
                      "rewind", ..}, so that messages name the plugin. */
+    struct ct_named_data *sets; /* beside validation_data, which may be NULL then */
+    size_t set_count;
+    struct ct_best best;
 };
 
 enum ct_run_depth {
