@@ -72,7 +72,8 @@ struct ckpt_tensor {
     enum ct_dtype dtype;
     int ndim;
     int64_t shape[CT_MAX_DIMS];
-    bool absent; /* the model's files of Hugging Face lack it */
+    bool absent;  /* the model's files of Hugging Face lack it */
+    bool follows; /* a state that follows a parameter: no run needs it */
 };
 
 struct ckpt_kept {

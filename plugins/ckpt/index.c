@@ -64,6 +64,8 @@ static json_t *pack_tensors(const struct ckpt *c)
 
         if (t->absent)
             json_object_set_new(tensor, "absent", json_true());
+        if (t->follows)
+            json_object_set_new(tensor, "follows", json_true());
         json_object_set_new(all, t->name, tensor);
     }
     return all;
@@ -216,6 +218,7 @@ static int read_tensor(struct ckpt *c, const char *name, const json_t *value)
     t->name = ct_arena_strdup(c->arena, name);
     t->role = role && !strcmp(role, "parameter") ? CT_ROLE_PARAM : CT_ROLE_STATE;
     t->absent = json_is_true(json_object_get(value, "absent"));
+    t->follows = json_is_true(json_object_get(value, "follows"));
     if (ct_dtype_parse(dtype ? dtype : "", &t->dtype) < 0)
         return ct_context(CT_EDAMAGED, "%s", name);
     return read_numbers(json_object_get(value, "shape"), &t->ndim, t->shape);

@@ -132,6 +132,7 @@ struct check {
     int count;
     bool weights; /* they do not fit either */
     bool follows; /* some states do */
+    bool drops;   /* some tensors that follow parameters are not loaded */
     char first[256];
 };
 
@@ -215,6 +216,21 @@ static void compare_state(struct check *k, const struct ct_state *s)
     }
 }
 
+/* A tensor that the run has no state for. */
+static void compare_rest(struct check *k, const struct ckpt_tensor *t)
+{
+    if (!t->follows) {
+        k->weights |= t->role == CT_ROLE_PARAM;
+        differ(k, "%s of the checkpoint is not in this model or optimizer", t->name);
+        return;
+    }
+    if (k->run->rank == 0 && !k->drops)
+        ct_info("%s of %s, and other states that follow parameters, are dropped: no plugin of this "
+                "run keeps them",
+                t->name, k->c->path);
+    k->drops = true;
+}
+
 static int compare_all(struct check *k)
 {
     for (size_t i = 0; i < k->run->state_count; i++)
@@ -223,11 +239,8 @@ static int compare_all(struct check *k)
         else
             follows(k, &k->run->states[i]);
     for (size_t i = 0; i < k->c->tensor_count; i++)
-        if (wanted(k->load, k->c->tensors[i].role) && !k->state[i]) {
-            k->weights |= k->c->tensors[i].role == CT_ROLE_PARAM;
-            differ(k, "%s of the checkpoint is not in this model or optimizer",
-                   k->c->tensors[i].name);
-        }
+        if (wanted(k->load, k->c->tensors[i].role) && !k->state[i])
+            compare_rest(k, &k->c->tensors[i]);
     if (!k->count)
         return 0;
     return ct_fail(CT_ECONFIG, "%s does not fit this run: %s%s%s", k->c->path, k->first,

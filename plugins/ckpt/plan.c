@@ -160,6 +160,7 @@ static void describe_tensors(const struct ct_run *run, const struct ckpt_what *w
         *t = (struct ckpt_tensor){s->name, s->role, dtype_of(run, s, what), s->ndim, {0}, false};
         memcpy(t->shape, s->shape, sizeof(t->shape));
         t->absent = ct_stored_absent(ct_stored_rule(run->model_ops->stored, s->name));
+        t->follows = ct_state_followed(s->name) != NULL;
         c->tensor_count++;
     }
 }

@@ -89,4 +89,12 @@ grep -q 'states ema\.\* are not loaded, and begin as the weights of' "$work/log"
 [ "$(losses begun)" = "$(losses more)" ]
 run still training.steps=9 validation.freq=0 adamw.lr=0
 "$same" "$work/still/average" "$work/still/weights"
+# Without ema the run goes on with its moments; its averages are dropped.
+cp -r "$work/more" "$work/less"
+run less training.steps=12 validation.freq=0 --without ema
+grep -q 'ema\.[^ ]* of .*/step-10, and other states that follow parameters, are dropped' "$work/log"
+run begun training.steps=12 validation.freq=0 --without ema
+[ "$(losses less)" = "$(losses begun)" ]
+! "$ctitan" export "$work/less" "$work/none" --state ema. > "$work/log" 2>&1 || exit 1
+grep -q 'has no ema\.' "$work/log"
 echo "averages of $model"
