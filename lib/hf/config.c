@@ -59,9 +59,23 @@ static bool is_one_of(const json_t *value, const char *values)
     return same;
 }
 
+/* Python takes null for false: it is no default of what is true, or a name or a list. */
+static bool null_is_one_of(const char *values)
+{
+    json_t *no = json_false(), *zero = json_integer(0), *none = json_null();
+    bool same = is_one_of(none, values) || is_one_of(no, values) || is_one_of(zero, values);
+
+    json_decref(zero);
+    return same;
+}
+
 int hf_check_value(const json_t *value, const struct ct_hf_fixed *fixed)
 {
-    if (hf_absent(value) || (fixed->value && is_one_of(value, fixed->value)))
+    bool same = !value || (!fixed->value && json_is_null(value));
+
+    if (!same && fixed->value)
+        same = json_is_null(value) ? null_is_one_of(fixed->value) : is_one_of(value, fixed->value);
+    if (same)
         return 0;
     return fail_unsupported(value, fixed);
 }
@@ -146,6 +160,16 @@ static int read_optional(const json_t *value, const char *key, double fallback, 
 {
     if (!hf_absent(value) && (!json_is_number(value) || !(json_number_value(value) >= 0)))
         return ct_fail(CT_ECONFIG, "%s is neither null nor a number from 0 on", key);
+    *number = !value ? fallback : json_number_value(value);
+    return 0;
+}
+
+static int read_factor(const json_t *value, const char *key, double fallback, double *number)
+{
+    if (!value && fallback < 0)
+        return ct_fail(CT_ECONFIG, "%s is missing", key);
+    if (!hf_absent(value) && (!json_is_number(value) || !(json_number_value(value) > 0)))
+        return ct_fail(CT_ECONFIG, "%s is neither null nor a number above 0", key);
     *number = !value ? fallback : json_number_value(value);
     return 0;
 }
@@ -365,6 +389,8 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
         return read_token(value, k->key, k->fallback, field);
     case CT_HF_OPTIONAL:
         return read_optional(value, k->key, k->fallback, field);
+    case CT_HF_FACTOR:
+        return read_factor(value, k->key, k->fallback, field);
     case CT_HF_CHOICE:
         return read_choice(value, k, field);
     }

@@ -76,8 +76,9 @@ static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const voi
     case CT_HF_COUNT:
         return json_integer(*(const int64_t *)field);
     case CT_HF_NUMBER:
-        return json_real(*(const double *)field);
     case CT_HF_OPTIONAL:
+        return json_real(*(const double *)field);
+    case CT_HF_FACTOR:
         return *(const double *)field > 0 ? json_real(*(const double *)field) : json_null();
     case CT_HF_CHOICE:
         return word_of(k->words, *(const unsigned *)field);
@@ -167,6 +168,7 @@ static bool same_value(const struct ct_hf_key *k, const void *a, const void *b)
         return *(const int64_t *)a == *(const int64_t *)b;
     case CT_HF_NUMBER:
     case CT_HF_OPTIONAL:
+    case CT_HF_FACTOR:
         return *(const double *)a == *(const double *)b;
     case CT_HF_CHOICE:
         return *(const unsigned *)a == *(const unsigned *)b;

@@ -148,6 +148,8 @@ bool decoder_mixes(const struct ct_model *m, int64_t layer);
 bool decoder_is_mixture(const struct ct_model *m, int64_t layer);
 double decoder_scale(const struct ct_model *m);
 
+/* How many of the features of a head of that size are rotated. */
+int64_t decoder_rotated(const struct ct_rope *rope, int64_t size);
 /* The rope of a layer in a context of so many tokens. CT_ECONFIG: the layer has none for it. */
 int decoder_rope(const struct ct_model *m, int64_t layer, int64_t tokens, bool documents,
                  struct ct_rope *rope);

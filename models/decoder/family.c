@@ -117,14 +117,15 @@ static const struct special {
 };
 
 /* Numbers that may be 0, which is something else than null. */
-static const char *const counts[] = {
-    "window_from",  "full_every", "plain_every", "dense_layers", "attention_every",
-    "sparse_every", "shared_dim", "shared",      "experts",      "chosen"};
+static const char *const with_zero[] = {
+    "window_from",  "full_every",      "plain_every", "dense_layers", "attention_every",
+    "sparse_every", "shared_dim",      "shared",      "experts",      "chosen",
+    "norm_eps",     "time_step_least", "balance"};
 
-static bool is_count(const char *name)
+static bool has_zero(const char *name)
 {
-    for (size_t i = 0; i < CT_COUNT(counts); i++)
-        if (!strcmp(counts[i], name))
+    for (size_t i = 0; i < CT_COUNT(with_zero); i++)
+        if (!strcmp(with_zero[i], name))
             return true;
     return false;
 }
@@ -134,10 +135,10 @@ static enum ct_hf_kind kind_of(const struct ct_option *o)
     switch (o->type) {
     case CT_INT:
         return !strcmp(o->name, "layers") ? CT_HF_DEPTH
-               : is_count(o->name)        ? CT_HF_COUNT
+               : has_zero(o->name)        ? CT_HF_COUNT
                                           : CT_HF_PART;
     case CT_FLOAT:
-        return CT_HF_OPTIONAL;
+        return has_zero(o->name) ? CT_HF_OPTIONAL : CT_HF_FACTOR;
     case CT_BOOL:
         return CT_HF_BOOL;
     default:
@@ -172,13 +173,17 @@ static int read_fallback(const struct ct_setting *s, const struct ct_option *o, 
 
 static int fail_property(const struct ct_setting *s, const char *name)
 {
-    const char *names[64];
-    size_t count = 0;
+    const char **names = NULL;
+    size_t count = 0, room = 0;
 
-    for (const struct ct_option *o = decoder_properties; o->name; o++)
+    for (const struct ct_option *o = decoder_properties; o->name; o++) {
+        names = ct_arena_grow(&arena, names, &room, count + 1, sizeof(*names));
         names[count++] = o->name;
-    for (size_t i = 0; i < CT_COUNT(specials); i++)
+    }
+    for (size_t i = 0; i < CT_COUNT(specials); i++) {
+        names = ct_arena_grow(&arena, names, &room, count + 1, sizeof(*names));
         names[count++] = specials[i].name;
+    }
     return ct_fail(CT_ECONFIG, "%s: [%s] %s: there is no property %s%s", s->source, s->section,
                    s->key, name, ct_did_you_mean(name, names, count));
 }
@@ -454,7 +459,7 @@ static void set_fallbacks(const struct family *f, struct ct_model *m)
             continue;
         if (k->kind == CT_HF_PART || k->kind == CT_HF_DEPTH || k->kind == CT_HF_COUNT)
             *(int64_t *)field = (int64_t)k->fallback;
-        else if (k->kind == CT_HF_OPTIONAL)
+        else if (k->kind == CT_HF_OPTIONAL || k->kind == CT_HF_FACTOR)
             *(double *)field = k->fallback;
         else if (k->kind == CT_HF_BOOL)
             *(bool *)field = k->fallback > 0;

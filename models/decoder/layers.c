@@ -94,17 +94,22 @@ static int fit(const struct ct_model *m, int64_t tokens, bool documents, int64_t
     return 0;
 }
 
+int64_t decoder_rotated(const struct ct_rope *rope, int64_t size)
+{
+    return rope->partial > 0 && rope->partial < 1 ? (int64_t)((double)size * rope->partial) : size;
+}
+
 int decoder_rope(const struct ct_model *m, int64_t layer, int64_t tokens, bool documents,
                  struct ct_rope *rope)
 {
-    int64_t size = m->sizes.head_dim;
+    int64_t size = m->sizes.head_dim, rotated;
 
     *rope = m->local && decoder_slides(m, layer) ? m->local_rope : m->sizes.rope;
-    if (rope->partial > 0 && rope->partial < 1)
-        rope->rotated = (int64_t)((double)size * rope->partial);
+    rotated = decoder_rotated(rope, size);
+    rope->rotated = rotated < size ? rotated : 0;
     if (rope->amplitude > 0 && rope->amplitude != 1)
         rope->magnitude = rope->amplitude;
     if (rope->scaling != CT_ROPE_LONG && !rope->dynamic)
         return 0;
-    return fit(m, tokens, documents, rope->rotated ? rope->rotated : size, rope);
+    return fit(m, tokens, documents, rotated, rope);
 }

@@ -137,6 +137,32 @@ static int check_linear(const struct decoder_linear *z)
     return 0;
 }
 
+/* Features are rotated in pairs. */
+static int check_rope(const struct ct_model *m, const struct ct_rope *rope)
+{
+    int64_t size = m->sizes.head_dim, rotated = decoder_rotated(rope, size);
+
+    if (m->positions == POSITIONS_NONE || (rotated > 0 && rotated % 2 == 0))
+        return 0;
+    return rotated == size
+               ? ct_fail(CT_ECONFIG, "heads of %lld features are odd, which rope needs in pairs",
+                         (long long)size)
+               : ct_fail(CT_ECONFIG,
+                         "%s = %g of heads of %lld features rotates %lld of them: expected an even "
+                         "number above 0",
+                         m->family->config.partial, rope->partial, (long long)size,
+                         (long long)rotated);
+}
+
+/* Whether a key of config.json says that embeddings are tied. */
+static bool can_tie(const struct family *f)
+{
+    for (const struct ct_hf_key *k = f->config.keys; k->key; k++)
+        if (k->offset == offsetof(struct ct_model, sizes.tied))
+            return true;
+    return false;
+}
+
 static int check(const struct ct_model *m)
 {
     const struct ct_decoder_sizes *z = &m->sizes;
@@ -162,7 +188,13 @@ static int check(const struct ct_model *m)
     if (z->padding > z->vocabulary || z->padding < -z->vocabulary)
         return ct_fail(CT_ECONFIG, "pad_token_id is %lld, but there are %lld tokens",
                        (long long)z->padding - (z->padding > 0), (long long)z->vocabulary);
-    if (m->mixer == MIXER_DELTA)
+    if (z->tied && !can_tie(m->family))
+        return ct_fail(CT_ECONFIG, "tie_embeddings: models of type %s have a head of their own",
+                       m->family->config.model_type);
+    rc = check_rope(m, &z->rope);
+    if (rc == 0 && m->local)
+        rc = check_rope(m, &m->local_rope);
+    if (rc == 0 && m->mixer == MIXER_DELTA)
         rc = check_linear(&m->linear);
     if (rc < 0)
         return rc;

@@ -40,7 +40,7 @@ enum ct_hf_kind {
     CT_HF_DEPTH,
     CT_HF_TOKEN,    /* int32_t: 1 + a token, or a token below 0, which counts from the vocabulary's
                       end; 0: none, written as null; the fallback is such a number */
-    CT_HF_OPTIONAL, /* double, at least 0, of a part that null leaves out: then 0 */
+    CT_HF_OPTIONAL, /* double, at least 0; null is 0 */
     CT_HF_CHOICE, /* unsigned: the position among `words`; a fallback of -1: the key is required */
     /* struct ct_rope of sliding layers: that of their type, or a theta of this key alone, without
        scaling */
@@ -49,6 +49,7 @@ enum ct_hf_kind {
        calls so; the list may be one word, with a letter for each layer. Without it none are given.
        Behind the row of num_hidden_layers. */
     CT_HF_TYPES,
+    CT_HF_FACTOR, /* double, above 0, of a part that null leaves out: then 0 */
 };
 
 /* A set of layers: layer i is bit i % 64 of bits[i / 64]. */
@@ -77,7 +78,8 @@ struct ct_hf_key {
     const char *words;
 };
 
-/* A key that must be absent, null, or equal to a value. */
+/* A key that must be absent, or equal to a value; null is equal to null, false and 0, and to any
+   value that is not known. */
 struct ct_hf_fixed {
     const char *key;
     const char *value; /* as JSON, "a|b": also b, which means the same; NULL: none is allowed */
