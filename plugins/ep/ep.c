@@ -60,10 +60,13 @@ static const struct ct_transform batch = {
     .required = true,
 };
 
+/* Mixtures of two forward passes share their weights. */
 static int split_weight(struct ct_value *weight, int ep)
 {
     int64_t experts = weight->shape[0];
 
+    if (ct_sharding_axes(&weight->sharding) >> ep & 1)
+        return 0;
     if (experts < ep_config.degree)
         return ct_fail(CT_ECONFIG,
                        "[ep] degree = %lld leaves ranks without one of the %lld experts of %s",

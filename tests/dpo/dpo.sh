@@ -100,3 +100,13 @@ echo '{"prompt": [1, 2], "chosen": [3], "rejected": [4]}' >pair.jsonl
 refused 'pair.jsonl:1: "reference": expected the log-probabilities of both answers' --set dpo.path=pair.jsonl
 refused 'dpo has no pairs for validation' --set validation.freq=1
 refused 'more than [training] seq_len = 2' --set dpo.path=pair.jsonl --set training.seq_len=2
+
+# A reference pass through mixtures, whose experts are on several ranks.
+recipe -tokens +dpo +lora model.name=qwen3_moe model.flavor=debug qwen3_moe.dim=24 qwen3_moe.n_layers=2 qwen3_moe.n_heads=2 \
+    qwen3_moe.n_kv_heads=1 qwen3_moe.head_dim=8 qwen3_moe.vocab_size=199 qwen3_moe.n_experts=4 qwen3_moe.n_chosen=2 qwen3_moe.expert_dim=10 \
+    objective.name=dpo dpo.path="$data/pairs.jsonl" training.seq_len=24 training.local_batch_size=6 training.global_batch_size=12 \
+    training.mixed_precision_param=float32 adamw.lr=1e-2
+train one
+of one loss >expected
+train many -n 2 --with ep --set ep.degree=2
+close <(of many loss) expected
