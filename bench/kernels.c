@@ -34,44 +34,45 @@ static double now(void)
 }
 
 /* The best of the calls that fit into SECONDS, at least three. */
-static double time_call(const struct call *call, int *rc)
+static double time_call(const struct ct_kernel *kernel, const struct ct_launch *launch, int *rc)
 {
     double begin = now(), best = 1e9;
 
     for (int i = 0; *rc >= 0 && (i < 4 || now() - begin < SECONDS); i++) {
         double t = now();
 
-        *rc = call->kernel->run(&call->launch);
+        *rc = kernel->run(launch);
         t = now() - t;
         best = i > 0 && t < best ? t : best;
     }
     return best;
 }
 
-static double operand_bytes(const struct call *c)
+static double operand_bytes(const struct ct_launch *l)
 {
     double bytes = 0;
 
-    for (int i = 0; i < c->op->ins; i++)
-        if (c->present[i])
-            bytes += (double)ct_tensor_count(&c->in[i]) * (double)ct_dtype_size(c->in[i].dtype) *
-                     (ct_op_mutates(c->op, i) && !strcmp(c->op->type->name, "adamw") ? 2 : 1);
-    for (int i = 0; i < c->op->outs; i++)
-        bytes += (double)ct_tensor_count(&c->out[i]) * (double)ct_dtype_size(c->out[i].dtype);
+    for (int i = 0; i < l->ins; i++)
+        if (l->in[i].data)
+            bytes += (double)ct_tensor_count(&l->in[i]) * (double)ct_dtype_size(l->in[i].dtype) *
+                     (ct_op_mutates(l->op, i) && !strcmp(l->op->type->name, "adamw") ? 2 : 1);
+    for (int i = 0; i < l->outs; i++)
+        bytes += (double)ct_tensor_count(&l->out[i]) * (double)ct_dtype_size(l->out[i].dtype);
     return bytes;
 }
 
-static void print_line(const struct call *c, const struct bed *bed, double seconds)
+static void print_line(const struct ct_kernel *kernel, const struct ct_launch *l,
+                       const struct bed *bed, double seconds)
 {
-    const struct ct_op_type *type = c->op->type;
-    double flops = type->flops ? type->flops(c->op, c->in, c->out) : 0;
-    double bytes = operand_bytes(c), best;
+    const struct ct_op_type *type = l->op->type;
+    double flops = type->flops ? type->flops(l->op, l->in, l->out) : 0;
+    double bytes = operand_bytes(l), best;
     struct machine_op op;
 
-    printf("%-22s %-30s %-10s %-8s %9.3f ms ", bed->test->name, type->name, c->kernel->name,
+    printf("%-22s %-30s %-10s %-8s %9.3f ms ", bed->test->name, type->name, kernel->name,
            ct_dtype_name(bed->dtype), seconds * 1e3);
     if (strstr(type->name, "linear") && flops > 0) {
-        op = machine_op(c->op, c->in, c->out);
+        op = machine_op(l->op, l->in, l->out);
         best = machine_op_seconds(&op, bed->dtype);
     } else if (flops > 0) {
         best = machine_product(MACHINE_FORWARD, 1024, 1024, 1024, CT_F32) * flops / 0x1p31;
@@ -89,23 +90,15 @@ static void print_line(const struct call *c, const struct bed *bed, double secon
 static int bench_op(struct bed *bed, const struct ct_op *op)
 {
     struct ct_arena arena = {0};
-    struct call call;
     const struct ct_kernel *kernel;
+    struct ct_launch launch;
     double seconds;
-    int rc = 0;
+    int rc = bed_call(bed, op, &arena, &launch, &kernel);
 
-    call_lay_out(&call, bed, op, LAYOUT_DENSE, &arena);
-    for (int i = 0; i < op->outs; i++)
-        call.out[i] = bed->value[op->out[i]->id];
-    for (size_t i = 0; rc == 0 && (kernel = ct_kernel_at(bed->device->name, i)); i++)
-        if (!strcmp(kernel->op, op->type->name))
-            rc = call_prepare(&call, bed, kernel, 0);
-    if (rc == 0)
-        rc = ct_fail(CT_ENOENT, "no kernel takes %s", op->type->name);
     if (rc > 0) {
-        seconds = time_call(&call, &rc);
+        seconds = time_call(kernel, &launch, &rc);
         if (rc >= 0)
-            print_line(&call, bed, seconds);
+            print_line(kernel, &launch, bed, seconds);
     }
     ct_arena_finish(&arena);
     return rc < 0 ? ct_context(rc, "%s in case \"%s\"", op->type->name, bed->test->name) : 0;

@@ -139,7 +139,8 @@ static const struct ct_op_type *find_op(struct check *c, const char *name)
     return type ? type : ct_op_find(name);
 }
 
-static void check_kernel(struct check *c, struct ct_device *device, const struct ct_kernel *kernel)
+static void check_kernel(struct check *c, struct ct_checker *checker,
+                         const struct ct_kernel *kernel)
 {
     const struct ct_op_type *type = ct_op_find(kernel->op);
     const char *what = ct_arena_printf(&c->arena, "kernel %s of %s", kernel->name, kernel->op);
@@ -161,7 +162,7 @@ static void check_kernel(struct check *c, struct ct_device *device, const struct
         /* Made up from the signature, a call may be refused by the type. */
         fits = ct_trial_create(&call, s, CT_F32) == 0;
         ct_trial_finish(&call);
-        rc = fits ? ct_check_kernel(device, kernel, s) : 0;
+        rc = fits ? ct_check_kernel(checker, kernel, s) : 0;
         tried += rc > 0 ? rc : 0;
     }
     if (rc >= 0 && !tried)
@@ -169,26 +170,27 @@ static void check_kernel(struct check *c, struct ct_device *device, const struct
                       "it accepts none of the samples: add one that it takes to .samples of the "
                       "op");
     else
-        check_result(c, rc, "%s on %s: %d calls", what, device->name, tried);
+        check_result(c, rc, "%s on %s: %d calls", what, checker->device->name, tried);
 }
 
 static int check_kernels(struct check *c, const struct ct_offer *offer)
 {
     const struct ct_kernel *first = offer->ops, *k;
-    struct ct_device *device;
+    struct ct_checker checker = {0};
 
     for (k = first; k->op; k = (const void *)((const char *)k + k->size))
         if (!find_op(c, k->op))
             return ct_context(CT_EINVAL, "kernel %s on %s", k->name, offer->name);
-    device = check_open_device(offer->name);
-    if (!device)
+    checker.device = check_open_device(offer->name);
+    if (!checker.device)
         check_untried(c, ct_arena_printf(&c->arena, "kernels of %s", offer->name),
                       ct_error_message());
     else
         for (k = first; k->op; k = (const void *)((const char *)k + k->size))
-            check_kernel(c, device, k);
-    if (device)
-        device->ops->close(device);
+            check_kernel(c, &checker, k);
+    ct_checker_finish(&checker);
+    if (checker.device)
+        checker.device->ops->close(checker.device);
     return 0;
 }
 

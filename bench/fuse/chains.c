@@ -78,28 +78,11 @@ static const struct conformance_case cases[] = {
 
 struct side {
     struct bed bed;
-    struct call call[MOST];
+    const struct ct_kernel *kernel[MOST];
+    struct ct_launch launch[MOST];
     int count;
     double best;
 };
-
-static int prepare(struct side *s, const struct ct_op *op)
-{
-    struct call *call = &s->call[s->count++];
-    const struct ct_kernel *kernel;
-    int rc = 0;
-
-    call_lay_out(call, &s->bed, op, LAYOUT_DENSE, &s->bed.arena);
-    for (int i = 0; i < op->ins; i++)
-        if (op->in[i])
-            call->in[i] = s->bed.value[op->in[i]->id];
-    for (int i = 0; i < op->outs; i++)
-        call->out[i] = s->bed.value[op->out[i]->id];
-    for (size_t i = 0; rc == 0 && (kernel = ct_kernel_at(s->bed.device->name, i)); i++)
-        if (!strcmp(kernel->op, op->type->name))
-            rc = call_prepare(call, &s->bed, kernel, 0);
-    return rc ? rc : ct_fail(CT_ENOENT, "no kernel takes %s", op->type->name);
-}
 
 static int begin(struct side *s, struct ct_device *device, const struct conformance_case *test,
                  enum ct_dtype dtype, const struct ct_plugin *fuse)
@@ -111,8 +94,10 @@ static int begin(struct side *s, struct ct_device *device, const struct conforma
     if (rc >= 0 && fuse)
         rc = bed_transform(&s->bed, fuse);
     ct_for_each_op (op, s->bed.graph)
-        if (rc >= 0)
-            rc = prepare(s, op);
+        if (rc >= 0) {
+            rc = bed_call(&s->bed, op, &s->bed.arena, &s->launch[s->count], &s->kernel[s->count]);
+            s->count++;
+        }
     return rc;
 }
 
@@ -122,7 +107,7 @@ static int run(struct side *s)
     int rc = 0;
 
     for (int i = 0; rc >= 0 && i < s->count; i++)
-        rc = s->call[i].kernel->run(&s->call[i].launch);
+        rc = s->kernel[i]->run(&s->launch[i]);
     from = ct_now() - from;
     s->best = from < s->best ? from : s->best;
     return rc;

@@ -13,31 +13,20 @@
 
 /* ---- calls ---- */
 
-static struct ct_tensor copied(struct call *c, const struct ct_tensor *t)
+static struct ct_tensor copied(struct ct_trial *m, const struct ct_tensor *t)
 {
     size_t bytes = (size_t)ct_tensor_count(t) * ct_dtype_size(t->dtype);
     struct ct_tensor copy = *t;
 
     if (t->data) {
-        copy.data = ct_arena_alloc(&c->m.arena, bytes + 8);
+        copy.data = ct_arena_alloc(&m->arena, bytes + 8);
         memcpy(copy.data, t->data, bytes);
     }
     return copy;
 }
 
-static void disturb(struct call *c, const struct ct_tensor *t, int operand)
-{
-    double *numbers = ct_arena_array(&c->m.arena, double, ct_tensor_count(t));
-
-    for (int64_t k = 0; k < ct_tensor_count(t); k++)
-        numbers[k] = ct_tensor_load(t, k);
-    ct_check_disturb(numbers, ct_tensor_count(t), operand);
-    for (int64_t k = 0; k < ct_tensor_count(t); k++)
-        ct_tensor_store(t, k, numbers[k]);
-}
-
 int call_create(struct call *c, const struct ct_sample *s, enum ct_dtype dtype,
-                const struct call *like, bool disturbed)
+                const struct call *like)
 {
     int rc;
 
@@ -53,9 +42,7 @@ int call_create(struct call *c, const struct ct_sample *s, enum ct_dtype dtype,
         c->in[i] = *ct_trial_tensor(&c->m, c->op->in[i]);
         for (int64_t k = 0; like && k < ct_tensor_count(&c->in[i]); k++)
             ct_tensor_store(&c->in[i], k, ct_tensor_load(&like->in[i], k));
-        if (disturbed && ct_dtype_is_float(c->in[i].dtype))
-            disturb(c, &c->in[i], i);
-        c->after[i] = copied(c, &c->in[i]);
+        c->after[i] = copied(&c->m, &c->in[i]);
     }
     for (int i = 0; i < c->op->outs; i++)
         c->out[i] = *ct_trial_tensor(&c->m, c->op->out[i]);
@@ -76,11 +63,10 @@ static bool has_positions(const struct ct_rule *rule, int operand, int d)
     return rule->factor[rule->operand[operand].factor[d]].position;
 }
 
-/* Put the elements of a dense tensor in the graph's order. */
-static void reorder(struct call *c, const struct ct_rule *rule, int operand,
-                    const struct ct_tensor *t)
+void order_apply(struct ct_trial *m, const struct ct_rule *rule, int operand,
+                 const struct ct_tensor *t)
 {
-    struct ct_tensor in_order = t->data ? copied(c, t) : *t;
+    struct ct_tensor in_order = t->data ? copied(m, t) : *t;
 
     for (int64_t i = 0; t->data && i < ct_tensor_count(t); i++) {
         int64_t from = 0, step = 1, rest = i;
@@ -89,7 +75,7 @@ static void reorder(struct call *c, const struct ct_rule *rule, int operand,
             int64_t at = rest % t->shape[d];
 
             if (has_positions(rule, operand, d))
-                at = ct_graph_position(c->m.graph, t->shape[d], at);
+                at = ct_graph_position(m->graph, t->shape[d], at);
             from += at * step;
             step *= t->shape[d];
             rest /= t->shape[d];
@@ -109,31 +95,38 @@ static bool lacks_positions(const struct ct_op *op)
     return strstr(op->type->signature, "position") && !strstr(name, "position");
 }
 
-int call_reorder(struct call *c)
+int order_begin(struct ct_trial *m, struct ct_rule *rule)
 {
     static const int32_t order[] = {1, 0};
-    struct ct_rule rule;
     bool depends = false;
-    int rc = ct_rule_apply(c->op, &c->m.arena, &rule);
+    int rc = ct_rule_apply(m->op, &m->arena, rule);
 
-    if (rc < 0 || lacks_positions(c->op))
+    if (rc < 0 || lacks_positions(m->op))
         return rc;
-    for (int f = 0; f < rule.count; f++) {
-        if (rule.factor[f].position && rule.factor[f].size % (int64_t)CT_COUNT(order))
+    for (int f = 0; f < rule->count; f++) {
+        if (rule->factor[f].position && rule->factor[f].size % (int64_t)CT_COUNT(order))
             return 0;
-        depends |= rule.factor[f].position;
+        depends |= rule->factor[f].position;
     }
     if (!depends)
         return 0;
-    c->m.graph->chunks = CT_COUNT(order);
-    c->m.graph->chunk_order = order;
-    for (int i = 0; i < c->op->ins; i++) {
-        reorder(c, &rule, i, &c->in[i]);
-        reorder(c, &rule, i, &c->after[i]);
-    }
-    for (int i = 0; i < c->op->outs; i++)
-        reorder(c, &rule, c->op->ins + i, &c->out[i]);
+    m->graph->chunks = CT_COUNT(order);
+    m->graph->chunk_order = order;
     return 1;
+}
+
+static int call_reorder(struct call *c)
+{
+    struct ct_rule rule;
+    int rc = order_begin(&c->m, &rule);
+
+    for (int i = 0; rc > 0 && i < c->op->ins; i++) {
+        order_apply(&c->m, &rule, i, &c->in[i]);
+        order_apply(&c->m, &rule, i, &c->after[i]);
+    }
+    for (int i = 0; rc > 0 && i < c->op->outs; i++)
+        order_apply(&c->m, &rule, c->op->ins + i, &c->out[i]);
+    return rc;
 }
 
 struct ct_tensor scattered(struct call *c, const struct ct_tensor *t)
@@ -238,7 +231,7 @@ static int run_scattered(struct call *c, const char *what, uint32_t accumulate, 
 static int check_strides(const struct ct_sample *s)
 {
     struct call c;
-    int rc = call_create(&c, s, CT_F64, NULL, false);
+    int rc = call_create(&c, s, CT_F64, NULL);
 
     if (rc == 0)
         rc = run_scattered(&c, "with strides", 0, NAN);
@@ -253,7 +246,7 @@ static int check_strides(const struct ct_sample *s)
 static int check_order(const struct ct_sample *s)
 {
     struct call c;
-    int rc = call_create(&c, s, CT_F64, NULL, false);
+    int rc = call_create(&c, s, CT_F64, NULL);
 
     if (rc == 0)
         rc = call_reorder(&c);
@@ -292,7 +285,7 @@ static int check_in_place(const struct ct_sample *s)
     for (const int8_t(*pair)[2] = type->inplace; rc == 0 && pair && (*pair)[0] >= 0; pair++) {
         struct call c;
 
-        rc = call_create(&c, s, CT_F64, NULL, false);
+        rc = call_create(&c, s, CT_F64, NULL);
         if (rc == 0)
             rc = in_place_once(&c, *pair);
         call_finish(&c);
@@ -307,10 +300,10 @@ static int check_in_place(const struct ct_sample *s)
 static int check_bfloat16(const struct ct_sample *s)
 {
     struct call narrow = {0}, wide = {0};
-    int rc = call_create(&narrow, s, CT_BF16, NULL, false);
+    int rc = call_create(&narrow, s, CT_BF16, NULL);
 
     if (rc == 0)
-        rc = call_create(&wide, s, CT_F64, &narrow, false);
+        rc = call_create(&wide, s, CT_F64, &narrow);
     for (int i = 0; rc == 0 && i < wide.op->outs; i++)
         rc = expect(&narrow, "in bfloat16", "output", i, &narrow.out[i], &wide.out[i], 0, 0x1p-6);
     call_finish(&wide);
@@ -476,7 +469,7 @@ static int check_factors(const struct ct_sample *s)
 {
     struct ct_rule rule;
     struct call c;
-    int rc = call_create(&c, s, CT_F64, NULL, false), checked = 0;
+    int rc = call_create(&c, s, CT_F64, NULL), checked = 0;
 
     if (rc == 0)
         rc = ct_rule_apply(c.op, &c.m.arena, &rule);

@@ -90,7 +90,7 @@ int check_flops(const struct ct_sample *s)
     struct ct_rule rule = {.count = 0};
     double flops = 0, want = 0;
     struct call c;
-    int rc = call_create(&c, s, CT_F64, NULL, false);
+    int rc = call_create(&c, s, CT_F64, NULL);
 
     if (rc == 0)
         rc = ct_rule_apply(c.op, &c.m.arena, &rule);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include <ctitan/lib/app/check.h>
+#include <ctitan/rule.h>
 
 #define CHECK_OPERANDS 64
 
@@ -25,15 +26,17 @@ struct call {
     struct ct_tensor in[CHECK_OPERANDS], after[CHECK_OPERANDS], out[CHECK_OPERANDS];
 };
 
-/* In dtype. Inputs have the values of those of `like`, which may be rounded (NULL: their own).
-   disturbed: those that are no integers have been changed by ct_check_disturb(). */
+/* In dtype. Inputs have the values of those of `like`, which may be rounded (NULL: their own). */
 int call_create(struct call *c, const struct ct_sample *s, enum ct_dtype dtype,
-                const struct call *like, bool disturbed);
+                const struct call *like);
 void call_finish(struct call *c);
-/* Feed sequences in another order from now on: the tensors and the graph change. 0: the type's
-   results do not depend on positions, the call lacks an input with them, or its sequences have an
-   odd length; 1: done. */
-int call_reorder(struct call *c);
+/* Feed the op's sequences in another order from now on: the graph changes. 0: the type's results do
+   not depend on positions, the op lacks an input with them, or its sequences have an odd length; 1:
+   done. rule: the op's. */
+int order_begin(struct ct_trial *m, struct ct_rule *rule);
+/* Put the elements of a dense tensor in that order. operand: inputs come first. */
+void order_apply(struct ct_trial *m, const struct ct_rule *rule, int operand,
+                 const struct ct_tensor *t);
 
 /* A copy of t in the call's arena: dimensions in another order in memory, and room between the
    elements. */

@@ -14,62 +14,90 @@ static size_t room_of(const struct guarded *g)
     return (2 * GUARD + g->bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+/* Reserved memory stays for the next call. */
+static int reserve(struct ct_checker *checker, int which, size_t bytes, char **base)
+{
+    const struct ct_device_ops *ops = checker->device->ops;
+    int rc = 0;
+
+    if (bytes > checker->reserved[which].bytes) {
+        if (checker->reserved[which].base)
+            ops->release(checker->device, checker->reserved[which].base,
+                         checker->reserved[which].bytes);
+        checker->reserved[which].base = NULL;
+        checker->reserved[which].bytes = 2 * bytes;
+        rc = ops->reserve(checker->device, 2 * bytes, &checker->reserved[which].base);
+        if (rc < 0)
+            checker->reserved[which].bytes = 0;
+    }
+    *base = checker->reserved[which].base;
+    return rc;
+}
+
 int mirror_reserve(struct mirror *mirror, const struct memory *m)
 {
     size_t bytes = 0, used = 0;
-    void *base;
+    char **at, *base;
     int rc;
 
     for (int i = mirror->count; i < m->count; i++)
         bytes += room_of(&m->block[i]);
     if (!bytes)
         return 0;
-    rc = mirror->device->ops->reserve(mirror->device, bytes, &base);
+    rc = reserve(mirror->checker, mirror->count > 0, bytes, &base);
     if (rc < 0)
         return rc;
-    mirror->reserved[mirror->count > 0].base = base;
-    mirror->reserved[mirror->count > 0].bytes = bytes;
-    for (; mirror->count < m->count; mirror->count++) {
-        mirror->at[mirror->count] = (char *)base + used + GUARD;
-        used += room_of(&m->block[mirror->count]);
+    at = ct_arena_array(m->arena, char *, m->count);
+    for (int i = 0; i < m->count; i++) {
+        if (i < mirror->count) {
+            at[i] = mirror->at[i];
+            continue;
+        }
+        at[i] = base + used + GUARD;
+        used += room_of(&m->block[i]);
     }
+    mirror->at = at;
+    mirror->count = m->count;
     return 0;
 }
 
-static void move(const struct mirror *mirror, const struct memory *m, const struct ct_tensor *from,
-                 int count, struct ct_tensor *to)
+static struct ct_tensor *moved(const struct mirror *mirror, const struct memory *m,
+                               const struct ct_tensor *from, int count)
 {
+    struct ct_tensor *to = ct_arena_array(m->arena, struct ct_tensor, count + 1);
+
     memcpy(to, from, sizeof(*to) * (size_t)count);
-    for (int i = 0; i < m->count; i++)
-        if (m->block[i].tensor >= from && m->block[i].tensor < from + count)
-            to[m->block[i].tensor - from].data = mirror->at[i];
+    for (int i = 0; i < count; i++)
+        for (int k = 0; from[i].data && k < m->count; k++) {
+            const struct guarded *g = &m->block[k];
+            const char *data = from[i].data;
+
+            if (data >= g->data && data <= g->data + g->bytes)
+                to[i].data = mirror->at[k] + (data - g->data);
+        }
+    return to;
 }
 
-void mirror_operands(struct mirror *mirror, const struct memory *m, const struct ct_launch *l,
+void mirror_operands(const struct mirror *mirror, const struct memory *m, const struct ct_launch *l,
                      struct ct_launch *there)
 {
     *there = *l;
-    move(mirror, m, l->in, l->ins, mirror->in);
-    move(mirror, m, l->out, l->outs, mirror->out);
-    there->in = mirror->in;
-    there->out = mirror->out;
+    there->in = moved(mirror, m, l->in, l->ins);
+    there->out = moved(mirror, m, l->out, l->outs);
 }
 
 int mirror_run(const struct mirror *mirror, const struct ct_kernel *kernel,
                const struct ct_launch *there, const struct memory *m)
 {
-    struct ct_device *device = mirror->device;
+    struct ct_device *device = mirror->checker->device;
     struct ct_launch l = *there;
     int rc = 0;
 
-    for (int i = 0; rc == 0 && i < m->count; i++) {
-        const struct guarded *g = &m->block[i];
-
-        if (!g->tensor)
-            l.workspace = mirror->at[i];
-        rc = device->ops->copy_in(device, mirror->at[i] - GUARD, g->data - GUARD,
-                                  2 * GUARD + g->bytes);
-    }
+    if (l.workspace)
+        l.workspace = mirror->at[m->count - 1];
+    for (int i = 0; rc == 0 && i < m->count; i++)
+        rc = device->ops->copy_in(device, mirror->at[i] - GUARD, m->block[i].data - GUARD,
+                                  2 * GUARD + m->block[i].bytes);
     if (rc == 0)
         rc = device->ops->enqueue(device, CT_STREAM_COMPUTE, kernel, &l);
     if (rc == 0)
@@ -78,12 +106,4 @@ int mirror_run(const struct mirror *mirror, const struct ct_kernel *kernel,
         rc = device->ops->copy_out(device, m->block[i].data - GUARD, mirror->at[i] - GUARD,
                                    2 * GUARD + m->block[i].bytes);
     return rc;
-}
-
-void mirror_release(struct mirror *mirror)
-{
-    for (int i = 0; i < 2; i++)
-        if (mirror->reserved[i].base)
-            mirror->device->ops->release(mirror->device, mirror->reserved[i].base,
-                                         mirror->reserved[i].bytes);
 }

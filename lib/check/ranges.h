@@ -3,20 +3,7 @@
 #define CHECK_RANGES_H
 
 #include "machine.h"
-
-#define GUARD 1024 /* bytes in front of guarded memory, and behind it */
-
-struct guarded {
-    char *data, *before; /* before: a copy as it was, from the guard in front on */
-    size_t bytes;
-    const struct ct_tensor *tensor; /* NULL: of the workspace */
-};
-
-/* The memory that a kernel is given. */
-struct memory {
-    struct guarded block[2 * CHECK_OPERANDS + 1];
-    int count;
-};
+#include "memory.h"
 
 /*
  * Run the kernel on the device, with calls of ct_parallel in two ranges. Each range starts from the

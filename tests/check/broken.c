@@ -60,8 +60,10 @@
 #define NEEDED 37       /* it needs an offer of a kind that does not exist */
 #define END 38          /* every second sample behind the end is there */
 #define ENDLESS 39      /* a schedule adds actions without end */
+#define GAPS 40         /* a kernel copies what is between two rows of an input */
 
-#define IS_KERNEL (FAULT == KERNEL || FAULT == OVERRUN || FAULT == WORKSPACE || FAULT == CRASH)
+#define IS_KERNEL                                                                                  \
+    (FAULT == KERNEL || FAULT == OVERRUN || FAULT == WORKSPACE || FAULT == CRASH || FAULT == GAPS)
 #define IS_MODEL (FAULT == MODEL || FAULT == PLAN || FAULT == NAMES)
 #define IS_OPTIMIZER                                                                               \
     (FAULT == OPTIMIZER || FAULT == MISSING || FAULT == UNSKIPPED || FAULT == STATE)
@@ -118,6 +120,25 @@ static int vjp(struct ct_vjp *v)
     return v->b->status;
 }
 
+static int run_rows(const struct ct_launch *l)
+{
+    struct ct_matrix x, w, y;
+
+    if (!ct_tensor_as_matrix(&l->in[0], &x) || !ct_tensor_as_matrix(&l->in[1], &w) ||
+        !ct_tensor_as_matrix(&l->out[0], &y))
+        return ct_fail(CT_EINVAL, "rows of several strides");
+    for (int64_t r = 0; r < y.rows; r++) {
+        const float *from = (const float *)l->in[0].data + r * x.stride;
+        const float *factor = (const float *)l->in[1].data + r * w.stride;
+        float *to = (float *)l->out[0].data + r * y.stride;
+
+        memcpy(to, from, (size_t)(y.columns + (r + 1 < y.rows)) * sizeof(*to));
+        for (int64_t i = 0; i < y.columns; i++)
+            to[i] *= factor[i];
+    }
+    return 0;
+}
+
 static int run_kernel(const struct ct_launch *l)
 {
     const float *x = l->in[0].data, *w = l->in[1].data;
@@ -147,7 +168,8 @@ static bool accepts(const struct ct_prepare *p)
 
 static const struct ct_kernel kernels[] = {CT_KERNEL(.op = TEXT(NAME), .name = "plain",
                                                      .accepts = accepts, .prepare = prepare,
-                                                     .run = run_kernel),
+                                                     .flags = FAULT == GAPS ? CT_KERNEL_STRIDED : 0,
+                                                     .run = FAULT == GAPS ? run_rows : run_kernel),
                                            {0}};
 #endif
 

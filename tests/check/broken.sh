@@ -45,6 +45,7 @@ verb|verb broken_verb: .*it takes the argument --no-such-option
 transport|tp on 2 ranks, against one rank: the norm of the gradient in step 1
 compiler|compiler cpu.*`version` changes from call to call
 overrun|kernel plain of broken_overrun.*: it writes to byte 192 of output 0: it has 192 bytes
+gaps|kernel plain of broken_gaps.*with gaps between rows: it writes to byte [0-9]+ of output 0: that is between two rows
 workspace|kernel plain of broken_workspace.*: it writes to byte 64 of the workspace: `prepare` asks for 64 bytes
 positions|op broken_positions.*with sequences in another order
 notanumber|op broken_notanumber.*the reference gives NaN on these inputs

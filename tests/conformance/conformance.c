@@ -31,6 +31,7 @@ struct options {
 
 static struct score scores[512];
 static const struct ct_plugin *device_plugin;
+static struct ct_checker checker;
 
 static struct score *score_of(const struct ct_kernel *kernel)
 {
@@ -44,83 +45,10 @@ static struct score *score_of(const struct ct_kernel *kernel)
 
 /* ---- the reference ---- */
 
-/* What an operand should be after the call. */
-struct expected {
-    struct ct_tensor exact; /* data NULL: opaque, or absent */
-    struct ct_tensor
-        rounded; /* with all results rounded to their dtypes on the way; data NULL: unknown */
-    struct ct_tensor sizes; /* exact, if all inputs were positive; data NULL: not needed */
-    double sensitivity;     /* change of the exact result when inputs change in their 22nd bit */
-    double largest;         /* finite element of exact, by size */
-};
-
 /* Operands of an op: outputs, then inputs. */
 static struct ct_value *operand_value(const struct ct_op *op, int i)
 {
     return i < op->outs ? op->out[i] : op->in[i - op->outs];
-}
-
-enum precision { EXACT, ROUNDED, DISTURBED, SIZES };
-
-static struct ct_tensor copy_of(struct ct_arena *arena, const struct ct_tensor *t,
-                                enum precision precision, int operand)
-{
-    int64_t n = ct_tensor_count(t);
-    bool real = ct_dtype_is_float(t->dtype);
-    enum ct_dtype dtype = real && precision != ROUNDED ? CT_F64 : t->dtype;
-    struct ct_tensor copy =
-        ct_tensor_dense(ct_arena_alloc(arena, (size_t)n * 8 + 8), dtype, t->ndim, t->shape);
-
-    if (dtype == CT_F64)
-        tensor_read(t, copy.data);
-    else
-        tensor_copy(&copy, t);
-    if (real && precision == DISTURBED)
-        ct_check_disturb(copy.data, n, operand);
-    for (int64_t i = 0; real && precision == SIZES && i < n; i++)
-        ((double *)copy.data)[i] = fabs(((double *)copy.data)[i]);
-    return copy;
-}
-
-static double *numbers_of(const struct ct_tensor *t, struct ct_arena *arena)
-{
-    double *numbers = ct_arena_array(arena, double, ct_tensor_count(t));
-
-    tensor_read(t, numbers);
-    return numbers;
-}
-
-static double largest(const struct ct_tensor *t, struct ct_arena *arena)
-{
-    const double *x = numbers_of(t, arena);
-    double most = 0;
-
-    for (int64_t i = 0; i < ct_tensor_count(t); i++)
-        most = isfinite(x[i]) ? fmax(most, fabs(x[i])) : most;
-    return most;
-}
-
-static int run_reference(const struct bed *bed, const struct ct_op *op, struct ct_arena *arena,
-                         enum precision precision, struct ct_tensor *operands)
-{
-    struct ct_launch launch = {
-        .op = op, .out = operands, .in = operands + op->outs, .ins = op->ins, .outs = op->outs};
-
-    for (int i = 0; i < op->outs + op->ins; i++)
-        if (operand_value(op, i))
-            operands[i] = copy_of(arena, &bed->value[operand_value(op, i)->id], precision, i);
-    return op->type->reference(&launch);
-}
-
-static double largest_difference(const struct ct_tensor *a, const struct ct_tensor *b,
-                                 struct ct_arena *arena)
-{
-    const double *x = numbers_of(a, arena), *y = numbers_of(b, arena);
-    double most = 0;
-
-    for (int64_t i = 0; i < ct_tensor_count(a); i++)
-        most = fmax(most, fabs(x[i] - y[i]));
-    return most;
 }
 
 static bool is_float8_product(const struct ct_op *op)
@@ -128,298 +56,134 @@ static bool is_float8_product(const struct ct_op *op)
     return !strncmp(op->type->name, "linear_float8", strlen("linear_float8"));
 }
 
-static int expect(const struct bed *bed, const struct ct_op *op, struct ct_arena *arena,
-                  struct expected **expected)
-{
-    int n = op->outs + op->ins, rc = 0, last = is_float8_product(op) ? SIZES : DISTURBED;
-    struct ct_tensor *operands[SIZES + 1] = {NULL};
-
-    *expected = ct_arena_array(arena, struct expected, n + 1);
-    for (int p = EXACT; rc >= 0 && p <= last; p++) {
-        operands[p] = ct_arena_array(arena, struct ct_tensor, n + 1);
-        rc = run_reference(bed, op, arena, (enum precision)p, operands[p]);
-    }
-    for (int i = 0; rc >= 0 && i < n; i++)
-        if (operand_value(op, i))
-            (*expected)[i] = (struct expected){
-                operands[EXACT][i], operands[ROUNDED][i],
-                last == SIZES ? operands[SIZES][i] : (struct ct_tensor){0},
-                largest_difference(&operands[EXACT][i], &operands[DISTURBED][i], arena),
-                largest(&operands[EXACT][i], arena)};
-    return rc;
-}
-
 /* Later ops see the reference's results. */
-static void keep_results(struct bed *bed, const struct ct_op *op, const struct expected *expected,
-                         struct ct_arena *arena)
+static void keep_results(struct bed *bed, const struct ct_op *op,
+                         const struct ct_check_expected *expected)
 {
     for (int i = 0; i < op->outs + op->ins; i++) {
         const struct ct_value *v = operand_value(op, i);
-        const double *numbers;
+        struct ct_arena arena = {0};
+        double *numbers;
 
         if (!expected[i].exact.data || (i >= op->outs && !ct_op_mutates(op, i - op->outs)))
             continue;
-        numbers = numbers_of(&expected[i].exact, arena);
-        tensor_write(&bed->value[v->id], numbers);
-        tensor_write(&bed->exact[v->id], numbers);
+        numbers = ct_arena_array(&arena, double, ct_tensor_count(&expected[i].exact));
+        ct_check_read(&expected[i].exact, numbers);
+        ct_check_write(&bed->value[v->id], numbers);
+        ct_check_write(&bed->exact[v->id], numbers);
         bed->sensitivity[v->id] = expected[i].sensitivity;
+        ct_arena_finish(&arena);
     }
 }
 
-/* ---- comparing ---- */
+/* ---- tolerances of libraries ---- */
 
 #define UNITS_ERROR 0x1p-12 /* of a sum of Float8 products by hardware, relative to their sizes */
 
-/* The tolerance for an element of size |want|, but for a rounding of it. */
-static double tolerance(const struct call *c, const struct bed *bed, const struct ct_tensor *got,
-                        const struct expected *expected, double before)
+/* For `allow`: results if all inputs were positive, by operand; NULL: the op is no Float8
+   product. */
+struct sizes {
+    struct ct_arena *arena;
+    const struct ct_check_expected *expected;
+    struct ct_tensor *operand;
+};
+
+/* cuDNN makes gradients of keys and values in bfloat16 only: float32 ones are casts of those. The
+   units that multiply Float8 are in conformance.h. */
+static void allow(const struct ct_check_case *c, const struct ct_kernel *kernel, int operand,
+                  bool accumulated, struct ct_check_allowance *allowance)
 {
-    const struct ct_check_call call = {
-        .op = c->op,
-        .in = c->in,
-        .out = c->out,
-        .inner_roundings = bed->dtype == CT_BF16 ? bed->test->inner_roundings : 0,
-    };
-    double scale = expected->largest + fabs(before);
+    const struct sizes *sizes = c->context;
+    const struct ct_value *v = operand_value(c->op, operand);
+    double *own, *want;
+    int64_t count;
 
-    if (bed->test->exponential)
-        scale = fmax(1, scale);
-    return ct_check_slack(&call, got->dtype, scale, expected->sensitivity);
-}
-
-/* cuDNN makes gradients of keys and values in bfloat16 only: float32 ones are casts of those. */
-static double result_rounding(const struct call *c, const struct ct_tensor *got)
-{
-    bool cast = !strcmp(c->kernel->name, "cudnn") && !strcmp(c->kernel->op, "attention_grad");
-
-    return ct_check_rounding(cast ? CT_BF16 : got->dtype);
-}
-
-/* What the units that multiply Float8 add to the tolerance of each element (conformance.h); NULL:
-   nothing. */
-static const double *units_tolerance(const struct call *c, const struct expected *expected,
-                                     const struct ct_tensor *got, bool accumulated)
-{
-    double *sizes;
-    const double *want;
-
-    if (strcmp(c->kernel->name, "cublaslt") != 0 || !expected->sizes.data)
-        return NULL;
-    sizes = numbers_of(&expected->sizes, c->arena);
-    want = numbers_of(&expected->exact, c->arena);
-    for (int64_t i = 0; i < ct_tensor_count(got); i++) {
-        sizes[i] *= UNITS_ERROR;
-        if (accumulated && got->dtype == CT_BF16)
-            sizes[i] += ct_check_rounding(CT_BF16) * fabs(want[i]);
+    if (!strcmp(kernel->name, "cudnn") && !strcmp(kernel->op, "attention_grad"))
+        allowance->rounding = ct_check_rounding(CT_BF16);
+    if (strcmp(kernel->name, "cublaslt") != 0 || !sizes->operand)
+        return;
+    count = ct_tensor_count(&sizes->operand[operand]);
+    own = ct_arena_array(sizes->arena, double, count);
+    want = ct_arena_array(sizes->arena, double, count);
+    ct_check_read(&sizes->operand[operand], own);
+    ct_check_read(&sizes->expected[operand].exact, want);
+    for (int64_t i = 0; i < count; i++) {
+        own[i] *= UNITS_ERROR;
+        if (accumulated && v->dtype == CT_BF16)
+            own[i] += ct_check_rounding(CT_BF16) * fabs(want[i]);
     }
-    return sizes;
-}
-
-/* Infinity if a NaN has become a number. */
-static double lost(const double *got, const double *want, int64_t count, int64_t *where)
-{
-    for (int64_t i = 0; i < count; i++)
-        if (isnan(want[i]) && !isnan(got[i])) {
-            *where = i;
-            return INFINITY;
-        }
-    return 0;
-}
-
-static void report(struct score *s, const struct call *c, const struct bed *bed, int operand,
-                   const struct ct_tensor *got, const struct ct_tensor *want, double before,
-                   int64_t where, const char *how)
-{
-    if (s->faults++ < 5)
-        printf("FAULT %s (%s), case \"%s\", %s, %s: element %lld of %lld: %.17g instead of %.17g\n",
-               c->op->type->name, c->kernel->name, bed->test->name, how,
-               operand_value(c->op, operand)->name, (long long)where,
-               (long long)ct_tensor_count(got), ct_tensor_load(got, where),
-               ct_tensor_load(want, where) + before);
-}
-
-static void judge(struct score *s, const struct call *c, const struct bed *bed,
-                  const struct expected *expected, double before, const char *how)
-{
-    for (int i = 0; i < c->op->outs + c->op->ins; i++) {
-        const struct ct_tensor *got = i < c->op->outs ? &c->out[i] : &c->in[i - c->op->outs];
-        const struct ct_tensor *want = &expected[i].exact;
-        bool accumulated = i < c->op->outs && c->launch.accumulate >> i & 1;
-        double base = accumulated ? before : 0, once = result_rounding(c, got), tolerated, error;
-        int64_t where = 0, ignored;
-        const double *numbers, *own;
-
-        if (!want->data || (!ct_dtype_is_float(got->dtype) && accumulated))
-            continue;
-        tolerated = tolerance(c, bed, got, &expected[i], base);
-        own = units_tolerance(c, &expected[i], got, accumulated);
-        numbers = numbers_of(got, c->arena);
-        error = bed->fill == FILL_NAN
-                    ? lost(numbers, numbers_of(want, c->arena), ct_tensor_count(got), &where)
-                    : ct_check_error(numbers, numbers_of(want, c->arena), ct_tensor_count(got),
-                                     tolerated, own, base, once, &where);
-        if (error > 1 && bed->fill != FILL_NAN && expected[i].rounded.data)
-            error = fmin(error, ct_check_error(numbers, numbers_of(&expected[i].rounded, c->arena),
-                                               ct_tensor_count(got), tolerated, own, base, 2 * once,
-                                               &ignored));
-        if (!(error <= 1))
-            report(s, c, bed, i, got, want, base, where, how);
-        s->worst = fmax(s->worst, error);
-    }
+    allowance->own = own;
 }
 
 /* ---- trying ---- */
 
-static void poison(const struct call *c, double before)
+static int try_kernels(struct bed *bed, const struct ct_op *op,
+                       const struct ct_check_expected *expected, const struct sizes *sizes)
 {
-    for (int i = 0; i < c->op->outs; i++) {
-        double bits;
-        struct ct_tensor every = c->out[i];
-
-        if (c->op->out[i]->opaque_bytes)
-            continue;
-        every.data = &bits;
-        memset(every.stride, 0, sizeof(every.stride));
-        ct_tensor_store(&every, 0, c->launch.accumulate >> i & 1 ? before : (double)NAN);
-        tensor_copy(&c->out[i], &every);
-    }
-}
-
-#define BESIDE 64 /* buffers of a plan begin at multiples of this */
-
-static size_t room_of(const struct ct_tensor *t)
-{
-    return ((size_t)ct_tensor_count(t) * ct_dtype_size(t->dtype) + BESIDE - 1) / BESIDE * BESIDE;
-}
-
-/* Operands with data of their own, one behind the other from base on, with what is in them; NULL:
-   nowhere. Returns the bytes. */
-static size_t place_beside(struct ct_tensor *t, struct ct_value *const *value, int count,
-                           char *base)
-{
-    size_t bytes = 0;
-
-    for (int i = 0; i < count; i++) {
-        if (!t[i].data || !ct_tensor_is_dense(&t[i]) || value[i]->opaque_bytes)
-            continue;
-        if (base) {
-            memcpy(base + bytes, t[i].data,
-                   (size_t)ct_tensor_count(&t[i]) * ct_dtype_size(t[i].dtype));
-            t[i].data = base + bytes;
-        }
-        bytes += room_of(&t[i]);
-    }
-    return bytes;
-}
-
-/* Bits of a result do not depend on neighbours in memory: the call again, operands side by side. A
-   GPU may multiply neighbours as one matrix (docs/gpu.md). */
-static int try_neighbours(struct score *s, struct bed *bed, struct call *c, uint32_t bits,
-                          const char *how)
-{
-    const double *first[64], *second;
-    int ins = c->op->ins, outs = c->op->outs, rc;
-    char *base;
-
-    for (int i = 0; i < outs; i++)
-        first[i] = numbers_of(&c->out[i], c->arena);
-    base = ct_arena_alloc(c->arena, place_beside(c->in, c->op->in, ins, NULL) +
-                                        place_beside(c->out, c->op->out, outs, NULL) + BESIDE);
-    base += BESIDE - (uintptr_t)base % BESIDE;
-    place_beside(c->out, c->op->out, outs, base + place_beside(c->in, c->op->in, ins, base));
-    rc = call_prepare(c, bed, c->kernel, bits);
-    if (rc <= 0)
-        return rc;
-    poison(c, 0.5);
-    rc = call_run(c, bed);
-    for (int i = 0; rc >= 0 && i < outs; i++) {
-        second = numbers_of(&c->out[i], c->arena);
-        for (int64_t k = 0; k < ct_tensor_count(&c->out[i]); k++)
-            if (first[i][k] != second[k] && !(isnan(first[i][k]) && isnan(second[k])) &&
-                s->faults++ < 5)
-                printf("FAULT %s (%s), case \"%s\", %s: element %lld of output %d is %.17g, and "
-                       "%.17g among neighbours\n",
-                       c->op->type->name, c->kernel->name, bed->test->name, how, (long long)k, i,
-                       first[i][k], second[k]);
-    }
-    return rc;
-}
-
-/* Whether op has several operands that could be one. */
-static bool has_members(const struct ct_op *op)
-{
-    struct ct_value **values;
-
-    return ct_op_join(op, &values) > 1;
-}
-
-static int try_kernel(struct bed *bed, const struct ct_op *op, const struct ct_kernel *kernel,
-                      const struct expected *expected, enum layout layout, bool accumulate)
-{
-    static const char *const names[LAYOUTS] = {"dense", "padded", "permuted", "joined"};
-    struct score *s = score_of(kernel);
-    struct ct_arena arena = {0};
-    struct call call;
-    char how[64];
-    uint32_t bits = accumulate ? (1u << op->outs) - 1 : 0;
-    int rc = 0;
-
-    if (call_lay_out(&call, bed, op, layout, &arena))
-        rc = call_prepare(&call, bed, kernel, bits);
-    if (rc > 0) {
-        poison(&call, 0.5);
-        rc = call_run(&call, bed);
-        snprintf(how, sizeof(how), "%s%s, %s", names[layout], accumulate ? ", accumulating" : "",
-                 ct_dtype_name(bed->dtype));
-        if (rc >= 0)
-            judge(s, &call, bed, expected, 0.5, how);
-        else if (s->faults++ < 5)
-            printf("FAULT %s (%s), case \"%s\", %s: %s\n", op->type->name, kernel->name,
-                   bed->test->name, how, ct_error_message());
-        if (rc >= 0 && bed->device->host_memory && has_members(op))
-            rc = try_neighbours(s, bed, &call, bits, how);
-        s->calls++;
-        rc = 0; /* of other kernels more can be learned */
-    }
-    ct_arena_finish(&arena);
-    return rc < 0 ? ct_context(rc, "%s (%s), case \"%s\"", op->type->name, kernel->name,
-                               bed->test->name)
-                  : 0;
-}
-
-static int try_kernels(struct bed *bed, const struct ct_op *op, const struct expected *expected)
-{
+    struct ct_check_case c = {
+        .what = ct_arena_printf(sizes->arena, "%s in case \"%s\"", op->type->name, bed->test->name),
+        .graph = bed->graph,
+        .op = op,
+        .value = bed->value,
+        .inner_roundings = bed->dtype == CT_BF16 ? bed->test->inner_roundings : 0,
+        .least = bed->test->exponential ? 1 : 0,
+        .only_nan = bed->fill == FILL_NAN,
+        .again = bed->fill != FILL_NORMAL,
+        .allow = allow,
+        .context = (void *)(uintptr_t)sizes,
+    };
     const struct ct_kernel *kernel;
-    int rc = 0;
 
-    for (size_t i = 0; rc >= 0 && (kernel = ct_kernel_at(bed->device->name, i)); i++) {
+    for (size_t i = 0; (kernel = ct_kernel_at(bed->device->name, i)); i++) {
+        struct score *s;
+        int rc;
+
         if (strcmp(kernel->op, op->type->name))
             continue;
-        score_of(kernel)->cases++;
-        for (int layout = 0; rc >= 0 && layout < LAYOUTS; layout++)
-            for (int accumulate = 0; rc >= 0 && accumulate < 2; accumulate++)
-                rc = try_kernel(bed, op, kernel, expected, (enum layout)layout, accumulate);
+        s = score_of(kernel);
+        s->cases++;
+        rc = ct_check_call(&checker, kernel, &c, expected, &s->worst);
+        s->calls += rc > 0 ? rc : rc < 0;
+        if (rc < 0 && s->faults++ < 5)
+            printf("FAULT %s: %s\n", ct_dtype_name(bed->dtype), ct_error_message());
     }
-    return rc;
+    return 0;
 }
 
 static int try_op(struct bed *bed, const struct ct_op *op)
 {
     struct ct_arena arena = {0};
-    struct expected *expected;
-    int rc = expect(bed, op, &arena, &expected);
+    struct ct_check_expected *expected;
+    struct sizes sizes = {.arena = &arena};
+    const struct ct_check_case c = {.graph = bed->graph, .op = op, .value = bed->value};
+    int rc = ct_check_expect(&c, &arena, &expected);
 
+    sizes.expected = expected;
+    if (rc >= 0 && is_float8_product(op)) {
+        sizes.operand = ct_arena_array(&arena, struct ct_tensor, op->outs + op->ins);
+        rc = ct_check_reference(&c, CT_CHECK_SIZES, &arena, sizes.operand);
+    }
     if (rc >= 0)
-        rc = try_kernels(bed, op, expected);
+        rc = try_kernels(bed, op, expected, &sizes);
     if (rc >= 0)
-        keep_results(bed, op, expected, &arena);
+        keep_results(bed, op, expected);
     ct_arena_finish(&arena);
-    return rc;
+    return rc < 0 ? ct_context(rc, "%s in case \"%s\"", op->type->name, bed->test->name) : 0;
+}
+
+static double largest(const struct ct_tensor *t)
+{
+    const double *x = t->data;
+    double most = 0;
+
+    for (int64_t i = 0; ct_dtype_is_float(t->dtype) && i < ct_tensor_count(t); i++)
+        most = isfinite(x[i]) ? fmax(most, fabs(x[i])) : most;
+    return most;
 }
 
 /* What the plain graph's value of the same name is: twins keep their outputs' names. */
-static int expect_as_in(const struct bed *plain, const struct ct_op *op, struct expected *expected,
-                        struct ct_arena *arena)
+static int expect_as_in(const struct bed *plain, const struct ct_op *op,
+                        struct ct_check_expected *expected)
 {
     for (int i = 0; i < op->outs; i++) {
         const struct ct_value *same = ct_graph_find(plain->graph, op->out[i]->name);
@@ -429,9 +193,9 @@ static int expect_as_in(const struct bed *plain, const struct ct_op *op, struct 
         if (!same)
             return ct_fail(CT_EINVAL, "%%%s is not in the graph of case \"%s\"", op->out[i]->name,
                            plain->test->name);
-        expected[i] = (struct expected){.exact = plain->exact[same->id],
-                                        .sensitivity = plain->sensitivity[same->id],
-                                        .largest = largest(&plain->exact[same->id], arena)};
+        expected[i] = (struct ct_check_expected){.exact = plain->exact[same->id],
+                                                 .sensitivity = plain->sensitivity[same->id],
+                                                 .largest = largest(&plain->exact[same->id])};
     }
     return 0;
 }
@@ -440,13 +204,15 @@ static int expect_as_in(const struct bed *plain, const struct ct_op *op, struct 
 static int try_twin(struct bed *bed, const struct bed *plain, const struct ct_op *op)
 {
     struct ct_arena arena = {0};
-    struct expected *expected = ct_arena_array(&arena, struct expected, op->outs + op->ins + 1);
-    int rc = expect_as_in(plain, op, expected, &arena);
+    struct ct_check_expected *expected =
+        ct_arena_array(&arena, struct ct_check_expected, op->outs + op->ins + 1);
+    const struct sizes sizes = {.arena = &arena, .expected = expected};
+    int rc = expect_as_in(plain, op, expected);
 
     if (rc >= 0 && !op->type->reference)
-        rc = try_kernels(bed, op, expected);
+        rc = try_kernels(bed, op, expected, &sizes);
     if (rc >= 0)
-        keep_results(bed, op, expected, &arena);
+        keep_results(bed, op, expected);
     ct_arena_finish(&arena);
     return rc;
 }
@@ -591,7 +357,9 @@ int main(int argc, char **argv)
     if (rc >= 0) {
         device->ops->info(device, CT_F32, &info);
         printf("%s\n", info.name);
+        checker.device = device;
         rc = run_cases(device, options.filter);
+        ct_checker_finish(&checker);
         device->ops->close(device);
     }
     if (rc < 0)

@@ -5,10 +5,8 @@
  * reference made of the ops before it, so that gradients get consistent statistics. Every kernel
  * that accepts the call runs it in several layouts, with and without accumulation, on outputs that
  * were poisoned before, and is compared with the reference computed in float64 on the same
- * (rounded) inputs.
- *
- * The tolerances are those of `ctitan check` (lib/app/check.h). Cases may allow more roundings of
- * inner values to bfloat16.
+ * (rounded) inputs. `ctitan check` does the same to samples: ct_check_call() of lib/app/check.h
+ * tries both, and has the tolerances. Cases may allow more roundings of inner values to bfloat16.
  *
  * Float8 products by cuBLASLt may be off by 2^-12 sum |a b| more. Hopper's tensor cores truncate
  * every product of an instruction to 13 bits after the point, relative to the largest (DeepSeek-V3,
@@ -67,39 +65,13 @@ int bed_create(struct bed *bed, struct ct_device *device, const struct conforman
 int bed_transform(struct bed *bed, const struct ct_plugin *plugin);
 void bed_finish(struct bed *bed);
 
-/* Whole tensors, in row-major order of their elements; strides are honoured. */
-void tensor_read(const struct ct_tensor *t, double *to);
-void tensor_write(const struct ct_tensor *t, const double *from);
-/* Bits; both have the same dtype and shape. */
-void tensor_copy(const struct ct_tensor *to, const struct ct_tensor *from);
-
-/* How the operands of a call lie in memory. */
-enum layout { LAYOUT_DENSE, LAYOUT_PADDED, LAYOUT_PERMUTED, LAYOUT_JOINED, LAYOUTS };
-
 /* Take a plugin in, its options at their defaults but for "KEY=VALUE" assignments. */
 int bed_load(const char *name, char *const *assignments, int count,
              const struct ct_plugin **plugin);
 
-/* One call of one kernel. */
-struct call {
-    const struct ct_op *op;
-    const struct ct_kernel *kernel;
-    struct ct_arena *arena;
-    struct ct_tensor *in, *out;
-    bool *present;
-    struct ct_launch launch;
-    size_t workspace;
-};
-
-/* Operands laid out, inputs and (if accumulating) outputs filled from bed; false: the layout does
-   not differ from the dense one for this op. */
-bool call_lay_out(struct call *call, const struct bed *bed, const struct ct_op *op,
-                  enum layout layout, struct ct_arena *arena);
-/* 1: prepared; 0: the kernel does not accept; or a failure. */
-int call_prepare(struct call *call, const struct bed *bed, const struct ct_kernel *kernel,
-                 uint32_t accumulate);
-/* Run it on stream 0, and wait; on a device with memory of its own, on a copy of the operands
-   there, copied back afterwards. */
-int call_run(struct call *call, const struct bed *bed);
+/* The first kernel of the device that takes op, prepared for a dense call on the bed's values; its
+   workspace is in arena. 1; CT_ENOENT: there is none. */
+int bed_call(const struct bed *bed, const struct ct_op *op, struct ct_arena *arena,
+             struct ct_launch *launch, const struct ct_kernel **kernel);
 
 #endif

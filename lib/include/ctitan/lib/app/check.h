@@ -18,6 +18,8 @@
 
 CT_BEGIN_DECLS
 
+struct ct_check_allowance;
+
 struct ct_sample {
     const char *type;
     const char *attrs; /* "eps=0.01 seed=3"; NULL: the defaults */
@@ -55,10 +57,84 @@ struct ct_op_check {
 };
 CT_API extern const struct ct_op_check ct_op_checks[]; /* ended by {0} */
 
-/* A device's kernel against the reference, in each dtype that it accepts, on poisoned outputs, with
-   and without gaps and accumulation. 0: it accepts none of these calls. */
-CT_API int ct_check_kernel(struct ct_device *device, const struct ct_kernel *kernel,
+/* ---- kernels against the reference ---- */
+
+/*
+ * A call of an op with numbers, for the kernels of a device. Each kernel that accepts it runs it in
+ * every layout of its operands, with and without accumulation, on outputs that were poisoned before
+ * and in memory between guards. It is compared with the reference, computed in float64 on the same
+ * rounded inputs.
+ */
+struct ct_check_case {
+    const char *what; /* is called, for messages: "rms_norm(real[2,3])" */
+    const struct ct_graph *graph;
+    const struct ct_op *op;
+    const struct ct_tensor *value; /* by id: dense, in the value's dtype. Kernels see copies of the
+                                      inputs; opaque results are written back for later ops */
+    int inner_roundings;           /* of inner values to bfloat16 that kernels may do */
+    double least;                  /* errors are relative to the largest element, or to this */
+    bool only_nan; /* of results, only those that are to be NaN are judged: they must be it */
+    bool again;    /* on other numbers: gaps of a few elements and ranges of ct_parallel are not
+                      tried again */
+    /* What a kernel's results may have beside the tolerance; NULL: nothing. */
+    void (*allow)(const struct ct_check_case *c, const struct ct_kernel *kernel, int operand,
+                  bool accumulated, struct ct_check_allowance *allowance);
+    void *context; /* for `allow` */
+};
+
+struct ct_check_allowance {
+    double rounding;   /* relative, of one rounding of the result; it has its dtype's */
+    const double *own; /* by element, or NULL, which it has */
+};
+
+/* An operand as it should be after the call. Outputs come first, then inputs. */
+struct ct_check_expected {
+    struct ct_tensor exact;   /* in float64, or integers; data NULL: opaque, or absent */
+    struct ct_tensor rounded; /* all results rounded on the way; data NULL: not known */
+    double sensitivity;       /* change of the exact result when inputs change in their 22nd bit */
+    double largest;           /* finite element of exact, by size */
+};
+
+/* The inputs of a reference: as they are, with results in float64 or in their dtypes; each changed
+   by ct_check_disturb(); all positive, with results in float64. */
+enum ct_check_inputs { CT_CHECK_EXACT, CT_CHECK_ROUNDED, CT_CHECK_DISTURBED, CT_CHECK_SIZES };
+
+/* Run the reference on copies of the values: the operands after it, outputs first, in arena. */
+CT_API int ct_check_reference(const struct ct_check_case *c, enum ct_check_inputs inputs,
+                              struct ct_arena *arena, struct ct_tensor *operands);
+/* What the reference gives, by operand, in arena. */
+CT_API int ct_check_expect(const struct ct_check_case *c, struct ct_arena *arena,
+                           struct ct_check_expected **expected);
+
+/* A device whose kernels are tried, and memory there for operands. Begins with the rest zero. */
+struct ct_checker {
+    struct ct_device *device;
+    struct {
+        void *base;
+        size_t bytes;
+    } reserved[2]; /* of operands; of the workspace; nothing on devices with host memory */
+};
+
+/* Try the kernel. Returns the number of calls that it accepted, or a failure that says what is
+   wrong. *worst: raised to the largest error, in tolerances. */
+CT_API int ct_check_call(struct ct_checker *checker, const struct ct_kernel *kernel,
+                         const struct ct_check_case *c, const struct ct_check_expected *expected,
+                         double *worst);
+/* The calls that an op type's sample makes: in each dtype that the kernel accepts, and with
+   sequences in another order. 0: it accepts none of these calls. */
+CT_API int ct_check_kernel(struct ct_checker *checker, const struct ct_kernel *kernel,
                            const struct ct_sample *sample);
+/* Release the memory on the device. */
+CT_API void ct_checker_finish(struct ct_checker *checker);
+
+/* Prepare the kernel for a launch whose op, operands and `accumulate` are set: its state is set,
+   and *workspace is the bytes that it needs. 1: done; 0: it does not accept; or a failure. */
+CT_API int ct_check_prepare(struct ct_device *device, const struct ct_kernel *kernel,
+                            struct ct_launch *launch, struct ct_arena *arena, size_t *workspace);
+
+/* Whole tensors as numbers, in row-major order; strides are honoured. */
+CT_API void ct_check_read(const struct ct_tensor *t, double *to);
+CT_API void ct_check_write(const struct ct_tensor *t, const double *from);
 
 /* ---- how far a kernel may be from the reference ---- */
 

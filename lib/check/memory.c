@@ -1,0 +1,82 @@
+/*
+ * Guards are bytes that are compared afterwards, as are those of a tensor that are no elements.
+ * Each block has other ones, or a kernel that copies too much would copy guards onto guards.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory.h"
+
+#define NAN_BYTE 255
+#define GUARD_BYTE                                                                                 \
+    254 /* in floating dtypes a large number: reading it shows, too; of the first block */
+#define GUARD_BYTES 8 /* the others have lower ones */
+
+char *memory_add(struct memory *m, size_t bytes, const struct ct_tensor *tensor, const char *name,
+                 int index)
+{
+    size_t all = GUARD + bytes + GUARD;
+    char *begin = ct_arena_alloc(m->arena, all + 64);
+    int byte = GUARD_BYTE - m->count % GUARD_BYTES;
+    struct guarded *g;
+
+    begin += 64 - (uintptr_t)begin % 64;
+    memset(begin, byte, all);
+    if (!tensor)
+        memset(begin + GUARD, NAN_BYTE, bytes);
+    m->block = ct_arena_grow(m->arena, m->block, &m->room, (size_t)m->count + 1, sizeof(*g));
+    g = &m->block[m->count++];
+    *g = (struct guarded){
+        .data = begin + GUARD, .bytes = bytes, .tensor = tensor, .guard = (unsigned char)byte};
+    snprintf(g->name, sizeof(g->name), index < 0 ? "%s" : "%s %d", name, index);
+    return g->data;
+}
+
+static bool changed(unsigned char guard, const char *from, const char *to, const char *data,
+                    int64_t *at)
+{
+    for (const char *p = from; p < to; p++)
+        if (*(const unsigned char *)p != guard) {
+            *at = p - data;
+            return true;
+        }
+    return false;
+}
+
+/* Between the rows of a tensor, whose last stride is 1. */
+static bool changed_between(const struct guarded *g, int64_t *at)
+{
+    const struct ct_tensor *t = g->tensor;
+    int64_t columns = t->ndim ? t->shape[t->ndim - 1] : 1;
+    size_t row = (size_t)columns * ct_dtype_size(t->dtype);
+    char *copy = malloc(g->bytes + 1);
+    bool found;
+
+    if (!copy)
+        return false;
+    memcpy(copy, g->data, g->bytes);
+    for (int64_t r = 0, n = ct_tensor_count(t) / columns; r < n; r++) {
+        int64_t offset = 0, rest = r;
+
+        for (int d = t->ndim - 2; d >= 0; rest /= t->shape[d--])
+            offset += rest % t->shape[d] * t->stride[d];
+        memset(copy + offset * (int64_t)ct_dtype_size(t->dtype), g->guard, row);
+    }
+    found = changed(g->guard, copy, copy + g->bytes, copy, at);
+    free(copy);
+    return found;
+}
+
+const struct guarded *memory_stray(const struct memory *m, int64_t *at)
+{
+    for (const struct guarded *g = m->block; g < m->block + m->count; g++) {
+        bool gaps = g->tensor && !ct_tensor_is_dense(g->tensor);
+
+        if (changed(g->guard, g->data - GUARD, g->data, g->data, at) ||
+            (gaps && changed_between(g, at)) ||
+            changed(g->guard, g->data + g->bytes, g->data + g->bytes + GUARD, g->data, at))
+            return g;
+    }
+    return NULL;
+}
