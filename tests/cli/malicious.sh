@@ -1,12 +1,9 @@
 #!/bin/bash
 # malicious.sh CTITAN: files that lie about what they contain. Each is refused with a message that has the words of
 # the last argument, within 10 s and 3 GB of address space.
-set -uo pipefail
-shopt -s lastpipe # `refused` behind a pipe sets status here
-ctitan=$(realpath "$1") status=0
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch" || exit 1
+source "$(dirname "$0")/../lib/test.sh"
+ctitan=$(realpath "$1")
+enter
 
 repeated() { head -c "$1" /dev/zero | tr '\0' "$2"; } # COUNT CHARACTER
 word() { # NUMBER [BITS]: its 8 bytes
@@ -18,27 +15,25 @@ header() { word ${#1} && printf %s "$1"; } # JSON: the beginning of a safetensor
 
 # refused NAME WORDS ARGUMENT..: with status 1 or 2, or with $allowed
 refused() {
-    local name=$1 words=$2 rc
-    shift 2
-    (ulimit -v 3000000 && exec timeout 10 "$ctitan" "$@") >out 2>err </dev/null
+    local rc
+    (ulimit -v 3000000 && exec timeout 10 "$ctitan" "${@:3}") >out 2>log </dev/null
     rc=$?
+    echo "exit status $rc, expected \"$2\"" >why
     # shellcheck disable=SC2053 # a pattern
-    if [[ $rc != ${allowed:-[12]} ]] || ! grep -q '^ctitan: ' err || ! grep -q -- "$words" out err; then
-        echo "$name: exit status $rc, expected \"$words\":"
-        tail -n 3 out err
-        status=1
-    fi
+    [[ $rc == ${allowed:-[12]} ]] && grep -q '^ctitan: ' log && grep -q -- "$2" out log
+    tell "$1"
 }
 
-# recipe DATA PATH [LLAMA]: a recipe over a file of data.
-recipe() {
-    printf '[plugins]\nload = cpu, llama, %s, adamw\n[model]\nname = llama\n[training]\nseq_len = 16\nsteps = 1\n' "$1"
-    printf '[%s]\npath = %s\n[llama]\ndim = 16\nn_layers = 1\nn_heads = 2\nvocab_size = 320\n' "${1%,*}" "$2"
+# begin FILE WORD..: a recipe of a small model.
+begin() {
+    recipe -local -metrics -job.dump_folder -model.init_from -training.local_batch_size training.seq_len=16 training.steps=1 llama.dim=16 llama.n_layers=1 \
+        llama.n_heads=2 llama.vocab_size=320 "${@:2}"
+    mv recipe.ini "$1"
 }
-recipe 'text, bytes' data.jsonl >lines.ini
-recipe tokens t.bin >tokens.ini
+begin lines.ini -tokens +text +bytes text.path=data.jsonl
+begin tokens.ini tokens.path=t.bin
+begin folder.ini tokens.path=zeros.bin -llama.{dim,n_layers,n_heads,vocab_size}
 repeated 4000 '\0' >zeros.bin
-recipe tokens zeros.bin | sed '/^\[llama\]/,$d' >folder.ini
 mkdir hf tk
 
 # ---- weights: from stdin, FILE NAME WORDS ----
@@ -135,8 +130,8 @@ refused "llm.c: a count" '4294967295 tokens of 2 bytes' train tokens.ini
 
 # ---- checkpoints ----
 
-"$ctitan" train tokens.ini --set tokens.path=zeros.bin --with ckpt --set ckpt.interval=1 --set job.dump_folder=run >out 2>&1 ||
-    { cat out; exit 1; }
+"$ctitan" train tokens.ini --set tokens.path=zeros.bin --with ckpt --set ckpt.interval=1 --set job.dump_folder=run >log 2>&1 ||
+    fail "$(cat log)"
 checkpoint() {
     rm -rf bad
     cp -r run/checkpoint/step-1 bad
@@ -172,7 +167,7 @@ piped() { # FILE WORDS ARGUMENT..: the file is a pipe while this runs
     rm "$1"
     [[ ! -e former ]] || mv former "$1"
 }
-"$ctitan" train tokens.ini --set tokens.path=zeros.bin --set model.save_to=hf --set job.dump_folder=saved --set model.overwrite=true >out 2>&1 || { cat out; exit 1; }
+"$ctitan" train tokens.ini --set tokens.path=zeros.bin --set model.save_to=hf --set job.dump_folder=saved --set model.overwrite=true >log 2>&1 || fail "$(cat log)"
 allowed=2
 for file in config.json model.safetensors model.safetensors.index.json; do
     piped hf/$file '' train folder.ini --set model.init_from=hf
@@ -185,4 +180,4 @@ piped machine.ini '' plan folder.ini --device ./machine.ini
 allowed=1
 piped run/checkpoint/step-1/index.json '' ckpt verify run
 piped run/checkpoint/step-1/rank-00000.safetensors 'rank-00000.safetensors has 0 bytes' ckpt verify run
-exit $status
+finish

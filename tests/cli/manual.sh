@@ -1,52 +1,52 @@
 #!/bin/bash
 # manual.sh CTITAN: the manual page formats without warnings and has every verb and option; bash completes verbs,
 # their options, settings and plugins; zsh and fish get the same options.
+source "$(dirname "$0")/../lib/test.sh"
 set -euo pipefail
-ctitan=$1
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+ctitan=$(realpath "$1")
+enter
 
-"$ctitan" help --man >"$scratch/ctitan.1"
-"$ctitan" help --bash >"$scratch/ctitan.bash"
+"$ctitan" help --man >ctitan.1
+"$ctitan" help --bash >ctitan.bash
 if command -v groff >/dev/null; then
-    groff -man -Tutf8 -ww -z "$scratch/ctitan.1" 2>"$scratch/warnings"
-    cat "$scratch/warnings"
-    [[ ! -s $scratch/warnings ]]
+    groff -man -Tutf8 -ww -z ctitan.1 2>warnings
+    cat warnings
+    [[ ! -s warnings ]]
 fi
-bash -n "$scratch/ctitan.bash"
+bash -n ctitan.bash
 
-text=$(sed 's/\\-/-/g; s/\\e/\\/g; s/\\&//g' "$scratch/ctitan.1")
-"$ctitan" help --zsh >"$scratch/_ctitan"
-"$ctitan" help --fish >"$scratch/ctitan.fish"
-if command -v zsh >/dev/null; then zsh -n "$scratch/_ctitan"; fi
-if command -v fish >/dev/null; then fish -n "$scratch/ctitan.fish"; fi
+text=$(sed 's/\\-/-/g; s/\\e/\\/g; s/\\&//g' ctitan.1)
+"$ctitan" help --zsh >_ctitan
+"$ctitan" help --fish >ctitan.fish
+if command -v zsh >/dev/null; then zsh -n _ctitan; fi
+if command -v fish >/dev/null; then fish -n ctitan.fish; fi
 
 has() { # FILE TEXT
-    grep -qF -e "$2" "$1" || { echo "${1##*/} lacks: $2"; exit 1; }
+    grep -qF -e "$2" "$1" || fail "${1##*/} lacks: $2"
 }
 verbs=0
 for verb in $("$ctitan" help | sed -nE '/^Sections/q; s/^  ([a-z]+) +[a-z].*/\1/p' | grep -vx ctitan); do
     usage=$("$ctitan" help "$verb" | sed -nE "s/^usage: ctitan //p")
-    grep -qxF ".SS ctitan $usage" <<<"$text" || { echo "the page lacks: $usage"; exit 1; }
-    has "$scratch/ctitan.fish" "__fish_use_subcommand -fa $verb -d '"
+    grep -qxF ".SS ctitan $usage" <<<"$text" || fail "the page lacks: $usage"
+    has ctitan.fish "__fish_use_subcommand -fa $verb -d '"
     "$ctitan" "$verb" --help | sed -nE 's/^ +((-[a-z], )?--[a-z-]+( [^ ]+)?)(  .*)?$/\1/p' | while IFS= read -r label; do
-        grep -qxF ".B $label" <<<"$text" || { echo "the page lacks $verb's $label"; exit 1; }
+        grep -qxF ".B $label" <<<"$text" || fail "the page lacks $verb's $label"
         option=${label##*--}
-        has "$scratch/ctitan.fish" "__fish_seen_subcommand_from $verb' -l ${option%% *} "
-        has "$scratch/_ctitan" "'*--${option%% *}["
+        has ctitan.fish "__fish_seen_subcommand_from $verb' -l ${option%% *} "
+        has _ctitan "'*--${option%% *}["
     done
     ((++verbs))
 done
 ((verbs > 18))
 for section in training comm adamw pp; do
     "$ctitan" help $section | sed -nE 's/^  ([a-z_]+ = .*)/.B \1/p' | while IFS= read -r option; do
-        grep -qxF "$option" <<<"$text" || { echo "the page lacks: $option"; exit 1; }
+        grep -qxF "$option" <<<"$text" || fail "the page lacks: $option"
     done
 done
 
 compopt() { :; } # is known only while a key completes
 # shellcheck disable=SC1091
-. "$scratch/ctitan.bash"
+. ./ctitan.bash
 # completes WORDS FOUND..: the last of the words, as typed so far, is completed to all of these and no others.
 completes() {
     read -ra COMP_WORDS <<<"$1"
@@ -55,7 +55,7 @@ completes() {
     shift
     COMPREPLY=()
     _ctitan
-    [[ "${COMPREPLY[*]}" == "$*" ]] || { echo "${COMP_WORDS[*]}: ${COMPREPLY[*]}, not $*"; exit 1; }
+    [[ "${COMPREPLY[*]}" == "$*" ]] || fail "${COMP_WORDS[*]}: ${COMPREPLY[*]}, not $*"
 }
 completes 'ctitan tr' train
 completes './ctitan pl' plan plugins

@@ -5,29 +5,19 @@ source "$(dirname "$0")/../lib/test.sh"
 set -euo pipefail
 ctitan=$(realpath "$1") data=$(realpath "$2")/tests/dpo/case
 enter
-fail() { echo "$1"; exit 1; }
 
 recipe -tokens +dpo objective.name=dpo dpo.path="$data/pairs.jsonl" dpo.beta=0.3 dpo.reference=stored model.init_from="$data" \
     training.seq_len=24 training.local_batch_size=12 training.global_batch_size=12 training.mixed_precision_param=float32 adamw.lr=2e-4 \
     adamw.beta2=0.95 adamw.eps=1e-6 adamw.weight_decay=0 lr_scheduler.warmup_steps=0 lr_scheduler.decay_ratio=0
 
-# train FOLDER ARGUMENT...: the run's dump folder is FOLDER, made new.
+# train FOLDER ARGUMENT...: as train_to, into a new folder.
 train() {
-    local folder=$1
-    shift
-    rm -rf "$folder"
-    "$ctitan" train recipe.ini --set "job.dump_folder=$folder" "$@" >"$folder.log" 2>&1 || fail "$(cat "$folder.log")"
+    rm -rf "$1"
+    train_to "$@"
 }
 
 # of FOLDER VALUE: the digits of a value of each step, as metrics wrote them.
 of() { values "$2" "$1/metrics.jsonl"; }
-
-# close FILE FILE: within 1e-5 of each other, step by step.
-close() {
-    cat "$1" >got
-    cat "$2" >want
-    near got want 1e-5 || fail "not equal within 1e-5"
-}
 
 # refused WORDS ARGUMENT...
 refused() {
@@ -43,13 +33,13 @@ losses=('dpo' 'dpo_smoothed --set dpo.label_smoothing=0.1' 'robust --set dpo.los
 for loss in "${losses[@]}"; do
     read -ra arguments <<<"$loss"
     train "${arguments[0]}" --with tensorboard "${arguments[@]:1}"
-    close <(of "${arguments[0]}" loss) <(cut -d ' ' -f 1 "$data/${arguments[0]}.expected")
-    close <(of "${arguments[0]}" grad_norm) <(cut -d ' ' -f 2 "$data/${arguments[0]}.expected")
+    near <(of "${arguments[0]}" loss) <(cut -d ' ' -f 1 "$data/${arguments[0]}.expected") 1e-5
+    near <(of "${arguments[0]}" grad_norm) <(cut -d ' ' -f 2 "$data/${arguments[0]}.expected") 1e-5
     echo "$loss: the losses and norms of PyTorch"
 done
 # The formula, with the log-probabilities that PyTorch computed.
 train simpo --set dpo.loss=simpo --set dpo.beta=2
-close <(of simpo loss | head -n 1) <(echo 1.1004029896)
+near <(of simpo loss | head -n 1) <(echo 1.1004029896) 1e-5
 
 # Losses by sums, and by means over the answers' tokens.
 for mesh in '-n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=2' \
@@ -58,14 +48,14 @@ for mesh in '-n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_b
         read -ra arguments <<<"$mesh --set dpo.loss=$loss"
         [[ $loss == dpo ]] || arguments+=(--set dpo.beta=0.2)
         train many "${arguments[@]}"
-        close <(of many loss) <(cut -d ' ' -f 1 "$data/$loss.expected")
+        near <(of many loss) <(cut -d ' ' -f 1 "$data/$loss.expected") 1e-5
         of many accuracy | cmp - <(of $loss accuracy)
     done
     echo "$mesh: the losses of PyTorch"
 done
 
 # One of the six pairs, then two, four and four are right.
-close <(of dpo accuracy) <(printf '%s\n' 0.1666667 0.3333333 0.6666667 0.6666667)
+near <(of dpo accuracy) <(printf '%s\n' 0.1666667 0.3333333 0.6666667 0.6666667) 1e-5
 grep -q 'reward_chosen: .* accuracy: 0.66667' dpo.log || fail "$(cat dpo.log)"
 "$ctitan" watch dpo >log
 grep -q 'accuracy 0.66667' log || fail "$(cat log)"
@@ -76,14 +66,14 @@ adapters=(--with lora --set adamw.lr=1e-2)
 train stored "${adapters[@]}" --set "dpo.path=$data/own.jsonl"
 of stored loss >expected
 train pass "${adapters[@]}" --set dpo.reference=pass
-close <(of pass loss) expected
-close <(of pass loss | head -n 1) <(echo 0.69314718056)
+near <(of pass loss) expected 1e-5
+near <(of pass loss | head -n 1) <(echo 0.69314718056) 1e-5
 for mesh in '-n 2 --with fsdp --set training.local_batch_size=6' '-n 2 --with tp --set tp.degree=2' \
     '-n 2 --with cp --set cp.degree=2' \
     '-n 4 --with fsdp --with pp --set pp.degree=2 --set pp.microbatch_size=2 --set training.local_batch_size=6'; do
     read -ra arguments <<<"$mesh"
     train many "${adapters[@]}" --set dpo.reference=pass "${arguments[@]}"
-    close <(of many loss) expected
+    near <(of many loss) expected 1e-5
     echo "$mesh: a reference pass as on one rank"
 done
 

@@ -1,100 +1,69 @@
-#!/bin/sh
+#!/bin/bash
 # test_ema.sh CTITAN SAME_WEIGHTS CASE: averages of the weights are written in the layout of the model, by the
 # run and from its checkpoint, go on after a resume, and are what validation reads.
-set -eu
+source "$(dirname "$0")/../lib/test.sh"
+set -euo pipefail
+ctitan=$(realpath "$1") same=$(realpath "$2") data=$(realpath "$3")
+enter
 
-ctitan=$1 same=$2 data=$3
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-model=$(sed -n 's/.*"model": *"\(.*\)".*/\1/p' "$data/case.json")
-cat > "$work/recipe.ini" <<END
-[plugins]
-load = cpu, local, $model, tokens, adamw, fsdp, tp, ckpt, ema, metrics
-[model]
-name = $model
-init_from = $data/hf
-[training]
-seq_len = 16
-local_batch_size = 4
-steps = 4
-mixed_precision_param = float32
-[lr_scheduler]
-warmup_steps = 0
-[validation]
-freq = 4
-steps = 1
-[tokens]
-path = $data/tokens.bin
-validation_path = $data/tokens.bin
-[tp]
-degree = 2
-[ckpt]
-interval = 2
-[ema]
-decay = 0.5
-validate = true
-END
+recipe +fsdp +tp +ckpt +ema training.seq_len=16 training.local_batch_size=4 training.mixed_precision_param=float32 \
+    lr_scheduler.warmup_steps=0 validation.freq=4 validation.steps=1 -tokens.repeat tokens.validation_path="$data/tokens.bin" tp.degree=2 \
+    ckpt.interval=2 ema.decay=0.5 ema.validate=true
 
-# run NAME SETTING...: trains into $work/NAME; with --without ema as settings, without it.
-run() {
-    name=$1
-    shift
-    average="--set ema.save_to=$work/$name/average"
-    for setting; do
-        shift
-        case $setting in
-        --without) average=--without ;;
-        ema) average="--without ema" ;;
-        *) set -- "$@" --set "$setting" ;;
-        esac
-    done
-    # shellcheck disable=SC2086
-    "$ctitan" train "$work/recipe.ini" -n 4 --set job.dump_folder="$work/$name" --set model.save_to="$work/$name/weights" $average "$@" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+# averaged NAME SETTING...: trains into NAME, with the averages in NAME/average. without NAME SETTING..: without the plugin.
+averaged() {
+    local arguments
+    arguments_of 4 - "${@:2}" ema.save_to="$1/average" model.save_to="$1/weights"
+    train_to "$1" "${arguments[@]}"
 }
-validated() { sed -n 's/.*"validation_loss": *\([^,}]*\).*/\1/p' "$work/$1/metrics.jsonl" | tail -1; }
+without() {
+    local arguments
+    arguments_of 4 -ema "${@:2}" model.save_to="$1/weights"
+    train_to "$1" "${arguments[@]}"
+}
+validated() { values validation_loss "$1/metrics.jsonl" | tail -n 1; }
+loss_of() { values loss "$1/metrics.jsonl" | tail -n 1; }
 
-run last ema.decay=0
-"$same" "$work/last/weights" "$work/last/average"
-run whole
-"$same" "$work/whole/weights" "$work/last/weights"
-! "$same" "$work/whole/weights" "$work/whole/average" > /dev/null
-"$ctitan" export "$work/whole" "$work/exported" --state ema. > /dev/null
-"$same" "$work/whole/average" "$work/exported"
-"$ctitan" export "$work/whole" "$work/none" --state none. 2>&1 | grep -q 'has no none\.'
+averaged last ema.decay=0
+"$same" last/weights last/average
+averaged whole
+"$same" whole/weights last/weights
+never "$same" whole/weights whole/average > /dev/null
+"$ctitan" export whole exported --state ema. > /dev/null
+"$same" whole/average exported
+fails 2 'has no none\.' run export whole none --state none.
 
-run plain ema.validate=false
-[ "$(validated plain)" = "$(validated last)" ]
-[ "$(validated plain)" != "$(validated whole)" ]
+averaged plain ema.validate=false
+[[ $(validated plain) == "$(validated last)" ]]
+[[ $(validated plain) != "$(validated whole)" ]]
 
-rm -rf "$work/whole/checkpoint/step-4" "$work/whole/average"
-run whole
-grep -q 'step-2' "$work/log"
-"$same" "$work/whole/average" "$work/exported"
+rm -rf whole/checkpoint/step-4 whole/average
+averaged whole
+grep -q 'step-2' whole.log
+"$same" whole/average exported
 # In bfloat16 the average, which is float32, is cast.
-run bfloat16 training.dtype=bfloat16 ema.decay=0
-run weights training.dtype=bfloat16 ema.validate=false
-[ "$(validated bfloat16)" = "$(validated weights)" ]
-run averages training.dtype=bfloat16
-[ "$(validated bfloat16)" != "$(validated averages)" ]
+averaged bfloat16 training.dtype=bfloat16 ema.decay=0
+averaged weights training.dtype=bfloat16 ema.validate=false
+[[ $(validated bfloat16) == "$(validated weights)" ]]
+averaged averages training.dtype=bfloat16
+[[ $(validated bfloat16) != "$(validated averages)" ]]
 
 # A run that had no average gets one that begins as its weights, and keeps its moments. With a learning rate of 0 the average of
 # the ninth step is half of these and half of the same.
-losses() { sed -n 's/.*"loss": *\([^,]*\),.*/\1/p' "$work/$1/metrics.jsonl" | tail -1; }
-run begun training.steps=8 validation.freq=0 --without ema
-cp -r "$work/begun" "$work/still"
-cp -r "$work/begun" "$work/more"
-run begun training.steps=10 validation.freq=0 --without ema
-run more training.steps=10 validation.freq=0
-grep -q 'states ema\.\* are not loaded, and begin as the weights of' "$work/log"
-[ "$(losses begun)" = "$(losses more)" ]
-run still training.steps=9 validation.freq=0 adamw.lr=0
-"$same" "$work/still/average" "$work/still/weights"
+without begun training.steps=8 validation.freq=0
+cp -r begun still
+cp -r begun more
+without begun training.steps=10 validation.freq=0
+averaged more training.steps=10 validation.freq=0
+grep -q 'states ema\.\* are not loaded, and begin as the weights of' more.log
+[[ $(loss_of begun) == "$(loss_of more)" ]]
+averaged still training.steps=9 validation.freq=0 adamw.lr=0
+"$same" still/average still/weights
 # Without ema the run goes on with its moments; its averages are dropped.
-cp -r "$work/more" "$work/less"
-run less training.steps=12 validation.freq=0 --without ema
-grep -q 'ema\.[^ ]* of .*/step-10, and other states that follow parameters, are dropped' "$work/log"
-run begun training.steps=12 validation.freq=0 --without ema
-[ "$(losses less)" = "$(losses begun)" ]
-! "$ctitan" export "$work/less" "$work/none" --state ema. > "$work/log" 2>&1 || exit 1
-grep -q 'has no ema\.' "$work/log"
-echo "averages of $model"
+cp -r more less
+without less training.steps=12 validation.freq=0
+grep -q 'ema\.[^ ]* of .*/step-10, and other states that follow parameters, are dropped' less.log
+without begun training.steps=12 validation.freq=0
+[[ $(loss_of less) == "$(loss_of begun)" ]]
+never run export less none --state ema.
+grep -q 'has no ema\.' log

@@ -44,7 +44,7 @@ for mesh in '--with fsdp --with tp --set tp.degree=2' \
     '--with fsdp --with pp --set pp.degree=2 --set pp.schedule=interleaved_1f1b --set pp.microbatch_size=2'; do
     read -ra arguments <<<"$mesh"
     rm -rf out
-    train out -n 4 --with collectives --set training.steps=3 "${arguments[@]}"
+    train_to out -n 4 --with collectives --set training.steps=3 "${arguments[@]}"
     ls out/collectives-{0,1,2,3}.jsonl >/dev/null
     pair out/collectives-*.jsonl
 done
@@ -56,13 +56,13 @@ rm -rf out
 timeout 60 "$ctitan" train recipe.ini --set job.dump_folder=out -n 2 --with fsdp --with collectives \
     --set training.steps=1000000 --set comm.timeout=2 >log 2>&1 &
 run=$!
-trap 'kill "$run" 2>/dev/null || true; rm -rf "$root"' EXIT
+trap 'kill "$run" 2>/dev/null || true; rm -rf "$work"' EXIT
 until [[ $(wc -l 2>/dev/null <out/collectives-1.jsonl) -gt 100 ]]; do sleep 0.1; done
 rank1=
 for process in $(pgrep -P "$(pgrep -P "$run")"); do
     if tr '\0' '\n' <"/proc/$process/environ" | grep -qx RANK=1; then rank1=$process; fi
 done
 kill -STOP "$rank1"
-! wait "$run"
+never wait "$run"
 grep '"started": [0-9.]*, "finished": null}$' out/collectives-0.jsonl | tee open
 grep -q '"ranks": \[0, 1\]' open

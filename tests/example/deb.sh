@@ -1,20 +1,19 @@
 #!/bin/bash
 # deb.sh SOURCE: the Debian package names what it depends on, and what it contains works by itself: the program, its
 # plugins and recipes, the pages, and the headers and examples for plugins of others.
+source "$(dirname "$0")/../lib/test.sh"
 set -euo pipefail
 source=$1
 command -v dpkg-shlibdeps >/dev/null || exit 77
-root=$(mktemp -d)
-trap 'rm -rf "$root"' EXIT
+enter
 
-"$source/scripts/deb" "$root/dist"
-package=$(ls "$root"/dist/ctitan_*.deb)
+"$source/scripts/deb" "$work/dist"
+package=$(ls "$work"/dist/ctitan_*.deb)
 for library in libc6 libinih libjansson libdnnl; do
     dpkg-deb -f "$package" Depends | grep -q "$library" || { echo "it does not depend on $library"; exit 1; }
 done
-dpkg-deb -x "$package" "$root/fresh"
-ctitan=$root/fresh/usr/bin/ctitan
-cd "$root"
+dpkg-deb -x "$package" "$work/fresh"
+ctitan=$work/fresh/usr/bin/ctitan
 unset LD_LIBRARY_PATH CTITAN_PLUGIN_PATH
 "$ctitan" plugins >log
 grep -q adamw log
@@ -23,6 +22,6 @@ grep -q adamw log
 gzip -cd fresh/usr/share/man/man1/ctitan.1.gz | grep -q '^.TH CTITAN 1'
 bash -n fresh/usr/share/bash-completion/completions/ctitan*
 "$ctitan" new data mine
-pc=$(find "$root/fresh" -name ctitan.pc)
-PKG_CONFIG_LIBDIR=${pc%/*} PKG_CONFIG_SYSROOT_DIR=$root/fresh make -s -C mine CC="${CC:-cc}"
+pc=$(find "$work/fresh" -name ctitan.pc)
+PKG_CONFIG_LIBDIR=${pc%/*} PKG_CONFIG_SYSROOT_DIR=$work/fresh make -s -C mine CC="${CC:-cc}"
 CTITAN_PLUGIN_PATH=mine "$ctitan" check mine/mine.so

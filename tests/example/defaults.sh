@@ -11,10 +11,10 @@ if "$ctitan" defaults adamw --breif >log 2>&1; then exit 1; fi
 grep -q 'no option --breif; did you mean --brief?' log
 "$ctitan" defaults adamw >section
 grep -q '^beta1 = 0.9$' section
-train one
+train_to one
 cat section >>recipe.ini
-train two
-cmp <(values one loss) <(values two loss)
+train_to two
+cmp <(values loss one/metrics.jsonl) <(values loss two/metrics.jsonl)
 "$ctitan" defaults tokens | grep '^; path must be set$'
 if "$ctitan" defaults nothing >log 2>&1; then exit 1; fi
 grep -q 'no plugin named nothing' log

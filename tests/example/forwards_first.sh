@@ -3,14 +3,14 @@
 set -euo pipefail
 . "$(dirname "$0")/installed.sh" "$1" "$2" forwards_first
 
-train usual
-train ordered --with forwards_first
-values usual loss >expected
-values ordered loss >losses
-close losses expected
-train many --with forwards_first -n 2 --with fsdp
-values many loss >losses
-close losses expected
+train_to usual
+train_to ordered --with forwards_first
+values loss usual/metrics.jsonl >expected
+values loss ordered/metrics.jsonl >losses
+near losses expected 1e-5
+train_to many --with forwards_first -n 2 --with fsdp
+values loss many/metrics.jsonl >losses
+near losses expected 1e-5
 
 # items ARGUMENT...: of the step, in order.
 items() { "$ctitan" plan recipe.ini "$@" --program | awk '$2 ~ /^[FB][0-9]/ && $2 != last { printf "%s ", last = $2 }'; }

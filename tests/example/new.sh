@@ -3,20 +3,11 @@
 # `ctitan check` [--quick]. A plugin that was harmed does not.
 set -euo pipefail
 
-build=$1
-root=$(mktemp -d)
-trap 'rm -rf "$root"' EXIT
-
-DESTDIR=$root meson install -C "$build" --no-rebuild --quiet >/dev/null
-pc=$(find "$root" -name ctitan.pc)
-library=$(dirname "$(find "$root" -name libctitan.so)")
-ctitan=$(find "$root" -path '*/bin/ctitan')
-export PKG_CONFIG_LIBDIR=${pc%/*} PKG_CONFIG_SYSROOT_DIR=$root LD_LIBRARY_PATH=$library
+source "$(dirname "$0")/installed.sh" "$1" "$(dirname "$0")/../.."
 flags='-std=gnu11 -O2 -Wall -Wextra -Werror -fvisibility=hidden -fPIC'
-cd "$root"
 
 # A compiler is for a device: that of the example plain.
-cp -r "$(find "$root" -path '*/examples/plain')" plain
+cp -r "$(find "$work" -path '*/examples/plain')" plain
 make -s -C plain CC="${CC:-cc}" CFLAGS="$flags"
 
 kinds=$("$ctitan" help --bash | sed -nE 's/^ *new:\) first="([a-z_ ]*)".*/\1/p')
@@ -25,7 +16,7 @@ for kind in $kinds; do
     name=my_$kind
     "$ctitan" new "$kind" "$name" >log
     make -s -C "$name" CC="${CC:-cc}" CFLAGS="$flags"
-    CTITAN_PLUGIN_PATH=$root/$name:$root/plain "$ctitan" check ${2-} "$name/$name.so" >log || { cat log; exit 1; }
+    CTITAN_PLUGIN_PATH=$work/$name:$work/plain "$ctitan" check ${2-} "$name/$name.so" >log || { cat log; exit 1; }
     grep -q "^$name: .* 0 failed" log || { cat log; exit 1; }
     grep -q "my_$kind" "$name/$name.c"
     # Verbs are not tried, and these only by runs.
@@ -50,7 +41,7 @@ fi
 if grep -r softsign my_clip/*.c my_clip/*.h my_clip/*.cu my_clip/Makefile; then exit 1; fi
 
 # Its place in the build tree, and what is refused.
-(cd "$root" && "$build/ctitan" new data built >/dev/null && cmp built/built.c <(sed 's/my_data/built/g' my_data/my_data.c))
+(cd "$work" && "$build/ctitan" new data built >/dev/null && cmp built/built.c <(sed 's/my_data/built/g' my_data/my_data.c))
 refused() {
     local words=$1
     shift
@@ -64,7 +55,7 @@ refused 'NAME is missing' data
 refused '--cuda is for ops' data mine --cuda
 refused 'begins with a letter' op 1mine --cuda
 
-export CTITAN_PLUGIN_PATH=$root/my_schedule
+export CTITAN_PLUGIN_PATH=$work/my_schedule
 "$ctitan" check my_schedule/my_schedule.so >log
 grep -q 'schedule my_schedule: [0-9]* cases verified' log
 "$ctitan" schedule my_schedule --ranks 4 --microbatches 8 | grep '33 time, of which 9 (27.3%) is bubble'

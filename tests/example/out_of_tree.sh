@@ -5,41 +5,18 @@ set -euo pipefail
 
 . "$(dirname "$0")/installed.sh" "$1" "$2" sgd
 
-cat >"$root/recipe.ini" <<INI
-[plugins]
-load = cpu, llama, text, bytes, sgd, metrics
-[job]
-dump_folder = $root/out
-[model]
-name = llama
-[llama]
-dim = 32
-n_layers = 1
-n_heads = 2
-vocab_size = 320
-[training]
-seq_len = 64
-steps = 40
-mixed_precision_param = float32
-[text]
-path = $source/core
-[sgd]
-lr = 0.5
-[lr_scheduler]
-warmup_steps = 5
-[metrics]
-log_freq = 1
-peak_tflops = 1
-INI
+recipe -tokens -adamw -local +text +bytes +sgd -model.init_from llama.dim=32 llama.n_layers=1 llama.n_heads=2 llama.vocab_size=320 \
+    -training.local_batch_size training.steps=40 training.mixed_precision_param=float32 text.path="$source/core" sgd.lr=0.5 \
+    lr_scheduler.warmup_steps=5
 
 # expect WORDS COMMAND...: its output has them.
 expect() {
     local words=$1
     shift
-    "$@" >"$root/log" 2>&1 || { cat "$root/log"; exit 1; }
-    grep -q -- "$words" "$root/log" || {
+    "$@" >log 2>&1 || { cat log; exit 1; }
+    grep -q -- "$words" log || {
         echo "\"$words\" is not in the output of: $*"
-        cat "$root/log"
+        cat log
         exit 1
     }
 }

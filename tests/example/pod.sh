@@ -3,15 +3,15 @@
 set -euo pipefail
 . "$(dirname "$0")/installed.sh" "$1" "$2" pod
 
-train one
-values one loss >expected
+train_to one
+values loss one/metrics.jsonl >expected
 for mesh in '-n 2 --with pod --set pod.degree=2' '-n 4 --with pod --set pod.degree=2 --with fsdp' \
     '-n 4 --with pod --set pod.degree=2 --with tp --set tp.degree=2'; do
     read -ra arguments <<<"$mesh"
     rm -rf many
-    train many "${arguments[@]}"
-    values many loss >losses
-    close losses expected
+    train_to many "${arguments[@]}"
+    values loss many/metrics.jsonl >losses
+    near losses expected 1e-5
     echo "$mesh: one rank's losses"
 done
 "$ctitan" plan recipe.ini -n 2 --with pod --set pod.degree=2 >log

@@ -14,11 +14,11 @@ for mesh in '' '-n 2 --with fsdp' '-n 4 --with fsdp --with tp --set tp.degree=2'
     '-n 2 --with fsdp --set training.mixed_precision_param=bfloat16'; do
     read -ra arguments <<<"$mesh"
     rm -rf whole again
-    train whole "${arguments[@]}"
-    train again "${arguments[@]}" --with recompute
+    train_to whole "${arguments[@]}"
+    train_to again "${arguments[@]}" --with recompute
     for value in loss grad_norm; do
-        values whole $value >expected
-        values again $value >found
+        values $value whole/metrics.jsonl >expected
+        values $value again/metrics.jsonl >found
         cmp expected found
     done
     "$ctitan" plan recipe.ini "${arguments[@]}" >whole.plan

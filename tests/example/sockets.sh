@@ -4,23 +4,23 @@
 set -euo pipefail
 comm=$(realpath "$3")
 . "$(dirname "$0")/installed.sh" "$1" "$2" sockets
-trap 'kill -KILL ${ranks[@]:-} 2>/dev/null || true; rm -rf "$root"' EXIT
+trap 'kill -KILL ${ranks[@]:-} 2>/dev/null || true; rm -rf "$work"' EXIT
 
-"$comm" "$root/sockets/sockets.so" works 1 3
+"$comm" "$work/sockets/sockets.so" works 1 3
 for mesh in '-n 2 --with fsdp' '-n 4 --with fsdp --with tp --set tp.degree=2' \
     '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2'; do
     read -ra arguments <<<"$mesh"
     rm -rf by_local by_sockets
-    train by_local "${arguments[@]}"
-    train by_sockets --without local --with sockets "${arguments[@]}"
-    cmp <(values by_local loss) <(values by_sockets loss)
+    train_to by_local "${arguments[@]}"
+    train_to by_sockets --without local --with sockets "${arguments[@]}"
+    cmp <(values loss by_local/metrics.jsonl) <(values loss by_sockets/metrics.jsonl)
 done
 
 # act HOW: rank 3 misbehaves after 50 calls. All others end long before the time-out of 60 s, and say why.
 act() {
     ranks=()
     for rank in 0 1 2 3; do
-        timeout 20 "$comm" "$root/sockets/sockets.so" rank $rank 4 "$$-$1" "$1" 60 >"$1.$rank" 2>&1 &
+        timeout 20 "$comm" "$work/sockets/sockets.so" rank $rank 4 "$$-$1" "$1" 60 >"$1.$rank" 2>&1 &
         ranks+=($!)
     done
     for rank in 0 1 2; do wait "${ranks[rank]}"; done

@@ -33,12 +33,12 @@ make -s -C palm CC="${CC:-cc}"
 sed -i 's/^load = .*/&, softsign/' recipe.ini
 model=(--without llama --with palm --set model.name=palm --set palm.dim=32 --set palm.n_layers=2 --set palm.n_heads=2
     --set palm.vocab_size=320)
-export CTITAN_PLUGIN_PATH=$root/softsign:$root/palm
-train one "${model[@]}"
-values one loss >expected
+export CTITAN_PLUGIN_PATH=$work/softsign:$work/palm
+train_to one "${model[@]}"
+values loss one/metrics.jsonl >expected
 simulator=$(pkg-config --variable=plugindir ctitan)/simulator
-LD_LIBRARY_PATH=$simulator:$LD_LIBRARY_PATH CTITAN_PLUGIN_PATH=$simulator:$root/softsign/simulated:$root/palm \
-    SIMULATOR_COUNTS=counts train gpu "${model[@]}" --without cpu --with cuda
-values gpu loss >losses
-close losses expected
+LD_LIBRARY_PATH=$simulator:$LD_LIBRARY_PATH CTITAN_PLUGIN_PATH=$simulator:$work/softsign/simulated:$work/palm \
+    SIMULATOR_COUNTS=counts train_to gpu "${model[@]}" --without cpu --with cuda
+values loss gpu/metrics.jsonl >losses
+near losses expected 1e-5
 grep -qE '^[1-9][0-9]* +softsign_grad_float32$|^softsign_grad_float32 +[1-9]' counts.0 || { cat counts.0; exit 1; }

@@ -1,11 +1,10 @@
 #!/bin/bash
 # test_save_memory.sh CTITAN SOURCE: saving the weights of 4 ranks needs no more host memory on any rank than
 # a few windows of rows (16 MiB each, see lib/hf/write.c), however large the model is.
+source "$(dirname "$0")/../lib/test.sh"
 set -euo pipefail
 ctitan=$(realpath "$1") source=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
+enter
 
 # peak COMMAND..: the MiB of memory of the largest process.
 peak() {

@@ -79,6 +79,19 @@ finish() {
     exit $((bad > 0 || count == 0))
 }
 
+# ---- programs of `set -e`, which end at the first fault ----
+
+# fail WORDS: the end of the program.
+fail() {
+    echo "FAILED: $*"
+    exit 1
+}
+
+# never COMMAND..: the command fails. (`! COMMAND` ends no program.)
+never() {
+    ! "$@"
+}
+
 # ---- recipes and runs ----
 
 # recipe WORD..: writes recipe.ini, which trains the small model of $data in float32 and bfloat16 on the CPU, or as the words say.
@@ -142,11 +155,15 @@ train() {
     run train recipe.ini "$@"
 }
 
+# train_to FOLDER ARGUMENT..: the recipe, into the dump folder, with FOLDER.log. It succeeds, or the program ends.
+train_to() {
+    timeout $((limit * 4)) "$ctitan" train recipe.ini --set "job.dump_folder=$1" "${@:2}" >"$1.log" 2>&1 || fail "$(cat "$1.log")"
+}
+
 # fails STATUS WORDS COMMAND..: the command has the status, and the extended regular expression is in `log`.
 fails() {
-    local status
-    "${@:3}"
-    status=$?
+    local status=0
+    "${@:3}" || status=$?
     [[ $status == "$1" ]] && grep -qE -- "$2" log
 }
 
@@ -178,10 +195,12 @@ values() {
         }' "${!#}"
 }
 
-# difference A B: the largest relative difference of two files of numbers; 9 if they have not as many, or what is none.
+# difference A B: the largest relative difference of two files of numbers, or <(..); 9 if they have not as many, or what is none.
 difference() {
-    [[ $(wc -l <"$1") == "$(wc -l <"$2")" ]] || { echo 9; return; }
-    paste -d ' ' "$1" "$2" | awk '
+    local a b
+    a=$(cat "$1") b=$(cat "$2")
+    [[ $(wc -l <<<"$a") == "$(wc -l <<<"$b")" ]] || { echo 9; return; }
+    paste -d ' ' <(echo "$a") <(echo "$b") | awk '
         NF == 0 || NF % 2 || columns && NF != columns || /[^-+0-9.e ]/ { worst = 9 }
         {
             columns = NF

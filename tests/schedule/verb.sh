@@ -1,39 +1,27 @@
 #!/bin/bash
 # verb.sh CTITAN FOLDER: the verbs schedule, check and new from outside: what is said, and the exit status.
-set -uo pipefail
-
+source "$(dirname "$0")/../lib/test.sh"
 ctitan=$(realpath "$1") tests=$(realpath "$2")
-root=$(mktemp -d)
-trap 'rm -rf "$root"' EXIT
-cd "$root" || exit 1
-failures=0
+enter
 export COLUMNS=100
 
-# expect STATUS WORDS ARGUMENTS...: ctitan ends with the status, and its output has the words.
+# expect STATUS WORDS ARGUMENTS...: ctitan ends with the status, and its output has the words. Where it fails, it writes to stderr alone.
 expect() {
-    local status=$1 words=$2 got
-    shift 2
-    "$ctitan" "$@" >out 2>err
-    got=$?
-    if [[ $got != "$status" ]] || ! grep -qF -- "$words" out err; then
-        echo "ctitan $*: status $got, expected $status and \"$words\":"
-        cat out err
-        failures=$((failures + 1))
-    fi
-    if [[ $status != 0 && -s out ]]; then
-        echo "ctitan $*: fails, and writes to stdout"
-        failures=$((failures + 1))
-    fi
+    local status
+    "$ctitan" "${@:3}" >out 2>log
+    status=$?
+    echo "status $status, expected $1 and \"$2\"" >why
+    [[ $status == "$1" && ! ($1 != 0 && -s out) ]] && grep -qF -- "$2" out log
+    tell "ctitan ${*:3}"
 }
 
 # has WORDS...: the last output has them too.
 has() {
+    local words
     for words; do
-        grep -qF -- "$words" out || {
-            echo "\"$words\" is not in:"
-            cat out
-            failures=$((failures + 1))
-        }
+        cp out log
+        grep -qF -- "$words" out
+        tell "it says: $words"
     done
 }
 
@@ -88,29 +76,27 @@ expect 0 '1f1b: 4 ranks, 4 stages, 8 microbatches' schedule 1f1b --ranks 4 --mic
 has '33 time, of which 9 (27.3%) is bubble' '64 compute actions' '48 transfers' \
     'no deadlock with streams of their own for transfers, nor with one stream' \
     'rank 3   |      F0B0--F1B1--F2B2--F3B3--F4B4--F5B5--F6B6--F7B7--            |'
-if grep -q $'\033' out; then
-    echo "colours, though stdout is no terminal"
-    failures=$((failures + 1))
-fi
+never grep -q $'\033' out
+tell 'no colours, as stdout is no terminal'
 expect 0 'a column is 6.438 time, longer than some actions' schedule 1f1b --ranks 64 --microbatches 128
 has 'one in 2 ranks is drawn'
 expect 0 'of which 3.85 ' schedule zbv --ranks 8 --microbatches 16 --costs 1,1.1,.9
 
 expect 0 'valid' schedule --csv "$tests/custom_schedule.csv" --svg custom.svg
 has '2 ranks, 4 stages, 8 microbatches' '96 compute actions' '48 transfers'
-if ! grep -q '<title>3F7: ' custom.svg || [[ $(grep -c '<title>' custom.svg) != 96 ]] ||
-    [[ $(tail -c 7 custom.svg) != '</svg>' || $(grep -c "^<svg class='chart broad'" custom.svg) != 1 ]] ||
-    [[ $(grep -c "^<svg class='chart narrow'.*viewBox='0 0 340 " custom.svg) != 1 ]]; then
-    echo "custom.svg is not whole"
-    failures=$((failures + 1))
-fi
+grep -q '<title>3F7: ' custom.svg && [[ $(grep -c '<title>' custom.svg) == 96 ]] &&
+    [[ $(tail -c 7 custom.svg) == '</svg>' && $(grep -c "^<svg class='chart broad'" custom.svg) == 1 ]] &&
+    [[ $(grep -c "^<svg class='chart narrow'.*viewBox='0 0 340 " custom.svg) == 1 ]]
+tell 'custom.svg is whole'
 
 # Written with communication, it reads back and verifies as such.
 expect 0 'valid' schedule zbv --ranks 3 --microbatches 7 --comm --write-csv full.csv
-grep -q '5SEND_B0' full.csv || { echo 'full.csv has no sends'; failures=$((failures + 1)); }
+grep -q '5SEND_B0' full.csv
+tell 'full.csv has sends'
 expect 0 '126 compute actions' schedule --csv full.csv --write-csv again.csv
 has '56 transfers' '18 times UNSHARD, RESHARD or REDUCE_GRAD'
-cmp full.csv again.csv || failures=$((failures + 1))
+cmp full.csv again.csv
+tell 'it is written again as it was'
 
 # What only runs with streams of its own is said to.
 printf '0F0,0F1,0RECV_B0,0SEND_F0,0SEND_F1,0B0,0RECV_B1,0B1\n' >streams.csv
@@ -122,4 +108,4 @@ has '    8     16      24        0  ' '24 of 32 numbers of ranks and stages are 
 expect 0 'mine/mine.c is the example' new schedule mine
 expect 2 'mine exists already' new schedule mine
 
-exit $((failures > 0))
+finish

@@ -5,18 +5,10 @@ source "$(dirname "$0")/../lib/test.sh"
 set -euo pipefail
 ctitan=$(realpath "$1") data=$(realpath "$2")/tests/text/packing
 enter
-fail() { echo "$1"; exit 1; }
 
 recipe -tokens +text +bytes model.init_from="$data" text.path="$data/lines.jsonl" text.format=ids text.packing=first_fit text.shuffle=false \
     text.cache=none training.seq_len=256 training.local_batch_size=4 training.global_batch_size=4 training.mixed_precision_param=float32 \
     adamw.lr=2e-3 adamw.beta2=0.95 adamw.eps=1e-6 adamw.weight_decay=0.1 lr_scheduler.warmup_steps=2
-
-# train FOLDER ARGUMENT...: the run's dump folder is FOLDER.
-train() {
-    local folder=$1
-    shift
-    "$ctitan" train recipe.ini --set "job.dump_folder=$folder" "$@" >"$folder.log" 2>&1 || fail "$(cat "$folder.log")"
-}
 
 # check FOLDER FIRST: losses and gradient norms from step FIRST on, within 1e-5.
 check() {
@@ -25,16 +17,16 @@ check() {
     near got want 1e-5 && (($(wc -l <got) > 1)) || fail "$1 is not equal within 1e-5"
 }
 
-train one
+train_to one
 check one 1
 grep -q '40 documents in 16 rows of 256 tokens, .*% full; longer than a row: 0 cut, 0 split, 0 dropped' one.log || fail "$(cat one.log)"
 
 # An epoch of 16 rows is 4 steps; what is less than a step is left out.
-train epoch --unset training.steps --set training.epochs=1
+train_to epoch --unset training.steps --set training.epochs=1
 check epoch 1
 [[ $(wc -l <got) == 4 ]] || fail "an epoch has $(wc -l <got) steps"
 "$ctitan" plan epoch/recipe.ini >log 2>&1 || fail "the recipe of a run of epochs: $(cat log)"
-train epochs --unset training.steps --set training.epochs=2 --set training.local_batch_size=5 --set training.global_batch_size=5
+train_to epochs --unset training.steps --set training.epochs=2 --set training.local_batch_size=5 --set training.global_batch_size=5
 grep -q 'epochs = 2, of 16 samples each: 6 steps of 5' epochs.log || fail "$(cat epochs.log)"
 [[ $(wc -l <epochs/metrics.jsonl) == 6 ]] || fail 'two epochs are not 6 steps'
 if "$ctitan" train recipe.ini --unset training.steps --set training.epochs=1 --set training.global_batch_size=20 >log 2>&1; then fail 'no step is no error'; fi
@@ -43,15 +35,15 @@ for mesh in '-n 2 --with fsdp --set training.local_batch_size=2' '-n 2 --with tp
     '-n 2 --with cp --set cp.degree=2 --set cp.method=allgather' '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=1'; do
     read -ra arguments <<<"$mesh"
     rm -rf many
-    train many "${arguments[@]}"
+    train_to many "${arguments[@]}"
     check many 1
     echo "$mesh: the losses of PyTorch"
 done
 
 checkpoints=(--with ckpt --set ckpt.interval=2)
-train on -n 2 --with fsdp --set training.local_batch_size=2 "${checkpoints[@]}" --set training.steps=2 --set lr_scheduler.total_steps=4
+train_to on -n 2 --with fsdp --set training.local_batch_size=2 "${checkpoints[@]}" --set training.steps=2 --set lr_scheduler.total_steps=4
 rm on/metrics.jsonl
-train on -n 2 --with cp --set cp.degree=2 "${checkpoints[@]}"
+train_to on -n 2 --with cp --set cp.degree=2 "${checkpoints[@]}"
 check on 3
 echo 'gone on on another mesh'
 
@@ -59,9 +51,9 @@ echo 'gone on on another mesh'
 sed -i -e "s|^cache = .*|cache = $work/tokens|" -e '/^path = /d' recipe.ini
 export LINES_FILE=$data/lines.jsonl
 both=(-n 2 --with fsdp --set training.local_batch_size=2)
-cat "$LINES_FILE" | train standard "${both[@]}" --set text.path=- --set text.command_key=lines
-train pipe "${both[@]}" --set text.path=/dev/fd/7 --set text.command_key=lines 7< <(cat "$LINES_FILE")
-train process "${both[@]}" --set text.command='echo >>runs; cat "$LINES_FILE"'
+cat "$LINES_FILE" | train_to standard "${both[@]}" --set text.path=- --set text.command_key=lines
+train_to pipe "${both[@]}" --set text.path=/dev/fd/7 --set text.command_key=lines 7< <(cat "$LINES_FILE")
+train_to process "${both[@]}" --set text.command='echo >>runs; cat "$LINES_FILE"'
 for folder in standard pipe process; do check $folder 1; done
 [[ $(wc -l <runs) == 1 ]] || fail 'the command ran more than once'
 fails='head -n 9 "$LINES_FILE"; echo no more lines >&2; exit 4'
