@@ -483,7 +483,7 @@ static int run_check(int argc, char **argv)
     if (rc == 0)
         rc = ct_op_need(&ct_op_cache_write); /* of generation: devices have kernels for it */
     if (rc == 0) {
-        check_say_begin(c.name, c.json);
+        check_say_begin(&c);
         check_catch_crashes();
         check_calling("loading %s", c.name);
         rc = load(&c, c.name);

@@ -30,10 +30,10 @@ struct check {
 /* ---- results ---- */
 
 enum check_result_kind { CHECK_OK, CHECK_FAILED, CHECK_UNTRIED, CHECK_NOTE };
-/* Results are said as lines, or as one JSON object. plugin: its name, which stays. */
-void check_say_begin(const char *plugin, bool json);
+/* Results of c, which stays, are said as lines, or as one JSON object with its counts. */
+void check_say_begin(const struct check *c);
 bool check_says_json(void);
-/* why: NULL: nothing to add. */
+/* A result that c has counted. why: NULL: nothing to add. */
 void check_say(enum check_result_kind kind, const char *what, const char *why);
 /* End the JSON, if a result was said. */
 void check_say_end(void);

@@ -15,11 +15,8 @@
 #include "check.h"
 #include "crash.h"
 
-static struct {
-    bool json;
-    const char *plugin;
-    int said, passed, failed, untried;
-} report;
+static const struct check *told; /* whose results are said */
+static int said;
 
 /* What the handler writes before and after the name of the signal. */
 static struct {
@@ -28,26 +25,24 @@ static struct {
 
 static const struct {
     const char *line, *json;
-    int *count;
 } results[] = {
-    [CHECK_OK] = {"ok      ", "ok", &report.passed},
-    [CHECK_FAILED] = {"FAILED  ", "failed", &report.failed},
-    [CHECK_UNTRIED] = {"untried ", "untried", &report.untried},
-    [CHECK_NOTE] = {"note    ", "note", NULL},
+    [CHECK_OK] = {"ok      ", "ok"},
+    [CHECK_FAILED] = {"FAILED  ", "failed"},
+    [CHECK_UNTRIED] = {"untried ", "untried"},
+    [CHECK_NOTE] = {"note    ", "note"},
 };
 
 #define CRASHED "it crashes ("
 #define CRASHED_END "); nothing after it was tried. `gdb --args ctitan check ..` shows where"
 
-void check_say_begin(const char *plugin, bool json)
+void check_say_begin(const struct check *c)
 {
-    report.plugin = plugin;
-    report.json = json;
+    told = c;
 }
 
 bool check_says_json(void)
 {
-    return report.json;
+    return told->json;
 }
 
 /* text, or "null", for putting into JSON; to be freed. */
@@ -63,10 +58,10 @@ static char *quoted(const char *text)
 /* The beginning of the object, or what separates two results. */
 static int print_before(char *text, size_t room)
 {
-    char *plugin = quoted(report.plugin);
-    int used = report.said ? snprintf(text, room, ",\n    ")
-                           : snprintf(text, room, "{\n  \"plugin\": %s,\n  \"results\": [\n    ",
-                                      plugin ? plugin : "null");
+    char *plugin = quoted(told->name);
+    int used = said ? snprintf(text, room, ",\n    ")
+                    : snprintf(text, room, "{\n  \"plugin\": %s,\n  \"results\": [\n    ",
+                               plugin ? plugin : "null");
 
     free(plugin);
     return used < (int)room ? used : (int)room - 1;
@@ -75,7 +70,7 @@ static int print_before(char *text, size_t room)
 static void print_end(char *text, size_t room, int crashed)
 {
     snprintf(text, room, "\n  ],\n  \"passed\": %d,\n  \"failed\": %d,\n  \"untried\": %d\n}\n",
-             report.passed, report.failed + crashed, report.untried);
+             told->passed, told->failed + crashed, told->untried);
 }
 
 static void say_json(enum check_result_kind kind, const char *what, const char *why)
@@ -92,13 +87,11 @@ static void say_json(enum check_result_kind kind, const char *what, const char *
 
 void check_say(enum check_result_kind kind, const char *what, const char *why)
 {
-    if (report.json)
+    if (told->json)
         say_json(kind, what, why);
     else
         printf("%s%s%s%s\n", results[kind].line, what, why ? ": " : "", why ? why : "");
-    report.said++;
-    if (results[kind].count)
-        ++*results[kind].count;
+    said++;
     fflush(stdout);
 }
 
@@ -106,7 +99,7 @@ void check_say_end(void)
 {
     char text[256];
 
-    if (!report.json || !report.said)
+    if (!told->json || !said)
         return;
     print_end(text, sizeof(text), 0);
     fputs(text, stdout);
@@ -124,7 +117,7 @@ void check_calling(const char *format, ...)
     va_start(list, format);
     vsnprintf(calling, sizeof(calling), format, list);
     va_end(list);
-    if (!report.json) {
+    if (!told->json) {
         snprintf(crash.before, sizeof(crash.before), "FAILED  %s: " CRASHED, calling);
         snprintf(crash.after, sizeof(crash.after), CRASHED_END "\n");
         return;
