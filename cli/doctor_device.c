@@ -123,10 +123,8 @@ static json_t *rate_json(const struct device_facts *d, const struct rate *r)
 
 json_t *device_json(const struct device_facts *d)
 {
-    json_t *lines = json_array();
+    json_t *lines = ct_json_texts(d->diagnosis.at, d->diagnosis.count);
 
-    for (size_t i = 0; i < d->diagnosis.count; i++)
-        json_array_append_new(lines, ct_json_text(d->diagnosis.at[i]));
     return json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", ct_json_text(d->name), "failure",
         ct_json_text(d->failure), "model", ct_json_text(d->failure ? NULL : d->info.name),

@@ -178,10 +178,8 @@ void machine_print(const struct machine_facts *m)
 
 json_t *machine_json(const struct machine_facts *m)
 {
-    json_t *features = json_array(), *nodes = json_array();
+    json_t *features = ct_json_texts(m->feature, m->feature_count), *nodes = json_array();
 
-    for (size_t i = 0; i < m->feature_count; i++)
-        json_array_append_new(features, json_string(m->feature[i]));
     for (int node = 0; node < 64; node++)
         if (m->numa.nodes >> node & 1)
             json_array_append_new(nodes, json_pack("{s:i, s:i, s:b}", "node", node, "threads",

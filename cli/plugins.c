@@ -35,15 +35,6 @@ static void print_plugin(const char *name, const struct ct_plugin *plugin)
 
 /* ---- JSON ---- */
 
-static json_t *texts_json(const char *const *text)
-{
-    json_t *list = json_array();
-
-    for (; text && *text; text++)
-        json_array_append_new(list, ct_json_text(*text));
-    return list;
-}
-
 static json_t *offers_json(const struct ct_plugin *plugin)
 {
     json_t *list = json_array();
@@ -69,7 +60,8 @@ static json_t *plugin_json(const char *name)
     return json_pack("{s:o, s:o, s:n, s:o, s:o, s:o, s:o, s:o}", "name", ct_json_text(name), "file",
                      file, "failure", "version", ct_json_text(plugin->version), "summary",
                      ct_json_text(plugin->summary), "offers", offers_json(plugin), "needs",
-                     texts_json(plugin->needs), "conflicts", texts_json(plugin->conflicts));
+                     ct_json_texts(plugin->needs, SIZE_MAX), "conflicts",
+                     ct_json_texts(plugin->conflicts, SIZE_MAX));
 }
 
 json_t *plugins_absent_json(struct ct_arena *arena)

@@ -407,19 +407,10 @@ static void print_results(const struct search *s, const struct ct_machine *machi
         printf("these are upper bounds: %s\n", UPPER_BOUND);
 }
 
-static json_t *texts_json(const char *const *texts, size_t count)
-{
-    json_t *array = json_array();
-
-    for (size_t i = 0; i < count; i++)
-        json_array_append_new(array, ct_json_text(texts[i]));
-    return array;
-}
-
 static json_t *candidate_json(const struct search *s, const struct candidate *c)
 {
     const char *list[DIMENSIONS + 2];
-    json_t *names = texts_json(list, settings(s, c, list));
+    json_t *names = ct_json_texts(list, settings(s, c, list));
 
     if (c->failure)
         return json_pack("{s:o, s:o}", "settings", names, "failure", ct_json_text(c->failure));
@@ -428,7 +419,7 @@ static json_t *candidate_json(const struct search *s, const struct candidate *c)
                      ct_json_number(c->tokens), "memory_peak_bytes", ct_json_number(c->bytes),
                      "fits", c->fits, "exposed", ct_json_number(c->exposed), "waiting",
                      ct_json_number(c->waiting), "limited_by", ct_json_text(c->limit), "no_kernel",
-                     texts_json(c->no_kernel, c->no_kernels));
+                     ct_json_texts(c->no_kernel, c->no_kernels));
 }
 
 /* All plans, best first, and what cannot be planned. */

@@ -53,6 +53,15 @@ json_t *ct_json_text(const char *text)
     return string;
 }
 
+json_t *ct_json_texts(const char *const *texts, size_t count)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; texts && i < count && texts[i]; i++)
+        json_array_append_new(list, ct_json_text(texts[i]));
+    return list;
+}
+
 json_t *ct_json_number(double number)
 {
     if (!isfinite(number))

@@ -57,6 +57,8 @@ CT_API int ct_json_write(const struct json_t *value, FILE *out);
 
 /* A string of any bytes: those that are not UTF-8 become U+FFFD. NULL is null. */
 CT_API struct json_t *ct_json_text(const char *text);
+/* A list of them: of `count`, or of those before a NULL. texts NULL: an empty one. */
+CT_API struct json_t *ct_json_texts(const char *const *texts, size_t count);
 /* An integer below 2^53 as such, NaN and infinities as null, any other number as a real. */
 CT_API struct json_t *ct_json_number(double number);
 /* Print an object, a member a line; of a list of objects or lists, an element a line. The value is
