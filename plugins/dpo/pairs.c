@@ -29,6 +29,8 @@ struct ct_data {
     int64_t seq_len, vocabulary;
     struct pair *pair;
     size_t count, room;
+    int32_t *encoded; /* tokens of the last text */
+    size_t encoded_room;
 };
 
 static const char *const names[] = {"chosen", "rejected"};
@@ -79,13 +81,20 @@ static int encode(struct ct_data *data, const json_t *text, bool answer, struct 
     before = answer ? -1 : t->bos();
     if (answer)
         behind = t->end ? t->end() : t->eos();
-    count = t->encode(from, size, NULL, 0);
-    if (count < 0)
-        return (int)count;
+    /* Few texts have more tokens than bytes. */
+    for (size_t need = size + 1;; need = (size_t)count) {
+        data->encoded = ct_arena_grow(&data->arena, data->encoded, &data->encoded_room, need,
+                                      sizeof(*data->encoded));
+        count = t->encode(from, size, data->encoded, data->encoded_room);
+        if (count < 0)
+            return (int)count;
+        if ((size_t)count <= data->encoded_room)
+            break;
+    }
     out->ids = ct_arena_array(&data->arena, int32_t, count + 2);
     if (before >= 0)
         out->ids[out->count++] = before;
-    t->encode(from, size, out->ids + out->count, (size_t)count);
+    memcpy(out->ids + out->count, data->encoded, (size_t)count * sizeof(*out->ids));
     out->count += count;
     if (behind >= 0)
         out->ids[out->count++] = behind;

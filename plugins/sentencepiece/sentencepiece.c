@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <jansson.h>
+#include <unistr.h>
 #include <xxhash.h>
 
 #include <ctitan/error.h>
@@ -222,36 +223,19 @@ static int put(struct ct_decoding *d, const char *text, size_t size)
     return 0;
 }
 
-/* Bytes of the character that begins here: 0: it is none; more than size: it may become one. */
-static size_t character(const char *bytes, size_t size)
-{
-    const unsigned char *b = (const unsigned char *)bytes;
-    size_t need = b[0] < 0x80 ? 1 : b[0] < 0xC2 ? 0 : b[0] < 0xE0 ? 2 : b[0] < 0xF0 ? 3 : 4;
-
-    if (b[0] > 0xF4)
-        return 0;
-    for (size_t i = 1; i < need && i < size; i++)
-        if ((b[i] & 0xC0) != 0x80)
-            return 0;
-    if (size > 1 && ((b[0] == 0xE0 && b[1] < 0xA0) || (b[0] == 0xED && b[1] > 0x9F) ||
-                     (b[0] == 0xF0 && b[1] < 0x90) || (b[0] == 0xF4 && b[1] > 0x8F)))
-        return 0;
-    return need;
-}
-
 /* Whole characters of the bytes that are held; a byte that begins none is U+FFFD. */
 static int put_bytes(struct ct_decoding *d, bool ended)
 {
     int rc = 0;
 
     while (rc == 0 && d->byte_count) {
-        size_t size = character(d->bytes, d->byte_count);
-        size_t taken = size && size <= d->byte_count ? size : 1;
+        ucs4_t character;
+        int size = u8_mbtoucr(&character, (const uint8_t *)d->bytes, d->byte_count);
+        size_t taken = size > 0 ? (size_t)size : 1;
 
-        if (size > d->byte_count && !ended)
+        if (size == -2 && !ended) /* it may become one */
             return 0;
-        rc = size && size <= d->byte_count ? put(d, d->bytes, size)
-                                           : put(d, REPLACEMENT, strlen(REPLACEMENT));
+        rc = size > 0 ? put(d, d->bytes, taken) : put(d, REPLACEMENT, strlen(REPLACEMENT));
         d->byte_count -= taken;
         memmove(d->bytes, d->bytes + taken, d->byte_count);
     }
