@@ -15,6 +15,17 @@
 #define TABLE_ROWS 40 /* of a chart's table; more are thinned out */
 #define OPTIONS 256   /* that differ, shown */
 
+/* A table as cards on a screen up to `width`: a cell is named by its column. The cells of a row
+   follow each other (flex), or are below each other (block). */
+#define CARDS(width, table, row)                                                                   \
+    "@media screen and (max-width:" width "){" table "," table " caption," table " tbody," table   \
+    " th," table " td{display:block;max-width:none}\n" table " thead{display:none}" table          \
+    " tr{display:" row ";flex-wrap:wrap;gap:0 1.25rem;border-bottom:2px solid var(--line);"        \
+    "padding:.25rem 0}\n" table " th," table                                                       \
+    " td{border:0;padding:.1rem 0;min-width:0;overflow-wrap:anywhere}\n" table " td," table        \
+    " td.text{text-align:left;white-space:normal}\n" table                                         \
+    " td::before{content:attr(data-is) ': ';color:var(--soft)}}\n"
+
 static const char style[] =
     "*{box-sizing:border-box}\n"
     ":root{color-scheme:light dark;--bg:#fff;--fg:#1c1e21;--soft:#5a5f66;--line:#d5d8dc;"
@@ -36,18 +47,16 @@ static const char style[] =
     "td{white-space:nowrap}td.text{white-space:normal}\n"
     "th[scope=row],td.text,th.text{text-align:left;overflow-wrap:break-word;min-width:7rem;"
     "max-width:28rem}\n"
-    "@media screen and (max-width:40rem){main,header,nav,footer{padding:.5rem .75rem}\n"
-    ".cards,.cards caption,.cards tbody,.cards tr,.cards th,.cards td"
-    "{display:block;max-width:none}\n"
-    ".cards thead{display:none}.cards tr{border-bottom:2px solid var(--line);padding:.25rem 0}\n"
-    ".cards th,.cards td{border:0;padding:.1rem 0;min-width:0;overflow-wrap:anywhere}\n"
-    ".cards td,.cards td.text{text-align:left;white-space:normal}\n"
-    ".cards td::before{content:attr(data-is) ': ';color:var(--soft)}}\n"
-    "pre{background:var(--panel);padding:.75rem;overflow-x:auto;font-size:.85rem}\n"
-    "summary{cursor:pointer;color:var(--link)}\n"
-    ":focus-visible{outline:3px solid var(--link);outline-offset:2px}\n"
-    "@media print{nav,.skip{display:none}h2{break-after:avoid}body{font-size:11pt}"
-    ".wide,pre{overflow:visible;white-space:pre-wrap}}\n";
+    "@media screen and (max-width:40rem){main,header,nav,footer{padding:.5rem .75rem}}\n" CARDS(
+        "60rem", ".many", "flex")
+        CARDS(
+            "40rem", ".cards",
+            "block") "pre{background:var(--panel);padding:.75rem;overflow-x:auto;font-size:.85rem}"
+                     "\n"
+                     "summary{cursor:pointer;color:var(--link)}\n"
+                     ":focus-visible{outline:3px solid var(--link);outline-offset:2px}\n"
+                     "@media print{nav,.skip{display:none}h2{break-after:avoid}body{font-size:11pt}"
+                     ".wide,pre{overflow:visible;white-space:pre-wrap}}\n";
 
 static void put(const char *text, FILE *out)
 {
@@ -250,7 +259,8 @@ static void print_summary(const struct report *r, FILE *out)
         "tokens/s", "MFU",   "other processes", "memory of a rank"};
 
     fputs("<section id='runs' aria-labelledby='runs-h'><h2 id='runs-h'>Runs</h2>\n"
-          "<div class='wide'><table class='cards'><thead><tr><th class='text' scope='col'>run</th>"
+          "<div class='wide'><table class='cards many'><thead><tr><th class='text' "
+          "scope='col'>run</th>"
           "<th class='text' scope='col'>how it ended</th>",
           out);
     for (size_t i = 0; i < CT_COUNT(heads); i++)

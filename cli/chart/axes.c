@@ -169,6 +169,10 @@ void axes_x_ticks(const struct axes *a, const char *name)
     char text[32];
 
     step = axes_round(&from, &to, a->narrow ? 5 : 8);
+    if (a->x_whole && step < 1) {
+        step = 1;
+        from = a->x_from;
+    }
     fputs("<g class='axis'>\n", a->out);
     for (double at = from; at <= a->x_to + step * 1e-6; at += step) {
         double x = axes_x(a, at);
@@ -186,6 +190,27 @@ void axes_x_ticks(const struct axes *a, const char *name)
     fputs("</text></g>\n", a->out);
 }
 
+#define NAME_WIDTH 20.0 /* of the axis' name, which stands upright */
+#define TICK_GAP 6.0    /* between a label and the plot */
+
+static const char *y_label(const struct axes *a, double at, char text[32])
+{
+    return (a->print ? a->print : axes_number)(fabs(at) < a->y_step * 1e-6 ? 0 : at, text);
+}
+
+double axes_y_width(const struct axes *a)
+{
+    size_t longest = 0;
+    char text[32];
+
+    for (double at = a->y_from; at <= a->y_to + a->y_step * 1e-6; at += a->y_step) {
+        size_t length = strlen(y_label(a, at, text));
+
+        longest = length > longest ? length : longest;
+    }
+    return NAME_WIDTH + LETTER * (double)longest + TICK_GAP;
+}
+
 void axes_y_ticks(const struct axes *a, const char *name)
 {
     double step = a->y_step;
@@ -196,9 +221,8 @@ void axes_y_ticks(const struct axes *a, const char *name)
         fprintf(a->out,
                 "<line class='grid' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/>"
                 "<text x='%.1f' y='%.1f' text-anchor='end'>%s</text>\n",
-                a->left, a->width - RIGHT, axes_y(a, at), axes_y(a, at), a->left - 6,
-                axes_y(a, at) + 4,
-                (a->print ? a->print : axes_number)(fabs(at) < step * 1e-6 ? 0 : at, text));
+                a->left, a->width - RIGHT, axes_y(a, at), axes_y(a, at), a->left - TICK_GAP,
+                axes_y(a, at) + 4, y_label(a, at, text));
     fprintf(a->out, "<text transform='translate(14 %.1f) rotate(-90)' text-anchor='middle'>",
             (a->top + a->bottom) / 2);
     ct_chart_escape(name, a->out);

@@ -17,6 +17,7 @@ struct axes {
     double top, bottom;                /* of the plot */
     double x_from, x_to, y_from, y_to; /* values at its edges */
     double y_step;                     /* between ticks */
+    bool x_whole;                      /* x has whole numbers alone, and so have its ticks */
     const char *(*print)(double value, char text[32]);
     FILE *out;
 };
@@ -42,6 +43,8 @@ int axes_text(const struct axes *a, const char *text, double y, bool draw);
    which the broad one shrinks with its window. */
 void axes_open_file(const struct axes *broad, double height, const struct axes *narrow,
                     double narrow_height, double least, const char *title);
+/* The width that the labels of y need left of the plot, with the axis' name. */
+double axes_y_width(const struct axes *a);
 void axes_x_ticks(const struct axes *a, const char *name);
 void axes_y_ticks(const struct axes *a, const char *name);
 void axes_close(const struct axes *a);

@@ -34,9 +34,11 @@ static bool find_ranges(const struct ct_chart *c, bool stack, struct axes *a)
 {
     a->x_from = a->y_from = INFINITY;
     a->x_to = a->y_to = -INFINITY;
+    a->x_whole = true;
     for (size_t s = 0; s < c->count; s++)
         for (size_t n = 0; n < c->series[s].count; n++) {
             include(c->series[s].x[n], &a->x_from, &a->x_to);
+            a->x_whole &= c->series[s].x[n] == floor(c->series[s].x[n]);
             include(stack ? stacked(c, s, n) : c->series[s].y[n], &a->y_from, &a->y_to);
         }
     if (!isfinite(a->x_from) || !isfinite(a->y_from))
@@ -65,6 +67,7 @@ static bool begin(const struct ct_chart *c, bool stack, struct axes *a, FILE *ou
     }
     for (size_t s = 0; s < c->count; s++)
         name[s] = c->series[s].name;
+    a->left = fmax(a->left, axes_y_width(a));
     a->top = axes_open(a, c->title, name, NULL, c->count, HEIGHT + 40);
     a->bottom = a->top + HEIGHT;
     free(name);
