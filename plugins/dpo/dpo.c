@@ -7,22 +7,40 @@
  */
 #include <string.h>
 
+#include <ctitan/config.h>
+#include <ctitan/error.h>
+#include <ctitan/hook.h>
+#include <ctitan/program.h>
+#include <ctitan/run.h>
+
 #include "dpo.h"
 
 struct dpo_config dpo_config;
 
 static const struct ct_option options[] = {
     CT_OPT_STRING(struct dpo_config, path, "path", NULL,
-                  "JSON lines of pairs: prompt, chosen, rejected, each a text or a list of tokens"),
-    CT_OPT_ENUM(struct dpo_config, loss, "loss", "dpo", "dpo|robust|ipo|ipo_sum|hinge|simpo",
+                  "JSON lines of pairs: prompt, chosen, rejected, each a text or a list of tokens; "
+                  "for kto: prompt, completion, and label, true or false"),
+    CT_OPT_STRING(struct dpo_config, validation_path, "validation_path", "",
+                  "The same, for validation"),
+    CT_OPT_ENUM(struct dpo_config, loss, "loss", "dpo",
+                "dpo|robust|ipo|ipo_sum|hinge|simpo|kto|orpo",
                 "Loss of a pair: that of DPO, with label smoothing also cDPO; of robust DPO; of "
                 "IPO, whose log-probabilities are means over tokens, or with ipo_sum their sums; "
-                "of SLiC; of SimPO, which has no reference"),
+                "of SLiC; of SimPO, which has no reference; of KTO, for answers without pairs; of "
+                "ORPO, which learns the chosen answer, too, and has no reference"),
     CT_OPT_FLOAT(struct dpo_config, beta, "beta", "0.1", 1e-6, 1e6, "How far the model may move"),
     CT_OPT_FLOAT(struct dpo_config, label_smoothing, "label_smoothing", "0", 0, 0.499,
                  "Share of pairs whose answers are confused, for dpo and robust"),
     CT_OPT_FLOAT(struct dpo_config, gamma, "gamma", "0.5", 0, 1e6,
                  "Margin between the rewards of simpo"),
+    CT_OPT_FLOAT(struct dpo_config, desirable, "desirable_weight", "1", 0, 1e6,
+                 "Weight of desirable answers, for kto"),
+    CT_OPT_FLOAT(struct dpo_config, undesirable, "undesirable_weight", "1", 0, 1e6,
+                 "Weight of undesirable answers, for kto"),
+    CT_OPT_ENUM(struct dpo_config, divergence, "divergence", "step", "step|microbatch",
+                "For kto: what the divergence from the reference is the mean over; a step must "
+                "be one microbatch, or each microbatch has its own"),
     CT_OPT_CHOICE(struct dpo_config, reference, "reference", "pass", "pass|stored",
                   "Log-probabilities of the reference: a second forward pass, or the data's"),
     {0}};
@@ -33,13 +51,19 @@ static struct ct_value *pairs_of(struct ct_objective *o, struct ct_builder *b,
     return ct_view(b, NULL, answers, 2, (int64_t[]){o->request->batch / 2, 2});
 }
 
-static struct ct_value *log_probabilities(struct ct_objective *o, struct ct_builder *b,
-                                          const char *name, struct ct_value *logits)
+struct ct_value *dpo_log_probabilities(struct ct_objective *o, const char *name,
+                                       struct ct_value *logits, const char *labels)
 {
     const int64_t shape[] = {o->request->batch, o->request->seq_len};
-    struct ct_value *in[] = {logits, ct_input(b, "labels", shape)};
+    struct ct_builder b = ct_objective_builder(o);
+    struct ct_value *in[] = {logits, ct_input(&b, labels, shape)};
 
-    return pairs_of(o, b, ct_emit_type1(b, &dpo_logp_type, name, in, 2, NULL));
+    return pairs_of(o, &b, ct_emit_type1(&b, &dpo_logp_type, name, in, 2, NULL));
+}
+
+static bool has_reference(void)
+{
+    return dpo_config.loss != DPO_SIMPO && dpo_config.loss != DPO_ORPO;
 }
 
 /* What the model that training began with gives; NULL: the loss takes none. */
@@ -50,7 +74,7 @@ static int find_reference(struct ct_objective *o, struct ct_value **reference)
     int rc = 0;
 
     *reference = NULL;
-    if (dpo_config.loss == DPO_SIMPO)
+    if (!has_reference())
         return 0;
     if (strcmp(dpo_config.reference, "stored") == 0) {
         b = ct_objective_builder(o);
@@ -60,9 +84,8 @@ static int find_reference(struct ct_objective *o, struct ct_value **reference)
     rc = ct_objective_forward(o, CT_FORWARD_REFERENCE, &logits);
     if (rc < 0)
         return rc;
-    b = ct_objective_builder(o);
-    *reference = log_probabilities(o, &b, "reference_logp", logits);
-    return b.status;
+    *reference = dpo_log_probabilities(o, "reference_logp", logits, "labels");
+    return *reference ? 0 : CT_EINVAL;
 }
 
 static int check_request(const struct ct_objective *o)
@@ -81,34 +104,21 @@ static int check_request(const struct ct_objective *o)
 /* The numbers of the answers' tokens; NULL: the loss takes sums. */
 static struct ct_value *token_counts(struct ct_objective *o, struct ct_builder *b)
 {
-    if (dpo_config.loss != DPO_IPO && dpo_config.loss != DPO_SIMPO)
+    if (dpo_config.loss != DPO_IPO && dpo_config.loss != DPO_SIMPO && dpo_config.loss != DPO_ORPO)
         return NULL;
     return pairs_of(o, b, ct_input_tensor(b, "answer_tokens", 1, &o->request->batch));
 }
 
-static int build(struct ct_objective *o)
+static int build_pairs(struct ct_objective *o, struct ct_value *policy, struct ct_value *reference,
+                       struct ct_value *tokens)
 {
     const struct dpo_preference how = {dpo_config.beta, dpo_config.label_smoothing,
                                        dpo_config.gamma, dpo_config.loss};
-    struct ct_value *logits, *policy, *reference, *tokens, *over;
-    struct ct_builder b;
-    struct ct_op *op;
-    int rc = check_request(o);
+    struct ct_builder b = ct_objective_builder(o);
+    struct ct_op *op = ct_emit_type(&b, &dpo_preference_type, "loss",
+                                    (struct ct_value *[]){policy, reference, tokens}, 3, &how);
+    struct ct_value *over = ct_input(&b, "pairs", NULL);
 
-    if (rc == 0)
-        rc = ct_objective_forward(o, CT_FORWARD_TRAINED, &logits);
-    if (rc < 0)
-        return rc;
-    b = ct_objective_builder(o);
-    policy = log_probabilities(o, &b, "policy_logp", logits);
-    rc = b.status < 0 ? b.status : find_reference(o, &reference);
-    if (rc < 0)
-        return rc;
-    b = ct_objective_builder(o);
-    tokens = token_counts(o, &b);
-    op = ct_emit_type(&b, &dpo_preference_type, "loss",
-                      (struct ct_value *[]){policy, reference, tokens}, 3, &how);
-    over = ct_input(&b, "pairs", NULL);
     if (!op || !over)
         return b.status;
     ct_graph_fetch_mean(o->graph, "loss", op->out[0], over);
@@ -118,20 +128,130 @@ static int build(struct ct_objective *o)
     return 0;
 }
 
+static int build(struct ct_objective *o)
+{
+    struct ct_value *logits, *policy, *reference, *tokens;
+    struct ct_builder b;
+    int rc = check_request(o);
+
+    if (rc == 0)
+        rc = ct_objective_forward(o, CT_FORWARD_TRAINED, &logits);
+    if (rc < 0)
+        return rc;
+    policy = dpo_log_probabilities(o, "policy_logp", logits, "labels");
+    rc = policy ? find_reference(o, &reference) : CT_EINVAL;
+    if (rc < 0)
+        return rc;
+    b = ct_objective_builder(o);
+    tokens = token_counts(o, &b);
+    if (b.status < 0)
+        return b.status;
+    if (dpo_config.loss == DPO_KTO)
+        return dpo_build_kto(o, policy, reference);
+    if (dpo_config.loss == DPO_ORPO)
+        return dpo_build_orpo(o, logits, policy, tokens);
+    return build_pairs(o, policy, reference, tokens);
+}
+
+/* ---- what losses are divided by ---- */
+
+static double count_kind(const void *const *data, int64_t elements, bool desirable)
+{
+    const float *kinds = data[0];
+    double count = 0;
+
+    for (int64_t i = 0; i < elements; i++)
+        count += desirable ? kinds[i] > 0 : kinds[i] < 0;
+    return count;
+}
+
+static double count_desirable(const void *const *data, int64_t elements)
+{
+    return count_kind(data, elements, true);
+}
+
+static double count_undesirable(const void *const *data, int64_t elements)
+{
+    return count_kind(data, elements, false);
+}
+
+static double count_trained(const void *const *data, int64_t elements)
+{
+    const int32_t *labels = data[0];
+    double count = 0;
+
+    for (int64_t i = 0; i < elements; i++)
+        count += labels[i] != CT_MASKED;
+    return count;
+}
+
+static const char *const of_kinds[] = {"kinds", NULL};
+static const char *const of_trained[] = {"trained_labels", NULL};
+
 static const struct ct_count counts[] = {{.size = sizeof(struct ct_count),
                                           .name = "pairs",
                                           .summary = "pairs of the step",
                                           .per_sample = 0.5},
+                                         {.size = sizeof(struct ct_count),
+                                          .name = "desirable",
+                                          .summary = "desirable answers of the step",
+                                          .streams = of_kinds,
+                                          .count = count_desirable},
+                                         {.size = sizeof(struct ct_count),
+                                          .name = "undesirable",
+                                          .summary = "undesirable answers of the step",
+                                          .streams = of_kinds,
+                                          .count = count_undesirable},
+                                         {.size = sizeof(struct ct_count),
+                                          .name = "trained_tokens",
+                                          .summary = "tokens of the step that orpo learns",
+                                          .streams = of_trained,
+                                          .count = count_trained},
                                          {0}};
 
 static const struct ct_objective_ops objective = {
     .size = sizeof(struct ct_objective_ops), .build = build, .counts = counts};
 
+/* ---- the plan ---- */
+
+static int check_program(const struct ct_program *program, const char *what)
+{
+    if (!program || program->microbatches < 2)
+        return 0;
+    return ct_fail(CT_ECONFIG,
+                   "[dpo] loss = kto: its divergence is the mean over a %s, which has %d "
+                   "microbatches: make it one, by local_batch_size and microbatch_size, or set "
+                   "[dpo] divergence = microbatch",
+                   what, program->microbatches);
+}
+
+/* The mean over several microbatches is not known in the first of them. */
+static int on_event(const struct ct_event_data *data, void *context)
+{
+    const struct ct_run *run = data->run;
+    int rc;
+
+    (void)context;
+    if (dpo_config.loss != DPO_KTO || dpo_config.divergence == DPO_OF_MICROBATCH || !run->streams ||
+        strcmp(ct_config.objective, "dpo") != 0)
+        return 0;
+    rc = check_program(run->program, "step");
+    return rc < 0 ? rc : check_program(run->validation_program, "validation");
+}
+
+static const struct ct_hook hook = {
+    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_PLAN_READY, .call = on_event};
+
 CT_PLUGIN(.name = "dpo", .version = "1.0",
-          .summary = "Objective: preference pairs (DPO, IPO, hinge, SimPO), and data of pairs",
+          .summary = "Objective: preference (DPO, IPO, hinge, SimPO, KTO, ORPO), and its data",
           .options = options, .config = &dpo_config, .config_size = sizeof(dpo_config),
           .offers = CT_OFFERS({CT_OBJECTIVE, "dpo", &objective}, {CT_DATA, "dpo", &dpo_data},
                               {CT_OP, "sequence_logp", &dpo_logp_type},
                               {CT_OP, "sequence_logp_grad", &dpo_logp_grad_type},
                               {CT_OP, "preference", &dpo_preference_type},
-                              {CT_OP, "preference_grad", &dpo_preference_grad_type}));
+                              {CT_OP, "preference_grad", &dpo_preference_grad_type},
+                              {CT_OP, "divergence", &dpo_divergence_type},
+                              {CT_OP, "kto", &dpo_kto_type},
+                              {CT_OP, "kto_grad", &dpo_kto_grad_type},
+                              {CT_OP, "orpo", &dpo_orpo_type},
+                              {CT_OP, "orpo_grad", &dpo_orpo_grad_type}, {CT_HOOK, "dpo", &hook}));

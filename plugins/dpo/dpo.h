@@ -1,23 +1,38 @@
 /*
  * Preference pairs: samples 2i and 2i + 1 are the prompt of pair i with the answer that is
- * preferred, and with the one that is not.
+ * preferred, and with the one that is not. For kto, whose data are answers without pairs, they are
+ * prompt i with its answer, and with that of the line before.
  */
 #ifndef DPO_H
 #define DPO_H
+
+#include <math.h>
 
 #include <ctitan/objective.h>
 #include <ctitan/op_author.h>
 #include <ctitan/plugin.h>
 
 struct dpo_config {
-    const char *path, *reference;
-    unsigned loss;
-    double beta, label_smoothing, gamma;
+    const char *path, *validation_path, *reference;
+    unsigned loss, divergence;
+    double beta, label_smoothing, gamma, desirable, undesirable;
 };
 
 extern struct dpo_config dpo_config;
 
-enum dpo_loss { DPO_SIGMOID, DPO_ROBUST, DPO_IPO, DPO_IPO_SUM, DPO_HINGE, DPO_SIMPO };
+enum dpo_loss {
+    DPO_SIGMOID,
+    DPO_ROBUST,
+    DPO_IPO,
+    DPO_IPO_SUM,
+    DPO_HINGE,
+    DPO_SIMPO,
+    DPO_KTO,
+    DPO_ORPO
+};
+
+/* What the divergence of kto is the mean over. */
+enum dpo_divergence { DPO_OF_STEP, DPO_OF_MICROBATCH };
 
 /* Attributes of the loss. */
 struct dpo_preference {
@@ -25,6 +40,35 @@ struct dpo_preference {
     unsigned loss;
 };
 
+struct dpo_kto {
+    double beta, desirable, undesirable, answers;
+};
+
+struct dpo_orpo {
+    double beta;
+};
+
+/* Sums over the labels of the stream, of pairs: [batch / 2, 2]. On failure NULL. */
+struct ct_value *dpo_log_probabilities(struct ct_objective *o, const char *name,
+                                       struct ct_value *logits, const char *labels);
+/* Emit the loss from log-probabilities of pairs. */
+int dpo_build_kto(struct ct_objective *o, struct ct_value *policy, struct ct_value *reference);
+int dpo_build_orpo(struct ct_objective *o, struct ct_value *logits, struct ct_value *policy,
+                   struct ct_value *tokens);
+
+/* -log sigmoid(x) */
+static inline double dpo_softplus(double x)
+{
+    return x > 0 ? log1p(exp(-x)) : log1p(exp(x)) - x;
+}
+
+static inline double dpo_sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+extern const struct ct_op_type dpo_divergence_type, dpo_kto_type, dpo_kto_grad_type;
+extern const struct ct_op_type dpo_orpo_type, dpo_orpo_grad_type;
 extern const struct ct_op_type dpo_logp_type, dpo_logp_grad_type;
 extern const struct ct_op_type dpo_preference_type, dpo_preference_grad_type;
 extern const struct ct_data_ops dpo_data;

@@ -30,33 +30,22 @@ static const struct dpo_preference *attributes_of(const struct ct_launch *l)
     return l->op->attrs;
 }
 
-/* -log sigmoid(x) */
-static double softplus(double x)
-{
-    return x > 0 ? log1p(exp(-x)) : log1p(exp(x)) - x;
-}
-
-static double sigmoid(double x)
-{
-    return 1 / (1 + exp(-x));
-}
-
 static double loss_of(const struct dpo_preference *a, double x)
 {
     double m = a->beta * x, e = a->label_smoothing, off = x - 0.5 / a->beta;
 
     switch (a->loss) {
     case DPO_ROBUST:
-        return ((1 - e) * softplus(m) - e * softplus(-m)) / (1 - 2 * e);
+        return ((1 - e) * dpo_softplus(m) - e * dpo_softplus(-m)) / (1 - 2 * e);
     case DPO_IPO:
     case DPO_IPO_SUM:
         return off * off;
     case DPO_HINGE:
         return fmax(0, 1 - m);
     case DPO_SIMPO:
-        return softplus(m - a->gamma);
+        return dpo_softplus(m - a->gamma);
     default:
-        return (1 - e) * softplus(m) + e * softplus(-m);
+        return (1 - e) * dpo_softplus(m) + e * dpo_softplus(-m);
     }
 }
 
@@ -67,16 +56,16 @@ static double slope_of(const struct dpo_preference *a, double x)
 
     switch (a->loss) {
     case DPO_ROBUST:
-        return -a->beta * ((1 - e) * sigmoid(-m) + e * sigmoid(m)) / (1 - 2 * e);
+        return -a->beta * ((1 - e) * dpo_sigmoid(-m) + e * dpo_sigmoid(m)) / (1 - 2 * e);
     case DPO_IPO:
     case DPO_IPO_SUM:
         return 2 * (x - 0.5 / a->beta);
     case DPO_HINGE:
         return m < 1 ? -a->beta : 0;
     case DPO_SIMPO:
-        return -a->beta * sigmoid(a->gamma - m);
+        return -a->beta * dpo_sigmoid(a->gamma - m);
     default:
-        return -a->beta * ((1 - e) * sigmoid(-m) - e * sigmoid(m));
+        return -a->beta * ((1 - e) * dpo_sigmoid(-m) - e * dpo_sigmoid(m));
     }
 }
 
@@ -127,10 +116,11 @@ const struct ct_op_type dpo_preference_type = {
     .size = sizeof(struct ct_op_type),
     .name = "preference",
     .summary = "sum of the losses of pairs of log-probabilities, and of their rewards",
-    .signature = "policy[pC] T, ?reference[pC] T, ?tokens[pC] T -> "
+    .signature = "policy[pC] T, ?reference[pC] F, ?tokens[pC] F -> "
                  "loss[] T, chosen[] T, rejected[] T, right[] T",
     .attrs = attributes,
     .attrs_size = sizeof(struct dpo_preference),
+    .samples = "real[4,2] given[4,2] given[4,2]; loss=robust: real[4,2] given[4,2]",
     .vjp = preference_vjp,
     .reference = preference_forward,
 };
@@ -139,9 +129,10 @@ const struct ct_op_type dpo_preference_grad_type = {
     .size = sizeof(struct ct_op_type),
     .name = "preference_grad",
     .summary = "gradient of preference",
-    .signature = "dloss[] T, policy[pC] T, ?reference[pC] T, ?tokens[pC] T -> dpolicy[pC] T",
+    .signature = "dloss[] T, policy[pC] T, ?reference[pC] F, ?tokens[pC] F -> dpolicy[pC] T",
     .attrs = attributes,
     .attrs_size = sizeof(struct dpo_preference),
+    .samples = "real[] real[4,2] given[4,2] given[4,2]",
     .reference = preference_backward,
 };
 

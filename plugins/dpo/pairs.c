@@ -1,12 +1,15 @@
 /*
  * Pairs from JSON lines: {"prompt": .., "chosen": .., "rejected": ..}, texts or lists of tokens,
- * with "reference": [log-probability of chosen, of rejected] where they are stored.
+ * with "reference": [log-probability of chosen, of rejected] where they are stored. For kto
+ * {"prompt": .., "completion": .., "label": true}, and the reference of the completion, and of that
+ * of the line before.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include <jansson.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/json.h>
@@ -19,21 +22,22 @@ struct tokens {
 };
 
 struct pair {
-    struct tokens prompt, answer[2];
+    struct tokens prompt, answer[2]; /* kto: the second one is not used */
     float reference[2];
+    bool undesirable;
 };
 
 struct ct_data {
     struct ct_arena arena;
     const struct ct_tokenizer_ops *tokenizer; /* NULL: none */
     int64_t seq_len, vocabulary;
+    const char *option, *path; /* "[dpo] path" and its value */
+    bool repeat;
     struct pair *pair;
     size_t count, room;
     int32_t *encoded; /* tokens of the last text */
     size_t encoded_room;
 };
-
-static const char *const names[] = {"chosen", "rejected"};
 
 static int list_streams(const struct ct_data_request *request, struct ct_arena *arena,
                         const struct ct_data_stream **streams)
@@ -44,6 +48,8 @@ static int list_streams(const struct ct_data_request *request, struct ct_arena *
         {size, "labels", CT_I32, 1, {request->seq_len}, 0, "the next token, of answers alone"},
         {size, "reference", CT_F32, 0, {0}, -1, "log-probability of the reference"},
         {size, "answer_tokens", CT_F32, 0, {0}, -1, "tokens of the answer"},
+        {size, "kinds", CT_F32, 0, {0}, -1, "1: a desirable answer, -1: an undesirable one"},
+        {size, "trained_labels", CT_I32, 1, {request->seq_len}, 0, "the next token, if chosen"},
         {0}};
 
     *streams = ct_arena_copy(arena, list, sizeof(list));
@@ -122,7 +128,8 @@ static int take_reference(const json_t *object, struct pair *p)
 {
     const json_t *list = json_object_get(object, "reference");
 
-    if (strcmp(dpo_config.reference, "stored") != 0 || dpo_config.loss == DPO_SIMPO)
+    if (strcmp(dpo_config.reference, "stored") != 0 || dpo_config.loss == DPO_SIMPO ||
+        dpo_config.loss == DPO_ORPO)
         return 0;
     for (size_t i = 0; i < 2; i++) {
         if (!json_is_number(json_array_get(list, i)))
@@ -133,12 +140,27 @@ static int take_reference(const json_t *object, struct pair *p)
     return 0;
 }
 
+static int take_label(const json_t *object, struct pair *p)
+{
+    const json_t *label = json_object_get(object, "label");
+
+    if (!json_is_boolean(label))
+        return ct_fail(CT_ECONFIG, "\"label\": expected true or false");
+    p->undesirable = !json_is_true(label);
+    return 0;
+}
+
 static int take_pair(struct ct_data *data, const json_t *object)
 {
+    static const char *const of_pairs[] = {"chosen", "rejected"}, *const alone[] = {"completion"};
+    bool kto = dpo_config.loss == DPO_KTO;
+    const char *const *names = kto ? alone : of_pairs;
     struct pair p = {0};
     int rc = take_tokens(data, object, "prompt", false, &p.prompt);
 
-    for (int i = 0; rc == 0 && i < 2; i++) {
+    if (rc == 0 && kto)
+        rc = take_label(object, &p);
+    for (int i = 0; rc == 0 && i < (kto ? 1 : 2); i++) {
         rc = take_tokens(data, object, names[i], true, &p.answer[i]);
         if (rc == 0 && p.prompt.count + p.answer[i].count > data->seq_len)
             rc = ct_fail(CT_ECONFIG,
@@ -174,7 +196,7 @@ static int read_lines(struct ct_data *data, const char *text, size_t size)
                 rc = take_pair(data, object);
             json_decref(object);
         }
-        rc = ct_context(rc, "[dpo] path = %s:%zu", dpo_config.path, line);
+        rc = ct_context(rc, "%s = %s:%zu", data->option, data->path, line);
         at += length + 1;
     }
     return rc;
@@ -187,29 +209,44 @@ static void close_data(struct ct_data *data)
     free(data);
 }
 
-static int open_data(const struct ct_data_request *request, struct ct_data **out)
+static int read_file(struct ct_data *data)
 {
-    struct ct_data *data;
     const void *text;
     size_t size;
+    int rc = ct_file_map(data->path, &text, &size);
+
+    if (rc < 0)
+        return ct_context(rc == CT_ENOENT ? CT_ECONFIG : rc, "%s", data->option);
+    rc = read_lines(data, text, size);
+    ct_file_unmap(text, size);
+    return rc == 0 && !data->count
+               ? ct_fail(CT_ECONFIG, "%s = %s: no pairs", data->option, data->path)
+               : rc;
+}
+
+static int open_set(const struct ct_data_request *request, const struct ct_validation_set *set,
+                    struct ct_data **out)
+{
+    bool validation = request->validation && !set;
+    struct ct_data *data;
     int rc;
 
     *out = NULL;
-    if (request->validation)
-        return ct_fail(CT_ECONFIG, "[validation] freq: dpo has no pairs for validation");
+    if (validation && !*dpo_config.validation_path)
+        return ct_fail(CT_ECONFIG, "[dpo] validation_path is not set, but [validation] asks for "
+                                   "validation");
     data = calloc(1, sizeof(*data));
-    rc = data ? ct_file_map(dpo_config.path, &text, &size) : ct_fail(CT_ENOMEM, "pairs");
-    if (rc < 0) {
-        free(data);
-        return ct_context(rc == CT_ENOENT ? CT_ECONFIG : rc, "[dpo] path");
-    }
+    if (!data)
+        return ct_fail(CT_ENOMEM, "pairs");
     data->tokenizer = request->tokenizer;
     data->seq_len = request->seq_len;
     data->vocabulary = request->vocabulary;
-    rc = read_lines(data, text, size);
-    ct_file_unmap(text, size);
-    if (rc == 0 && !data->count)
-        rc = ct_fail(CT_ECONFIG, "[dpo] path = %s: no pairs", dpo_config.path);
+    data->repeat = !request->validation;
+    data->option = set          ? ct_arena_printf(&data->arena, "[validation.%s] path", set->name)
+                   : validation ? "[dpo] validation_path"
+                                : "[dpo] path";
+    data->path = set ? set->path : validation ? dpo_config.validation_path : dpo_config.path;
+    rc = read_file(data);
     if (rc < 0)
         close_data(data);
     else
@@ -217,27 +254,65 @@ static int open_data(const struct ct_data_request *request, struct ct_data **out
     return rc;
 }
 
+static int open_data(const struct ct_data_request *request, struct ct_data **out)
+{
+    return open_set(request, NULL, out);
+}
+
+static bool has_validation(void)
+{
+    return *dpo_config.validation_path;
+}
+
+/* ---- samples ---- */
+
+/* The answer of sample `index`: of kto's odd ones, that of the line before. */
+static const struct tokens *answer_of(const struct ct_data *data, int64_t index)
+{
+    size_t line = (size_t)(index / 2) % data->count, before = (line ? line : data->count) - 1;
+
+    if (dpo_config.loss != DPO_KTO)
+        return &data->pair[line].answer[index % 2];
+    return &data->pair[index % 2 ? before : line].answer[0];
+}
+
+static int32_t token_at(const struct tokens *prompt, const struct tokens *answer, int64_t i)
+{
+    return i < prompt->count                   ? prompt->ids[i]
+           : i - prompt->count < answer->count ? answer->ids[i - prompt->count]
+                                               : 0;
+}
+
+/* From token `first` on, those of the sequence; an answer that is too long for the row ends with
+   it. */
+static void write_labels(const struct ct_data *data, const struct tokens *prompt,
+                         const struct tokens *answer, int64_t first, int32_t *labels)
+{
+    for (int64_t i = 0; labels && i < data->seq_len; i++)
+        labels[i] = i + 1 >= first && i + 1 < prompt->count + answer->count
+                        ? token_at(prompt, answer, i + 1)
+                        : CT_MASKED;
+}
+
 /* Samples 2i and 2i + 1 are pair i. */
 static int read_sample(struct ct_data *data, int64_t index, void *const *sample)
 {
     const struct pair *p = &data->pair[(size_t)(index / 2) % data->count];
-    const struct tokens *answer = &p->answer[index % 2];
+    const struct tokens *answer = answer_of(data, index);
+    bool first = index % 2 == 0;
 
-    for (int64_t i = 0; i < data->seq_len; i++) {
-        int64_t at = i - p->prompt.count;
-
-        if (sample[0])
-            ((int32_t *)sample[0])[i] = at < 0               ? p->prompt.ids[i]
-                                        : at < answer->count ? answer->ids[at]
-                                                             : 0;
-        if (sample[1])
-            ((int32_t *)sample[1])[i] =
-                at + 1 >= 0 && at + 1 < answer->count ? answer->ids[at + 1] : CT_MASKED;
-    }
+    if (!data->repeat && (size_t)(index / 2) >= data->count)
+        return 1;
+    for (int64_t i = 0; sample[0] && i < data->seq_len; i++)
+        ((int32_t *)sample[0])[i] = token_at(&p->prompt, answer, i);
+    write_labels(data, &p->prompt, answer, p->prompt.count, sample[1]);
     if (sample[2])
         *(float *)sample[2] = p->reference[index % 2];
     if (sample[3])
         *(float *)sample[3] = (float)answer->count;
+    if (sample[4])
+        *(float *)sample[4] = !first ? 0 : p->undesirable ? -1 : 1;
+    write_labels(data, &p->prompt, answer, first ? 0 : INT64_MAX, sample[5]);
     return 0;
 }
 
@@ -257,4 +332,6 @@ const struct ct_data_ops dpo_data = {.size = sizeof(struct ct_data_ops),
                                      .vocabulary = vocabulary,
                                      .streams = list_streams,
                                      .read_streams = read_sample,
-                                     .samples = samples};
+                                     .samples = samples,
+                                     .open_set = open_set,
+                                     .has_validation = has_validation};

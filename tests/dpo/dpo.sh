@@ -41,6 +41,38 @@ done
 train simpo --set dpo.loss=simpo --set dpo.beta=2
 near <(of simpo loss | head -n 1) <(echo 1.1004029896) 1e-5
 
+# Answers without pairs, and odds; with reference log-probabilities in the file.
+kto=(--set dpo.loss=kto --set "dpo.path=$data/kto.jsonl")
+train kto "${kto[@]}" --set dpo.validation_path="$data/kto.jsonl" --set validation.freq=4 --set validation.steps=1
+train kto_weights "${kto[@]}" --set dpo.desirable_weight=1.5 --set dpo.undesirable_weight=0.5
+train orpo --set dpo.loss=orpo
+for loss in kto kto_weights orpo; do
+    close <(of $loss loss) <(cut -d ' ' -f 1 "$data/$loss.expected")
+    close <(of $loss grad_norm) <(cut -d ' ' -f 2 "$data/$loss.expected")
+    echo "$loss: the losses and norms of PyTorch"
+done
+close <(of kto divergence | head -n 4) <(printf '%s\n' 0.766688347 0.785520554 0.804749788 0.821959198)
+# After the last step, all answers are validated: the loss that a fifth step begins with.
+train fifth "${kto[@]}" --set training.steps=5
+close <(of kto validation_loss) <(of fifth loss | tail -n 1)
+
+for mesh in '-n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=6' \
+    '-n 2 --with cp --set cp.degree=2' '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=12'; do
+    for loss in kto orpo; do
+        read -ra arguments <<<"$mesh --set dpo.loss=$loss"
+        [[ $loss == orpo ]] || arguments+=("${kto[@]}")
+        train many "${arguments[@]}"
+        close <(of many loss) <(cut -d ' ' -f 1 "$data/$loss.expected")
+        close <(of many grad_norm) <(cut -d ' ' -f 2 "$data/$loss.expected")
+    done
+    echo "$mesh: KTO and ORPO as PyTorch"
+done
+train many -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2 --set dpo.loss=orpo
+close <(of many loss) <(cut -d ' ' -f 1 "$data/orpo.expected")
+refused '[dpo] divergence = microbatch' "${kto[@]}" --set training.local_batch_size=4
+train many "${kto[@]}" --set training.local_batch_size=4 --set dpo.divergence=microbatch
+refused 'pairs.jsonl:1: "label": expected true or false' --set dpo.loss=kto
+
 # Losses by sums, and by means over the answers' tokens.
 for mesh in '-n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=2' \
     '-n 2 --with cp --set cp.degree=2' '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2'; do
@@ -87,8 +119,9 @@ echo '{"prompt": "a", "chosen": "b", "rejected": "cd", "id": 1234567890123456789
 grep -aqF 'a<<b<257>>>' log && grep -aqF 'a<<cd<257>>>' log || fail "$(tr -d '\0' <log)"
 refused 'a text needs a tokenizer' --set dpo.path=texts.jsonl
 echo '{"prompt": [1, 2], "chosen": [3], "rejected": [4]}' >pair.jsonl
+"$ctitan" check dpo --quick --set dpo.path=pair.jsonl --set dpo.reference=pass >log 2>&1 || fail "$(cat log)"
 refused 'pair.jsonl:1: "reference": expected the log-probabilities of both answers' --set dpo.path=pair.jsonl
-refused 'dpo has no pairs for validation' --set validation.freq=1
+refused '[dpo] validation_path is not set' --set validation.freq=1
 refused 'more than [training] seq_len = 2' --set dpo.path=pair.jsonl --set training.seq_len=2
 
 # A reference pass through mixtures, whose experts are on several ranks.
