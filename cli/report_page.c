@@ -197,7 +197,7 @@ static const char *last_validations(const struct report *r, const struct run_log
     for (size_t i = 0; (last = run_last_validation(log, i)); i++)
         all = ct_arena_printf((struct ct_arena *)&r->arena, "%s%s%s%s%s", all, i ? "; " : "",
                               last->set, *last->set ? " " : "", number(last->loss, text));
-    return *all ? all : number(NAN, text);
+    return *all ? all : "-";
 }
 
 static void print_run(const struct report *r, const struct report_run *run, FILE *out)
