@@ -2,6 +2,7 @@
  * Folders in the place of a recipe: that of a run, which has its recipe, and that of a Hugging Face
  * model, for which a recipe is made.
  */
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,6 +15,7 @@
 #include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/model.h>
+#include <ctitan/option.h>
 #include <ctitan/plugins.h>
 
 #include "cli.h"
@@ -106,12 +108,36 @@ static int read_model(struct ct_arena *arena, const char *folder, struct ct_reci
     return rc;
 }
 
+/* There is no file of this name; another one beside it may be meant. */
+static int nearest_file(struct ct_arena *arena, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *near;
+    const char *folder = slash ? ct_arena_printf(arena, "%.*s/", (int)(slash - path), path) : "";
+    const char *names[256];
+    size_t count = 0;
+    struct dirent *entry;
+    DIR *dir = opendir(*folder ? folder : ".");
+
+    while (dir && (entry = readdir(dir)) && count < CT_COUNT(names))
+        if (*entry->d_name != '.')
+            names[count++] = ct_arena_strdup(arena, entry->d_name);
+    if (dir)
+        closedir(dir);
+    near = ct_nearest(name, names, count);
+    return near ? ct_fail(CT_ENOENT, "%s: No such file or directory; did you mean %s%s?", path,
+                          folder, near)
+                : CT_ENOENT;
+}
+
 int args_read_path(struct ct_arena *arena, const char *path, struct ct_recipe **recipe)
 {
     struct stat s;
+    int rc;
 
-    if (stat(path, &s) < 0 || !S_ISDIR(s.st_mode))
-        return ct_recipe_read(arena, path, recipe);
+    if (stat(path, &s) < 0 || !S_ISDIR(s.st_mode)) {
+        rc = ct_recipe_read(arena, path, recipe);
+        return rc == CT_ENOENT ? nearest_file(arena, path) : rc;
+    }
     if (exists(arena, path, "recipe.ini"))
         return read_run(arena, path, recipe);
     if (exists(arena, path, "config.json"))

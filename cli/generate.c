@@ -162,8 +162,11 @@ static int check_weights(const struct args *args)
         return ct_fail(CT_ECONFIG, "there is no model in %s yet; train one with: ctitan train %s",
                        save_to, args->path);
     else
-        return ct_fail(CT_ECONFIG, "no model to generate with: set [model] init_from to the "
-                                   "model's folder, or [model] save_to to where training saves it");
+        return ct_fail(CT_ECONFIG,
+                       "no model to generate with: nothing was trained in %s that was saved; set "
+                       "[model] save_to, or load ckpt, when training, or set [model] init_from to "
+                       "the folder of a model",
+                       ct_config.job.dump_folder);
     return 0;
 }
 

@@ -116,6 +116,24 @@ static const char *family_plugin(struct ct_arena *arena, const char *name)
     return ct_arena_strdup(arena, plugin);
 }
 
+/* There is no plugin of this name, and the failure says so. */
+static int unknown_name(const char *name)
+{
+    struct ct_arena scratch = {0};
+    const char *sections = ct_recipe_sections_of(&scratch, name);
+    int rc;
+
+    if (sections)
+        rc = ct_fail(CT_ECONFIG,
+                     "%s is an option in %s of a recipe: `ctitan help SECTION` explains it", name,
+                     sections);
+    else
+        rc = name_nearest(name) < 0 ? CT_ECONFIG
+                                    : ct_context(CT_ECONFIG, "no verb or section %s", name);
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
 static int help_plugin(const char *name)
 {
     const struct ct_plugin *plugin;
@@ -124,8 +142,7 @@ static int help_plugin(const char *name)
     int rc = ct_plugin_path(name, path, sizeof(path));
 
     if (rc < 0)
-        return name_nearest(name) < 0 ? CT_ECONFIG
-                                      : ct_context(CT_ECONFIG, "no verb or section %s", name);
+        return unknown_name(name);
     rc = ct_plugin_describe(path, &plugin);
     if (rc < 0)
         return rc;

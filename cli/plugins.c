@@ -25,12 +25,13 @@ static void kinds(const struct ct_plugin *plugin, char *text, size_t room)
         }
 }
 
-static void print_plugin(const char *name, const struct ct_plugin *plugin)
+/* The last words of a line. */
+static void print_plugin(const struct ct_plugin *plugin)
 {
     char offered[160];
 
     kinds(plugin, offered, sizeof(offered));
-    printf("%-14s %-8s %-28s %s\n", name, plugin->version, offered, plugin->summary);
+    printf("%-8s %s (%s)\n", plugin->version, plugin->summary, offered);
 }
 
 /* ---- JSON ---- */
@@ -98,15 +99,22 @@ static void print_people(struct ct_arena *arena, const char *const *names, size_
     const struct ct_absent *absent;
     size_t missing = ct_plugin_absent(arena, &absent);
     const char *folder;
+    int width = 0;
 
+    for (size_t i = 0; i < count + missing; i++) {
+        int length = (int)strlen(i < count ? names[i] : absent[i - count].name);
+
+        width = length > width ? length : width;
+    }
     for (size_t i = 0; i < count; i++) {
+        printf("%-*s ", width, names[i]);
         if (ct_plugin_describe(names[i], &plugin) == 0)
-            print_plugin(names[i], plugin);
+            print_plugin(plugin);
         else
-            printf("%-14s %-8s %s\n", names[i], "unusable", ct_error_message());
+            printf("%-8s %s\n", "unusable", ct_error_message());
     }
     for (size_t i = 0; i < missing; i++)
-        printf("%-14s %-8s %s\n", absent[i].name, "absent", absent[i].why);
+        printf("%-*s %-8s %s\n", width, absent[i].name, "absent", absent[i].why);
     if (!count)
         printf("no plugins found\n");
     for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)

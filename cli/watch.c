@@ -199,6 +199,13 @@ static void look_for_stall(struct watch *w)
     if (w->stalled || w->waits || silent < limit)
         return;
     w->stalled = true;
+    if (!w->log.count && !*w->status.state) {
+        printf("no run has begun in %s: a run that loads metrics writes status.json when it begins "
+               "and metrics.jsonl after each step; waiting for them\n",
+               w->folder);
+        fflush(stdout);
+        return;
+    }
     printf("%sno step was logged for %.0f s", erased(w), silent);
     if (w->log.count)
         printf(" after step %lld, and steps took %.2f s",

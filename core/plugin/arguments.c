@@ -265,7 +265,9 @@ static int extra_word(const struct parser *p, const char *word)
 
     list_words(p, words, sizeof(words));
     if (!*words)
-        return ct_fail(CT_ECONFIG, "%s takes options only, but there is %s", p->verb, word);
+        return ct_fail(CT_ECONFIG,
+                       "%s takes options only, but there is %s; `ctitan help %s` shows them",
+                       p->verb, word, p->verb);
     return ct_fail(CT_ECONFIG,
                    "%s: expected%s, but there is also %s; `ctitan help %s` shows the arguments",
                    p->verb, words, word, p->verb);

@@ -168,6 +168,14 @@ static const char *list_places(struct ct_arena *arena, const struct places *p)
     return list;
 }
 
+const char *ct_recipe_sections_of(struct ct_arena *arena, const char *key)
+{
+    struct places p;
+
+    find_places(arena, NULL, key, &p);
+    return p.count ? list_places(arena, &p) : NULL;
+}
+
 /* The section of a loaded plugin that offers `what`; NULL: none. */
 static const char *find_offered(const struct ct_recipe *recipe, const char *what)
 {

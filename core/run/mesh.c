@@ -9,6 +9,7 @@
 #include <ctitan/error.h>
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
+#include <ctitan/plugins.h>
 #include <ctitan/recipe.h>
 
 #include "run/mesh.h"
@@ -114,6 +115,26 @@ static const struct ct_plugin *plugin_of(const struct ct_offer *axis)
     return NULL;
 }
 
+/* No axis can have the ranks: the plugins in the folders that have axes may be meant. */
+static int choose(const char *mesh, int64_t product, int64_t world)
+{
+    struct ct_arena scratch = {0};
+    const char **names, *list = "";
+    size_t count = ct_plugin_providers(
+        &scratch, ct_arena_printf(&scratch, "%s:*", ct_kind_name(CT_AXIS)), &names);
+
+    for (size_t i = 0; i < count; i++)
+        if (!ct_plugin_is_registered(names[i]))
+            list = ct_arena_printf(&scratch, "%s%s%s", list, *list ? ", " : "", names[i]);
+    (void)ct_fail(CT_ECONFIG,
+                  "the mesh %s makes %lld ranks, but there are %lld: choose degrees that multiply "
+                  "to that%s%s%s",
+                  mesh, (long long)product, (long long)world, *list ? ", or add one of " : "", list,
+                  *list ? " to [plugins] load (--with), which splits the work" : "");
+    ct_arena_finish(&scratch);
+    return CT_ECONFIG;
+}
+
 /* The mesh has `product` ranks. The options that give an axis of one rank all that are missing. */
 static int too_few(const struct offers *all, int64_t product, int64_t world)
 {
@@ -131,10 +152,7 @@ static int too_few(const struct offers *all, int64_t product, int64_t world)
     if (line.used)
         return ct_fail(CT_ECONFIG, "the mesh %s makes %lld ranks, but there are %lld: add %s", text,
                        (long long)product, (long long)world, words);
-    return ct_fail(CT_ECONFIG,
-                   "the mesh %s makes %lld ranks, but there are %lld: choose degrees that "
-                   "multiply to that, or load a plugin whose axis takes what is left (degree -1)",
-                   text, (long long)product, (long long)world);
+    return choose(text, product, world);
 }
 
 /* The one axis whose plugin has a degree that nobody has set, and that can take all missing ranks;

@@ -113,7 +113,7 @@ static void mistakes_are_named(void **state)
         {table, "ini a --take bad", "--take bad: not that"},
         {several, "", "verb: RUN is missing: runs"},
         {several, "a b c d", "RUN... (3 at most), but there is also d"},
-        {none, "now", "verb takes options only, but there is now"},
+        {none, "now", "verb takes options only, but there is now; `ctitan help verb` shows them"},
     };
     struct request r;
 

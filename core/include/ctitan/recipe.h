@@ -54,6 +54,10 @@ CT_API int ct_recipe_read(struct ct_arena *arena, const char *path, struct ct_re
 CT_API int ct_recipe_parse(struct ct_arena *arena, const char *path, const char *text,
                            struct ct_recipe **recipe);
 
+/* "[training] or [validation]", in arena: the sections of the core that have the key, or else those
+   of plugins in the folders; NULL: there are none. */
+CT_API const char *ct_recipe_sections_of(struct ct_arena *arena, const char *key);
+
 /* Apply "section.key=value" from the command line; it overrides the file. */
 CT_API int ct_recipe_set(struct ct_recipe *recipe, const char *assignment);
 /* Add plugins, "a" or "a,b", to [plugins] load unless they are listed. CT_ECONFIG: a name is
