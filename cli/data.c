@@ -47,7 +47,8 @@ static const struct ct_argument arguments[] = {
     CT_ARG_INT(struct options, count, "samples", 0, "N", 1, INT32_MAX,
                "Show N samples, 1 by default; with --check, read N, 1000 by default"),
     CT_ARG_FLAG(struct options, check, "check", 0,
-                "Count faults instead: no labels, no end, two beginnings"),
+                "Count faults instead: documents without labels or an end, or with two "
+                "beginnings"),
     {0}};
 
 /* ---- opening ---- */

@@ -116,6 +116,15 @@ static const char *family_plugin(struct ct_arena *arena, const char *name)
     return ct_arena_strdup(arena, plugin);
 }
 
+/* Kernels for one device may be offered several times. */
+static bool is_offered_before(const struct ct_plugin *plugin, const struct ct_offer *offer)
+{
+    for (const struct ct_offer *o = plugin->offers; o < offer; o++)
+        if (o->kind == offer->kind && !strcmp(o->name, offer->name))
+            return true;
+    return false;
+}
+
 /* There is no plugin of this name, and the failure says so. */
 static int unknown_name(const char *name)
 {
@@ -150,13 +159,17 @@ static int help_plugin(const char *name)
                plugin->summary);
     printf("plugin %s %s\n  file %s\n", plugin->name, plugin->version, path);
     for (const struct ct_offer *o = plugin->offers; o->kind != CT_NOTHING; o++)
-        printf("  offers %s %s\n", ct_kind_name(o->kind), o->name);
+        if (!is_offered_before(plugin, o))
+            printf("  offers %s %s\n", ct_kind_name(o->kind), o->name);
     for (const char *const *r = plugin->needs; r && *r; r++)
         printf("  needs %s\n", *r);
     for (const char *const *c = plugin->conflicts; c && *c; c++)
         printf("  conflicts with %s\n", *c);
     print_models(&scratch, plugin);
-    print_option_list(plugin->options);
+    if (plugin->options && plugin->options->name)
+        print_option_list(plugin->options);
+    else
+        printf("  no options\n");
     ct_arena_finish(&scratch);
     return 0;
 }

@@ -397,4 +397,4 @@ const struct verb verb_plan = {
     .arguments = arguments,
     .examples = CT_NAMES("ctitan plan recipes/debug.ini",
                          "ctitan plan recipes/llama3_8b.ini --world 8 --device h100-80g"),
-    .details = "`ctitan doctor --describe NAME` describes this machine for --device.\n"};
+    .details = "`ctitan doctor --describe NAME` describes this machine for --device NAME.\n"};

@@ -105,4 +105,4 @@ const struct verb verb_simulate = {
     .arguments = arguments,
     .examples = CT_NAMES("ctitan simulate recipes/debug.ini --device this --world 2 --with fsdp",
                          "ctitan simulate recipes/debug.ini --device this --svg step.svg"),
-    .details = "`ctitan doctor --describe this` describes this machine for --device.\n"};
+    .details = "`ctitan doctor --describe NAME` describes this machine for --device NAME.\n"};

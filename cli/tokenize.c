@@ -25,7 +25,7 @@ static const struct ct_argument arguments[] = {
     CT_ARG_TEXT(struct request, tokenizer, "tokenizer", 0, "FILE_OR_FOLDER",
                 "tokenizer.json, tokenizer.model or their folder; required"),
     CT_ARG_FLAG(struct request, special, "special", 0,
-                "With the tokens that belong around a prompt"),
+                "Add the tokens that belong around a prompt, like the one that begins it"),
     CT_ARG_FLAG(struct request, decode, "decode", 0, "Read ids, and print their text"),
     CT_ARG_TEXT(struct request, output, "output", 0, "FILE",
                 "Write the ids there as uint32, as [tokens] path reads them"),

@@ -28,9 +28,10 @@ static const struct ct_option training_options[] = {
                "Sequences in a step; -1: local_batch_size times the data-parallel degree"),
     CT_OPT_INT(struct ct_config, training.steps, "steps", "10000", 1, 1e15,
                "Steps to train for, unless the data ends before"),
-    CT_OPT_INT(struct ct_config, training_epochs, "epochs", "0", 0, 1e9,
-               "In the place of steps: passes over the data; steps that would need more are left "
-               "out; 0: steps counts"),
+    CT_OPT_INT(
+        struct ct_config, training_epochs, "epochs", "0", 0, 1e9,
+        "Passes over the data to train for, in the place of steps; what is left for less than a "
+        "step is left out; 0: steps counts"),
     CT_OPT_INT(struct ct_config, training.seed, "seed", "0", 0, 9e15,
                "Seed of the initial weights and of the order of the data"),
     CT_OPT_FLOAT(struct ct_config, training.max_norm, "max_norm", "1.0", 0, INFINITY,
@@ -51,7 +52,8 @@ static const struct ct_option training_options[] = {
 static const struct ct_option model_options[] = {
     CT_OPT_STRING(struct ct_config, model.name, "name", "",
                   "The model, as its plugin is called; empty: the only one that is loaded"),
-    CT_OPT_STRING(struct ct_config, model.flavor, "flavor", "debug", "Its size, by name"),
+    CT_OPT_STRING(struct ct_config, model.flavor, "flavor", "debug",
+                  "Size of the model, one of those that `ctitan help MODEL` lists"),
     CT_OPT_STRING(struct ct_config, model.init_from, "init_from", "",
                   "Hugging Face folder to take shape and weights from; overrides flavor"),
     CT_OPT_STRING(
@@ -65,7 +67,7 @@ static const struct ct_option model_options[] = {
         "Standard deviation of all initial weights, as transformers has it (its default is "
         "0.02); 0: TorchTitan's rule"),
     CT_OPT_BOOL(struct ct_config, model_overwrite, "overwrite", "false",
-                "Replace a model that this run did not write, where a save_to leads to its folder"),
+                "Let save_to replace a model that another run wrote"),
     CT_OPT_STRING(struct ct_config, model_ignore, "ignore", "",
                   "Keys of init_from's config.json that are not known here and change nothing, "
                   "separated by commas"),

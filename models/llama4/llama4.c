@@ -38,11 +38,13 @@ static const struct ct_option options[] = {
     CT_DECODER_OPTIONS(struct config, decoder),
     CT_MIXTURE_SIZE_OPTIONS(struct config, mixture),
     CT_OPT_INT(struct config, mixture_step, "interleave_moe_layer_step", "0", 0, 1e4,
-               "Every so many layers is a mixture; 0: as in the flavor"),
-    CT_OPT_INT(struct config, whole_step, "no_rope_layer_interval", "0", 0, 1e4,
-               "Every so many layers has no rope and sees all tokens; 0: as in the flavor"),
+               "One in this many layers has experts; 0: as in the flavor"),
+    CT_OPT_INT(
+        struct config, whole_step, "no_rope_layer_interval", "0", 0, 1e4,
+        "One in this many layers has no rotary embedding and attends to all tokens; 0: as in "
+        "the flavor"),
     CT_OPT_INT(struct config, chunk, "attention_chunk_size", "0", 0, 1e9,
-               "Tokens within which other layers attend; 0: the flavor's"),
+               "Tokens of a chunk, within which the other layers attend; 0: the flavor's"),
     CT_OPT_INT(struct config, every, "floor_scale", "0", 0, 1e9,
                "Tokens after which the temperature of layers without rope rises; 0: the flavor's"),
     {0}};

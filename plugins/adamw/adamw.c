@@ -59,7 +59,7 @@ const struct ct_option adamw_attrs[] = {
                  "Decay of the second moment"),
     CT_OPT_FLOAT(struct adamw_hyper, eps, "eps", "1e-8", 0, DBL_MAX, "Added to the root"),
     CT_OPT_FLOAT(struct adamw_hyper, weight_decay, "weight_decay", "0.1", 0, DBL_MAX, "Decay"),
-    CT_OPT_FLOAT(struct adamw_hyper, lr_factor, "lr_factor", "1", 0, DBL_MAX, "Of lr"),
+    CT_OPT_FLOAT(struct adamw_hyper, lr_factor, "lr_factor", "1", 0, DBL_MAX, "Factor of lr"),
     {0}};
 
 /* p, g, m, v at t; copy may be NULL. */

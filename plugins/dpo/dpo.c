@@ -29,9 +29,11 @@ static const struct ct_option options[] = {
                 "IPO, whose log-probabilities are means over tokens, or with ipo_sum their sums; "
                 "of SLiC; of SimPO, which has no reference; of KTO, for answers without pairs; of "
                 "ORPO, which learns the chosen answer, too, and has no reference"),
-    CT_OPT_FLOAT(struct dpo_config, beta, "beta", "0.1", 1e-6, 1e6, "How far the model may move"),
+    CT_OPT_FLOAT(struct dpo_config, beta, "beta", "0.1", 1e-6, 1e6,
+                 "Larger values keep the model nearer to the reference; for orpo: the weight of "
+                 "the preference"),
     CT_OPT_FLOAT(struct dpo_config, label_smoothing, "label_smoothing", "0", 0, 0.499,
-                 "Share of pairs whose answers are confused, for dpo and robust"),
+                 "Share of pairs whose answers are taken to be exchanged, for dpo and robust"),
     CT_OPT_FLOAT(struct dpo_config, gamma, "gamma", "0.5", 0, 1e6,
                  "Margin between the rewards of simpo"),
     CT_OPT_FLOAT(struct dpo_config, desirable, "desirable_weight", "1", 0, 1e6,

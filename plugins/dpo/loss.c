@@ -19,7 +19,7 @@
 static const struct ct_option attributes[] = {
     CT_OPT_FLOAT(struct dpo_preference, beta, "beta", "0.1", 0, 1e6, "Scale of the rewards"),
     CT_OPT_FLOAT(struct dpo_preference, label_smoothing, "label_smoothing", "0", 0, 0.5,
-                 "Share of pairs whose answers are confused"),
+                 "Share of pairs whose answers are taken to be exchanged"),
     CT_OPT_FLOAT(struct dpo_preference, gamma, "gamma", "0", 0, 1e6, "Margin of simpo"),
     CT_OPT_ENUM(struct dpo_preference, loss, "loss", "dpo", "dpo|robust|ipo|ipo_sum|hinge|simpo",
                 "Loss of a pair"),

@@ -50,7 +50,7 @@ static const struct ct_option options[] = {
     CT_OPT_FLOAT(struct config, hyper.weight_decay, "weight_decay", "0.1", 0, DBL_MAX,
                  "Share of a weight that a step at learning rate 1 takes away"),
     CT_OPT_FLOAT(struct config, hyper.scale, "scale", "0.2", 0, DBL_MAX,
-                 "Of an update, times the root of the matrix's larger dimension"),
+                 "An update is its direction, times this, times the root of the larger dimension"),
     CT_OPT_ENUM(struct config, products, "products", "float32", "float32|bfloat16",
                 "What the iteration multiplies; sums are float32"),
     CT_OPT_STRING(struct config, exclude, "exclude", USUAL,
@@ -60,7 +60,7 @@ static const struct ct_option options[] = {
 static const struct ct_option attrs[] = {
     CT_OPT_FLOAT(struct hyper, momentum, "momentum", "0.95", 0, BELOW_1, "Decay of the momentum"),
     CT_OPT_FLOAT(struct hyper, weight_decay, "weight_decay", "0.1", 0, DBL_MAX, "Decay"),
-    CT_OPT_FLOAT(struct hyper, scale, "scale", "1", 0, DBL_MAX, "Of the update"),
+    CT_OPT_FLOAT(struct hyper, scale, "scale", "1", 0, DBL_MAX, "Factor of the update"),
     {0}};
 
 static void put(const struct ct_launch *l, int64_t i, double value)

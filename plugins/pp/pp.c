@@ -18,7 +18,7 @@ struct pp_config pp_config;
 static const struct ct_option options[] = {
     CT_OPT_INT(struct pp_config, degree, "degree", "1", 1, INT32_MAX, "Ranks of the pipeline"),
     CT_OPT_STRING(struct pp_config, schedule, "schedule", "1f1b",
-                  "The schedule; loads the plugin of that name"),
+                  "The schedule, whose plugin is loaded for it: `ctitan plugins` lists them"),
     CT_OPT_STRING(struct pp_config, schedule_csv, "schedule_csv", "",
                   "CSV file with the actions of every rank, in torch's format, used instead of the "
                   "schedule's; stages are placed as in schedule"),
