@@ -14,7 +14,6 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/app/check.h>
-#include <ctitan/lib/app/generate.h>
 #include <ctitan/model.h>
 #include <ctitan/plugins.h>
 #include <ctitan/recipe.h>
@@ -480,8 +479,6 @@ static int run_check(int argc, char **argv)
     struct check c = {.tolerance = 1e-5, .mesh_tolerance = 1e-5};
     int rc = ct_arguments_parse(arguments, argc, argv, &c.arena, &c);
 
-    if (rc == 0)
-        rc = ct_op_need(&ct_op_cache_write); /* of generation: devices have kernels for it */
     if (rc == 0) {
         check_say_begin(&c);
         check_catch_crashes();

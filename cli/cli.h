@@ -147,6 +147,7 @@ struct args {
     const char *dump_after;
     int64_t restarts; /* at most */
     bool json, program, elastic, dump_kernels;
+    bool reads; /* rank 0 of those that are started reads standard input */
     const char *device, *trace, *svg;
     const struct ct_machine *machine; /* set by args_recipe where there is a device */
     struct slow_ranks slow;
@@ -229,6 +230,10 @@ struct json_t *times_json(const struct planned *planned, const struct args *args
 /* For predictions on a machine that was not measured (ct_machine_is_measured). */
 #define UPPER_BOUND "the device was not measured, so expect fewer tokens per second"
 
+/* Find out which rank this process is, and prepare it, before the recipe brings plugins in.
+   CT_ECONFIG: a launcher has started other ranks than args->ranks. */
+struct ct_identity; /* launch.h */
+int rank_begin(const struct args *args, struct ct_identity *identity);
 /* Run args->ranks copies of this process, as often as --max-restarts allows. The recipe has been
    applied. */
 int supervise(struct args *args, struct ct_recipe *recipe, int argc, char **argv);

@@ -2,7 +2,8 @@
  * generate: the recipe's model continues prompts.
  *
  * One prompt is continued on the terminal, token by token. Several are continued together, and
- * printed at the end, in their order. A prompt in ids is answered in ids.
+ * printed at the end, in their order. A prompt in ids is answered in ids. Ranks choose the same
+ * tokens, and the first one prints them.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include <ctitan/file.h>
 #include <ctitan/lib/app/generate.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/launch.h>
 #include <ctitan/log.h>
 #include <ctitan/recipe.h>
 #include <ctitan/rng.h>
@@ -92,6 +94,8 @@ static int take_stop(void *at, struct ct_arena *arena, const char *option, const
 static const struct ct_argument arguments[] = {
     ARG_RECIPE,
     ARG_CHANGES,
+    CT_ARG_INT(struct options, args.local, "ranks", 'n', "RANKS", 1, MOST_RANKS,
+               "How many ranks, processes of this machine, generate together"),
     CT_ARG_TAKE(struct options, args, "prompt", 0, "TEXT",
                 "Continue this text; several are continued together", take_prompt),
     CT_ARG_TAKE(struct options, args, "prompt-ids", 0, "I,J,..",
@@ -340,8 +344,9 @@ static int write_logits(const struct writer *w)
     struct ct_new_file file;
     int rc = ct_generator_step(w->generator);
 
-    if (rc == 0)
-        rc = ct_file_begin(&file, w->o->logits);
+    if (rc < 0 || ct_generator_run(w->generator)->rank > 0)
+        return rc;
+    rc = ct_file_begin(&file, w->o->logits);
     if (rc < 0)
         return rc;
     for (int64_t i = 0; i < w->o->count; i++)
@@ -466,14 +471,19 @@ static int talk(struct writer *w)
     int rc = 0;
 
     o->count = 1;
-    while (rc == 0 && (fputs(terminal ? "> " : "", stdout), fflush(stdout),
-                       getline(&line, &room, stdin)) >= 0) {
-        line[strcspn(line, "\n")] = '\0';
+    for (;;) {
+        fputs(terminal ? "> " : "", stdout);
+        fflush(stdout);
+        rc = ranks_read_line(ct_generator_run(w->generator), &line, &room);
+        if (rc <= 0)
+            break;
         if (!*line)
             continue;
         former = p->answer;
         *p = (struct prompt){.text = line, .before = before, .former = before ? &former : NULL};
         rc = answer(w);
+        if (rc < 0)
+            break;
         before += p->count;
     }
     free(line);
@@ -482,16 +492,22 @@ static int talk(struct writer *w)
     return rc;
 }
 
-static int generate(struct args *args, struct options *o)
+/* In this process, as one rank. */
+static int generate(struct args *args, struct options *o, struct ct_recipe *recipe,
+                    const struct ct_identity *id)
 {
     struct writer w = {.o = o, .arena = &args->arena};
     struct ct_generate_request request = {.sequences = o->count ? o->count : 1,
-                                          .cache = !o->no_cache};
-    struct ct_recipe *recipe;
-    int rc = args_recipe(args, &recipe);
+                                          .cache = !o->no_cache,
+                                          .rank = id->rank,
+                                          .world = id->world,
+                                          .local_rank = id->local_rank,
+                                          .local_ranks = id->local_ranks,
+                                          .job = id->job};
+    int rc;
 
-    if (rc < 0)
-        return rc;
+    if (id->rank > 0 && !freopen("/dev/null", "w", stdout)) /* rank 0 prints */
+        return ct_fail(CT_EIO, "/dev/null: %s", strerror(errno));
     request.weights = choose_weights(args, recipe);
     rc = ct_generator_open(recipe, &request, &w.generator);
     if (rc < 0)
@@ -502,6 +518,11 @@ static int generate(struct args *args, struct options *o)
         w.vocabulary = w.tokenizer->vocabulary();
     w.candidates = ct_arena_array(&args->arena, struct ct_candidate, w.vocabulary);
     rc = check_weights(args);
+    if (rc == 0 && request.cache)
+        ct_info("caches: %.4g MB on a rank, for %lld tokens of %lld sequence%s",
+                (double)ct_generator_cache_bytes(w.generator) / 1e6,
+                (long long)ct_config.training.seq_len, (long long)request.sequences,
+                request.sequences > 1 ? "s" : "");
     if (rc == 0)
         rc = choose_stops(&w, (const char *[]){request.weights ? request.weights : "",
                                                ct_config.model.init_from});
@@ -510,6 +531,24 @@ static int generate(struct args *args, struct options *o)
     chat_close(&w.chat);
     ct_generator_close(w.generator);
     return rc;
+}
+
+static int run(struct options *o, int argc, char **argv)
+{
+    struct ct_identity id;
+    struct ct_recipe *recipe;
+    int rc = check_options(o);
+
+    if (rc == 0)
+        rc = rank_begin(&o->args, &id);
+    if (rc == 0)
+        rc = args_recipe(&o->args, &recipe);
+    if (rc < 0)
+        return rc;
+    o->args.reads = o->chat && !o->count;
+    if (o->args.ranks > 1 && !id.by)
+        return supervise(&o->args, recipe, argc, argv);
+    return generate(&o->args, o, recipe, &id);
 }
 
 static int generate_verb(int argc, char **argv)
@@ -522,13 +561,8 @@ static int generate_verb(int argc, char **argv)
             (struct options){.tokens = 256, .seed = 1, .sampling = {.temperature = -1, .top_p = 1}};
         rc = args_parse(arguments, argc, argv, &o->args);
     }
-    if (rc == 0) {
-        log_to_terminal(CT_LOG_INFO);
-        rc = check_options(o);
-        if (rc == 0)
-            rc = generate(&o->args, o);
-        rc = args_finish(&o->args, rc);
-    }
+    if (rc == 0)
+        rc = args_finish(&o->args, run(o, argc, argv));
     free(o);
     return rc;
 }
@@ -539,4 +573,7 @@ const struct verb verb_generate = {
     .run = generate_verb,
     .arguments = arguments,
     .examples = CT_NAMES("ctitan generate recipes/quickstart.ini --prompt 'Once upon a time'",
-                         "ctitan generate ~/models/Llama-3.2-1B --chat --tokens 500")};
+                         "ctitan generate ~/models/Llama-3.2-1B --chat --tokens 500",
+                         "ctitan generate outputs/big -n 4 --with local,tp --set tp.degree=4"),
+    .details = "With several ranks, weights and caches lie on them as in training (tp, fsdp, ep),\n"
+               "and rank 0 prints. pp and cp must have degree 1.\n"};

@@ -1,12 +1,13 @@
 /*
- * Parts of the verb `generate`: answers, which are texts that grow, where they stop, and
- * conversations.
+ * Parts of the verb `generate`: answers, which are texts that grow, where they stop, conversations,
+ * and what its ranks read.
  */
 #ifndef CT_CLI_GENERATE_H
 #define CT_CLI_GENERATE_H
 
 #include <ctitan/arena.h>
 #include <ctitan/lib/chat.h>
+#include <ctitan/run.h>
 
 #define STOPS 64
 
@@ -31,6 +32,10 @@ bool answer_add(struct ct_arena *arena, struct answer *answer, const struct stop
 /* Print what is new. While the answer goes on, this leaves out what may become a stop, and the
    bytes of a character that is not whole. CT_EIO. */
 int answer_show(struct answer *answer, const struct stops *stops, bool ended);
+
+/* The next line of standard input, without its end, on all ranks of the run; rank 0 reads it. 1; 0:
+   there is none; or a failure. *line is malloc'ed, of *room bytes. */
+int ranks_read_line(const struct ct_run *run, char **line, size_t *room);
 
 struct chat {
     const struct ct_chat_format *format; /* NULL: a folder's template is run, or there is none */

@@ -42,7 +42,8 @@ static int launch(struct job *job)
                                         .leave = CHECKPOINT_SECONDS,
                                         .status = job->status,
                                         .first = &job->first,
-                                        .brief = &job->brief};
+                                        .brief = &job->brief,
+                                        .reads = job->args->reads};
     struct ct_job_end end = {.ranks = job->ranks, .status = job->status};
     struct ct_error_kept kept;
     int rc;
@@ -186,6 +187,37 @@ static int run_job(struct job *job)
         ct_nap(pause);
         pause = 2 * pause < LONGEST_PAUSE ? 2 * pause : LONGEST_PAUSE;
     }
+}
+
+/* Compare the number of ranks on the command line with that of a launcher around this process. */
+static int check_ranks(int64_t asked, const struct ct_identity *id)
+{
+    if (!id->by || asked == 0 || asked == id->world || ct_launch_is_rank())
+        return 0;
+    return ct_fail(CT_ECONFIG, "-n %lld, but %s has started %d ranks: drop -n or start one process",
+                   (long long)asked, id->by, id->world);
+}
+
+/*
+ * Ranks of a machine wait for each other, and one that waits leaves its cores to those that do not.
+ * libgomp's threads would keep them for milliseconds. It reads how often they look before they
+ * sleep when a plugin brings it in, so this comes before any plugin.
+ */
+static void wait_briefly(const struct ct_identity *id)
+{
+    if (id->local_ranks > 1 && !getenv("OMP_WAIT_POLICY"))
+        setenv("GOMP_SPINCOUNT", "5000", 0); /* 0.1 to 0.3 ms */
+}
+
+int rank_begin(const struct args *args, struct ct_identity *id)
+{
+    int rc = ct_launch_identify(id);
+
+    if (rc == 0)
+        rc = check_ranks(args->ranks, id);
+    log_to_terminal(id->rank == 0 ? CT_LOG_INFO : CT_LOG_WARNING);
+    wait_briefly(id);
+    return rc;
 }
 
 int supervise(struct args *args, struct ct_recipe *recipe, int argc, char **argv)

@@ -37,10 +37,12 @@ static const struct made {
     const char *name;
     enum ct_role role;
     enum ct_dtype dtype;
+    bool trains, generates; /* where it is fed */
 } made[] = {
-    {"positions", CT_ROLE_INPUT, CT_I32},
-    {"lr", CT_ROLE_SCALAR, CT_F64},
-    {"step", CT_ROLE_SCALAR, CT_F64},
+    {"positions", CT_ROLE_INPUT, CT_I32, true, true},
+    {"slots", CT_ROLE_INPUT, CT_I32, false, true},
+    {"lr", CT_ROLE_SCALAR, CT_F64, true, false},
+    {"step", CT_ROLE_SCALAR, CT_F64, true, false},
 };
 
 double ct_count_unmasked(const void *const *data, int64_t elements)
@@ -296,9 +298,13 @@ int64_t ct_graph_batch(const struct ct_graph *graph)
 
 /* ---- the whole graph ---- */
 
-static bool fed_to_generate(const char *name)
+static bool is_fed_where(const char *name, bool trains)
 {
-    return !strcmp(name, "tokens") || !strcmp(name, "positions");
+    const struct made *m = find_made(name);
+
+    if (m)
+        return trains ? m->trains : m->generates;
+    return trains || !strcmp(name, "tokens");
 }
 
 int ct_graph_check_inputs(const struct ct_graph *graph, bool all)
@@ -314,9 +320,9 @@ int ct_graph_check_inputs(const struct ct_graph *graph, bool all)
         if (v->role != w.role || v->dtype != w.dtype || v->ndim != w.ndim)
             return ct_fail(CT_EINVAL, "input \"%s\" has %d dimensions of %s, not %d of %s", v->name,
                            v->ndim, ct_dtype_name(v->dtype), w.ndim, ct_dtype_name(w.dtype));
-        if (!all && !fed_to_generate(v->name))
-            return ct_fail(CT_EINVAL, "nobody feeds the input \"%s\" where a model generates",
-                           v->name);
+        if (!is_fed_where(v->name, all))
+            return ct_fail(CT_EINVAL, "nobody feeds the input \"%s\" where a model %s", v->name,
+                           all ? "trains" : "generates");
     }
     return 0;
 }

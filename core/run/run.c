@@ -298,12 +298,13 @@ static int open_graphs(struct ct_run *run, const struct ct_run_options *options,
     struct ct_model_request request = {.seq_len = ct_config.training.seq_len,
                                        .logits = options->logits};
     struct ct_pass_options passes = options->passes;
-    int rc = ct_run_batch_sizes(run, &request.batch, microbatches);
+    int64_t dp = ct_mesh_degree(&run->mesh, run->batch_axes);
+    int rc = options->logits ? 0 : ct_run_batch_sizes(run, &request.batch, microbatches);
 
     if (rc < 0)
         return rc;
     if (options->logits) {
-        request.batch = options->sequences ? options->sequences : 1;
+        request.batch = ((options->sequences ? options->sequences : 1) + dp - 1) / dp * dp;
         request.seq_len = options->tokens ? options->tokens : request.seq_len;
         *microbatches = 1;
     }
@@ -603,7 +604,7 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
         rc = find_offers(run, !options->logits);
     if (rc == 0)
         rc = check_weights(run, options);
-    if (rc == 0 && !options->logits)
+    if (rc == 0 && (!options->logits || run->world > 1))
         rc = ct_run_make_mesh(run);
     if (rc == 0 && !options->logits)
         rc = ct_run_fit_batch(run);

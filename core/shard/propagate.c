@@ -13,6 +13,7 @@
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 #include <ctitan/input.h>
+#include <ctitan/op.h>
 #include <ctitan/pass.h>
 
 #include "shard/propagate.h"
@@ -174,11 +175,22 @@ static int resolve(struct propagation *p, struct ct_op *op)
     return 0;
 }
 
+static void settle_states(const struct propagation *p, struct ct_op *op, const struct choice *best)
+{
+    for (int i = 0; i < op->ins; i++)
+        if (op->in[i] && op->in[i]->marks & p->unplaced && ct_op_mutates(op, i)) {
+            op->in[i]->sharding = best->in[i];
+            op->in[i]->marks &= ~p->unplaced;
+        }
+}
+
 static int visit(struct propagation *p, struct ct_op *op)
 {
     struct choice best;
     int rc = ct_propagate_choose(p, op, &best);
 
+    if (rc == 0)
+        settle_states(p, op, &best);
     for (int i = 0; rc == 0 && i < op->ins; i++)
         if (op->in[i] && !ct_sharding_equal(&op->in[i]->sharding, &best.in[i]))
             rc = move_input(p, op, i, &best.in[i], explain(p, op, op->in[i], &best.in[i]));
@@ -271,6 +283,7 @@ static int propagate(struct ct_graph *graph, struct ct_run *run)
     (void)run;
     if (graph->mesh.count == 0)
         return 0;
+    p.unplaced = ct_mark(CT_MARK_UNPLACED);
     p.moved = ct_arena_array(&p.scratch, struct moved *, p.count);
     mark_weights(&p);
     find_data(&p);

@@ -20,7 +20,8 @@ struct propagation {
     struct moved **moved; /* by id */
     bool *weight;         /* by id */
     size_t count, weight_room;
-    ct_axes data; /* axes that split the inputs of the step */
+    ct_axes data;      /* axes that split the inputs of the step */
+    ct_marks unplaced; /* CT_MARK_UNPLACED */
 };
 
 struct choice {

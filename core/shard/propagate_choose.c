@@ -4,7 +4,8 @@
  * An op's factor rule ties the dimensions of its operands together. Each input in turn suggests
  * first how to split the factors; the result that moves the fewest bytes wins. Weights do not move
  * for activations: what is computed from parameters alone costs a thousand times more to move.
- * Parameters and states that an op updates never move.
+ * Parameters and states that an op updates never move; an unplaced state goes where the op that
+ * updates it is.
  *
  * If an output goes to a redistribution with a given target (as gradients do on their way to their
  * parameters), the cost to get there counts, too. Axes that the inputs leave unused are then used
@@ -167,6 +168,12 @@ static void operand_sharding(const struct ct_rule *rule, const struct splits *c,
     }
 }
 
+/* A state that takes the sharding that it is wanted in. */
+static bool is_unplaced(const struct propagation *p, const struct ct_value *v)
+{
+    return v->marks & p->unplaced;
+}
+
 static double move_cost(const struct propagation *p, const struct ct_op *op, int i,
                         const struct ct_sharding *to)
 {
@@ -174,7 +181,7 @@ static double move_cost(const struct propagation *p, const struct ct_op *op, int
     struct ct_steps steps;
     double bytes;
 
-    if (ct_sharding_equal(&v->sharding, to) || ct_propagate_moved(p, v, to))
+    if (ct_sharding_equal(&v->sharding, to) || ct_propagate_moved(p, v, to) || is_unplaced(p, v))
         return 0;
     if (ct_redistribute_steps(&p->graph->mesh, v->ndim, &v->sharding, to, &steps) < 0)
         return 1e300;

@@ -1,11 +1,15 @@
-/* The transform that puts caches in front of attention. */
+/* The transform that puts caches in front of ops along sequences. */
 #ifndef CT_GENERATE_CACHE_H
 #define CT_GENERATE_CACHE_H
 
 #include <ctitan/pass.h>
 
-/* Whether the transform does anything; false after registration. */
-extern bool ct_cache_wanted;
+/* What runs of this process do now: CT_GENERATING_NOT after registration. */
+extern enum ct_generating {
+    CT_GENERATING_NOT,
+    CT_GENERATING_WHOLE, /* every step computes the whole context */
+    CT_GENERATING_PARTS, /* with caches */
+} ct_generating;
 extern const struct ct_transform ct_cache;
 
 #endif

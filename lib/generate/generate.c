@@ -1,8 +1,8 @@
 /*
  * The generator: sequences, and the steps that compute what is new in them.
  *
- * A step feeds a chunk of each sequence's new tokens. A sequence with fewer repeats its last token,
- * at the same position, which changes nothing.
+ * A step feeds a chunk of each sequence's new tokens. A sequence with fewer repeats its last token
+ * at the same position, without a slot, so that caches do not see it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +10,8 @@
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/lib/app/generate.h>
+#include <ctitan/lib/ops.h>
+#include <ctitan/state.h>
 
 #include "cache.h"
 
@@ -19,22 +21,33 @@ struct sequence {
     int32_t *tokens;
     int64_t count, room;
     int64_t begin;    /* the first token in the context */
-    int64_t computed; /* tokens from begin on whose keys and values are in the cache */
+    int64_t computed; /* tokens from begin on that the caches know */
     float *logits;
 };
 
 struct ct_generator {
     struct ct_run *run;
     bool cache;
-    int64_t count, context, chunk, vocabulary;
+    int64_t count, context, chunk, vocabulary; /* count: sequences, those that only fill included */
+    int64_t asked, first, own;                 /* sequences; those that this rank feeds */
     struct sequence *sequences;
-    int32_t *tokens, *positions; /* [count][chunk] */
+    int32_t *tokens, *positions, *slots; /* [count][chunk] */
     void *row;
 };
 
 struct ct_run *ct_generator_run(struct ct_generator *g)
 {
     return g->run;
+}
+
+size_t ct_generator_cache_bytes(const struct ct_generator *g)
+{
+    size_t bytes = 0;
+
+    for (size_t i = 0; i < g->run->state_count; i++)
+        if (g->run->states[i].role == CT_ROLE_STATE)
+            bytes += ct_run_shard_bytes(g->run, &g->run->states[i]);
+    return bytes;
 }
 
 int64_t ct_generator_vocabulary(const struct ct_generator *g)
@@ -45,15 +58,23 @@ int64_t ct_generator_vocabulary(const struct ct_generator *g)
 static int allocate(struct ct_generator *g)
 {
     const struct ct_value *logits = ct_graph_fetched(g->run->graph, "logits");
+    const struct ct_value *tokens = ct_graph_find_input(g->run->graph, "tokens");
     struct ct_arena *arena = &g->run->arena;
+    int64_t own[CT_MAX_DIMS], first[CT_MAX_DIMS];
 
+    ct_sharding_local(&tokens->sharding, &g->run->mesh, g->run->rank, tokens->ndim, tokens->shape,
+                      own, first);
+    g->count = tokens->shape[0];
+    g->own = own[0];
+    g->first = first[0];
     g->chunk = logits->shape[1];
     g->vocabulary = logits->shape[2];
     g->sequences = ct_arena_array(arena, struct sequence, g->count);
     g->tokens = ct_arena_array(arena, int32_t, g->count * g->chunk);
     g->positions = ct_arena_array(arena, int32_t, g->count * g->chunk);
+    g->slots = ct_arena_array(arena, int32_t, g->count * g->chunk);
     g->row = ct_arena_alloc(arena, (size_t)g->vocabulary * ct_dtype_size(logits->dtype));
-    for (int64_t i = 0; i < g->count; i++)
+    for (int64_t i = 0; i < g->asked; i++)
         g->sequences[i].logits = ct_arena_array(arena, float, g->vocabulary);
     return 0;
 }
@@ -65,7 +86,11 @@ int ct_generator_open(struct ct_recipe *recipe, const struct ct_generate_request
     struct ct_generator *g = calloc(1, sizeof(*g));
     int64_t context = ct_config.training.seq_len;
     struct ct_run_options options = {.depth = CT_RUN_READY,
-                                     .world = 1,
+                                     .rank = request->rank,
+                                     .world = request->world,
+                                     .local_rank = request->local_rank,
+                                     .local_ranks = request->local_ranks,
+                                     .job = request->job,
                                      .logits = true,
                                      .weights = request->weights,
                                      .sequences = request->sequences};
@@ -76,12 +101,11 @@ int ct_generator_open(struct ct_recipe *recipe, const struct ct_generate_request
     if (!registered)
         rc = ct_transform_register(&ct_cache);
     registered = true;
-    if (rc == 0)
-        rc = ct_op_need(&ct_op_cache_write);
-    ct_cache_wanted = g->cache = request->cache;
+    g->cache = request->cache;
+    ct_generating = g->cache ? CT_GENERATING_PARTS : CT_GENERATING_WHOLE;
     if (request->cache)
         options.tokens = context < CHUNK ? context : CHUNK;
-    g->count = request->sequences;
+    g->asked = request->sequences;
     g->context = context;
     if (rc == 0)
         rc = ct_run_open(recipe, &options, &g->run);
@@ -153,11 +177,14 @@ static void fill_row(struct ct_generator *g, const struct sequence *s, int64_t a
 {
     int64_t left = pending(s), used = left < size ? left : size;
 
-    for (int64_t i = 0; i < size; i++) {
+    for (int64_t i = 0; !s->count && i < size; i++)
+        g->tokens[at * size + i] = g->positions[at * size + i] = 0, g->slots[at * size + i] = -1;
+    for (int64_t i = 0; s->count && i < size; i++) {
         int64_t position = s->computed + (i < used ? i : used - 1);
 
         g->tokens[at * size + i] = s->tokens[s->begin + position];
         g->positions[at * size + i] = (int32_t)position;
+        g->slots[at * size + i] = i < used ? (int32_t)position : -1;
     }
 }
 
@@ -175,23 +202,34 @@ static int read_logits(struct ct_generator *g, struct ct_executor *executor,
     return rc;
 }
 
+static int write_input(struct ct_generator *g, const struct ct_graph *graph,
+                       struct ct_executor *executor, const char *name, const int32_t *data,
+                       int64_t size)
+{
+    const struct ct_value *input = ct_graph_find_input(graph, name);
+
+    return input ? ct_executor_write(executor, input, 0, data,
+                                     (size_t)(g->own * size) * sizeof(*data))
+                 : 0;
+}
+
 /* Feed up to `size` new tokens of every sequence. */
 static int feed(struct ct_generator *g, const struct ct_graph *graph, struct ct_executor *executor,
                 int64_t size)
 {
-    const struct ct_value *positions = ct_graph_find_input(graph, "positions");
     const struct ct_value *logits = ct_graph_fetched(graph, "logits");
-    size_t bytes = (size_t)(g->count * size) * sizeof(*g->tokens);
     int rc;
 
-    for (int64_t i = 0; i < g->count; i++)
-        fill_row(g, &g->sequences[i], i, size);
-    rc = ct_executor_write(executor, ct_graph_find_input(graph, "tokens"), 0, g->tokens, bytes);
-    if (rc == 0 && positions)
-        rc = ct_executor_write(executor, positions, 0, g->positions, bytes);
+    for (int64_t i = 0; i < g->own; i++)
+        fill_row(g, &g->sequences[g->first + i], i, size);
+    rc = write_input(g, graph, executor, "tokens", g->tokens, size);
+    if (rc == 0)
+        rc = write_input(g, graph, executor, "positions", g->positions, size);
+    if (rc == 0)
+        rc = write_input(g, graph, executor, "slots", g->slots, size);
     if (rc == 0)
         rc = ct_executor_step(executor);
-    for (int64_t i = 0; rc == 0 && i < g->count; i++) {
+    for (int64_t i = 0; rc == 0 && i < g->asked; i++) {
         struct sequence *s = &g->sequences[i];
         int64_t left = pending(s), done = left < size ? left : size;
 
@@ -207,7 +245,7 @@ int ct_generator_step(struct ct_generator *g)
     int64_t most = 0;
     int rc = 0;
 
-    for (int64_t i = 0; i < g->count; i++) {
+    for (int64_t i = 0; i < g->asked; i++) {
         struct sequence *s = &g->sequences[i];
 
         if (!s->count)

@@ -66,6 +66,7 @@ struct launcher {
     bool told;         /* the ranks have got SIGTERM */
     double term, kill; /* when to send them; 0: not scheduled */
     double patience, grace, leave;
+    bool reads; /* rank 0, from this process's terminal */
 };
 
 static double now(void)
@@ -193,6 +194,15 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
+/* Make a process group the one that reads the terminal. */
+static void give_terminal(pid_t group)
+{
+    void (*former)(int) = signal(SIGTTOU, SIG_IGN); /* for a group that does not have it */
+
+    tcsetpgrp(STDIN_FILENO, group);
+    signal(SIGTTOU, former);
+}
+
 static void become_rank(const struct launcher *l, int rank, char *const *argv, pid_t launcher,
                         const int *out, const int *err)
 {
@@ -204,7 +214,9 @@ static void become_rank(const struct launcher *l, int rank, char *const *argv, p
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher)
         _exit(1);
-    if (null >= 0 && isatty(STDIN_FILENO))
+    if (rank == 0 && l->reads)
+        give_terminal(getpid());
+    else if (null >= 0 && isatty(STDIN_FILENO))
         dup2(null, STDIN_FILENO); /* in the background, reading from a terminal would stop it */
     if (rank == 0 && ct_terminal_columns(STDERR_FILENO))
         set_number("CTITAN_TERMINAL", ct_terminal_columns(STDERR_FILENO));
@@ -465,6 +477,8 @@ static void finish(struct launcher *l, const struct ct_launch_request *request)
         close_stream(l, &l->ranks[i], &l->ranks[i].out);
         close_stream(l, &l->ranks[i], &l->ranks[i].err);
     }
+    if (l->reads)
+        give_terminal(getpgrp());
     if (l->signals >= 0) {
         close(l->signals);
         sigprocmask(SIG_SETMASK, &l->before, NULL);
@@ -484,6 +498,7 @@ int ct_launch(const struct ct_launch_request *request)
                          .signals = -1,
                          .program = basename(request->argv[0]),
                          .first = -1,
+                         .reads = request->reads && tcgetpgrp(STDIN_FILENO) == getpgrp(),
                          .patience = request->patience > 0 ? request->patience : 2,
                          .grace = request->grace > 0 ? request->grace : 5};
     int rc;

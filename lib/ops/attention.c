@@ -301,6 +301,7 @@ const struct ct_op_type ct_op_attention = {
     .vjp = attention_vjp,
     .flops = attention_flops,
     .factors = attention_factors,
+    .cache = ct_cache_attention,
     .reference = attention_reference,
     .samples =
         "@inner_roundings=1: real[2,6,4,4] real[2,6,2,4] real[2,6,2,4] document[2,6];"

@@ -6,18 +6,21 @@
  *
  * The state is zero before the first token of a document. Several heads of values share a head of
  * queries and keys, as in grouped attention. Sequences may be fed in another order; they are whole
- * on every rank.
+ * on every rank. With slots (struct ct_cache), `state` has S before and behind a row of tokens.
  */
 #include <math.h>
 #include <string.h>
 
 #include "list.h"
 
-/* Sizes and operands; documents are those of `more`, q is input `at`. */
+enum { DOCUMENTS = 5, STATE, SLOTS };
+
+/* Sizes and operands; q is input `at`. */
 struct rule {
     int64_t batch, tokens, groups, heads, k, v;
     const double *q, *key, *value, *gate, *beta, *documents;
     int64_t *at; /* by position: index of the token */
+    const struct ct_tensor *slots;
 };
 
 static struct rule rule_of(const struct ct_launch *l, struct ct_reference *r, int at)
@@ -34,7 +37,8 @@ static struct rule rule_of(const struct ct_launch *l, struct ct_reference *r, in
                      .value = r->in[at + 2],
                      .gate = r->in[at + 3],
                      .beta = r->in[at + 4],
-                     .documents = at + 5 < l->ins ? r->in[at + 5] : NULL};
+                     .documents = at + DOCUMENTS < l->ins ? r->in[at + DOCUMENTS] : NULL,
+                     .slots = at == 0 && SLOTS < l->ins ? &l->in[SLOTS] : NULL};
 
     d.at = ct_arena_array(&r->arena, int64_t, d.tokens);
     ct_launch_order(l, l->op->in[at], 1, d.at);
@@ -56,7 +60,9 @@ static bool begins(const struct rule *d, int64_t b, int64_t t)
 {
     const double *documents = d->documents ? d->documents + b * d->tokens : NULL;
 
-    return t == 0 || (documents && documents[d->at[t]] != documents[d->at[t - 1]]);
+    if (t == 0)
+        return ct_slots_begin(d->slots, b);
+    return documents && documents[d->at[t]] != documents[d->at[t - 1]];
 }
 
 /* y[n] = x[m] a[m, n] */
@@ -122,14 +128,18 @@ static int gated_delta_reference(const struct ct_launch *l)
     double *u = ct_arena_array(&r.arena, double, 2 * d.v);
 
     for (int64_t i = 0; i < d.batch * d.heads; i++) {
-        int64_t b = i / d.heads, h = i % d.heads;
+        int64_t b = i / d.heads, h = i % d.heads, size = d.k * d.v;
 
-        memset(s, 0, sizeof(*s) * (size_t)(d.k * d.v));
-        for (int64_t t = 0; t < d.tokens; t++) {
+        memset(s, 0, sizeof(*s) * (size_t)size);
+        if (d.slots)
+            memcpy(s, r.in[STATE] + i * size, sizeof(*s) * (size_t)size);
+        for (int64_t t = 0; t < ct_slots_used(d.slots, b, d.tokens); t++) {
             advance(&d, b, t, h, s, u, u + d.v);
             row_times(d.q + key_row(&d, b, t, h) * d.k, s, d.k, d.v,
                       r.out[0] + value_row(&d, b, t, h) * d.v);
         }
+        for (int64_t j = 0; d.slots && j < size; j++)
+            ct_tensor_store(&l->in[STATE], i * size + j, s[j]);
     }
     return ct_reference_end(&r, 0);
 }
@@ -154,23 +164,41 @@ static double gated_delta_flops(const struct ct_op *op, const struct ct_tensor *
     return rule_flops(in, 0, 1);
 }
 
+static int gated_delta_infer(struct ct_op *op)
+{
+    return ct_check_part(op, STATE);
+}
+
+static int gated_delta_cache(struct ct_cache *c)
+{
+    const struct ct_value *k = c->op->in[1], *v = c->op->in[2], *gate = c->op->in[3];
+
+    return ct_cache_recurrence(c, STATE, gate->dtype, 4,
+                               (int64_t[]){v->shape[0], v->shape[2], k->shape[3], v->shape[3]});
+}
+
 static int gated_delta_vjp(struct ct_vjp *v)
 {
     struct ct_value **in = v->op->in;
 
-    return ct_emit_gradients(
-        v, &ct_op_gated_delta_grad,
-        (struct ct_value *[]){v->dout[0], in[0], in[1], in[2], in[3], in[4], ct_op_input(v->op, 5)},
-        7, NULL, (int[]){0, 1, 2, 3, 4}, 5);
+    if (ct_check_whole(v->op, STATE) < 0)
+        return CT_EINVAL;
+
+    return ct_emit_gradients(v, &ct_op_gated_delta_grad,
+                             (struct ct_value *[]){v->dout[0], in[0], in[1], in[2], in[3], in[4],
+                                                   ct_op_input(v->op, DOCUMENTS)},
+                             7, NULL, (int[]){0, 1, 2, 3, 4}, 5);
 }
 
 const struct ct_op_type ct_op_gated_delta = {
     .size = sizeof(struct ct_op_type),
     .name = "gated_delta",
     .summary = "gated delta rule: a state of each head that is corrected by each token",
-    .signature = "q[bTgK] T, k[bTgK] T, v[bThV] T, gate[bTh] W, beta[bTh] W, ?documents[bT] i "
-                 "-> o[bThV] T | h:g, @T",
+    .signature = "q[bTgK] T, k[bTgK] T, v[bThV] T, gate[bTh] W, beta[bTh] W, ?documents[bT] i, "
+                 "?!state[bhKV] W, ?slots[bT] i -> o[bThV] T | h:g, @T",
     .flags = CT_OP_ANY_DTYPE,
+    .infer = gated_delta_infer,
+    .cache = gated_delta_cache,
     .vjp = gated_delta_vjp,
     .flops = gated_delta_flops,
     .reference = gated_delta_reference,

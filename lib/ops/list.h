@@ -17,6 +17,20 @@ extern const struct ct_transform ct_join_gradients;
 /* Make casts of parameters that no step changes once. */
 extern const struct ct_transform ct_keep_casts;
 
+/* ---- `cache` of op types ---- */
+
+/* Of an op that takes positions. */
+int ct_cache_positions(struct ct_cache *c);
+int ct_cache_attention(struct ct_cache *c);
+/* Of a recurrence: its inputs are documents at - 1, its state `at`, and slots. */
+#define CT_CACHE_INPUTS 16
+int ct_cache_recurrence(struct ct_cache *c, int at, enum ct_dtype dtype, int ndim,
+                        const int64_t *shape);
+/* For `infer`: the state, input `at`, and slots are there, or neither is. */
+int ct_check_part(const struct ct_op *op, int at);
+/* For `vjp`: CT_EINVAL if there is a state. */
+int ct_check_whole(const struct ct_op *op, int at);
+
 /* ---- functions of references ---- */
 
 double sigmoid_of(double x);

@@ -51,6 +51,7 @@ const struct ct_op_type ct_op_temper = {
     .attrs_size = sizeof(struct ct_temper),
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .vjp = temper_vjp,
+    .cache = ct_cache_positions,
     .reference = temper_reference,
     .samples = "scale=0.5 every=2: real[2,4,2,6] position[2,4];"
                " scale=0.5 every=3: real[2,4,2,6] -",
@@ -84,6 +85,7 @@ const struct ct_op_type ct_op_document_chunks = {
     .signature = "tokens[bt] i, ?positions[bt] i, ?documents[bt] i -> chunks[bt] i | @t",
     .attrs = document_chunks_attrs,
     .attrs_size = sizeof(struct ct_document_chunks),
+    .cache = ct_cache_positions,
     .reference = document_chunks_reference,
     .samples = "tokens=2 most=4: index[2,4] position[2,4] document[2,4];"
                " tokens=3 most=4: index[2,4]",

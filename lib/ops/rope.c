@@ -228,6 +228,7 @@ const struct ct_op_type ct_op_rope = {
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .infer = rope_infer,
     .vjp = rope_vjp,
+    .cache = ct_cache_positions,
     .reference = rope_reference,
     .samples = "theta=100: real[2,4,2,6] position[2,4];"
                " theta=100 factor=8 original_max_position=32: real[2,4,2,6] -;"

@@ -6,13 +6,15 @@
  *
  * with A = -exp(a_log) and dt = softplus(dt + dt_bias) within limits. Consecutive heads share the B
  * and C of a group. A document begins with a state of zeros. Sequences may be fed in another order;
- * they are whole on every rank.
+ * they are whole on every rank. With slots (struct ct_cache), `state` is the one before and behind
+ * a row of tokens.
  */
 #include <math.h>
+#include <string.h>
 
 #include "list.h"
 
-enum { X, DT, A_LOG, B, C, D, DT_BIAS, DOCUMENTS };
+enum { X, DT, A_LOG, B, C, D, DT_BIAS, DOCUMENTS, STATE, SLOTS };
 
 static const struct ct_option scan_attrs[] = {
     CT_OPT_FLOAT(struct ct_state_scan, least, "least", "0", 0, 1e30, "Lower limit of dt"),
@@ -25,6 +27,7 @@ struct scan {
     int64_t batch, tokens, heads, size, groups, n;
     const double *in[DT_BIAS + 1], *documents; /* NULL: one document */
     int64_t *at;
+    const struct ct_tensor *slots;
 };
 
 static struct scan scan_of(const struct ct_launch *l, struct ct_reference *r, int first)
@@ -37,6 +40,8 @@ static struct scan scan_of(const struct ct_launch *l, struct ct_reference *r, in
         s.in[i] = r->in[first + i];
     if (first + DOCUMENTS < l->ins)
         s.documents = r->in[first + DOCUMENTS];
+    if (!first && SLOTS < l->ins)
+        s.slots = &l->in[SLOTS];
     s.at = ct_arena_array(&r->arena, int64_t, s.tokens);
     ct_launch_order(l, l->op->in[first + X], 1, s.at);
     return s;
@@ -61,9 +66,10 @@ static struct step step_of(const struct scan *s, int64_t batch, int64_t head, in
     t.dt_value = softplus_of(t.raw);
     t.limited = t.dt_value < s->how->least || t.dt_value > most;
     t.dt_value = t.dt_value < s->how->least ? s->how->least : t.dt_value > most ? most : t.dt_value;
-    t.begins = position == 0 ||
-               (s->documents &&
-                s->documents[token] != s->documents[batch * s->tokens + s->at[position - 1]]);
+    t.begins = position == 0
+                   ? ct_slots_begin(s->slots, batch)
+                   : s->documents && s->documents[token] !=
+                                         s->documents[batch * s->tokens + s->at[position - 1]];
     t.decay = t.begins ? 0 : exp(-exp(s->in[A_LOG][head]) * t.dt_value);
     return t;
 }
@@ -84,9 +90,11 @@ static int scan_reference(const struct ct_launch *l)
     double *state = ct_arena_array(&r.arena, double, s.size *s.n);
 
     for (int64_t row = 0; row < s.batch * s.heads; row++) {
-        int64_t b = row / s.heads, h = row % s.heads;
+        int64_t b = row / s.heads, h = row % s.heads, size = s.size * s.n;
 
-        for (int64_t i = 0; i < s.tokens; i++) {
+        if (s.slots)
+            memcpy(state, r.in[STATE] + row * size, sizeof(*state) * (size_t)size);
+        for (int64_t i = 0; i < ct_slots_used(s.slots, b, s.tokens); i++) {
             struct step t = step_of(&s, b, h, i);
 
             advance(&s, &t, state, state);
@@ -98,6 +106,8 @@ static int scan_reference(const struct ct_launch *l)
                 r.out[0][t.x + p] = sum;
             }
         }
+        for (int64_t j = 0; s.slots && j < size; j++)
+            ct_tensor_store(&l->in[STATE], row * size + j, state[j]);
     }
     return ct_reference_end(&r, 0);
 }
@@ -120,9 +130,25 @@ static double scan_flops(const struct ct_op *op, const struct ct_tensor *in,
     return scan_flops_of(&in[X], &in[B]);
 }
 
+static int scan_infer(struct ct_op *op)
+{
+    return ct_check_part(op, STATE);
+}
+
+static int scan_cache(struct ct_cache *c)
+{
+    const struct ct_value *x = c->op->in[X], *b = c->op->in[B];
+
+    return ct_cache_recurrence(c, STATE, x->dtype == CT_F64 ? CT_F64 : CT_F32, 4,
+                               (int64_t[]){x->shape[0], x->shape[2], x->shape[3], b->shape[3]});
+}
+
 static int scan_vjp(struct ct_vjp *v)
 {
     struct ct_value *in[DOCUMENTS + 2] = {v->dout[0]};
+
+    if (ct_check_whole(v->op, STATE) < 0)
+        return CT_EINVAL;
 
     for (int i = 0; i <= DOCUMENTS; i++)
         in[1 + i] = ct_op_input(v->op, i);
@@ -135,7 +161,9 @@ const struct ct_op_type ct_op_state_scan = {
     .name = "state_scan",
     .summary = "selective state space: a state for each head that decays and takes in tokens",
     .signature = "x[bThP] T, dt[bTh] T, a_log[h] T, B[bTgN] T, C[bTgN] T, D[h] T, dt_bias[h] T, "
-                 "?documents[bT] i -> y[bThP] T | h:g, @T",
+                 "?documents[bT] i, ?!state[bhPN] W, ?slots[bT] i -> y[bThP] T | h:g, @T",
+    .infer = scan_infer,
+    .cache = scan_cache,
     .attrs = scan_attrs,
     .attrs_size = sizeof(struct ct_state_scan),
     .vjp = scan_vjp,

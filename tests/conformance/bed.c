@@ -57,6 +57,14 @@ static double magnitude(const struct conformance_case *test, enum fill fill, uin
     }
 }
 
+/* Of a token of a row that begins its sequence, that goes on with half a row, or has no token. */
+static double slot(uint64_t row, int64_t token, int64_t tokens)
+{
+    if (row == 0)
+        return (double)token;
+    return row == 1 && token < tokens / 2 ? (double)(100 + token) : -1;
+}
+
 static double integer(const struct conformance_case *test, const char *name, enum fill fill,
                       uint64_t index, uint64_t count, uint64_t random)
 {
@@ -66,6 +74,8 @@ static double integer(const struct conformance_case *test, const char *name, enu
         return (double)(index * 8 / count % (uint64_t)test->limit);
     if (!strcmp(name, "slots")) /* in no order, all different */
         return (double)((index + 1) * 7 % (uint64_t)test->limit);
+    if (!strcmp(name, "fed"))
+        return slot(index / (uint64_t)test->limit % 3, (int64_t)index % test->limit, test->limit);
     if (!strcmp(name, "labels") && (fill == FILL_TINY || (fill == FILL_SPARSE && random % 3)))
         return MASKED;
     if (!strcmp(name, "choices")) /* here and there none */

@@ -430,6 +430,41 @@
     ") : T[" #b "," #t "," #g "," #k "], T[" #b "," #t "," #g "," #k "], T[" #b "," #t "," #h      \
     "," #v "], float32[" #b "," #t "," #h "], float32[" #b "," #t "," #h "]\n"
 
+/* Parts of three sequences. */
+#define CONV_PART(t, c, k, rows)                                                                   \
+    "input %x : T[3," #t "," #c "]\n"                                                              \
+    "param %w : T[" #c "," #k "]\n"                                                                \
+    "param %bias : T[" #c "]\n"                                                                    \
+    "state %before : T[3," #rows "," #c "]\n"                                                      \
+    "input %fed : int32[3," #t "]\n"                                                               \
+    "F - %y = causal_conv(%x, %w, %bias, _, %before, %fed) : T[3," #t "," #c "]\n"
+
+#define SCAN_PART(t, h, p, g, n)                                                                   \
+    "input %x : T[3," #t "," #h "," #p "]\n"                                                       \
+    "input %dt : T[3," #t "," #h "]\n"                                                             \
+    "param %a : T[" #h "]\n"                                                                       \
+    "input %b : T[3," #t "," #g "," #n "]\n"                                                       \
+    "input %c : T[3," #t "," #g "," #n "]\n"                                                       \
+    "param %d : T[" #h "]\n"                                                                       \
+    "param %bias : T[" #h "]\n"                                                                    \
+    "state %before : float32[3," #h "," #p "," #n "]\n"                                            \
+    "input %fed : int32[3," #t "]\n"                                                               \
+    "F - %y = state_scan(%x, %dt, %a, %b, %c, %d, %bias, _, %before, %fed) : T[3," #t "," #h       \
+    "," #p "]\n"
+
+#define DELTA_PART(t, h, g, k, v)                                                                  \
+    "input %q : T[3," #t "," #g "," #k "]\n"                                                       \
+    "input %k : T[3," #t "," #g "," #k "]\n"                                                       \
+    "input %v : T[3," #t "," #h "," #v "]\n"                                                       \
+    "input %gate : float32[3," #t "," #h "]\n"                                                     \
+    "input %beta : float32[3," #t "," #h "]\n"                                                     \
+    "state %before : float32[3," #h "," #k "," #v "]\n"                                            \
+    "input %fed : int32[3," #t "]\n"                                                               \
+    "F - %near = scale(%gate) {factor=0.1} : float32[3," #t "," #h "]\n"                           \
+    "F - %little = scale(%beta) {factor=0.1} : float32[3," #t "," #h "]\n"                         \
+    "F - %o = gated_delta(%q, %k, %v, %near, %little, _, %before, %fed) : T[3," #t "," #h "," #v   \
+    "]\n"
+
 #define GATES(b, t, h)                                                                             \
     "input %x : T[" #b "," #t "," #h "]\n"                                                         \
     "param %a : T[" #h "]\n"                                                                       \
@@ -782,6 +817,12 @@ const struct conformance_case conformance_cases[] = {
     {"gated delta rule, odd", DELTA(2, 9, 2, 1, 5, 3, "_"), 0, false, true},
     {"gated delta rule, documents", DELTA(1, 40, 4, 2, 6, 10, "%documents"), 3, false, true},
     {"gated delta rule, chunks", DELTA(1, 130, 2, 2, 4, 20, "%documents"), 2, false, true, true},
+    {"causal convolution, part", CONV_PART(9, 37, 4, 3), 9, false},
+    {"causal convolution, token", CONV_PART(1, 70, 4, 3), 1, false},
+    {"state scan, part", SCAN_PART(70, 4, 6, 2, 8), 70, 0, true},
+    {"state scan, token", SCAN_PART(1, 4, 5, 2, 7), 1, 0, true},
+    {"gated delta rule, part", DELTA_PART(70, 4, 2, 6, 10), 70, false, true},
+    {"gated delta rule, token", DELTA_PART(1, 4, 2, 6, 3), 1, false, true},
     {"embedding, odd", EMBEDDING(2, 9, 11, 33), 11, false},
     {"embedding, many rows", EMBEDDING(2, 40, 2100, 8), 2100, false},
     {"embedding, many rows, frequent tokens", EMBEDDING(2, 400, 2100, 8), 3, false, false, true},

@@ -11,10 +11,10 @@
 #include <string.h>
 
 #include <ctitan/core_ops.h>
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
 #include <ctitan/lib/app/check.h>
-#include <ctitan/lib/app/generate.h>
 #include <ctitan/lib/ops.h>
 
 #include "conformance.h"
@@ -348,8 +348,6 @@ int main(int argc, char **argv)
     /* Memory that was freed stays here for the next case: else half of the time is the kernel's. */
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
-    if (rc == 0)
-        rc = ct_op_need(&ct_op_cache_write);
     if (rc == 0)
         rc = start(argc, argv, &options, &device);
 

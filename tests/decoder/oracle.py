@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""oracle.py CTITAN [CASE..]: writes expected/CASE for the cases of the file `cases`, by transformers.
+"""oracle.py CTITAN [CASE..]: writes expected/CASE and continued/CASE for the cases of the file `cases`, by transformers.
 
 ctitan writes the initial weights of a case as a folder; transformers loads it without a warning, and
 trains it on the same tokens. A line has the loss and the norm of the gradients of a step, and the
-auxiliary loss of experts where the model has one. The test
-`families` compares ctitan's own runs with these. It needs transformers and torch."""
+auxiliary loss of experts where the model has one. Before, it continues PROMPT with the most likely
+tokens, up to one that rounding could change. The test `families` compares ctitan's own runs with
+these. It needs transformers and torch."""
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ import transformers
 here = os.path.dirname(os.path.abspath(__file__))
 data = f"{here}/../golden/llama-gqa"
 SEQ, BATCH, STEPS, LR = 40, 4, 6, 0.002
+PROMPT, LONGEST, GAP = [5, 17, 250, 3, 99, 180, 42], 20, 1e-3
 
 
 def run(*words):
@@ -61,6 +63,18 @@ path = {data}/tokens.bin
     return f"{work}/hf"
 
 
+@torch.no_grad()
+def continued(model):
+    """The most likely tokens behind PROMPT, as long as they are that by GAP."""
+    tokens = list(PROMPT)
+    while len(tokens) < len(PROMPT) + LONGEST:
+        best = model(torch.tensor([tokens]), use_cache=False).logits[0, -1].float().topk(2)
+        if best.values[0] - best.values[1] < GAP:
+            break
+        tokens.append(int(best.indices[0]))
+    return tokens[len(PROMPT):]
+
+
 def main():
     ctitan, only = os.path.abspath(sys.argv[1]), sys.argv[2:]
     tokens = torch.tensor(numpy.fromfile(f"{data}/tokens.bin", dtype="<u4").astype("int64"))
@@ -74,6 +88,11 @@ def main():
             model, report = transformers.AutoModelForCausalLM.from_pretrained(
                 folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True)
         assert not any(report.values()), f"{name}: {report}"
+        answer = continued(model.eval())
+        assert len(answer) >= 5, f"{name}: {answer}"
+        with open(f"{here}/continued/{name}", "w") as out:
+            out.write(",".join(map(str, answer)) + "\n")
+        model.train()
         optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
         with open(f"{here}/expected/{name}", "w") as out:
             for step in range(STEPS):

@@ -78,6 +78,7 @@ echo '{"eos_token_id": [7, 120]}' > model/generation_config.json
 ends 'the quick brown fo'
 ends 'the quick brown' --stop ' fo'
 ends 'the quick brown fox the quick brown fox' --ignore-eos
+ends 'the quick br' --stop foxes --stop own --stop fox -n 2 --with local --with tp --set tp.degree=2
 [ "$(write --prompt-ids 113,117,105 --tokens 30 --greedy)" = 99,107,32,98,114,111,119,110,32,102,111 ] || fail "ids do not end"
 echo '{"eos_token_id": "x"}' > model/generation_config.json
 status=0
@@ -148,6 +149,9 @@ talks train --set text.format=chat > log 2>&1 || fail "$(cat log)"
 got=$(printf 'hello\n\nbye\n' | talks generate --set text.format=chat --chat --greedy 2> said) || fail "$(cat said)"
 [ "$got" = 'Hi you.
 See you.' ] || fail "talking: '$got'"
+got=$(printf 'hello\n\nbye\n' | talks generate --set text.format=chat --chat --greedy -n 2 --with local --with tp --set tp.degree=2 2> said) || fail "$(cat said)"
+[ "$got" = 'Hi you.
+See you.' ] || fail "ranks talking: '$got'"
 got=$(talks generate --set text.format=chat --chat --greedy --prompt hello --prompt hello 2> said) || fail "$(cat said)"
 [ "$got" = 'Hi you.
 Hi you.' ] || fail "two conversations: '$got'"

@@ -24,7 +24,9 @@
  *
  * Models, objectives and transforms declare the inputs that they use; only these are read. Nobody
  * would feed an input or scalar that is none of the above, so the run refuses it before the first
- * step. generate feeds tokens and positions only.
+ * step. generate feeds tokens and positions, and, to what a cache adds (struct ct_cache, op.h),
+ *
+ *   slots         int32 [batch, seq_len]  the positions, or -1 for a token that only fills a row
  *
  * The names of inputs are reserved: any other value with such a name is renamed. Parameters and
  * states keep their names, so they must not have the name of an input.
@@ -105,8 +107,8 @@ CT_API struct ct_sharding ct_graph_sequence_sharding(const struct ct_graph *grap
 CT_API int64_t ct_graph_seq_len(const struct ct_graph *graph);
 /* The counts of the graph's data: graph->counts, or ct_default_counts. */
 CT_API const struct ct_count *ct_graph_counts(const struct ct_graph *graph);
-/* CT_EINVAL: graph has an input or scalar that nobody feeds. all: everything above is fed, as in
-   training; else only tokens and positions. */
+/* CT_EINVAL: graph has an input or scalar that nobody feeds. all: as in training; else as
+   generate feeds. */
 CT_API int ct_graph_check_inputs(const struct ct_graph *graph, bool all);
 
 CT_END_DECLS

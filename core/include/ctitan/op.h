@@ -80,6 +80,26 @@ struct ct_vjp {
     const bool *wanted;     /* by input: false where nobody needs din */
 };
 
+/*
+ * A request to compute sequences in parts, while they are generated: change op's inputs, so that it
+ * knows where its tokens are and what it keeps of those before. Ops are emitted in front of op. One
+ * graph takes a chunk of tokens of each sequence, another one a single token; both have the same
+ * states, by name.
+ */
+struct ct_cache {
+    struct ct_builder *b;
+    struct ct_op *op;
+    struct ct_value *positions; /* int32 [batch, t]: of each token in its sequence */
+    /* The same, but -1 for the tokens that only fill a row: these come last in it, nothing is kept
+       of them, and nobody reads their results. A row whose first slot is 0 begins its sequence. */
+    struct ct_value *slots;
+    int64_t context; /* a sequence has no more tokens; slots are below that */
+};
+
+/* A mark (ct_mark) of a state that nobody has placed: the first op that updates it takes part in
+   the choice of its sharding. */
+#define CT_MARK_UNPLACED "unplaced"
+
 /* One call of a kernel. Everything is local to this rank. */
 struct ct_launch {
     const struct ct_op *op;     /* for op->attrs; shapes are those of the tensors below */
@@ -270,6 +290,10 @@ struct ct_op_type {
        it never does. */
     bool (*write_copy)(struct ct_graph *graph, struct ct_op *op, struct ct_value *const *params,
                        int count, struct ct_value *copy);
+    /* For an op along sequences ("@t"): let it compute them in parts, and go on where the call
+       before ended, with states that keep what it needs of earlier tokens (struct ct_cache). NULL:
+       it needs whole sequences, if its result depends on positions. */
+    int (*cache)(struct ct_cache *cache);
 };
 /* The least size that is taken. The later fields are optional: read them through
    ct_op_type_whole. */

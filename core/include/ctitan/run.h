@@ -149,9 +149,10 @@ struct ct_run_options {
     int64_t rank, world;         /* world 0: one rank */
     int local_rank, local_ranks; /* on this host; local_ranks 0: one */
     const char *job;             /* unique on this host; needed for more than one rank */
-    /* No training: a forward of `sequences` (0: one) that fetches "logits". A step takes `tokens`
-       of each sequence (0: [training] seq_len). With tokens above 0 there is a second graph, for
-       one token of each, in the place of validation's. */
+    /* No training: a forward of `sequences` (0: one; more where data-parallel ranks do not divide
+       them) that fetches "logits". A step takes `tokens` of each sequence (0: [training] seq_len).
+       With tokens above 0 there is a second graph, for one token of each, in the place of
+       validation's. One rank has no mesh, whatever the recipe's is. */
     bool logits;
     int64_t sequences, tokens;
     bool peers;                    /* ct_run_open_peer will be called */

@@ -13,10 +13,14 @@
 
 #define BLOCK 64 /* channels */
 
+enum { STATE = 4 }; /* an input, in front of slots */
+
 struct conv {
     const struct ct_tensor *x, *dy;    /* dy: of the gradient */
     const struct ct_tensor *to;        /* y or dx */
     const struct ct_tensor *documents; /* NULL: one for each sequence */
+    const struct ct_tensor *state;     /* of tokens before the row; NULL: none, as slots */
+    const struct ct_tensor *slots;
     int64_t batch, tokens, channels, size;
     float *w;    /* [size][channels], the token's own first */
     float *dw;   /* the same */
@@ -68,6 +72,14 @@ static int64_t row_of(const struct conv *c)
     return (c->channels + 15) & ~(int64_t)15;
 }
 
+static char *state_at(const struct conv *c, int64_t b, int64_t row)
+{
+    const struct ct_tensor *t = c->state;
+
+    return (char *)t->data +
+           (b * t->stride[0] + row * t->stride[1]) * (int64_t)ct_dtype_size(t->dtype);
+}
+
 static char *token_at(const struct ct_tensor *t, const struct conv *c, int64_t b, int64_t position)
 {
     int64_t at = b * t->stride[0] + c->at[position] * t->stride[1];
@@ -83,20 +95,46 @@ static int64_t taps(const struct conv *c, int64_t b, int64_t position)
                    c->size);
 }
 
+/* The vector j tokens before a position, in the row or the state. */
+static char *tap(const struct conv *c, int64_t b, int64_t position, int64_t j)
+{
+    return j <= position ? token_at(c->x, c, b, position - j)
+                         : state_at(c, b, c->size - 1 + position - j);
+}
+
 CPU_INLINE void forward_token(enum ct_dtype dtype, const struct conv *c, struct cpu_range channels,
                               int64_t b, int64_t position)
 {
-    int64_t count = taps(c, b, position), row = row_of(c);
+    int64_t count = c->state ? c->size : taps(c, b, position), row = row_of(c);
     char *y = token_at(c->to, c, b, position);
 
     for (int64_t k = channels.begin; k < channels.end; k += CPU_LANES) {
         vf sum = v_load(c->bias + k);
 
         for (int64_t j = 0; j < count; j++)
-            sum += v_load(c->w + j * row + k) *
-                   v_get(dtype, token_at(c->x, c, b, position - j), k, channels.end);
+            sum +=
+                v_load(c->w + j * row + k) * v_get(dtype, tap(c, b, position, j), k, channels.end);
         v_put(dtype, y, k, channels.end, sum);
     }
+}
+
+/* Channels of a sequence. */
+CPU_INLINE void forward_row(enum ct_dtype dtype, const struct conv *c, struct cpu_range channels,
+                            int64_t b)
+{
+    int64_t used = ct_slots_used(c->slots, b, c->tokens), item = (int64_t)ct_dtype_size(dtype);
+    size_t bytes = (size_t)((channels.end - channels.begin) * item);
+
+    if (c->state && ct_slots_begin(c->slots, b))
+        for (int64_t i = 0; i + 1 < c->size; i++)
+            memset(state_at(c, b, i) + channels.begin * item, 0, bytes);
+    for (int64_t t = 0; t < used; t++)
+        forward_token(dtype, c, channels, b, t);
+    for (int64_t t = used; t < c->tokens; t++)
+        memset(token_at(c->to, c, b, t) + channels.begin * item, 0, bytes);
+    for (int64_t i = 0; c->state && used && i + 1 < c->size; i++)
+        memcpy(state_at(c, b, i) + channels.begin * item,
+               tap(c, b, used, c->size - 1 - i) + channels.begin * item, bytes);
 }
 
 bool CPU_ISA(cpu_causal_conv_accepts)(const struct ct_prepare *p)
@@ -127,15 +165,16 @@ int CPU_ISA(cpu_causal_conv_run)(const struct ct_launch *l)
     for (int64_t k = 0; k < row_of(&c); k++)
         c.bias[k] =
             l->ins > 2 && l->in[2].data && k < c.channels ? (float)ct_tensor_load(&l->in[2], k) : 0;
+    if (l->ins > STATE && l->in[STATE].data) {
+        c.state = &l->in[STATE];
+        c.slots = &l->in[STATE + 1];
+    }
 #pragma omp parallel for if (cpu_worth_threads(ct_tensor_count(c.x)))
     for (int64_t i = 0; i < c.batch * blocks; i++) {
-        struct cpu_range channels = block_of(&c, i % blocks);
-
-        for (int64_t t = 0; t < c.tokens; t++)
-            if (c.x->dtype == CT_F32)
-                forward_token(CT_F32, &c, channels, i / blocks, t);
-            else
-                forward_token(CT_BF16, &c, channels, i / blocks, t);
+        if (c.x->dtype == CT_F32)
+            forward_row(CT_F32, &c, block_of(&c, i % blocks), i / blocks);
+        else
+            forward_row(CT_BF16, &c, block_of(&c, i % blocks), i / blocks);
     }
     return 0;
 }

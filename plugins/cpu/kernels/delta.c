@@ -57,15 +57,28 @@ int CPU_ISA(cpu_gated_delta_prepare)(struct ct_prepare *p)
     return prepare(p, 0, ldk * ldv + CHUNK * (ldk + ldv));
 }
 
+/* Between the state of a part of a sequence and rows of ldv. */
+static void copy_state(const struct delta *d, int64_t b, int64_t h, float *s, bool back)
+{
+    const struct ct_tensor *t = d->state;
+    float *at = (float *)t->data + b * t->stride[0] + h * t->stride[1];
+
+    for (int64_t i = 0; i < d->dk; i++, at += t->stride[2], s += d->ldv)
+        memcpy(back ? at : s, back ? s : at, sizeof(*s) * (size_t)d->dv);
+}
+
 static void forward_head(const struct ct_launch *l, const struct delta *d, int64_t b, int64_t h)
 {
     struct chunk c;
     float *s = delta_place(&c, d->ldk, d->ldv, own_memory(l)), *o = s + d->ldk * d->ldv;
     float *scaled = o + CHUNK * d->ldv;
+    int64_t used = ct_slots_used(d->slots, b, d->tokens);
 
     memset(s, 0, sizeof(*s) * (size_t)(d->ldk * d->ldv));
-    for (int64_t begin = 0; begin < d->tokens; begin += CHUNK) {
-        delta_read(d, &c, b, h, begin);
+    if (d->state)
+        copy_state(d, b, h, s, false);
+    for (int64_t begin = 0; begin < used; begin += CHUNK) {
+        delta_read(d, &c, b, h, begin, used);
         delta_solve(d, &c, s);
         memset(o, 0, sizeof(*o) * (size_t)(c.count * d->ldv));
         delta_multiply(o, d->ldv, c.q, d->ldk, 1, s, d->ldv, c.count, d->ldv, d->dk);
@@ -76,6 +89,11 @@ static void forward_head(const struct ct_launch *l, const struct delta *d, int64
             delta_store(d, l->out, b, begin + i, h, false, o + i * d->ldv);
         delta_advance(d, &c, s, scaled);
     }
+    memset(o, 0, sizeof(*o) * (size_t)d->ldv);
+    for (int64_t t = used; t < d->tokens; t++)
+        delta_store(d, l->out, b, t, h, false, o);
+    if (d->state)
+        copy_state(d, b, h, s, true);
 }
 
 int CPU_ISA(cpu_gated_delta_run)(const struct ct_launch *l)
@@ -135,7 +153,7 @@ static void keep_states(const struct delta *d, struct back *w, int64_t b, int64_
 
     memset(s, 0, sizeof(*s) * (size_t)state);
     for (int64_t begin = 0; begin + CHUNK < d->tokens; begin += CHUNK, s += state) {
-        delta_read(d, &w->c, b, h, begin);
+        delta_read(d, &w->c, b, h, begin, d->tokens);
         delta_solve(d, &w->c, s);
         memcpy(s + state, s, sizeof(*s) * (size_t)state);
         delta_advance(d, &w->c, s + state, w->scaled);
@@ -294,7 +312,7 @@ static void back_head(const struct ct_launch *l, const struct delta *d, struct b
     for (; chunk >= 0; chunk--) {
         const float *s = w->states + chunk * d->ldk * d->ldv;
 
-        delta_read(d, &w->c, b, h, chunk * CHUNK);
+        delta_read(d, &w->c, b, h, chunk * CHUNK, d->tokens);
         delta_solve(d, &w->c, s);
         for (int64_t i = 0; i < w->c.count; i++)
             delta_load(d, l->in, b, chunk * CHUNK + i, h, w->d_o + i * d->ldv);

@@ -27,9 +27,12 @@
 #define DELTA_ROW(n) (((n) + 15) & ~(int64_t)15)
 #define ROWS 4 /* of a tile */
 
+enum { DOCUMENTS = 5, STATE, SLOTS }; /* inputs, q being 0 */
+
 /* The operands of one call. */
 struct delta {
     const struct ct_tensor *q, *k, *v, *gate, *beta, *documents; /* documents NULL: none */
+    const struct ct_tensor *state, *slots; /* of a part of a sequence; NULL: it is whole */
     int64_t batch, tokens, groups, heads, share, dk, dv, ldk, ldv;
     int64_t *at; /* by position: index of the token */
 };
@@ -120,7 +123,8 @@ static inline struct delta delta_of(const struct ct_launch *l, int at)
                       .v = in + 2,
                       .gate = in + 3,
                       .beta = in + 4,
-                      .documents = at + 5 < l->ins && in[5].data ? in + 5 : NULL,
+                      .documents =
+                          at + DOCUMENTS < l->ins && in[DOCUMENTS].data ? in + DOCUMENTS : NULL,
                       .batch = in->shape[0],
                       .tokens = in->shape[1],
                       .groups = in->shape[2],
@@ -128,6 +132,10 @@ static inline struct delta delta_of(const struct ct_launch *l, int at)
                       .dk = in->shape[3],
                       .dv = in[2].shape[3]};
 
+    if (at == 0 && l->ins > SLOTS && in[SLOTS].data) {
+        d.state = in + STATE;
+        d.slots = in + SLOTS;
+    }
     d.share = d.heads / d.groups;
     d.ldk = DELTA_ROW(d.dk);
     d.ldv = DELTA_ROW(d.dv);
@@ -184,20 +192,22 @@ static inline bool delta_begins(const struct delta *d, int64_t b, int64_t positi
 {
     const int32_t *documents = d->documents ? d->documents->data : NULL;
 
-    if (position == 0 || !documents)
-        return position == 0;
+    if (position == 0)
+        return ct_slots_begin(d->slots, b);
+    if (!documents)
+        return false;
     documents += b * d->documents->stride[0];
     return documents[d->at[position]] != documents[d->at[position - 1]];
 }
 
-/* Read a chunk of head h, and its decays. */
+/* Read a chunk of head h, and its decays. The sequence has `tokens`. */
 static inline void delta_read(const struct delta *d, struct chunk *c, int64_t b, int64_t h,
-                              int64_t begin)
+                              int64_t begin, int64_t tokens)
 {
     int64_t document[CHUNK], documents = 0;
     float sum = 0;
 
-    c->count = d->tokens - begin < CHUNK ? d->tokens - begin : CHUNK;
+    c->count = tokens - begin < CHUNK ? tokens - begin : CHUNK;
     for (int64_t i = 0; i < c->count; i++) {
         int64_t t = begin + i;
 

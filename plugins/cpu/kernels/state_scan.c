@@ -16,7 +16,7 @@
 
 #define CHUNK CT_SCAN_CHUNK
 
-enum { X, DT, A_LOG, B, C, D, DT_BIAS, DOCUMENTS };
+enum { X, DT, A_LOG, B, C, D, DT_BIAS, DOCUMENTS, STATE, SLOTS };
 
 struct scan {
     const struct ct_launch *l;
@@ -25,8 +25,9 @@ struct scan {
     int64_t batch, tokens, heads, p, groups, n, chunks;
     int64_t *at;
     char *threads;
-    size_t each; /* bytes of a thread's buffers */
-    float *sums; /* gradient: [batch][3][heads], of a_log, D and dt_bias */
+    size_t each;                   /* bytes of a thread's buffers */
+    float *sums;                   /* gradient: [batch][3][heads], of a_log, D and dt_bias */
+    const struct ct_tensor *slots; /* of a part of a sequence; NULL: it is whole */
 };
 
 /* A thread's buffers: of one head, [tokens][size] or less. */
@@ -34,7 +35,7 @@ struct head {
     float *x, *dy, *b, *c, *dt, *y, *db, *dc, *ddt;
     float *state, *states;
     double *log_decay; /* dt A, summed from the chunk's begin */
-    int64_t *first;    /* of the token's document, in all tokens */
+    int64_t *first;    /* of the token's document, in all tokens; -1: before them */
     bool *limited;
     float *slope; /* of softplus */
 };
@@ -148,7 +149,7 @@ static void find_documents(const struct scan *s, int64_t b, struct head *h)
     const int32_t *ids = s->l->ins > (int)(d - s->l->in) && d->data ? d->data : NULL;
 
     for (int64_t i = 0; i < s->tokens; i++)
-        h->first[i] = i == 0 ? 0
+        h->first[i] = i == 0 ? (ct_slots_begin(s->slots, b) ? 0 : -1)
                       : ids && ids[b * d->stride[0] + s->at[i] * d->stride[1]] !=
                                    ids[b * d->stride[0] + s->at[i - 1] * d->stride[1]]
                           ? i
@@ -257,17 +258,38 @@ static int64_t chunk_end(const struct scan *s, int64_t chunk)
     return (chunk + 1) * CHUNK < s->tokens ? (chunk + 1) * CHUNK : s->tokens;
 }
 
-static void forward_head(const struct scan *s, int64_t b, int64_t head)
+/* The state of a part of a sequence, [p, n]. */
+static float *kept_state(const struct scan *s, int64_t b, int64_t head)
 {
-    struct head h = own_buffers(s, false);
-    int64_t group = head / (s->heads / s->groups);
+    const struct ct_tensor *t = s->in + STATE;
+
+    return (float *)t->data + b * t->stride[0] + head * t->stride[1];
+}
+
+static void copy_state(const struct scan *s, float *to, int64_t to_row, const float *from,
+                       int64_t from_row)
+{
+    for (int64_t p = 0; p < s->p; p++)
+        memcpy(to + p * to_row, from + p * from_row, sizeof(*to) * (size_t)s->n);
+}
+
+static void forward_head(const struct scan *whole, int64_t b, int64_t head)
+{
+    struct head h = own_buffers(whole, false);
+    struct scan used = *whole, *s = &used;
+    int64_t group = head / (s->heads / s->groups), row = s->slots ? s->in[STATE].stride[2] : 0;
     float d = (float)ct_tensor_load(s->in + D, head), *other = h.state + s->p * s->n;
+
+    s->tokens = ct_slots_used(s->slots, b, whole->tokens);
+    s->chunks = (s->tokens + CHUNK - 1) / CHUNK;
 
     find_documents(s, b, &h);
     read_head(s, b, head, &h);
     gather(s, s->in + B, b, group, s->n, h.b);
     gather(s, s->in + C, b, group, s->n, h.c);
     memset(h.state, 0, sizeof(float) * (size_t)(s->p * s->n));
+    if (s->slots)
+        copy_state(s, h.state, s->n, kept_state(s, b, head), row);
     for (int64_t c = 0; c < s->chunks; c++) {
         float *now = h.state;
 
@@ -276,7 +298,10 @@ static void forward_head(const struct scan *s, int64_t b, int64_t head)
         h.state = other;
         other = now;
     }
-    scatter(s, s->l->out, b, head, s->p, h.y);
+    if (s->slots)
+        copy_state(s, kept_state(s, b, head), row, h.state, s->n);
+    memset(h.y + s->tokens * s->p, 0, sizeof(float) * (size_t)((whole->tokens - s->tokens) * s->p));
+    scatter(whole, s->l->out, b, head, s->p, h.y);
 }
 
 bool CPU_ISA(cpu_state_scan_accepts)(const struct ct_prepare *p)
@@ -299,6 +324,7 @@ int CPU_ISA(cpu_state_scan_run)(const struct ct_launch *l)
     struct scan s = scan_of(l->in, l->op->attrs);
 
     s.l = l;
+    s.slots = l->ins > SLOTS && l->in[SLOTS].data ? &l->in[SLOTS] : NULL;
     lay_out(&s, l->workspace, false);
     ct_launch_order(l, l->op->in[X], 1, s.at);
 #pragma omp parallel for if (cpu_worth_threads(ct_tensor_count(s.in + X)))

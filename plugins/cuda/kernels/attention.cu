@@ -466,6 +466,8 @@ KERNEL(cache_write, gpu_cache_write, 256)
     if (row >= a.rows)
         return;
     position = a.positions[token];
+    if (position < 0)
+        return;
     if (!in_range(CT_CUDA_FAULT_SLOT, position, token, a.slots, a.fault))
         return;
     from += b * a.stride[0] + token % a.tokens * a.stride[1] + group * a.stride[2];

@@ -40,6 +40,7 @@ struct ct_launch_request {
     double leave;      /* seconds to end after a signal was passed on, before SIGTERM; 0: grace */
     int restart;       /* for ct_identity */
     int *brief;        /* out: characters of the message without the last line; NULL: not wanted */
+    bool reads;        /* rank 0 reads standard input: it gets the terminal, and its Ctrl-C */
 };
 
 /* The exit status of a rank that failed because another one did. `status` has 1 in its place. */

@@ -42,6 +42,7 @@
     X(attention_grad)                                                                              \
     X(attention_sink)                                                                              \
     X(attention_sink_grad)                                                                         \
+    X(cache_write)                                                                                 \
     X(copy_heads)                                                                                  \
     X(copy_heads_grad)                                                                             \
     X(causal_conv)                                                                                 \
@@ -238,6 +239,24 @@ CT_API struct ct_value *ct_document_chunks(struct ct_builder *b, const char *nam
 /* For transforms: give positions to a rope, temper or document_chunks that counts them. Returns
    whether op is one of these types. */
 CT_API bool ct_give_positions(struct ct_graph *graph, struct ct_op *op, struct ct_value *positions);
+
+/*
+ * Caches (struct ct_cache, op.h), for the function `cache` of an op type.
+ *
+ * The state "cache.<name>": created, of zeros if dtype is a floating one, unless it is there
+ * already. NULL once the builder has failed.
+ */
+CT_API struct ct_value *ct_cache_state(struct ct_cache *cache, const char *name,
+                                       enum ct_dtype dtype, int ndim, const int64_t *shape);
+/* The state of that name of shape [batch, context, g, d], after x[b, t, g, d] was written into the
+   slots of its tokens. */
+CT_API struct ct_value *ct_cache_tokens(struct ct_cache *cache, const char *name,
+                                        struct ct_value *x);
+/* For kernels: tokens of sequence b that count, the first ones of its row. slots[b, t], or NULL or
+   without data: all `tokens`. */
+CT_API int64_t ct_slots_used(const struct ct_tensor *slots, int64_t b, int64_t tokens);
+/* For kernels: whether sequence b begins in this row, so that nothing is before it. */
+CT_API bool ct_slots_begin(const struct ct_tensor *slots, int64_t b);
 
 struct ct_split { /* and of split_grad */
     struct ct_shape widths;

@@ -1,10 +1,10 @@
 /*
  * Continuing sequences of tokens with a model.
  *
- * A generator computes the logits after the last token of each of its sequences. It keeps the keys
- * and values of past tokens (Shazeer 2019), in states that a transform adds to the model's graph:
- * every attention op gets its keys and values from a state, into which those of the new tokens are
- * written. Models need no code for that. There are two programs with one memory: one takes a chunk
+ * A generator computes the logits after the last token of each of its sequences. It keeps what ops
+ * need of past tokens, such as keys and values (Shazeer 2019) or the state of a recurrence, in
+ * states that a transform adds to the model's graph (struct ct_cache, op.h). Models need no code
+ * for that. There are two programs with one memory: one takes a chunk
  * of tokens of each sequence, the other a single one.
  *
  * A sequence may be longer than the context ([training] seq_len). With a cache, it then goes on
@@ -22,18 +22,25 @@ struct ct_generate_request {
     int64_t sequences;   /* at least 1 */
     bool cache;          /* false: every step computes the whole context */
     const char *weights; /* folder to read them from; NULL: [model] init_from */
+    /* As struct ct_run_options has them. All ranks get the same sequences, and the logits. */
+    int64_t rank, world;
+    int local_rank, local_ranks;
+    const char *job;
 };
 
 struct ct_generator;
 
 /* Open the recipe's model, with the weights of a folder. CT_ECONFIG: it has an op that
-   cannot work on a part of a sequence, so it cannot have a cache. */
+   cannot work on a part of a sequence, so it cannot have a cache; or an axis of the mesh splits its
+   layers or its sequences. */
 CT_API int ct_generator_open(struct ct_recipe *recipe, const struct ct_generate_request *request,
                              struct ct_generator **generator);
 /* generator may be NULL. */
 CT_API void ct_generator_close(struct ct_generator *generator);
 /* The run whose model it uses; owned by the generator. */
 CT_API struct ct_run *ct_generator_run(struct ct_generator *generator);
+/* Bytes of caches on this rank. */
+CT_API size_t ct_generator_cache_bytes(const struct ct_generator *generator);
 /* Logits of a sequence have this many entries. */
 CT_API int64_t ct_generator_vocabulary(const struct ct_generator *generator);
 
@@ -61,11 +68,6 @@ struct ct_candidate {
 };
 CT_API int32_t ct_sample(const float *logits, int64_t count, const struct ct_sampling *how,
                          double uniform, struct ct_candidate *room);
-
-/* The op that writes keys or values into a cache, and the transform that puts caches in front of
-   attention: registered by ct_generator_open. Of tokens of a sequence with the same position, the
-   op keeps any one's vector, or parts of several: theirs must be equal. */
-CT_API extern const struct ct_op_type ct_op_cache_write;
 
 CT_END_DECLS
 
