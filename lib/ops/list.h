@@ -16,6 +16,8 @@ void ct_take_over(struct ct_graph *graph, struct ct_value *old, struct ct_value 
 extern const struct ct_transform ct_join_gradients;
 /* Make casts of parameters that no step changes once. */
 extern const struct ct_transform ct_keep_casts;
+/* Casts in the place of cast_like. */
+extern const struct ct_transform ct_settle_casts;
 
 /* ---- `cache` of op types ---- */
 

@@ -14,8 +14,8 @@ int ct_ops_register(void)
             & ct_op_experts_kept,
         &ct_op_experts_kept_grad,
     };
-    static const struct ct_transform *const transforms[] = {&ct_join_pointwise, &ct_join,
-                                                            &ct_join_gradients, &ct_keep_casts};
+    static const struct ct_transform *const transforms[] = {
+        &ct_join_pointwise, &ct_join, &ct_join_gradients, &ct_keep_casts, &ct_settle_casts};
     static bool done;
     int rc = 0;
 

@@ -208,6 +208,9 @@ struct ct_kernel {
 #define CT_OP_RENDEZVOUS 64u
 /* The reference kernel only moves bytes: a device with host memory needs no kernel of its own. */
 #define CT_OP_MOVES 128u
+/* The gradient is not the derivative, on purpose: it passes straight through a rounding (Bengio et
+   al. 2013). `ctitan check` runs it without comparing it with finite differences. */
+#define CT_OP_STRAIGHT_THROUGH 256u
 
 /* How a collective runs on every device; defined with CT_COLLECTIVE (collective.h). */
 struct ct_collective_ops {

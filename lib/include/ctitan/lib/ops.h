@@ -43,6 +43,8 @@
     X(attention_sink)                                                                              \
     X(attention_sink_grad)                                                                         \
     X(cache_write)                                                                                 \
+    X(cast_like)                                                                                   \
+    X(straight_through)                                                                            \
     X(copy_heads)                                                                                  \
     X(copy_heads_grad)                                                                             \
     X(causal_conv)                                                                                 \
@@ -239,6 +241,15 @@ CT_API struct ct_value *ct_document_chunks(struct ct_builder *b, const char *nam
 /* For transforms: give positions to a rope, temper or document_chunks that counts them. Returns
    whether op is one of these types. */
 CT_API bool ct_give_positions(struct ct_graph *graph, struct ct_op *op, struct ct_value *positions);
+
+/* x in the dtype of `like`, whatever that becomes: a model does not know in what dtype the forward
+   computes ([training] mixed_precision_param). The dtypes are floating ones; shapes may differ. */
+CT_API struct ct_value *ct_cast_like(struct ct_builder *b, const char *name, struct ct_value *x,
+                                     struct ct_value *like);
+/* y, whose gradient is that of x (Bengio et al. 2013): y is x after a rounding or a step, which has
+   no useful derivative. Both have one shape and dtype. */
+CT_API struct ct_value *ct_straight_through(struct ct_builder *b, const char *name,
+                                            struct ct_value *x, struct ct_value *y);
 
 /*
  * Caches (struct ct_cache, op.h), for the function `cache` of an op type.
