@@ -14,29 +14,39 @@ static bool is_assistant(const json_t *message)
     return role && !strcmp(role, "assistant");
 }
 
-static int check_weight(const json_t *message)
+static float weight_of(const json_t *message)
 {
     const json_t *weight = json_object_get(message, "weight");
-    double value = json_number_value(weight);
+
+    return json_is_number(weight) ? (float)json_number_value(weight) : 1;
+}
+
+static int check_weight(const json_t *message, bool any)
+{
+    const json_t *weight = json_object_get(message, "weight");
+    float value = weight_of(message);
 
     if (!weight || json_is_null(weight) || (json_is_number(weight) && (value == 0 || value == 1)))
         return 0;
-    return ct_fail(CT_ECONFIG, "a message's \"weight\" is neither 0 nor 1");
+    if (!any)
+        return ct_fail(CT_ECONFIG, "a message's \"weight\" is neither 0 nor 1: others need [text] "
+                                   "label_weights = true");
+    return json_is_number(weight) && value > 0 && value < 1e6F
+               ? 0
+               : ct_fail(CT_ECONFIG, "a message's \"weight\": expected a number from 0 to 1e6");
 }
 
 /* Whether a message is trained on; last: the assistant's last one. */
 static bool is_trained(const struct chat_request *r, const json_t *message, bool last)
 {
-    const json_t *weight = json_object_get(message, "weight");
-
-    if (!is_assistant(message) || (json_is_number(weight) && json_number_value(weight) == 0))
+    if (!is_assistant(message) || weight_of(message) == 0)
         return false;
     return r->train == CHAT_FIELD  ? json_is_true(json_object_get(message, r->field[CHAT_TRAIN]))
            : r->train == CHAT_LAST ? last
                                    : true;
 }
 
-static int choose(const struct chat_request *r, const json_t *messages, bool *trained)
+static int choose(const struct chat_request *r, bool weights, const json_t *messages, bool *trained)
 {
     size_t count = json_array_size(messages), last = count;
     bool some = r->train == CHAT_ALL || r->train == CHAT_FIELD, answers = false;
@@ -47,7 +57,7 @@ static int choose(const struct chat_request *r, const json_t *messages, bool *tr
 
         answers |= is_assistant(message);
         last = is_assistant(message) ? i : last;
-        rc = rc < 0 ? rc : check_weight(message);
+        rc = rc < 0 ? rc : check_weight(message, weights);
     }
     for (size_t i = 0; i < count; i++)
         trained[i] = is_trained(r, json_array_get(messages, i), i == last);
@@ -62,8 +72,9 @@ struct writer {
     struct ct_arena *arena;
     char *data;
     size_t size, room;
-    size_t *ends; /* of parts that are trained on and parts that are not, by turns */
-    size_t parts, parts_room;
+    size_t *ends;   /* of parts that are trained on and parts that are not, by turns */
+    float *weights; /* of the parts */
+    size_t parts, parts_room, weights_room;
 };
 
 static void put(struct writer *w, const char *text, size_t size)
@@ -80,9 +91,12 @@ static void put_text(struct writer *w, const char *text)
     put(w, text, strlen(text));
 }
 
-static void end_part(struct writer *w, size_t end)
+static void end_part(struct writer *w, size_t end, float weight)
 {
     w->ends = ct_arena_grow(w->arena, w->ends, &w->parts_room, w->parts + 1, sizeof(*w->ends));
+    w->weights =
+        ct_arena_grow(w->arena, w->weights, &w->weights_room, w->parts + 1, sizeof(*w->weights));
+    w->weights[w->parts] = weight;
     w->ends[w->parts++] = end;
 }
 
@@ -102,11 +116,11 @@ static int write_turn(struct writer *w, const struct ct_chat_format *format, con
     put_text(w, role);
     put_text(w, format->middle);
     if (trained)
-        end_part(w, w->size);
+        end_part(w, w->size, weight_of(message));
     put(w, content, size);
     put_text(w, format->end);
     if (trained)
-        end_part(w, w->size);
+        end_part(w, w->size, weight_of(message));
     put_text(w, format->after);
     return 0;
 }
@@ -140,8 +154,8 @@ static int write_template(struct writer *w, const struct chat_request *r, const 
     put(w, text.data, text.size);
     for (size_t i = 0; r->train != CHAT_ALL && i < json_array_size(messages); i++)
         if (trained[i]) {
-            end_part(w, spans[i].begin);
-            end_part(w, spans[i].end);
+            end_part(w, spans[i].begin, 0);
+            end_part(w, spans[i].end, weight_of(json_array_get(messages, i)));
         }
     return 0;
 }
@@ -152,7 +166,7 @@ static int add_messages(struct corpus *c, const json_t *object, const json_t *me
     const struct chat_request *r = c->request->chat;
     bool *trained = ct_arena_array(arena, bool, json_array_size(messages) + 1);
     struct writer w = {.arena = arena};
-    int rc = choose(r, messages, trained);
+    int rc = choose(r, c->request->weights, messages, trained);
 
     if (rc == 0)
         rc = r->template ? write_template(&w, r, object, messages, trained)
@@ -160,11 +174,13 @@ static int add_messages(struct corpus *c, const json_t *object, const json_t *me
     if (rc < 0)
         return rc;
     if (r->train == CHAT_ALL)
-        end_part(&w, 0);
-    end_part(&w, w.size);
-    return corpus_add(
-        c, &(struct document){
-               .text = w.data ? w.data : "", .size = w.size, .ends = w.ends, .parts = w.parts});
+        end_part(&w, 0, 0);
+    end_part(&w, w.size, 1);
+    return corpus_add(c, &(struct document){.text = w.data ? w.data : "",
+                                            .size = w.size,
+                                            .ends = w.ends,
+                                            .parts = w.parts,
+                                            .weights = w.weights});
 }
 
 /* ---- a line ---- */
@@ -176,9 +192,9 @@ static int add_prompt(struct corpus *c, const json_t *prompt, const json_t *comp
     struct writer w = {.arena = arena};
 
     put(&w, json_string_value(prompt), json_string_length(prompt));
-    end_part(&w, c->request->chat->train == CHAT_ALL ? 0 : w.size);
+    end_part(&w, c->request->chat->train == CHAT_ALL ? 0 : w.size, 0);
     put(&w, json_string_value(completion), json_string_length(completion));
-    end_part(&w, w.size);
+    end_part(&w, w.size, 1);
     return corpus_add(c, &(struct document){.text = w.data ? w.data : "",
                                             .size = w.size,
                                             .ends = w.ends,
@@ -197,7 +213,7 @@ static int add_object(struct corpus *c, const json_t *object, enum corpus_format
     int rc;
 
     if (format == CORPUS_IDS) {
-        rc = fields_ids(object, r->field, r->vocabulary, arena, &document);
+        rc = fields_ids(object, r->field, r->vocabulary, c->request->weights, arena, &document);
         return rc < 0 ? rc : corpus_add(c, &document);
     }
     if (format == CORPUS_PROMPT && json_is_string(prompt) && json_is_string(completion))

@@ -45,6 +45,7 @@ struct corpus_request {
     const char *stream_key;          /* names what is read once; "": a command does so alone */
     bool no_bos;       /* documents do not begin with the tokenizer's token for that */
     bool skip;         /* malformed lines, instead of failing */
+    bool weights;      /* of labels, are kept */
     bool any_bytes;    /* the tokenizer has tokens for bytes that are not UTF-8, too */
     const char *spool; /* folder for what is unpacked */
 };
@@ -59,6 +60,7 @@ struct document {
     size_t parts;
     bool closed; /* with parts: the token that ends a document follows */
     const int32_t *ids;
+    const float *weights; /* of the parts, or of the ids; NULL: 1 */
 };
 
 struct corpus {

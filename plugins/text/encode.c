@@ -74,8 +74,10 @@ static int put_checked(struct encoder *e, const void *data, size_t size)
     return rc;
 }
 
-static int put_tokens(struct encoder *e, const int32_t *tokens, int64_t count, bool trained)
+/* weight: of labels; 0: they are none. */
+static int put_tokens(struct encoder *e, const int32_t *tokens, int64_t count, float weight)
 {
+    struct encoded_label weighed[1024];
     uint16_t narrow[1024];
     int32_t wide[1024];
     int rc = 0;
@@ -84,10 +86,14 @@ static int put_tokens(struct encoder *e, const int32_t *tokens, int64_t count, b
         n = count - i < 1024 ? count - i : 1024;
         for (int64_t k = 0; k < n; k++) {
             narrow[k] = (uint16_t)tokens[i + k];
-            wide[k] = trained ? tokens[i + k] : ~tokens[i + k];
+            wide[k] = weight > 0 ? tokens[i + k] : ~tokens[i + k];
+            weighed[k] = (struct encoded_label){wide[k], weight};
         }
-        rc = e->header.width == 2 ? put_checked(e, narrow, (size_t)n * sizeof(*narrow))
-                                  : put_checked(e, wide, (size_t)n * sizeof(*wide));
+        rc = put_checked(e,
+                         e->header.width == 2   ? (const void *)narrow
+                         : e->header.width == 4 ? (const void *)wide
+                                                : (const void *)weighed,
+                         (size_t)(n * e->header.width));
     }
     e->header.tokens += count;
     return rc;
@@ -109,28 +115,36 @@ static int reserve(struct encoder *e, size_t count)
     return ct_fail(CT_ENOMEM, "a document of %zu tokens", count);
 }
 
+static float weight_at(const struct document *d, size_t i)
+{
+    return d->weights ? d->weights[i] : 1;
+}
+
 /* Tokens of e->tokens; those that hold a byte of an answer are trained on. */
 static int put_parts(struct encoder *e, const struct document *d, int64_t count)
 {
     int64_t from = 0;
     size_t part = 0;
-    bool trained = false;
+    float weight = 0;
     int rc = 0;
 
     for (int64_t i = 0; rc == 0 && i < count; i++) {
         const struct ct_text_span *s = &e->spans[i];
-        bool answer;
+        float own = 0;
 
         while (part < d->parts && s->begin >= d->ends[part])
             part++;
-        answer = part % 2 || (part + 1 < d->parts && s->end > d->ends[part]);
-        if (answer != trained) {
-            rc = put_tokens(e, e->tokens + from, i - from, trained);
+        if (part % 2)
+            own = weight_at(d, part);
+        else if (part + 1 < d->parts && s->end > d->ends[part])
+            own = weight_at(d, part + 1);
+        if (own != weight) {
+            rc = put_tokens(e, e->tokens + from, i - from, weight);
             from = i;
-            trained = answer;
+            weight = own;
         }
     }
-    return rc < 0 ? rc : put_tokens(e, e->tokens + from, count - from, trained);
+    return rc < 0 ? rc : put_tokens(e, e->tokens + from, count - from, weight);
 }
 
 static int64_t encode_text(struct encoder *e, const struct document *d)
@@ -139,19 +153,24 @@ static int64_t encode_text(struct encoder *e, const struct document *d)
                    : e->tokenizer->encode(d->text, d->size, e->tokens, e->room);
 }
 
+static float label_weight(const struct document *d, int64_t i)
+{
+    return d->ids[i] >= 0 ? weight_at(d, (size_t)i) : 0;
+}
+
 static int put_ids(struct encoder *e, const struct document *d)
 {
     int64_t count = (int64_t)d->size;
     int rc = 0;
 
     for (int64_t from = 0, to; rc == 0 && from < count; from = to) {
-        bool trained = d->ids[from] >= 0;
+        float weight = label_weight(d, from);
 
         if (reserve(e, d->size) < 0)
             return CT_ENOMEM;
-        for (to = from; to < count && (d->ids[to] >= 0) == trained; to++)
-            e->tokens[to - from] = trained ? d->ids[to] : ~d->ids[to];
-        rc = put_tokens(e, e->tokens, to - from, trained);
+        for (to = from; to < count && label_weight(d, to) == weight; to++)
+            e->tokens[to - from] = d->ids[to] >= 0 ? d->ids[to] : ~d->ids[to];
+        rc = put_tokens(e, e->tokens, to - from, weight);
     }
     return rc;
 }
@@ -167,7 +186,7 @@ static int encode_all(struct encoder *e, const struct document *d)
         rc = (int)count;
     if (rc < 0)
         return rc;
-    return d->ends ? put_parts(e, d, count) : put_tokens(e, e->tokens, count, true);
+    return d->ends ? put_parts(e, d, count) : put_tokens(e, e->tokens, count, 1);
 }
 
 /* One with parts brings the tokens that end it. */
@@ -179,11 +198,11 @@ static int encode_document(struct encoder *e, const struct document *document)
     if (document->ids)
         return put_ids(e, document);
     if (bos >= 0)
-        rc = put_tokens(e, &bos, 1, !document->ends);
+        rc = put_tokens(e, &bos, 1, document->ends ? 0 : 1);
     if (rc == 0)
         rc = encode_all(e, document);
     if (rc == 0 && (!document->ends || document->closed) && eos >= 0)
-        rc = put_tokens(e, &eos, 1, true);
+        rc = put_tokens(e, &eos, 1, 1);
     return rc;
 }
 

@@ -22,6 +22,12 @@ struct encoded {
     uint64_t check;    /* XXH3 of what is above */
 };
 
+/* A token with its weight as a label: ~token and 0 for one that is none. */
+struct encoded_label {
+    int32_t token;
+    float weight;
+};
+
 #define ENCODED_MAGIC "ctokens7"
 #define ENCODED_BLOCK ((size_t)64 << 10) /* bytes of tokens with a checksum of their own */
 

@@ -167,8 +167,32 @@ int fields_messages(const json_t *object, enum corpus_format format,
 
 /* ---- tokens ---- */
 
+/* The numbers of "weights"; *weights is NULL: there are none. */
+static int take_weights(const json_t *list, bool taken, size_t count, struct ct_arena *arena,
+                        const float **weights)
+{
+    float *w = ct_arena_array(arena, float, count + 1);
+
+    *weights = NULL;
+    if (!list)
+        return 0;
+    if (!taken)
+        return ct_fail(CT_ECONFIG, "\"weights\" need [text] label_weights = true");
+    if (json_array_size(list) != count)
+        return ct_fail(CT_ECONFIG, "%zu \"weights\" for %zu ids", json_array_size(list), count);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *weight = json_array_get(list, i);
+
+        w[i] = (float)json_number_value(weight);
+        if (!json_is_number(weight) || !(w[i] >= 0 && w[i] < 1e6F))
+            return ct_fail(CT_ECONFIG, "\"weights\"[%zu]: expected a number from 0 to 1e6", i);
+    }
+    *weights = w;
+    return 0;
+}
+
 int fields_ids(const json_t *object, const char *const field[CHAT_FIELDS], int64_t vocabulary,
-               struct ct_arena *arena, struct document *document)
+               bool weights, struct ct_arena *arena, struct document *document)
 {
     const json_t *ids = json_object_get(object, field[CHAT_IDS]);
     const json_t *labels = json_object_get(object, field[CHAT_LABELS]);
@@ -195,5 +219,6 @@ int fields_ids(const json_t *object, const char *const field[CHAT_FIELDS], int64
         tokens[i] = (int32_t)(label == id ? id : ~id);
     }
     *document = (struct document){.ids = tokens, .size = count};
-    return 0;
+    return take_weights(json_object_get(object, "weights"), weights, count, arena,
+                        &document->weights);
 }

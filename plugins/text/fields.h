@@ -8,6 +8,6 @@ int fields_messages(const json_t *object, enum corpus_format format,
                     const char *const field[CHAT_FIELDS], json_t **messages);
 /* The tokens of an object, in the arena. CT_ECONFIG: they or their labels are none. */
 int fields_ids(const json_t *object, const char *const field[CHAT_FIELDS], int64_t vocabulary,
-               struct ct_arena *arena, struct document *document);
+               bool weights, struct ct_arena *arena, struct document *document);
 
 #endif

@@ -191,6 +191,7 @@ int text_open_set(const struct ct_data_request *request, const struct ct_validat
                              .stream_key = text_config.command_key,
                              .format = text_config.format,
                              .split = text_config.split,
+                             .weights = text_config.label_weights,
                              .field = *text_config.field ? text_config.field : "text",
                              .skip = !strcmp(text_config.malformed, "skip"),
                              .spool = text_config.spool},
@@ -203,6 +204,7 @@ int text_open_set(const struct ct_data_request *request, const struct ct_validat
         .repeat = text_config.repeat,
         .shuffle = text_config.shuffle,
         .document_mask = text_has_documents(),
+        .per_sequence = text_config.per_sequence,
         .packing = {.how = text_packing(),
                     .too_long = text_config.too_long,
                     .width = request->seq_len,
@@ -219,6 +221,8 @@ int text_open_set(const struct ct_data_request *request, const struct ct_validat
     data = calloc(1, sizeof(*data));
     if (!data)
         return ct_fail(CT_ENOMEM, "text");
+    data->seq_len = request->seq_len;
+    data->spare = ct_arena_array(&data->arena, int32_t, 2 * request->seq_len);
     data->vocabulary = text_config.format == CORPUS_IDS && request->vocabulary
                            ? request->vocabulary /* ids are not the tokenizer's */
                            : request->tokenizer->vocabulary();

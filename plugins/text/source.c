@@ -110,70 +110,85 @@ static int64_t document_at(const struct source *data, int64_t position)
     return low;
 }
 
-/* A token, and whether it is a label. */
-static int read_token(struct source *data, int64_t at, int32_t *token, bool *trained)
+/* Set entry i of a sample to the label `token`. weight 0: it is none. */
+static void put_label(const struct source_sample *s, int64_t i, int32_t token, float weight)
 {
-    int rc = store_read(&data->store, at, token);
-
-    *trained = *token >= 0;
-    *token = *trained ? *token : ~*token;
-    return rc;
+    s->labels[i] = weight > 0 ? token : IGNORED;
+    if (s->weights)
+        s->weights[i] = weight;
 }
 
-static int read_window(struct source *data, int64_t window, int32_t *tokens, int32_t *labels,
-                       int32_t *documents)
+/* Make the weights of entries begin to end, which are a sequence, one together. */
+static void share(const struct source *data, const struct source_sample *s, int64_t begin,
+                  int64_t end)
 {
-    int64_t first = window * data->seq_len, document = document_at(data, first);
+    double sum = 0;
+
+    if (!data->per_sequence || !s->weights)
+        return;
+    for (int64_t i = begin; i < end; i++)
+        sum += (double)s->weights[i];
+    for (int64_t i = begin; sum > 0 && i < end; i++)
+        s->weights[i] = (float)((double)s->weights[i] / sum);
+}
+
+static int read_window(struct source *data, int64_t window, const struct source_sample *s)
+{
+    int64_t first = window * data->seq_len, document = document_at(data, first), begin = 0;
     int rc = 0;
 
     for (int64_t i = 0; rc == 0 && i <= data->seq_len; i++) {
         int64_t previous = document;
         int64_t at;
         int32_t token;
-        bool trained;
+        float weight;
 
         while (first + i >= data->begin[document + 1])
             document++;
         at = data->store.start[data->order[document]] + first + i - data->begin[document];
-        rc = read_token(data, at, &token, &trained);
+        rc = store_read(&data->store, at, &token, &weight);
         if (i < data->seq_len) {
-            tokens[i] = token;
-            if (documents)
-                documents[i] = (int32_t)document;
+            s->tokens[i] = token;
+            if (s->documents)
+                s->documents[i] = (int32_t)document;
         }
         if (i > 0)
-            labels[i - 1] =
-                (data->document_mask && document != previous) || !trained ? IGNORED : token;
+            put_label(s, i - 1, token, data->document_mask && document != previous ? 0 : weight);
+        if (document != previous && i > 0) {
+            share(data, s, begin, i - 1);
+            begin = i - 1;
+        }
     }
+    share(data, s, begin, data->seq_len);
     return rc;
 }
 
-/* The label behind the last token of a part is that of the rest of its document, if it is trained
-   on: it is split. */
-static int read_part(struct source *data, const struct packing_part *part, bool rest,
-                     int32_t *tokens, int32_t *labels)
+/* From entry `at` on. The label behind the last token of a part is that of the rest of its
+   document, if it is trained on: it is split. */
+static int read_part(struct source *data, const struct packing_part *part, bool rest, int64_t at,
+                     const struct source_sample *s)
 {
     int64_t size = packing_size(part, data->store.start, data->seq_len);
     int64_t from = data->store.start[part->document] + part->from;
     int64_t left = data->store.start[part->document + 1] - from;
     int32_t token;
-    bool trained;
+    float weight;
     int rc = 0;
 
-    labels[size - 1] = IGNORED;
+    put_label(s, at + size - 1, 0, 0);
     for (int64_t i = 0; rc == 0 && i < size + (rest && left > size); i++) {
-        rc = read_token(data, from + i, &token, &trained);
+        rc = store_read(&data->store, from + i, &token, &weight);
         if (i < size)
-            tokens[i] = token;
+            s->tokens[at + i] = token;
         if (i > 0)
-            labels[i - 1] = trained ? token : IGNORED;
+            put_label(s, at + i - 1, token, weight);
     }
+    share(data, s, at, at + size);
     return rc;
 }
 
 /* Behind the documents of a row are tokens 0 without labels, as one more document. */
-static int read_row(struct source *data, int64_t row, int32_t *tokens, int32_t *labels,
-                    int32_t *documents)
+static int read_row(struct source *data, int64_t row, const struct source_sample *s)
 {
     const struct packing *p = &data->packing;
     int64_t at = 0;
@@ -183,22 +198,21 @@ static int read_row(struct source *data, int64_t row, int32_t *tokens, int32_t *
     for (int64_t i = p->row[row]; rc == 0 && i < p->row[row + 1]; i++, document++) {
         int64_t size = packing_size(&p->parts[i], data->store.start, data->seq_len);
 
-        rc = read_part(data, &p->parts[i], p->split > 0, tokens + at, labels + at);
-        for (int64_t k = at; documents && k < at + size; k++)
-            documents[k] = document;
+        rc = read_part(data, &p->parts[i], p->split > 0, at, s);
+        for (int64_t k = at; s->documents && k < at + size; k++)
+            s->documents[k] = document;
         at += size;
     }
     for (; at < data->seq_len; at++) {
-        tokens[at] = 0;
-        labels[at] = IGNORED;
-        if (documents)
-            documents[at] = document;
+        s->tokens[at] = 0;
+        put_label(s, at, 0, 0);
+        if (s->documents)
+            s->documents[at] = document;
     }
     return rc;
 }
 
-int source_read(struct source *data, int64_t index, int32_t *tokens, int32_t *labels,
-                int32_t *documents)
+int source_read(struct source *data, int64_t index, const struct source_sample *s)
 {
     int64_t epoch = index / data->samples, sample = index % data->samples;
 
@@ -208,8 +222,7 @@ int source_read(struct source *data, int64_t index, int32_t *tokens, int32_t *la
         arrange(data, epoch);
     if (data->shuffle)
         sample = (int64_t)permutation_at(&data->windows, (uint64_t)sample);
-    return data->packed ? read_row(data, sample, tokens, labels, documents)
-                        : read_window(data, sample, tokens, labels, documents);
+    return data->packed ? read_row(data, sample, s) : read_window(data, sample, s);
 }
 
 /* ---- the whole ---- */
@@ -275,7 +288,8 @@ int source_open(struct source *data, const struct source_request *request, const
                             .seed = request->data->seed,
                             .repeat = request->repeat && !validation,
                             .shuffle = request->shuffle && !validation,
-                            .document_mask = request->document_mask};
+                            .document_mask = request->document_mask,
+                            .per_sequence = request->per_sequence};
     rc = store_open(&data->store, &request->store, paths);
     if (rc == 0)
         rc = choose(data, request);

@@ -26,7 +26,7 @@ struct source_request {
     double validation_fraction;
     const struct ct_validation_set *set; /* whose data it is; NULL: of none */
     bool whole; /* all documents are of the run's part: validation has files of its own */
-    bool repeat, shuffle, document_mask;
+    bool repeat, shuffle, document_mask, per_sequence;
     struct packing_request packing; /* its width is seq_len */
 };
 
@@ -34,6 +34,7 @@ struct source {
     int64_t seq_len, samples; /* samples per epoch */
     uint64_t seed;
     bool repeat, shuffle, document_mask;
+    bool per_sequence; /* the weights of a document's labels in a row are one together */
 
     struct store store;
     int64_t *part, count; /* documents of this part; NULL: all */
@@ -48,8 +49,14 @@ struct source {
 /* paths: as in corpus.h. CT_ECONFIG: no documents, or too few for a sample. */
 int source_open(struct source *source, const struct source_request *request, const char *paths);
 void source_close(struct source *source);
+/* Memory of a sample, seq_len entries each. */
+struct source_sample {
+    int32_t *tokens, *labels;
+    int32_t *documents; /* NULL: they are not needed */
+    float *weights;     /* of labels, 0 where they are masked; NULL: they are not needed */
+};
+
 /* As ct_data_ops.read. */
-int source_read(struct source *source, int64_t index, int32_t *tokens, int32_t *labels,
-                int32_t *documents);
+int source_read(struct source *source, int64_t index, const struct source_sample *sample);
 
 #endif

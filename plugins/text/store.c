@@ -374,7 +374,9 @@ int store_open(struct store *s, const struct store_request *request, const char 
     *s = (struct store){0};
     if (rc < 0)
         return ct_context(rc, "%s", request->corpus.option);
-    s->width = !request->corpus.chat && tokenizer->vocabulary() <= UINT16_MAX + 1 ? 2 : 4;
+    s->width = request->corpus.weights                                              ? 8
+               : !request->corpus.chat && tokenizer->vocabulary() <= UINT16_MAX + 1 ? 2
+                                                                                    : 4;
     s->kept = strcmp(request->cache, "none") != 0 && tokenizer->identity;
     s->files = o.corpus.file_count;
     s->streams = o.corpus.streams;

@@ -1,8 +1,8 @@
 /*
  * The tokens of a corpus, in a mapped file.
  *
- *   header | tokens, two or four bytes each | where each document begins, int64, and their end |
- *   checksums of the blocks of tokens
+ *   header | tokens, two, four or eight bytes each | where each document begins, int64, and their
+ *   end | checksums of the blocks of tokens
  *
  * Opening a file reads and checks all but the tokens, of which each block is checked when its first
  * token is read.
@@ -39,10 +39,11 @@ struct store {
     const uint64_t *sums; /* of the blocks */
     bool *checked;        /* by block */
     uint64_t hash;        /* of all tokens and of where documents begin */
-    int width;            /* bytes per token: 2, or 4, where ~token is a token that is no label */
-    size_t files;         /* of the corpus */
-    size_t streams;       /* of the files: those that are read once */
-    bool kept;            /* under `path` */
+    int width;    /* bytes per token: 2; or 4, where ~token is a token that is no label; or 8, with
+                  weights of labels (struct encoded_label) */
+    size_t files; /* of the corpus */
+    size_t streams; /* of the files: those that are read once */
+    bool kept;      /* under `path` */
     char path[CT_PATH_ROOM];
     struct spool spool; /* unless kept */
     void *base;
@@ -54,14 +55,19 @@ struct store {
 int store_open(struct store *store, const struct store_request *request, const char *paths);
 /* CT_EIO: the block is damaged. */
 int store_check(struct store *store, size_t block);
-/* Set *token to number `index` of all. CT_EIO: its block is damaged. */
-static inline int store_read(struct store *store, int64_t index, int32_t *token)
+/* Set *token to number `index` of all, and *weight to its weight as a label; 0: it is none. CT_EIO:
+   its block is damaged. */
+static inline int store_read(struct store *store, int64_t index, int32_t *token, float *weight)
 {
     size_t block = (size_t)index * (size_t)store->width / ENCODED_BLOCK;
     int rc = store->checked[block] ? 0 : store_check(store, block);
+    const struct encoded_label *labels = store->tokens;
 
-    *token = store->width == 2 ? ((const uint16_t *)store->tokens)[index]
-                               : ((const int32_t *)store->tokens)[index];
+    *token = store->width == 2   ? ((const uint16_t *)store->tokens)[index]
+             : store->width == 4 ? ((const int32_t *)store->tokens)[index]
+                                 : labels[index].token;
+    *weight = *token < 0 ? 0 : store->width == 8 ? labels[index].weight : 1;
+    *token = *token < 0 ? ~*token : *token;
     return rc;
 }
 /* store may be zeros. */

@@ -7,6 +7,7 @@
 #include <xxhash.h>
 
 #include <ctitan/config.h>
+#include <ctitan/error.h>
 #include <ctitan/plugin.h>
 
 #include "text.h"
@@ -36,6 +37,12 @@ static const struct ct_option options[] = {
     CT_OPT_ENUM(struct text_config, train_on, "train_on", "assistant", "assistant|last|all|field",
                 "What of a conversation is trained on: the assistant's messages, the last of "
                 "them, everything, or those of its messages whose field \"train\" is true"),
+    CT_OPT_BOOL(struct text_config, label_weights, "label_weights", "false",
+                "Read weights: \"weight\" of messages, \"weights\" beside ids; the objective "
+                "weighted takes them"),
+    CT_OPT_BOOL(struct text_config, per_sequence, "per_sequence", "false",
+                "The labels of a document in a row weigh one together, whatever their number; the "
+                "objective weighted takes their weights"),
     CT_OPT_STRING(struct text_config, date, "date", "",
                   "Date that chat templates write, as YYYY-MM-DD; empty: they are told none"),
     CT_OPT_STRING(struct text_config, field, "field", "",
@@ -97,21 +104,62 @@ enum packing_how text_packing(void)
     return text_config.packing - PACK_EXPLICIT;
 }
 
+static bool has_weights(void)
+{
+    return text_config.label_weights || text_config.per_sequence;
+}
+
 bool text_has_documents(void)
 {
     return text_config.document_mask == YES ||
            (text_config.document_mask == AUTO && text_packing() != PACKING_CONCAT);
 }
 
-static int text_read(struct ct_data *data, int64_t index, int32_t *tokens, int32_t *labels,
-                     int32_t *documents)
+static int list_streams(const struct ct_data_request *request, struct ct_arena *arena,
+                        const struct ct_data_stream **streams)
 {
-    size_t source;
+    const size_t size = sizeof(struct ct_data_stream);
+    const struct ct_data_stream list[] = {
+        {size, "tokens", CT_I32, 1, {request->seq_len}, 0, "the tokens"},
+        {size, "labels", CT_I32, 1, {request->seq_len}, 0, "the token that follows each"},
+        {size, "documents", CT_I32, 1, {request->seq_len}, 0, "the document of each token"},
+        {size, "weights", CT_F32, 1, {request->seq_len}, 0, "weight of each label"},
+    };
+    bool taken[] = {true, true, text_has_documents(), has_weights()};
+    struct ct_data_stream *s = ct_arena_array(arena, struct ct_data_stream, CT_COUNT(list) + 1);
 
-    if (index >= data->end)
-        return 1;
+    *streams = s;
+    for (size_t i = 0; i < CT_COUNT(list); i++)
+        if (taken[i])
+            *s++ = list[i];
+    return 0;
+}
+
+static int check_taken(const struct source_sample *s)
+{
+    return !has_weights() || s->weights
+               ? 0
+               : ct_fail(CT_ECONFIG,
+                         "[text] %s = true has no effect, as the objective takes no "
+                         "weights: set [objective] name = weighted",
+                         text_config.per_sequence ? "per_sequence" : "label_weights");
+}
+
+/* Labels are needed where tokens are not, and the other way round. */
+static int text_read(struct ct_data *data, int64_t index, void *const *sample)
+{
+    bool documents = text_has_documents();
+    struct source_sample s = {sample[0], sample[1], documents ? sample[2] : NULL,
+                              has_weights() ? sample[2 + documents] : NULL};
+    size_t source;
+    int rc = check_taken(&s);
+
+    if (rc < 0 || index >= data->end)
+        return rc < 0 ? rc : 1;
+    s.tokens = s.tokens ? s.tokens : data->spare;
+    s.labels = s.labels ? s.labels : data->spare + data->seq_len;
     source = data->count > 1 ? mixture_at(&data->mixture, index, &index) : 0;
-    return source_read(&data->sources[source], index, tokens, labels, documents);
+    return source_read(&data->sources[source], index, &s);
 }
 
 void text_close(struct ct_data *data)
@@ -193,8 +241,8 @@ static const struct ct_data_ops ops = {.size = sizeof(struct ct_data_ops),
                                        .tokenizes = true,
                                        .open = text_open,
                                        .close = text_close,
-                                       .read = text_read,
-                                       .has_documents = text_has_documents,
+                                       .streams = list_streams,
+                                       .read_streams = text_read,
                                        .vocabulary = text_vocabulary,
                                        .identity = text_identity,
                                        .chat = text_chat,

@@ -11,7 +11,7 @@ struct text_config {
         *malformed, *cache, *spool, *fields, *date;
     unsigned split, format, packing, too_long, document_mask, train_on;
     int64_t packing_window;
-    bool any_template, repeat, shuffle;
+    bool any_template, repeat, shuffle, label_weights, per_sequence;
     double validation_fraction;
 };
 extern struct text_config text_config;
@@ -20,6 +20,8 @@ struct ct_data {
     struct source *sources;
     size_t count;
     int64_t vocabulary;
+    int64_t seq_len;
+    int32_t *spare; /* tokens and labels of a sample that nobody takes */
     struct ct_arena arena;
     struct chat_request chat;
     struct mixture mixture; /* if count > 1 */

@@ -480,14 +480,15 @@ static void check_chat(struct ct_data *data, const struct expected *e)
         bool trained = memchr(e->answer + at, true, (size_t)size);
 
         if (i > 0) {
-            assert_int_equal(text->read(data, i - 1, &token, &label, NULL), 0);
+            assert_int_equal(text->read_streams(data, i - 1, (void *const[]){&token, &label, NULL}),
+                             0);
             assert_int_equal(token, ids[i - 1]);
             assert_int_equal(label, trained ? ids[i] : -100);
         }
         at += (size_t)size;
     }
     assert_int_equal(at, e->size);
-    assert_int_equal(text->read(data, count - 1, &token, &label, NULL), 1);
+    assert_int_equal(text->read_streams(data, count - 1, (void *const[]){&token, &label, NULL}), 1);
     text->close(data);
 }
 
@@ -580,7 +581,7 @@ static int32_t first_of_chat(void)
 
     open_chat("chatml", chat_line, &data);
     assert_non_null(data);
-    assert_int_equal(text->read(data, 0, &token, &label, NULL), 0);
+    assert_int_equal(text->read_streams(data, 0, (void *const[]){&token, &label, NULL}), 0);
     text->close(data);
     return token;
 }
@@ -760,7 +761,7 @@ static void prompts_and_ids_are_read(void **state)
     for (int i = 0; i < 3; i++) {
         int32_t token, label;
 
-        assert_int_equal(text->read(data, i, &token, &label, NULL), 0);
+        assert_int_equal(text->read_streams(data, i, (void *const[]){&token, &label, NULL}), 0);
         assert_int_equal(token, 5 + i);
         assert_int_equal(label, labels[i]);
     }

@@ -36,6 +36,24 @@ static void write_text(const char *name, const char *content)
     test_write(path, content, strlen(content));
 }
 
+static int read_text(struct ct_data *data, int64_t index, int32_t *tokens, int32_t *labels,
+                     int32_t *documents)
+{
+    return text()->read_streams(data, index, (void *const[]){tokens, labels, documents});
+}
+
+static bool has_documents(void)
+{
+    struct ct_arena arena = {0};
+    const struct ct_data_stream *streams;
+    bool found;
+
+    assert_int_equal(text()->streams(&(struct ct_data_request){.seq_len = 1}, &arena, &streams), 0);
+    found = streams[2].name && !strcmp(streams[2].name, "documents");
+    ct_arena_finish(&arena);
+    return found;
+}
+
 static int open_text(int64_t seq_len, uint64_t seed, bool validation, struct ct_data **data)
 {
     return text()->open(
@@ -89,7 +107,7 @@ static int64_t read_epoch(struct ct_data *data, int64_t epoch, int64_t samples, 
     for (int64_t i = 0; i < samples; i++) {
         int32_t *tokens = stream + i * seq_len;
 
-        assert_int_equal(text()->read(data, epoch * samples + i, tokens, labels, NULL), 0);
+        assert_int_equal(read_text(data, epoch * samples + i, tokens, labels, NULL), 0);
         if (i)
             assert_int_equal(tokens[0], stream[samples * seq_len]);
         for (int64_t j = 1; j < seq_len; j++)
@@ -104,7 +122,7 @@ static int64_t count_samples(struct ct_data *data)
     int32_t tokens[512], labels[512];
     int64_t n = 0;
 
-    while (text()->read(data, n, tokens, labels, NULL) == 0)
+    while (read_text(data, n, tokens, labels, NULL) == 0)
         n++;
     assert_int_equal(text()->samples(data), n);
     return n;
@@ -172,9 +190,9 @@ static void test_pure(void **state)
     for (int64_t i = 0; i < 400; i++) {
         int64_t at = i * 7919 % 400;
 
-        assert_int_equal(text()->read(one, at, a[0], a[1], a[2]), 0);
+        assert_int_equal(read_text(one, at, a[0], a[1], a[2]), 0);
         for (int64_t j = i % 3; j >= 0; j--)
-            assert_int_equal(text()->read(two, at + j * 31, b[0], b[1], b[2]), 0);
+            assert_int_equal(read_text(two, at + j * 31, b[0], b[1], b[2]), 0);
         assert_memory_equal(a, b, sizeof(a));
     }
     text()->close(one);
@@ -201,7 +219,7 @@ static void count_bytes(struct ct_data *data, int64_t epoch, int64_t samples, in
 
     memset(count, 0, 258 * sizeof(*count));
     for (int64_t i = 0; i < samples; i++) {
-        assert_int_equal(text()->read(data, epoch * samples + i, tokens, labels, NULL), 0);
+        assert_int_equal(read_text(data, epoch * samples + i, tokens, labels, NULL), 0);
         for (int j = 0; j < 16; j++)
             count[tokens[j]]++;
     }
@@ -250,7 +268,7 @@ static void read_some(uint64_t seed, int64_t first, int32_t tokens[16][16])
 
     assert_int_equal(open_text(16, seed, false, &data), 0);
     for (int i = 0; i < 16; i++)
-        assert_int_equal(text()->read(data, first + i, tokens[i], labels, NULL), 0);
+        assert_int_equal(read_text(data, first + i, tokens[i], labels, NULL), 0);
     text()->close(data);
 }
 
@@ -350,8 +368,8 @@ static void test_document_mask(void **state)
     write_text("c", "f");
     USE("", "document_mask=true", "shuffle=false");
     assert_int_equal(open_text(11, 1, false, &data), 0);
-    assert_true(text()->has_documents());
-    assert_int_equal(text()->read(data, 0, tokens, labels, documents), 0);
+    assert_true(has_documents());
+    assert_int_equal(read_text(data, 0, tokens, labels, documents), 0);
     for (int i = 0; i + 1 < 11; i++) {
         assert_int_equal(documents[i] != documents[i + 1], tokens[i + 1] == BOS);
         assert_int_equal(labels[i], tokens[i + 1] == BOS ? -100 : tokens[i + 1]);
@@ -424,11 +442,11 @@ static void check_rows(const struct row *rows, size_t count, const char *how)
 
     USE("lengths.jsonl", how, "shuffle=false", "repeat=false");
     assert_int_equal(open_text(256, 1, false, &data), 0);
-    assert_true(text()->has_documents());
+    assert_true(has_documents());
     for (size_t r = 0; r < count; r++) {
         int at = 0;
 
-        assert_int_equal(text()->read(data, (int64_t)r, tokens, labels, documents), 0);
+        assert_int_equal(read_text(data, (int64_t)r, tokens, labels, documents), 0);
         for (int i = 0; i < rows[r].count; i++)
             for (int k = 0, d = rows[r].documents[i], n = lengths[d]; k < n; k++, at++) {
                 assert_int_equal(tokens[at], '0' + d);
@@ -440,7 +458,7 @@ static void check_rows(const struct row *rows, size_t count, const char *how)
             assert_int_equal(documents[at], rows[r].count);
         }
     }
-    assert_int_equal(text()->read(data, (int64_t)count, tokens, labels, documents), 1);
+    assert_int_equal(read_text(data, (int64_t)count, tokens, labels, documents), 1);
     text()->close(data);
 }
 
@@ -465,13 +483,13 @@ static void check_long(const char *how, const char *window, const char *const *r
     USE("long.jsonl", how, window, "packing=first_fit", "shuffle=false", "repeat=false");
     assert_int_equal(open_text(4, 1, false, &data), 0);
     for (; rows[r]; r++) {
-        assert_int_equal(text()->read(data, r, tokens, labels, NULL), 0);
+        assert_int_equal(read_text(data, r, tokens, labels, NULL), 0);
         for (size_t i = 0; i < 4; i++)
             assert_int_equal(tokens[i], i < strlen(rows[r]) ? rows[r][i] : 0);
         if (!strcmp(rows[r], "bcde"))
             assert_int_equal(labels[3], strstr(how, "split") ? 'f' : -100);
     }
-    assert_int_equal(text()->read(data, r, tokens, labels, NULL), 1);
+    assert_int_equal(read_text(data, r, tokens, labels, NULL), 1);
     text()->close(data);
 }
 
@@ -508,13 +526,13 @@ static void test_rows_of_epochs(void **state)
     USE("lengths.jsonl", "packing=first_fit");
     assert_int_equal(open_text(256, 1, false, &data), 0);
     for (int64_t i = 0; i < 32; i++) {
-        assert_int_equal(text()->read(data, i, tokens, labels, NULL), 0);
+        assert_int_equal(read_text(data, i, tokens, labels, NULL), 0);
         for (int r = 0; r < 16; r++)
             seen[i / 16][r] += tokens[0] == '0' + first_fit[r].documents[0];
-        assert_int_equal(text()->read(data, (i * 7) % 32, again, labels, NULL), 0);
-        assert_int_equal(text()->read(data, i % 16, again, labels, NULL), 0);
+        assert_int_equal(read_text(data, (i * 7) % 32, again, labels, NULL), 0);
+        assert_int_equal(read_text(data, i % 16, again, labels, NULL), 0);
         differs += i >= 16 && memcmp(tokens, again, sizeof(tokens)) != 0;
-        assert_int_equal(text()->read(data, i, again, labels, NULL), 0);
+        assert_int_equal(read_text(data, i, again, labels, NULL), 0);
         assert_memory_equal(tokens, again, sizeof(tokens));
     }
     for (int r = 0; r < 16; r++)
@@ -634,10 +652,10 @@ static void check_stream(const char *const *documents)
 
             if (n)
                 assert_int_equal(label, want);
-            if (text()->read(data, n++, &token, &label, NULL) == 0)
+            if (read_text(data, n++, &token, &label, NULL) == 0)
                 assert_int_equal(token, want);
         }
-    assert_int_equal(text()->read(data, n, &token, &label, NULL), 1);
+    assert_int_equal(read_text(data, n, &token, &label, NULL), 1);
     text()->close(data);
 }
 
@@ -909,12 +927,12 @@ static void test_mixture(void **state)
     for (int i = 0; i < 40000; i++) {
         int behind;
 
-        assert_int_equal(text()->read(data, i, &token, &label, NULL), 0);
+        assert_int_equal(read_text(data, i, &token, &label, NULL), 0);
         counts[token == 'b']++;
         behind = abs(10 * counts[0] - 3 * (i + 1));
         worst = behind > worst ? behind : worst;
         if (i % 1000 == 7) {
-            assert_int_equal(text()->read(again, i, &token_again, &label, NULL), 0);
+            assert_int_equal(read_text(again, i, &token_again, &label, NULL), 0);
             assert_int_equal(token_again, token);
         }
     }
@@ -945,7 +963,7 @@ static int64_t count_mixed(bool validation)
     assert_int_equal(open_text(2, 1, validation, &data), 0);
     count = count_samples(data);
     for (int64_t i = count; i < count + 100; i++)
-        assert_int_equal(text()->read(data, i, tokens, labels, NULL), 1);
+        assert_int_equal(read_text(data, i, tokens, labels, NULL), 1);
     text()->close(data);
     return count;
 }
@@ -998,7 +1016,7 @@ static void check_first(int32_t want)
     struct ct_data *data;
 
     assert_int_equal(open_text(2, 1, false, &data), 0);
-    assert_int_equal(text()->read(data, 0, tokens, labels, NULL), 0);
+    assert_int_equal(read_text(data, 0, tokens, labels, NULL), 0);
     assert_int_equal(tokens[0], BOS);
     assert_int_equal(tokens[1], want);
     text()->close(data);
@@ -1072,7 +1090,7 @@ static void test_cache_damaged(void **state)
     for (long at = 72; at < 72 + 2 * 5; at++) {
         damage(path, at);
         assert_int_equal(open_text(2, 1, false, &data), 0);
-        assert_int_equal(text()->read(data, 0, tokens, labels, NULL), CT_EIO);
+        assert_int_equal(read_text(data, 0, tokens, labels, NULL), CT_EIO);
         assert_message("damaged after byte 72: delete it, and the next run makes it again");
         text()->close(data);
         damage(path, at);
@@ -1117,7 +1135,7 @@ static void test_cache_shared(void **state)
             int32_t tokens[8], labels[8];
 
             _exit(open_text(8, 1, false, &data) < 0 ||
-                  text()->read(data, 100, tokens, labels, NULL) != 0);
+                  read_text(data, 100, tokens, labels, NULL) != 0);
         }
         assert_true(children[i] > 0);
     }
