@@ -113,27 +113,34 @@ static int open_locked(bool *writable)
     return file >= 0 ? file : ct_file_open(path, CT_FILE_OWN);
 }
 
-/* Read the lines that came since the last call: the file only grows. */
-static void read_facts(int file)
+/* Read the lines that came since the last call: the file only grows. The copy of the descriptor
+   shares its lock. False: they cannot be read. */
+static bool read_facts(int file)
 {
     static long known; /* bytes */
-    FILE *in = fdopen(dup(file), "r");
+    int copy = fcntl(file, F_DUPFD_CLOEXEC, 0);
+    FILE *in = copy < 0 ? NULL : fdopen(copy, "r");
     char *line = NULL, name[LINE];
     size_t room = 0;
     ssize_t n;
     double value;
 
-    if (in)
-        fseek(in, known, SEEK_SET);
-    while (in && (n = getline(&line, &room, in)) > 0 && line[n - 1] == '\n') {
+    if (!in && copy >= 0)
+        close(copy);
+    if (!in || fseek(in, known, SEEK_SET) < 0) {
+        if (in)
+            fclose(in);
+        return false;
+    }
+    while ((n = getline(&line, &room, in)) > 0 && line[n - 1] == '\n') {
         known += n;
         if (sscanf(line, "%159s %lf", name, &value) == 2 && value > 0 && isfinite(value) &&
             !find(name))
             add(name, value);
     }
     free(line);
-    if (in)
-        fclose(in);
+    fclose(in);
+    return true;
 }
 
 /* Measure, and write to the file, -1: none. The value is as it is written: others read that. */
@@ -169,8 +176,7 @@ double cpu_tuned(const char *name, double (*measure)(void *context), void *conte
     if (known)
         return known->value;
     file = open_locked(&writable);
-    if (file >= 0)
-        read_facts(file);
+    writable &= file >= 0 && read_facts(file);
     known = find(name);
     value = known ? known->value
                   : add(name, measure_once(writable ? file : -1, name, measure, context));

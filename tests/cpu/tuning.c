@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <setjmp.h>
 #include <cmocka.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -13,6 +14,16 @@
 static double measured(void *context)
 {
     return *(double *)context;
+}
+
+FILE *__real_fdopen(int fd, const char *mode);
+FILE *__wrap_fdopen(int fd, const char *mode);
+
+static bool no_streams; /* none can be opened */
+
+FILE *__wrap_fdopen(int fd, const char *mode)
+{
+    return no_streams ? NULL : __real_fdopen(fd, mode);
 }
 
 static double not_again(void *context)
@@ -59,9 +70,27 @@ static void all_processes_have_one_value(void **state)
     }
 }
 
+/* A descriptor that stays open keeps the lock, for which the next measurement would wait. */
+static void a_file_that_cannot_be_read_is_closed(void **state)
+{
+    double value = 5;
+    int before = dup(0), after;
+
+    (void)state;
+    close(before);
+    no_streams = true;
+    assert_true(cpu_tuned("unread", measured, &value) < 0);
+    no_streams = false;
+    after = dup(0);
+    close(after);
+    assert_int_equal(after, before);
+    assert_true(cpu_tuned("read", measured, &value) == 5);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_processes_have_one_value)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_processes_have_one_value),
+                                       cmocka_unit_test(a_file_that_cannot_be_read_is_closed)};
     char folder[] = "/tmp/ctitan-tuning-XXXXXX", command[64];
     int failed;
 
