@@ -92,25 +92,32 @@ static bool find_in(const char *folder, const char *name, const char *ending, ch
     return length > 0 && (size_t)length < room && is_file(buffer);
 }
 
+/* The same in the first of all folders that has it. */
+static bool find(const char *name, const char *ending, char *buffer, size_t room)
+{
+    const char *folder;
+
+    for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
+        if (find_in(folder, name, ending, buffer, room))
+            return true;
+    return false;
+}
+
 /* Why the plugin was not built, in arena; NULL: nothing says so. */
 static const char *why_absent(struct ct_arena *where, const char *name)
 {
     char path[PATH_MAX], why[512] = "";
-    const char *folder;
     FILE *in;
 
-    for (size_t i = 0; (folder = ct_plugin_folder(i)); i++) {
-        if (!find_in(folder, name, ABSENT, path, sizeof(path)))
-            continue;
-        in = fopen(path, "re");
-        if (in && !fgets(why, sizeof(why), in))
-            *why = '\0';
-        if (in)
-            fclose(in);
-        why[strcspn(why, "\n")] = '\0';
-        return ct_arena_strdup(where, *why ? why : "something that it needs was missing");
-    }
-    return NULL;
+    if (!find(name, ABSENT, path, sizeof(path)))
+        return NULL;
+    in = fopen(path, "re");
+    if (in && !fgets(why, sizeof(why), in))
+        *why = '\0';
+    if (in)
+        fclose(in);
+    why[strcspn(why, "\n")] = '\0';
+    return ct_arena_strdup(where, *why ? why : "something that it needs was missing");
 }
 
 static int not_found(const char *name)
@@ -135,7 +142,7 @@ static int not_found(const char *name)
 
 int ct_plugin_path(const char *name, char *buffer, size_t room)
 {
-    const char *folder, *end = strstr(name, ".so");
+    const char *end = strstr(name, ".so");
 
     if (strchr(name, '/') || (end && !end[3])) {
         /* The loader would search elsewhere for what has no slash. */
@@ -143,10 +150,7 @@ int ct_plugin_path(const char *name, char *buffer, size_t room)
             return ct_fail(CT_EINVAL, "a path of %zu characters", strlen(name));
         return is_file(name) ? 0 : ct_fail(CT_ENOENT, "no plugin at %s", name);
     }
-    for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
-        if (find_in(folder, name, ".so", buffer, room))
-            return 0;
-    return not_found(name);
+    return find(name, ".so", buffer, room) ? 0 : not_found(name);
 }
 
 int ct_plugin_find(const char *name, const struct ct_plugin **plugin)
@@ -220,25 +224,15 @@ size_t ct_plugin_names(struct ct_arena *where, const char ***names)
     return find_names(where, ".so", names);
 }
 
-static bool is_there(const char *name)
-{
-    char path[PATH_MAX];
-    const char *folder;
-
-    for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
-        if (find_in(folder, name, ".so", path, sizeof(path)))
-            return true;
-    return false;
-}
-
 size_t ct_plugin_absent(struct ct_arena *where, const struct ct_absent **list)
 {
+    char path[PATH_MAX];
     const char **names;
     size_t count = find_names(where, ABSENT, &names), absent = 0;
     struct ct_absent *found = ct_arena_array(where, struct ct_absent, count + 1);
 
     for (size_t i = 0; i < count; i++)
-        if (!is_there(names[i]))
+        if (!find(names[i], ".so", path, sizeof(path)))
             found[absent++] = (struct ct_absent){names[i], why_absent(where, names[i])};
     *list = found;
     return absent;

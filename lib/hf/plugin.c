@@ -1,11 +1,12 @@
 /*
  * The plugin that builds the models of a model_type.
  */
-#include <glob.h>
+#include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <ctitan/arena.h>
 #include <ctitan/error.h>
@@ -16,27 +17,74 @@
 
 /* ---- descriptions of families ---- */
 
-/* Visit the descriptions called name ("*": all), in the folders of plugins, of plugins of the
-   build, and beside them, until visit returns true. */
-static bool visit_families(const char *name, bool (*visit)(const char *path, void *context),
-                           void *context)
+/* What is done with the descriptions that are found, until `visit` returns true. */
+struct visitor {
+    const char *name; /* of the descriptions; NULL: all */
+    bool (*visit)(const char *path, void *context);
+    void *context;
+};
+
+static int is_shown(const struct dirent *entry)
 {
-    static const char *const at[] = {"%s/families/%s.ini", "%s/*/families/%s.ini",
-                                     "%s/../families/%s.ini"};
+    return *entry->d_name != '.';
+}
+
+static int is_description(const struct dirent *entry)
+{
+    const char *dot = strrchr(entry->d_name, '.');
+
+    return is_shown(entry) && dot && !strcmp(dot, ".ini");
+}
+
+static bool visit_file(const struct visitor *v, const char *folder, const char *name)
+{
+    char path[PATH_MAX];
+
+    return snprintf(path, sizeof(path), "%s/%s", folder, name) < (int)sizeof(path) &&
+           access(path, F_OK) == 0 && v->visit(path, v->context);
+}
+
+/* Call visit for FOLDER/BELOW/families. */
+static bool visit_below(const struct visitor *v, const char *folder, const char *below)
+{
+    char families[PATH_MAX], file[PATH_MAX];
+    struct dirent **entries = NULL;
+    bool done = false;
+    int count;
+
+    snprintf(families, sizeof(families), "%s/%s/families", folder, below);
+    if (v->name) {
+        snprintf(file, sizeof(file), "%s.ini", v->name);
+        return visit_file(v, families, file);
+    }
+    count = scandir(families, &entries, is_description, alphasort);
+    for (int i = 0; i < count; i++) {
+        done = done || visit_file(v, families, entries[i]->d_name);
+        free(entries[i]);
+    }
+    free(entries);
+    return done;
+}
+
+/* Visit descriptions in the folders of plugins, of plugins of the build, and beside them. */
+static bool visit_families(const struct visitor *v)
+{
     const char *folder;
     bool done = false;
 
-    for (size_t i = 0; !done && (folder = ct_plugin_folder(i)); i++)
-        for (size_t k = 0; !done && k < CT_COUNT(at); k++) {
-            char pattern[PATH_MAX];
-            glob_t found = {0};
+    for (size_t i = 0; !done && (folder = ct_plugin_folder(i)); i++) {
+        struct dirent **entries = NULL;
+        int count;
 
-            snprintf(pattern, sizeof(pattern), at[k], folder, name);
-            glob(pattern, 0, NULL, &found);
-            for (size_t f = 0; !done && f < found.gl_pathc; f++)
-                done = visit(found.gl_pathv[f], context);
-            globfree(&found);
+        done = visit_below(v, folder, ".");
+        count = done ? 0 : scandir(folder, &entries, is_shown, alphasort);
+        for (int k = 0; k < count; k++) {
+            done = done || visit_below(v, folder, entries[k]->d_name);
+            free(entries[k]);
         }
+        free(entries);
+        done = done || visit_below(v, folder, "..");
+    }
     return done;
 }
 
@@ -81,7 +129,7 @@ static int no_family(const char *name)
     struct names names = {.arena = &scratch};
     const char *known = "";
 
-    visit_families("*", add_name, &names);
+    visit_families(&(struct visitor){NULL, add_name, &names});
     for (size_t i = 0; i < names.count; i++)
         known = ct_arena_printf(&scratch, "%s%s%s", known, i ? ", " : "", names.at[i]);
     ct_fail(CT_ECONFIG, "there is no description of a family %s%s; there are %s", name,
@@ -113,8 +161,8 @@ int ct_hf_family(const char *name, char *path, size_t room)
 {
     struct outer outer = {name, {path, room}};
 
-    return is_name(name) && (visit_families(name, take_path, &outer.path) ||
-                             visit_families("*", take_outer, &outer))
+    return is_name(name) && (visit_families(&(struct visitor){name, take_path, &outer.path}) ||
+                             visit_families(&(struct visitor){NULL, take_outer, &outer}))
                ? 0
                : no_family(name);
 }
@@ -171,7 +219,7 @@ size_t ct_hf_families(struct ct_arena *arena, const char *plugin, const char ***
 {
     struct families f = {{.arena = arena}, plugin};
 
-    visit_families("*", add_family, &f);
+    visit_families(&(struct visitor){NULL, add_family, &f});
     if (f.names.count)
         qsort(f.names.at, f.names.count, sizeof(*f.names.at), by_name);
     *names = f.names.at;
