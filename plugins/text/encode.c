@@ -34,7 +34,8 @@ struct encoder {
 
 static int put(struct encoder *e, const void *data, size_t size)
 {
-    return fwrite(data, 1, size, e->out) == size ? 0 : ct_fail(CT_EIO, "%s", strerror(errno));
+    return !size || fwrite(data, 1, size, e->out) == size ? 0
+                                                          : ct_fail(CT_EIO, "%s", strerror(errno));
 }
 
 static int end_block(struct encoder *e)
