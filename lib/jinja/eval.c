@@ -7,7 +7,6 @@
 
 #include "eval.h"
 
-#define DEEPEST 200
 #define LONGEST ((size_t)64 << 20) /* bytes of a repeated text */
 
 struct value *eval_fail(struct eval *e, int line, const char *fmt, ...)
@@ -300,12 +299,23 @@ static struct value *arithmetic(struct eval *e, const struct node *n)
                      kind_name(b));
 }
 
+void eval_put(struct eval *e, struct buffer *b, const struct value *value, int line)
+{
+    bool holds = value->kind == VALUE_LIST || value->kind == VALUE_DICT;
+
+    buffer_str(b, value);
+    if (b->textless)
+        eval_fail(e, line, "%s has no text%s", kind_name(value),
+                  holds ? ", or a value within it" : "");
+    b->textless = false;
+}
+
 static struct value *concatenate(struct eval *e, const struct node *n)
 {
     struct buffer b = {.arena = e->arena};
 
-    buffer_str(&b, eval(e, n->a));
-    buffer_str(&b, eval(e, n->b));
+    eval_put(e, &b, eval(e, n->a), n->line);
+    eval_put(e, &b, eval(e, n->b), n->line);
     return buffer_value(&b);
 }
 
@@ -486,7 +496,7 @@ struct value *eval(struct eval *e, const struct node *n)
 
     if (e->rc < 0)
         return v;
-    if (++e->depth > DEEPEST)
+    if (++e->depth > EVAL_DEEPEST)
         eval_fail(e, n->line, "expressions or macros are nested too deep");
     else
         v = eval_kind(e, n);

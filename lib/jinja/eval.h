@@ -9,6 +9,8 @@
 #include "tree.h"
 #include "value.h"
 
+#define EVAL_DEEPEST 200 /* expressions, lists and dicts within each other */
+
 struct frame {
     struct frame *parent; /* names that this one lacks; NULL: the variables */
     struct value *names;  /* a dict */
@@ -39,6 +41,8 @@ struct call {
 struct value *eval(struct eval *e, const struct node *n);
 /* Fail, once; returns an undefined value. */
 struct value *eval_fail(struct eval *e, int line, const char *fmt, ...) CT_PRINTF(3, 4);
+/* Put the text of a value, as str() has it. Fails if it has none, as a namespace. */
+void eval_put(struct eval *e, struct buffer *b, const struct value *value, int line);
 /* Argument number `at`, or of that name; NULL: it is not given. */
 struct value *call_argument(const struct call *call, size_t at, const char *name);
 

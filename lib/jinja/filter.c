@@ -22,8 +22,7 @@ static struct value *string(struct eval *e, struct value *of, const struct call 
 {
     struct buffer b = {.arena = e->arena};
 
-    (void)c;
-    buffer_str(&b, of);
+    eval_put(e, &b, of, c->line);
     return buffer_value(&b);
 }
 
@@ -186,13 +185,12 @@ static struct value *join(struct eval *e, struct value *of, const struct call *c
         struct value *item = items->items[i];
 
         if (by && i)
-            buffer_str(&b, by);
-        buffer_str(&b, attribute
-                           ? eval_attribute(e, item,
-                                            ct_arena_printf(e->arena, "%.*s", (int)attribute->size,
-                                                            attribute->text),
-                                            c->line)
-                           : item);
+            eval_put(e, &b, by, c->line);
+        if (attribute)
+            item = eval_attribute(
+                e, item, ct_arena_printf(e->arena, "%.*s", (int)attribute->size, attribute->text),
+                c->line);
+        eval_put(e, &b, item, c->line);
     }
     return buffer_value(&b);
 }
@@ -228,7 +226,7 @@ static struct value *reverse(struct eval *e, struct value *of, const struct call
     for (size_t i = items->count; i-- > 0;) {
         value_append(e->arena, out, items->items[i]);
         if (of->kind == VALUE_STRING)
-            buffer_str(&b, items->items[i]);
+            eval_put(e, &b, items->items[i], c->line);
     }
     return of->kind == VALUE_STRING ? buffer_value(&b) : out;
 }

@@ -16,7 +16,7 @@ static struct value *raise(struct eval *e, const struct call *c)
     struct buffer b = {.arena = e->arena};
 
     if (c->count)
-        buffer_str(&b, c->args[0]);
+        eval_put(e, &b, c->args[0], c->line);
     return eval_fail(e, c->line, "the template refuses this: %s", b.size ? b.data : "");
 }
 

@@ -124,7 +124,10 @@ static void render_set(struct eval *e, const struct node *n)
         return;
     }
     of = frame_find(e->frame, n->text);
-    if (of && of->kind == VALUE_NAMESPACE)
+    if (value_depth(value) > EVAL_DEEPEST)
+        eval_fail(e, n->line, "%s.%s is set to lists and dicts that are nested too deep", n->text,
+                  n->names[0]);
+    else if (of && of->kind == VALUE_NAMESPACE)
         put(e, of, n->names[0], value);
     else
         eval_fail(e, n->line, "%s.%s is set, but %s is no namespace", n->text, n->names[0],
@@ -212,7 +215,7 @@ static void render_one(struct eval *e, const struct node *n)
         buffer_put(e->out, n->text, n->size);
         break;
     case NODE_PRINT:
-        buffer_str(e->out, eval(e, n->a));
+        eval_put(e, e->out, eval(e, n->a), n->line);
         break;
     case NODE_IF:
         render(e, value_truth(eval(e, n->a)) ? n->body : n->otherwise);

@@ -157,6 +157,20 @@ bool value_truth(const struct value *v)
     }
 }
 
+int value_depth(const struct value *v)
+{
+    int deepest = 0;
+
+    if (v->kind != VALUE_LIST && v->kind != VALUE_DICT)
+        return 0;
+    for (size_t i = 0; i < v->count; i++) {
+        int depth = value_depth(v->items[i]);
+
+        deepest = depth > deepest ? depth : deepest;
+    }
+    return 1 + deepest;
+}
+
 static bool equal_dicts(const struct value *a, const struct value *b)
 {
     for (size_t i = 0; i < a->count; i++) {
@@ -351,7 +365,7 @@ void buffer_repr(struct buffer *b, const struct value *v)
         buffer_text(b, v->kind == VALUE_LIST ? "]" : "}");
         break;
     default:
-        buffer_text(b, "<object>");
+        b->textless = true;
     }
 }
 

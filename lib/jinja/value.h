@@ -61,6 +61,8 @@ bool value_truth(const struct value *value);
 bool value_equal(const struct value *a, const struct value *b);
 /* Negative, 0 or positive; false: they have no order. */
 bool value_order(const struct value *a, const struct value *b, int *order);
+/* How many lists and dicts are within each other. */
+int value_depth(const struct value *value);
 /* Characters of a text. */
 size_t value_characters(const char *text, size_t size);
 /* The byte at which character n begins. */
@@ -70,6 +72,7 @@ struct buffer {
     struct ct_arena *arena;
     char *data;
     size_t size, room;
+    bool textless; /* a namespace, macro, function or method was to be put */
 };
 
 void buffer_put(struct buffer *b, const char *text, size_t size);

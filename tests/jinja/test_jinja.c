@@ -116,6 +116,12 @@ static void test_refusals(void **state)
         {"{{ range(1000000)|list }}", "a range of more than"},
         {"{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}", "nested too deep"},
         {"{% set x.y = 1 %}", "x is no namespace"},
+        {"{% set n = namespace() %}{% set n.a = n %}\n{{ n }}", "t:2: a namespace has no text"},
+        {"{% set n = namespace() %}{{ [n]|join }}", "a namespace has no text"},
+        {"{% set n = namespace() %}{{ 'a' ~ [n] }}", "a list has no text, or a value within it"},
+        {"{% set n = namespace(a=[]) %}{% for i in range(99999) %}{% set n.a = [n.a] %}"
+         "{% endfor %}{{ n.a }}",
+         "nested too deep"},
         {"{% for a, b in [1] %}{% endfor %}", "2 names are set"},
         {"{{ 1 % 0 }}", "a division by zero"},
         {"{{ (-9223372036854775807 - 1) // -1 }}", "an integer beyond 64 bits"},
