@@ -12,8 +12,10 @@
 #include <ctitan/lib/chat.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/terminal.h>
+#include <ctitan/log.h>
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
+#include <ctitan/run.h>
 
 #include "cli.h"
 
@@ -112,12 +114,31 @@ static int find_streams(struct reader *r, const struct ct_data_request *request)
                          "the data has no tokens and labels, which are what data shows");
 }
 
-static int open_reader(struct reader *r)
+/* That of the model; 0: the recipe has none. */
+static int64_t model_vocabulary(struct ct_recipe *recipe)
+{
+    struct ct_run_options options = {.depth = CT_RUN_MODEL, .logits = true};
+    struct ct_run *run;
+    int64_t vocabulary;
+
+    if (!ct_offer_at(CT_MODEL, 0))
+        return 0;
+    if (ct_run_open(recipe, &options, &run) < 0) {
+        ct_warn("the model's vocabulary is not known: %s", ct_error_message());
+        return 0;
+    }
+    vocabulary = run->model_ops->vocabulary(run->model);
+    ct_run_close(run);
+    return vocabulary;
+}
+
+static int open_reader(struct reader *r, struct ct_recipe *recipe)
 {
     const struct ct_offer *data = ct_offer_at(CT_DATA, 0);
     const struct ct_offer *tokenizer = ct_offer_at(CT_TOKENIZER, 0);
     struct ct_data_request request = {.seq_len = ct_config.training.seq_len,
-                                      .seed = (uint64_t)ct_config.training.seed};
+                                      .seed = (uint64_t)ct_config.training.seed,
+                                      .vocabulary = model_vocabulary(recipe)};
     int rc = 0;
 
     if (!data)
@@ -306,7 +327,7 @@ static int show_data(int argc, char **argv)
     r.colours = ct_terminal_takes_colours(STDOUT_FILENO);
     rc = args_recipe(&o.args, &recipe);
     if (rc == 0)
-        rc = open_reader(&r);
+        rc = open_reader(&r, recipe);
     if (rc == 0)
         rc = read_samples(&r);
     if (r.data)

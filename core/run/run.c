@@ -610,7 +610,9 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
         rc = ct_run_fit_batch(run);
     if (rc == 0)
         rc = run->model_ops->create(run, &run->model);
-    if (rc == 0 && options->depth == CT_RUN_READY && run->tokenizer && run->tokenizer->open)
+    if (rc < 0 || options->depth == CT_RUN_MODEL)
+        return rc;
+    if (options->depth == CT_RUN_READY && run->tokenizer && run->tokenizer->open)
         rc = run->tokenizer->open();
     if (rc == 0 && options->depth == CT_RUN_READY && !options->logits)
         rc = ct_run_open_data(run);

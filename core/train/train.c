@@ -263,7 +263,8 @@ static int train(struct ct_run *run, struct feed *feed, struct validation *valid
     report_warmup(run);
     *result = (struct ct_step_result){.step = run->progress.step - 1};
     validation_check_patience(run);
-    while (rc == 0 && run->progress.step <= steps && !run->stop) {
+    while (rc == 0 && run->progress.step <= steps &&
+           !__atomic_load_n(&run->stop, __ATOMIC_ACQUIRE)) {
         struct ct_step_result r = {.step = run->progress.step};
 
         rc = run_and_tell(run, feed, &r);

@@ -150,7 +150,7 @@ int status_step(const struct ct_step_result *step)
 
 int status_end(const struct ct_event_data *data)
 {
-    const char *state = "failed", *message = data->message ? data->message : "";
+    const char *state = "failed", *message = data->message ? data->message : "", *why;
 
     if (!(now.began > 0)) /* it has not trained */
         return 0;
@@ -158,7 +158,8 @@ int status_end(const struct ct_event_data *data)
         now.step = data->result->step;
     if (data->event == CT_EVENT_RUN_END) {
         state = now.step >= ct_config.training.steps ? "done" : "stopped";
-        message = data->run->stop ? data->run->stop : "";
+        why = __atomic_load_n(&data->run->stop, __ATOMIC_ACQUIRE);
+        message = why ? why : "";
     }
     return write_status(state, wall_clock(), message, launcher_of_rank());
 }

@@ -40,6 +40,15 @@ for mesh in '-n 2 --with fsdp --set training.local_batch_size=2' '-n 2 --with tp
     echo "$mesh: the losses of PyTorch"
 done
 
+# Ids are judged by the model's vocabulary, of 211 here and more in the flavor, not by that of the tokenizer, 258.
+echo '{"ids": [1, 230]}' >between.jsonl
+echo '{"ids": [1, 300]}' >beyond.jsonl
+if run data recipe.ini --set text.path=between.jsonl; then fail 'a token that the model lacks is shown'; fi
+grep -q 'is no token of the vocabulary of 211' log || fail "$(cat log)"
+run data recipe.ini --set text.path=beyond.jsonl --set model.init_from= --set model.flavor=debug || fail "$(cat log)"
+run data recipe.ini --set text.path=beyond.jsonl --without llama || ! grep -q 'vocabulary of 258' log || fail "$(cat log)"
+echo 'ids as the model has them'
+
 checkpoints=(--with ckpt --set ckpt.interval=2)
 train_to on -n 2 --with fsdp --set training.local_batch_size=2 "${checkpoints[@]}" --set training.steps=2 --set lr_scheduler.total_steps=4
 rm on/metrics.jsonl

@@ -110,7 +110,8 @@ struct ct_run {
     struct ct_state *states; /* every parameter and state, the same list on all ranks */
     size_t state_count;
     struct ct_progress progress;
-    const char *stop; /* why the run ends early (ct_run_stop); NULL: it does not */
+    const char *stop; /* why the run ends early (ct_run_stop); NULL: it does not; read and written
+                         atomically */
     struct ct_group *world_group;
     struct ct_kept *kept;
     size_t kept_count, kept_room;
@@ -139,6 +140,7 @@ struct ct_run {
 };
 
 enum ct_run_depth {
+    CT_RUN_MODEL,   /* the model's sizes */
     CT_RUN_GRAPH,   /* graph and transforms */
     CT_RUN_PROGRAM, /* lowered and planned; the device is open, no memory is taken */
     CT_RUN_READY,   /* memory, weights, data */
