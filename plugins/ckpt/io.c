@@ -194,7 +194,7 @@ int ckpt_pipe(const struct ckpt_pipe *p)
     pthread_t thread;
 
     if (pthread_create(&thread, NULL, run_aside, &s))
-        return ct_fail(CT_ENOMEM, "cannot create the thread that writes to disk");
+        return ct_fail(CT_ENOMEM, "a thread that reads or writes a checkpoint");
     run_side(&s, !p->fill_aside);
     pthread_join(thread, NULL);
     return s.rc < 0 ? ct_error_restore(s.rc, &s.message) : 0;

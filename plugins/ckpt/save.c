@@ -133,15 +133,19 @@ static void *publish(void *context)
     return NULL;
 }
 
-static int start(void *(*work)(void *))
+/* False: the phase has failed, as all ranks learn when they agree on its end. */
+static bool start(void *(*work)(void *))
 {
-    save.joined = true;
+    bool begun = true;
+
     if (!save.aside)
         work(NULL);
-    else if (pthread_create(&save.thread, NULL, work, NULL))
-        return ct_fail(CT_ENOMEM, "cannot create the thread that writes checkpoints");
-    save.joined = !save.aside;
-    return 0;
+    else
+        begun = pthread_create(&save.thread, NULL, work, NULL) == 0;
+    save.joined = !save.aside || !begun;
+    if (!begun)
+        keep_result(ct_fail(CT_ENOMEM, "a thread that writes checkpoints"));
+    return begun;
 }
 
 static bool ended(bool block)
@@ -186,11 +190,10 @@ int ckpt_save_begin(struct ct_run *run, bool aside, bool model_only)
     for (size_t i = 0; aside && i < file->box_count; i++)
         ct_run_hold(run, file->boxes[i].state);
     save.phase = WRITING;
-    rc = start(write_file);
-    if (rc < 0)
+    if (!start(write_file))
         ckpt_release(&save.write);
     save.loop = ct_now() - save.begin;
-    return rc;
+    return 0;
 }
 
 /* ---- agreement ---- */
@@ -246,7 +249,7 @@ static int next_phase(struct ct_run *run, double begin)
         rc = gather_hashes(run);
         save.phase = PUBLISHING;
         if (rc == 0 && run->rank == 0)
-            rc = start(publish);
+            start(publish);
     } else {
         ckpt_own.saved = save.step;
         if (run->rank == 0)

@@ -9,6 +9,7 @@
  *   FAULT_LOG=FILE gets the name of every call
  *   FAULT_REFUSE=1 the file system refuses what many do over a network: renames with flags, direct
  *                  access, reserving, locks, syncing a folder, shared mappings that are written
+ *   FAULT_THREAD=N  the N-th thread of plugin ckpt is not created
  *   FAULT_READ=N:ERRNO:WORD  to open, look at or read a file fails N times, if WORD is in its path
  */
 #include <dirent.h>
@@ -111,6 +112,20 @@ static int counts(int fd)
             return failed;                                                                         \
         }                                                                                          \
     }
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*work)(void *),
+                   void *context)
+{
+    static int count;
+    FIND(pthread_create);
+    Dl_info where;
+    int own = *setting("FAULT_THREAD") && dladdr(*(void **)&work, &where) &&
+              strstr(where.dli_fname, "/ckpt.so");
+
+    if (own && __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED) == atoi(setting("FAULT_THREAD")))
+        return EAGAIN;
+    return original(thread, attributes, work, context);
+}
 
 static int refuses_all(void)
 {
