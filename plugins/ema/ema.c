@@ -172,17 +172,17 @@ static int cast_average(struct ct_graph *graph, struct ct_value *v, enum ct_dtyp
     return 0;
 }
 
-/* Validation's graph borrows the memory of parameters by their names. */
+/* Validation's graph borrows the memory of parameters by their names. The training's, and a copy of
+   it that a transform tries, have the averages themselves. */
 static int use_averages(struct ct_graph *graph, struct ct_run *r)
 {
     size_t count = graph->value_count;
     int rc = 0;
 
-    for (size_t i = 0; config.validate && r->graph && r->graph != graph && rc == 0 && i < count;
-         i++) {
+    for (size_t i = 0; config.validate && r->graph && rc == 0 && i < count; i++) {
         struct ct_value *v = graph->values[i], *average;
 
-        if (v->role != CT_ROLE_PARAM)
+        if (v->role != CT_ROLE_PARAM || ct_graph_find(graph, name_of(graph, v)))
             continue;
         average = ct_graph_find(r->graph, name_of(graph, v));
         if (!average)
@@ -198,7 +198,7 @@ static const struct ct_transform validated = {
     .size = sizeof(struct ct_transform),
     .name = "ema.validate",
     .summary = "validation reads averages in the place of parameters",
-    .phase = CT_PHASE_FUSE,
+    .phase = CT_PHASE_MEMORY,
     .evaluation = true,
     .apply = use_averages,
 };

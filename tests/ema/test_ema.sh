@@ -12,9 +12,12 @@ recipe +fsdp +tp +ckpt +ema training.seq_len=16 training.local_batch_size=4 trai
 
 # averaged NAME SETTING...: trains into NAME, with the averages in NAME/average. without NAME SETTING..: without the plugin.
 averaged() {
+    averaged_with - "$@"
+}
+averaged_with() { # PLUGINS NAME SETTING...
     local arguments
-    arguments_of 4 - "${@:2}" ema.save_to="$1/average" model.save_to="$1/weights"
-    train_to "$1" "${arguments[@]}"
+    arguments_of 4 "$1" "${@:3}" ema.save_to="$2/average" model.save_to="$2/weights"
+    train_to "$2" "${arguments[@]}"
 }
 without() {
     local arguments
@@ -47,6 +50,10 @@ averaged weights training.dtype=bfloat16 ema.validate=false
 [[ $(validated bfloat16) == "$(validated weights)" ]]
 averaged averages training.dtype=bfloat16
 [[ $(validated bfloat16) != "$(validated averages)" ]]
+# Transforms that move parameters, or try the training's graph, leave validation the averages.
+averaged_with offload,sac moved training.dtype=bfloat16 sac.mode=budget cpu.offload_folder=.
+echo "$(validated moved) $(validated averages) $(validated weights)" |
+    awk '{ d = $1 - $2; if (d < 0) d = -d; e = $3 - $2; if (e < 0) e = -e; exit !(NF == 3 && 10 * d < e) }'
 
 # A run that had no average gets one that begins as its weights, and keeps its moments. With a learning rate of 0 the average of
 # the ninth step is half of these and half of the same.
