@@ -33,6 +33,7 @@ const struct verb *verb_at(size_t index);
 const struct verb *verb_find(const char *name);
 
 extern const struct verb verb_train;
+extern const struct verb verb_launch;
 extern const struct verb verb_data;
 extern const struct verb verb_explain;
 extern const struct verb verb_plan;
@@ -243,6 +244,13 @@ bool plan_fits(const struct ct_run *run, int64_t bytes, char memory[96]);
 /* CT_ECONFIG: the run needs more memory than there is; one_host: all ranks together. All ranks call
    it. */
 int check_memory(struct ct_run *run, bool one_host);
+
+/* Before ranks train, or are started: keep other jobs out of the dump folder, and look whether the
+   weights can be saved at the end. */
+struct ct_identity;
+int train_prepare(const struct ct_identity *id);
+/* The exit status after CT_EPEER, from which the launcher of several hosts learns more; 0: none. */
+extern int failure_status;
 
 /* Print where a step's memory is largest, and what is alive there. */
 void print_peak(const struct ct_program *program);

@@ -17,7 +17,7 @@
 
 const struct verb_group verb_groups[] = {
     {"Train and use models",
-     {&verb_train,
+     {&verb_train, &verb_launch,
 #ifdef CT_HAVE_GENERATE
       &verb_generate,
 #endif
@@ -137,10 +137,14 @@ static int run_verb(int argc, char **argv)
     return rc;
 }
 
+int failure_status;
+
 static int exit_status(int rc)
 {
     if (rc >= 0)
         return 0;
+    if (rc == CT_EPEER && failure_status)
+        return failure_status;
     if (rc == CT_EPEER && ct_launch_is_rank())
         return CT_LAUNCH_FOLLOWS;
     return rc == CT_ECONFIG || rc == CT_EABI || rc == CT_ENOENT ? 2 : 1;

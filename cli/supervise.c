@@ -15,43 +15,32 @@
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
 #include <ctitan/run.h>
-#include <ctitan/lib/launch.h>
 
 #include "child.h"
-#include "cli.h"
 #include "runs.h"
+#include "supervise.h"
 
 #define CHECKPOINT_SECONDS 60  /* after a signal, for the step and a checkpoint */
 #define RANKS_PER_PROCESSOR 64 /* most for -n: a typing error must not stop the machine */
 #define LONGEST_PAUSE 60.0     /* seconds before a restart; the first is 1, each next one twice */
 
-struct job {
-    struct args *args;
-    struct ct_recipe *recipe;
-    char **argv; /* has room for one more --set */
-    int argc, ranks, restart, first, *status;
-    int brief; /* characters of the failure before the rank's last line; 0: it has none */
-    struct ct_error_kept failure; /* the last one */
-};
-
-static int launch(struct job *job)
+int job_launch(struct job *job, struct ct_launch_request *request)
 {
-    struct ct_launch_request request = {.ranks = job->ranks,
-                                        .argv = job->argv,
-                                        .restart = job->restart,
-                                        .leave = CHECKPOINT_SECONDS,
-                                        .status = job->status,
-                                        .first = &job->first,
-                                        .brief = &job->brief,
-                                        .reads = job->args->reads};
-    struct ct_job_end end = {.ranks = job->ranks, .status = job->status};
+    struct ct_job_end end = {.ranks = request->commands ? 0 : request->ranks,
+                             .status = job->status,
+                             .rank0 = request->rank0};
     struct ct_error_kept kept;
     int rc;
 
     job->brief = 0;
-    rc = ct_launch(&request);
+    request->leave = CHECKPOINT_SECONDS;
+    request->restart = job->restart;
+    request->status = job->status;
+    request->first = &job->first;
+    request->brief = &job->brief;
+    rc = ct_launch(request);
     kept = ct_error_keep();
-    end.first = job->first;
+    end.first = job->first < 0 ? -1 : request->rank0 + job->first;
     ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_JOB_END,
                                          .message = rc < 0 ? kept.message : NULL,
                                          .code = rc,
@@ -112,26 +101,13 @@ static void hold_batch(struct job *job)
         *batch = strtoll(option.value, NULL, 10);
     if (*batch <= 0)
         *batch = try_ranks(job, job->ranks);
-    if (*batch <= 0)
-        return;
-    job->argv[job->argc++] = "--set";
-    job->argv[job->argc++] =
-        ct_arena_printf(arena, "training.global_batch_size=%lld", (long long)*batch);
+    if (*batch > 0)
+        job->batch = ct_arena_printf(arena, "training.global_batch_size=%lld", (long long)*batch);
 }
 
-/* Ranks that did not end by themselves; at least the one that failed. */
-static int lost(const struct job *job)
+int job_fit(struct job *job, int left)
 {
-    int count = 0;
-
-    for (int i = 0; i < job->ranks; i++)
-        count += WIFSIGNALED(job->status[i]) != 0;
-    return count ? count : 1;
-}
-
-static int shrink(struct job *job)
-{
-    int left = job->ranks - lost(job), ranks = left;
+    int ranks = left;
 
     hold_batch(job);
     while (ranks > 0 && !try_ranks(job, ranks))
@@ -144,11 +120,17 @@ static int shrink(struct job *job)
     return 0;
 }
 
+/* A shell, mpirun and ssh say by such a status that a signal or a lost connection ended a rank. */
+static bool ended_by_itself(int status)
+{
+    return WIFEXITED(status) && WEXITSTATUS(status) < 128;
+}
+
 /* Whether a failed job is worth another attempt. Being killed twice says nothing. */
 static bool may_help(struct job *job, int rc)
 {
     bool again = !strcmp(job->failure.message, ct_error_message()) && job->first >= 0 &&
-                 WIFEXITED(job->status[job->first]);
+                 ended_by_itself(job->status[job->first]);
 
     job->failure = ct_error_keep();
     if (rc == CT_ECONFIG || job->first < 0)
@@ -166,28 +148,52 @@ static int shorten(const struct job *job, int rc)
     return job->brief ? ct_fail(rc, "%.*s" LAST_LINE_ABOVE, job->brief, kept.message) : rc;
 }
 
-static int run_job(struct job *job)
+/* Wait for the next start. The failure is the last one recorded. */
+static void await_restart(struct job *job, double *pause)
+{
+    ct_warn("%s", ct_error_message());
+    ct_warn("restart %d of %lld, with %d rank%s, in %g s", ++job->restart,
+            (long long)job->args->restarts, job->ranks, job->ranks > 1 ? "s" : "", *pause);
+    ct_nap(*pause);
+    *pause = 2 * *pause < LONGEST_PAUSE ? 2 * *pause : LONGEST_PAUSE;
+}
+
+/* Find what the job goes on with, as often as restarts are left. rc: of its failure. */
+static int renew(struct job *job, int rc, double *pause)
+{
+    for (;;) {
+        int lacks = job->renew ? job->renew(job) : 0;
+
+        if (lacks == 0)
+            break;
+        if (!job->absent || job->restart == job->args->restarts)
+            return lacks;
+        await_restart(job, pause);
+    }
+    ct_error_restore(rc, &job->failure);
+    shorten(job, rc);
+    await_restart(job, pause);
+    return 0;
+}
+
+int job_run(struct job *job)
 {
     double pause = 1;
-    int rc;
 
     for (;;) {
-        rc = launch(job);
+        int rc = job->start(job);
+
         if (rc == 0 || job->restart == job->args->restarts)
             return rc < 0 ? shorten(job, rc) : 0;
         if (!may_help(job, rc))
             return shorten(job, ct_error_restore(rc, &job->failure));
-        if (job->args->elastic && (rc = shrink(job)) < 0)
+        rc = renew(job, rc, &pause);
+        if (rc < 0)
             return rc;
-        ct_error_restore(rc, &job->failure);
-        shorten(job, rc);
-        ct_warn("%s", ct_error_message());
-        ct_warn("restart %d of %lld, with %d rank%s, in %g s", ++job->restart,
-                (long long)job->args->restarts, job->ranks, job->ranks > 1 ? "s" : "", pause);
-        ct_nap(pause);
-        pause = 2 * pause < LONGEST_PAUSE ? 2 * pause : LONGEST_PAUSE;
     }
 }
+
+/* ---- ranks of this host ---- */
 
 /* Compare the number of ranks on the command line with that of a launcher around this process. */
 static int check_ranks(int64_t asked, const struct ct_identity *id)
@@ -220,12 +226,51 @@ int rank_begin(const struct args *args, struct ct_identity *id)
     return rc;
 }
 
+/* The command line that they are started with, which has room for one more setting. */
+struct command {
+    char **argv;
+    int argc;
+};
+
+static int start(struct job *job)
+{
+    struct command *command = job->context;
+    struct ct_launch_request request = {
+        .ranks = job->ranks, .argv = command->argv, .reads = job->args->reads};
+
+    if (job->batch && !command->argv[command->argc]) {
+        command->argv[command->argc] = "--set";
+        command->argv[command->argc + 1] = (char *)(uintptr_t)job->batch;
+    }
+    return job_launch(job, &request);
+}
+
+/* Ranks that did not end by themselves; at least the one that failed. */
+static int lost(const struct job *job)
+{
+    int count = 0;
+
+    for (int i = 0; i < job->ranks; i++)
+        count += WIFSIGNALED(job->status[i]) != 0;
+    return count ? count : 1;
+}
+
+static int shrink(struct job *job)
+{
+    return job_fit(job, job->ranks - lost(job));
+}
+
 int supervise(struct args *args, struct ct_recipe *recipe, int argc, char **argv)
 {
     char **copy = ct_arena_array(&args->arena, char *, argc + 4);
     int64_t processors = sysconf(_SC_NPROCESSORS_ONLN);
-    struct job job = {
-        .args = args, .recipe = recipe, .argv = copy, .argc = argc + 1, .ranks = (int)args->ranks};
+    struct command command = {copy, argc + 1};
+    struct job job = {.args = args,
+                      .recipe = recipe,
+                      .start = start,
+                      .renew = args->elastic ? shrink : NULL,
+                      .context = &command,
+                      .ranks = (int)args->ranks};
 
     if (args->ranks > RANKS_PER_PROCESSOR * processors)
         return ct_fail(CT_ECONFIG,
@@ -236,5 +281,5 @@ int supervise(struct args *args, struct ct_recipe *recipe, int argc, char **argv
     copy[0] = "ctitan";
     memcpy(copy + 1, argv, sizeof(*copy) * (size_t)argc);
     job.status = ct_arena_array(&args->arena, int, args->ranks);
-    return run_job(&job);
+    return job_run(&job);
 }

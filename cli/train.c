@@ -52,7 +52,7 @@ static volatile sig_atomic_t interrupted;
 static struct {
     int number;
     struct sigaction former;
-} caught[] = {{.number = SIGINT}, {.number = SIGTERM}};
+} caught[] = {{.number = SIGINT}, {.number = SIGTERM}, {.number = SIGUSR1}};
 
 static void call_former(int number)
 {
@@ -66,7 +66,7 @@ static void call_former(int number)
 static void interrupt(int number)
 {
     static const char said[] =
-        "\nctitan: the run ends after a step; interrupt again to end it at once\n";
+        "\n[ctitan] the run ends after a step; interrupt again to end it at once\n";
 
     interrupted = number;
     ct_outlet_hurry();
@@ -80,7 +80,7 @@ static void interrupt(int number)
    nothing to save ends at once. */
 static bool catches(int number)
 {
-    return number == SIGINT || running->world == 1 || *ct_config.model.save_to;
+    return number != SIGTERM || running->world == 1 || *ct_config.model.save_to;
 }
 
 static void catch_signals(struct ct_run *run)
@@ -193,6 +193,13 @@ static int try_save_to(const struct ct_identity *id)
     return *folder && id->rank == 0 ? ct_hf_try_target("[model] save_to", folder) : 0;
 }
 
+int train_prepare(const struct ct_identity *id)
+{
+    int rc = take_folder(id);
+
+    return rc == 0 && !ct_launch_is_rank() ? try_save_to(id) : rc;
+}
+
 /* Train in this process, as one rank. */
 static int train(struct args *args, struct ct_recipe *recipe, const struct ct_identity *id)
 {
@@ -245,9 +252,7 @@ static int run(struct args *args, int argc, char **argv)
         return ct_fail(CT_ECONFIG, "--max-restarts and --elastic need -n RANKS");
     if (args->elastic && !args->restarts)
         return ct_fail(CT_ECONFIG, "--elastic needs --max-restarts N");
-    rc = take_folder(&id);
-    if (rc == 0 && !ct_launch_is_rank())
-        rc = try_save_to(&id);
+    rc = train_prepare(&id);
     if (rc < 0)
         return rc;
     if ((args->ranks > 1 || args->restarts) && !id.by)

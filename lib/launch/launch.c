@@ -1,10 +1,15 @@
 /*
- * The launcher: starts ranks, relays their output, and ends them together.
+ * The launcher: starts children, relays their output, and ends them together. Children are ranks
+ * of this host, or commands that each run ranks of another one.
  *
  * One loop polls the pipes, a signalfd and the time. It never waits for whoever reads its output:
- * the outlets hold a part of that, and while they are full, the pipes wait. Each rank leads its own
- * process group. A signal thus also reaches the processes that it started, and a Ctrl-C reaches it
- * once, through us. The kernel kills a rank when its launcher dies.
+ * the outlets hold a part of that, and while they are full, the pipes wait. Each child leads its
+ * own process group. A signal thus also reaches the processes that it started, and a Ctrl-C
+ * reaches it once, through us. The kernel kills a child when its launcher dies.
+ *
+ * Signals do not cross hosts. So a launcher that runs a part of a job reads orders from its
+ * standard input: a letter each, and a beat once a second. If they end or stay away, its ranks
+ * are ended: the job goes on without this host, or not at all.
  *
  * Ranks that fail for the same reason print the same message, which is relayed once. A rank that
  * fails because another one did says so by its exit status, so the cause is named, whichever ends
@@ -24,165 +29,40 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
+#include <ctitan/log.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/lib/outlet.h>
 #include <ctitan/lib/terminal.h>
 
-#define LINE 4096
-#define LAST 400 /* characters kept of a rank's last line */
+#include "child.h"
 
-/* One output stream of a rank, relayed line by line. */
-struct stream {
-    int from, to;       /* from -1: closed */
-    bool raw;           /* relay data as it arrives, other than lines that may repeat a message */
-    size_t used, shown; /* bytes of the line; those of a raw one that are relayed */
-    char line[LINE];
-};
-
-struct rank {
-    pid_t pid;
-    bool running;
-    bool follows; /* failed because of another rank */
-    int status;
-    struct stream out, err;
-    char last[LAST]; /* last line on standard error */
-    bool echoed;     /* another rank had printed it before */
-};
+#define BEAT 1.0  /* seconds */
+#define MERCY 2.0 /* seconds for an order to kill, before the command itself is killed */
 
 struct launcher {
-    int count, running, restart;
-    struct rank *ranks;
+    const struct ct_launch_request *request;
+    struct children all;
+    int running;
     struct pollfd *poll;
     int signals;
+    int orders; /* standard input; -1: none, or it has ended */
     sigset_t caught, before;
     char job[64];
-    const char *program;
 
-    int first;         /* first rank that failed by itself, or because of another; or -1 */
-    bool failed;       /* some rank failed, perhaps because it got a signal to end */
+    int first;         /* first child that failed by itself, or because of another; or -1 */
+    bool failed;       /* some child failed, perhaps because it got a signal to end */
     int received;      /* signals to end */
     bool asked;        /* got SIGQUIT, which ranks answer with a report */
-    bool told;         /* the ranks have got SIGTERM */
+    bool told;         /* the children have got SIGTERM */
+    bool orphaned;     /* orders have stayed away */
     double term, kill; /* when to send them; 0: not scheduled */
+    double beat;       /* when the next one is due */
+    double heard;      /* the last order */
     double patience, grace, leave;
     bool reads; /* rank 0, from this process's terminal */
 };
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-/* ---- output ---- */
-
-/* Keep the last line that is not blank. */
-static void keep_last(struct rank *r, const char *line, size_t length)
-{
-    while (length && (line[length - 1] == '\n' || line[length - 1] == ' '))
-        length--;
-    if (!length)
-        return;
-    length = length < LAST ? length : LAST - 1;
-    memcpy(r->last, line, length);
-    r->last[length] = '\0';
-    r->echoed = false;
-}
-
-/* Is the text, or may what it begins become, a "ctitan: .." message, printed before failing? */
-static bool may_be_message(const struct launcher *l, const char *text, size_t length)
-{
-    size_t n = strlen(l->program);
-
-    return !strncmp(text, l->program, length < n ? length : n) && (length <= n || text[n] == ':');
-}
-
-/* Is it a message that another rank has printed, too? */
-static bool is_echo(const struct launcher *l, const struct rank *r)
-{
-    if (!may_be_message(l, r->last, strlen(r->last) + 1))
-        return false;
-    for (int i = 0; i < l->count; i++)
-        if (&l->ranks[i] != r && !strcmp(l->ranks[i].last, r->last))
-            return true;
-    return false;
-}
-
-static void end_line(struct launcher *l, struct rank *r, struct stream *s, size_t length)
-{
-    char tag[32];
-    size_t n = (size_t)snprintf(tag, sizeof(tag), "[rank %d] ", (int)(r - l->ranks));
-    char whole[sizeof(tag) + LINE + 1];
-
-    if (s == &r->err) {
-        keep_last(r, s->line, length);
-        r->echoed = is_echo(l, r);
-    }
-    if (!(s == &r->err && r->echoed) && s->raw) {
-        ct_outlet_write(s->to, s->line + s->shown, length - s->shown);
-    } else if (!(s == &r->err && r->echoed)) {
-        memcpy(whole, tag, n);
-        memcpy(whole + n, s->line, length);
-        n += length;
-        if (whole[n - 1] != '\n')
-            whole[n++] = '\n';
-        ct_outlet_write(s->to, whole, n);
-    }
-    s->used -= length;
-    s->shown = 0;
-    memmove(s->line, s->line + length, s->used);
-}
-
-static void take_lines(struct launcher *l, struct rank *r, struct stream *s)
-{
-    const char *end;
-
-    while ((end = memchr(s->line, '\n', s->used)))
-        end_line(l, r, s, (size_t)(end - s->line) + 1);
-    if (s->used == LINE)
-        end_line(l, r, s, LINE);
-}
-
-/* False: the stream has ended. */
-static bool relay(struct launcher *l, struct rank *r, struct stream *s)
-{
-    ssize_t n = read(s->from, s->line + s->used, LINE - s->used);
-
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR;
-    if (n == 0)
-        return false;
-    s->used += (size_t)n;
-    take_lines(l, r, s);
-    if (s->raw && s->used > s->shown && !(s->shown == 0 && may_be_message(l, s->line, s->used))) {
-        ct_outlet_write(s->to, s->line + s->shown, s->used - s->shown);
-        s->shown = s->used;
-    }
-    return true;
-}
-
-static void close_stream(struct launcher *l, struct rank *r, struct stream *s)
-{
-    if (s->from < 0)
-        return;
-    if (s->used)
-        end_line(l, r, s, s->used);
-    close(s->from);
-    s->from = -1;
-}
-
-/* Relay the rest of an ended rank's pipes; its own children may still hold them open. */
-static void drain(struct launcher *l, struct rank *r, struct stream *s)
-{
-    struct pollfd ready = {.fd = s->from, .events = POLLIN};
-
-    while (s->from >= 0 && poll(&ready, 1, 0) == 1 && relay(l, r, s))
-        ;
-    close_stream(l, r, s);
-}
 
 /* ---- starting ---- */
 
@@ -203,9 +83,30 @@ static void give_terminal(pid_t group)
     signal(SIGTTOU, former);
 }
 
-static void become_rank(const struct launcher *l, int rank, char *const *argv, pid_t launcher,
-                        const int *out, const int *err)
+/* The environment of rank number i of this launcher. */
+static void set_rank(const struct launcher *l, int i)
 {
+    const struct ct_launch_request *r = l->request;
+
+    if (r->rank0 + i == 0 && ct_terminal_columns(STDERR_FILENO))
+        set_number("CTITAN_TERMINAL", ct_terminal_columns(STDERR_FILENO));
+    set_number("RANK", r->rank0 + i);
+    set_number("LOCAL_RANK", i);
+    set_number("WORLD_SIZE", r->world ? r->world : l->all.count);
+    set_number("LOCAL_WORLD_SIZE", l->all.count);
+    set_number("TORCHELASTIC_RESTART_COUNT", r->restart);
+    setenv("CTITAN_JOB", l->job, 1);
+}
+
+/* Pipes of a child: what it prints, and orders for it. -1: none. */
+struct pipes {
+    int out[2], err[2], orders[2];
+};
+
+static void become_child(const struct launcher *l, int i, pid_t launcher, const struct pipes *p)
+{
+    const struct ct_launch_command *command =
+        l->request->commands ? &l->request->commands[i] : NULL;
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
     setpgid(0, 0);
@@ -214,76 +115,162 @@ static void become_rank(const struct launcher *l, int rank, char *const *argv, p
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher)
         _exit(1);
-    if (rank == 0 && l->reads)
+    if (p->orders[0] >= 0)
+        dup2(p->orders[0], STDIN_FILENO);
+    else if (i == 0 && l->reads)
         give_terminal(getpid());
-    else if (null >= 0 && isatty(STDIN_FILENO))
+    else if (null >= 0 && (l->request->ordered || isatty(STDIN_FILENO)))
         dup2(null, STDIN_FILENO); /* in the background, reading from a terminal would stop it */
-    if (rank == 0 && ct_terminal_columns(STDERR_FILENO))
-        set_number("CTITAN_TERMINAL", ct_terminal_columns(STDERR_FILENO));
-    if (rank > 0)
-        dup2(out[1], STDOUT_FILENO);
-    dup2(err[1], STDERR_FILENO);
-    set_number("RANK", rank);
-    set_number("LOCAL_RANK", rank);
-    set_number("WORLD_SIZE", l->count);
-    set_number("LOCAL_WORLD_SIZE", l->count);
-    set_number("TORCHELASTIC_RESTART_COUNT", l->restart);
-    setenv("CTITAN_JOB", l->job, 1);
-    execv("/proc/self/exe", argv);
-    dprintf(STDERR_FILENO, "starting rank %d: %s\n", rank, strerror(errno));
+    if (p->out[1] >= 0)
+        dup2(p->out[1], STDOUT_FILENO);
+    dup2(p->err[1], STDERR_FILENO);
+    if (command) {
+        execvp(command->argv[0], (char *const *)command->argv);
+        dprintf(STDERR_FILENO, "%s: %s\n", command->argv[0], strerror(errno));
+    } else {
+        set_rank(l, i);
+        execv("/proc/self/exe", l->request->argv);
+        dprintf(STDERR_FILENO, "starting %s: %s\n", l->all.at[i].name, strerror(errno));
+    }
     _exit(127);
 }
 
-static int start_rank(struct launcher *l, int rank, char *const *argv)
+static void close_end(int fd)
 {
-    struct rank *r = &l->ranks[rank];
-    int out[2] = {-1, -1}, err[2] = {-1, -1}, rc = 0;
-    pid_t launcher = getpid();
+    if (fd >= 0)
+        close(fd);
+}
 
-    if ((rank > 0 && pipe2(out, O_CLOEXEC) < 0) || pipe2(err, O_CLOEXEC) < 0)
-        rc = ct_fail(CT_EIO, "cannot start rank %d of %d: %s%s", rank, l->count, strerror(errno),
+static int start_child(struct launcher *l, int i)
+{
+    struct child *c = &l->all.at[i];
+    struct pipes p = {{-1, -1}, {-1, -1}, {-1, -1}};
+    bool leads = c->out.raw, ordered = l->request->commands && l->request->commands[i].ordered;
+    pid_t launcher = getpid();
+    int rc = 0;
+
+    if ((!leads && pipe2(p.out, O_CLOEXEC) < 0) || pipe2(p.err, O_CLOEXEC) < 0 ||
+        (ordered && pipe2(p.orders, O_CLOEXEC) < 0))
+        rc = ct_fail(CT_EIO, "cannot start %s of %d: %s%s", c->name, l->all.count, strerror(errno),
                      errno == EMFILE ? ": raise ulimit -n" : "");
     if (rc == 0)
-        r->pid = fork();
-    if (rc == 0 && r->pid == 0)
-        become_rank(l, rank, argv, launcher, out, err);
-    if (rc == 0 && r->pid < 0)
-        rc = ct_fail(CT_EIO, "cannot start rank %d of %d: %s", rank, l->count, strerror(errno));
-    if (err[1] >= 0)
-        close(err[1]);
-    if (out[1] >= 0)
-        close(out[1]);
-    r->out.from = out[0];
-    r->err.from = err[0];
+        c->pid = fork();
+    if (rc == 0 && c->pid == 0)
+        become_child(l, i, launcher, &p);
+    if (rc == 0 && c->pid < 0)
+        rc = ct_fail(CT_EIO, "cannot start %s of %d: %s", c->name, l->all.count, strerror(errno));
+    close_end(p.err[1]);
+    close_end(p.out[1]);
+    close_end(p.orders[0]);
+    c->out.from = p.out[0];
+    c->err.from = p.err[0];
+    c->orders = p.orders[1];
+    if (c->orders >= 0)
+        fcntl(c->orders, F_SETFL, O_NONBLOCK);
     if (rc < 0)
         return rc;
-    r->running = true;
+    c->running = true;
     l->running++;
     return 0;
 }
 
-static int start(struct launcher *l, char *const *argv)
+/* The first child of a job has this process's standard output, and its messages pass unchanged.
+   */
+static void name_child(const struct launcher *l, int i)
+{
+    const struct ct_launch_command *commands = l->request->commands;
+    struct child *c = &l->all.at[i];
+    int rank = l->request->rank0 + i;
+    bool leads = commands ? i == 0 : rank == 0;
+
+    *c = (struct child){.orders = -1,
+                        .ends_by = commands ? commands[i].ends_by : 0,
+                        .out = {.from = -1, .to = STDOUT_FILENO, .raw = leads},
+                        .err = {.from = -1, .to = STDERR_FILENO, .raw = leads}};
+    if (commands)
+        snprintf(c->name, sizeof(c->name), "%s", commands[i].name);
+    else
+        snprintf(c->name, sizeof(c->name), "rank %d", rank);
+    if (!commands && !leads)
+        snprintf(c->tag, sizeof(c->tag), "[rank %d] ", rank);
+}
+
+static int start(struct launcher *l)
 {
     int rc = 0;
 
     fflush(NULL);
-    for (int i = 0; i < l->count; i++) {
-        l->ranks[i].out = (struct stream){.from = -1, .to = STDOUT_FILENO};
-        l->ranks[i].err = (struct stream){.from = -1, .to = STDERR_FILENO, .raw = i == 0};
-    }
-    for (int i = 0; i < l->count && rc == 0; i++)
-        rc = start_rank(l, i, argv);
+    for (int i = 0; i < l->all.count; i++)
+        name_child(l, i);
+    for (int i = 0; i < l->all.count && rc == 0; i++)
+        rc = start_child(l, i);
     return rc;
 }
 
-/* ---- ending ---- */
+/* ---- orders ---- */
+
+static const struct {
+    char letter;
+    int number; /* of a signal; 0: a beat */
+} orders[] = {{'.', 0},       {'I', SIGINT},  {'T', SIGTERM}, {'H', SIGHUP},
+              {'U', SIGUSR1}, {'Q', SIGQUIT}, {'C', SIGCONT}, {'K', SIGKILL}};
+
+/* A command that does not read its orders is killed like one that does not follow them. */
+static void order(struct child *c, int number)
+{
+    for (size_t i = 0; i < CT_COUNT(orders); i++)
+        if (orders[i].number == number && write(c->orders, &orders[i].letter, 1) < 0)
+            return;
+    if (number == SIGKILL && c->killed == 0)
+        c->killed = ct_now();
+    else if (number == SIGKILL && ct_now() > c->killed + MERCY)
+        kill(-c->pid, SIGKILL);
+}
+
+/* A command's own processes, like the remote shells of mpirun, are left to it. */
+static void signal_child(const struct launcher *l, struct child *c, int number)
+{
+    if (!c->running)
+        return;
+    if (c->orders >= 0)
+        order(c, number);
+    else if ((l->request->commands && number != SIGKILL) || kill(-c->pid, number) < 0)
+        kill(c->pid, number); /* or a rank does not lead its group yet */
+}
 
 static void signal_all(struct launcher *l, int number)
 {
-    for (int i = 0; i < l->count; i++)
-        if (l->ranks[i].running && kill(-l->ranks[i].pid, number) < 0)
-            kill(l->ranks[i].pid, number); /* it does not lead its group yet */
+    for (int i = 0; i < l->all.count; i++)
+        signal_child(l, &l->all.at[i], number);
 }
+
+/* Ranks answer with a report; not the processes that they started. */
+static void ask_all(struct launcher *l)
+{
+    l->asked = true;
+    for (int i = 0; i < l->all.count; i++) {
+        struct child *c = &l->all.at[i];
+
+        if (c->running && c->orders >= 0)
+            order(c, SIGQUIT);
+        else if (c->running)
+            kill(c->pid, SIGQUIT);
+    }
+}
+
+static void beat(struct launcher *l)
+{
+    double t = ct_now();
+
+    if (t < l->beat)
+        return;
+    l->beat = t + BEAT;
+    for (int i = 0; i < l->all.count; i++)
+        if (l->all.at[i].running && l->all.at[i].orders >= 0)
+            order(&l->all.at[i], 0);
+}
+
+/* ---- ending ---- */
 
 static void schedule_end(struct launcher *l, double term)
 {
@@ -293,68 +280,125 @@ static void schedule_end(struct launcher *l, double term)
     }
 }
 
-/* A rank has failed. The first failure of its own takes the place of one that followed it. */
-static void blame(struct launcher *l, int rank)
+/* A child has failed. The first failure of its own takes the place of one that followed it. */
+static void blame(struct launcher *l, int i)
 {
-    struct rank *r = &l->ranks[rank];
+    struct child *c = &l->all.at[i];
 
-    r->follows = WIFEXITED(r->status) && WEXITSTATUS(r->status) == CT_LAUNCH_FOLLOWS;
-    if (r->follows)
-        r->status = W_EXITCODE(1, 0);
+    c->follows = WIFEXITED(c->status) && WEXITSTATUS(c->status) == CT_LAUNCH_FOLLOWS;
+    if (c->follows)
+        c->status = W_EXITCODE(1, 0);
     if (l->first < 0)
-        schedule_end(l, now() + l->patience);
-    if (l->first < 0 || (l->ranks[l->first].follows && !r->follows && !l->told))
-        l->first = rank;
+        schedule_end(l, ct_now() + l->patience);
+    if (l->first < 0 || (l->all.at[l->first].follows && !c->follows && !l->told))
+        l->first = i;
+}
+
+/* A rank on another host has failed. mpirun may wait for that host for ever. */
+static void hear_complaints(struct launcher *l)
+{
+    for (int i = 0; l->request->commands && i < l->all.count; i++)
+        if (l->all.at[i].complained && !l->received && l->term == 0)
+            schedule_end(l, ct_now() + l->patience);
 }
 
 static void reap(struct launcher *l)
 {
-    for (int i = 0; i < l->count; i++) {
-        struct rank *r = &l->ranks[i];
-        pid_t ended = r->running ? waitpid(r->pid, &r->status, WNOHANG) : 0;
+    for (int i = 0; i < l->all.count; i++) {
+        struct child *c = &l->all.at[i];
+        pid_t ended = c->running ? waitpid(c->pid, &c->status, WNOHANG) : 0;
 
         if (!ended)
             continue;
         if (ended < 0) /* somebody else has its status, so it counts as failed */
-            r->status = W_EXITCODE(1, 0);
-        r->running = false;
+            c->status = W_EXITCODE(1, 0);
+        c->running = false;
         l->running--;
-        drain(l, r, &r->out);
-        drain(l, r, &r->err);
-        l->failed |= r->status != 0;
-        if (l->asked && WIFSIGNALED(r->status) && WTERMSIG(r->status) == SIGQUIT)
+        child_drain(&l->all, c, &c->out);
+        child_drain(&l->all, c, &c->err);
+        l->failed |= c->status != 0;
+        if (l->asked && WIFSIGNALED(c->status) && WTERMSIG(c->status) == SIGQUIT)
             l->received++; /* it does not answer: SIGQUIT ends it, like SIGTERM */
-        if (r->status && !l->received)
+        if (c->status && !l->received)
             blame(l, i);
     }
+}
+
+/* The first signal asks the children to end, in the way that they know; a second kills. */
+static void end_by(struct launcher *l, int number)
+{
+    l->received++;
+    ct_outlet_hurry();
+    if (l->received > 1)
+        number = SIGKILL;
+    for (int i = 0; i < l->all.count; i++) {
+        struct child *c = &l->all.at[i];
+
+        signal_child(l, c, l->received == 1 && c->ends_by ? c->ends_by : number);
+    }
+    schedule_end(l, ct_now() + l->leave);
+}
+
+static void take_number(struct launcher *l, int number)
+{
+    if (number == SIGQUIT)
+        ask_all(l);
+    else if (number == SIGKILL || number == SIGCONT)
+        signal_all(l, number);
+    else if (number)
+        end_by(l, number);
 }
 
 static void take_signal(struct launcher *l)
 {
     struct signalfd_siginfo info;
 
-    if (read(l->signals, &info, sizeof(info)) != sizeof(info) || info.ssi_signo == SIGCHLD)
+    if (read(l->signals, &info, sizeof(info)) == sizeof(info) && info.ssi_signo != SIGCHLD)
+        take_number(l, (int)info.ssi_signo);
+}
+
+/* Orders have ended, or stayed away for too long. */
+static void lose_orders(struct launcher *l, const char *how)
+{
+    l->orders = -1;
+    if (l->received)
         return;
-    if (info.ssi_signo == SIGQUIT) {
-        l->asked = true;
-        for (int i = 0; i < l->count; i++) /* not the processes that it started */
-            if (l->ranks[i].running)
-                kill(l->ranks[i].pid, SIGQUIT);
+    l->orphaned = true;
+    ct_warn("the launcher of this job %s: the ranks of this host are ended", how);
+    end_by(l, SIGTERM);
+}
+
+static void take_orders(struct launcher *l)
+{
+    char letters[64];
+    ssize_t n = read(l->orders, letters, sizeof(letters));
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0) {
+        lose_orders(l, "is gone");
         return;
     }
-    l->received++;
-    ct_outlet_hurry();
-    signal_all(l, l->received == 1 ? (int)info.ssi_signo : SIGKILL);
-    schedule_end(l, now() + l->leave);
+    l->heard = ct_now();
+    for (ssize_t i = 0; i < n; i++)
+        for (size_t k = 0; k < CT_COUNT(orders); k++)
+            if (orders[k].letter == letters[i])
+                take_number(l, orders[k].number);
 }
 
 static void end_in_time(struct launcher *l)
 {
-    double t = now();
+    double t = ct_now(), silence = l->request->silence;
+    char how[64];
 
+    if (l->orders >= 0 && silence > 0 && t > l->heard + silence) {
+        snprintf(how, sizeof(how), "has said nothing for %g s", silence);
+        lose_orders(l, how);
+    }
     if (l->term > 0 && t >= l->term) {
         signal_all(l, SIGTERM);
-        signal_all(l, SIGCONT); /* a stopped rank cannot react to it */
+        if (!l->request->commands)
+            signal_all(l, SIGCONT); /* a stopped rank cannot react to it */
         l->told = true;
         l->term = l->kill;
     }
@@ -362,10 +406,14 @@ static void end_in_time(struct launcher *l)
         signal_all(l, SIGKILL);
 }
 
+/* ---- the loop ---- */
+
 static int milliseconds_left(const struct launcher *l, bool held)
 {
-    double left = l->term > 0 ? l->term - now() : 3600;
+    double left = l->term > 0 ? l->term - ct_now() : 3600;
 
+    if (l->request->commands || l->orders >= 0)
+        left = fmin(left, BEAT);
     left = held ? fmin(left, 0.1) : left; /* until an outlet has room, or nobody reads it */
     return left < 0.01 ? 10 : (int)(left * 1000) + 1;
 }
@@ -373,7 +421,7 @@ static int milliseconds_left(const struct launcher *l, bool held)
 /* A stream that fills a full outlet has to wait. */
 static struct pollfd input(const struct stream *s, bool *held)
 {
-    bool room = s->from < 0 || ct_outlet_has_room(s->to, 2 * LINE);
+    bool room = s->from < 0 || ct_outlet_has_room(s->to, 2 * CHILD_LINE);
 
     *held |= !room;
     return (struct pollfd){.fd = room ? s->from : -1, .events = POLLIN};
@@ -385,9 +433,10 @@ static void turn(struct launcher *l)
     int n = 0;
 
     l->poll[n++] = (struct pollfd){.fd = l->signals, .events = POLLIN};
-    for (int i = 0; i < l->count; i++) {
-        l->poll[n++] = input(&l->ranks[i].out, &held);
-        l->poll[n++] = input(&l->ranks[i].err, &held);
+    l->poll[n++] = (struct pollfd){.fd = l->orders, .events = POLLIN};
+    for (int i = 0; i < l->all.count; i++) {
+        l->poll[n++] = input(&l->all.at[i].out, &held);
+        l->poll[n++] = input(&l->all.at[i].err, &held);
     }
     l->poll[n++] = ct_outlet_poll(STDOUT_FILENO);
     l->poll[n++] = ct_outlet_poll(STDERR_FILENO);
@@ -395,54 +444,61 @@ static void turn(struct launcher *l)
         return;
     ct_outlet_push(STDOUT_FILENO);
     ct_outlet_push(STDERR_FILENO);
-    for (int i = 0; i < l->count; i++) {
-        struct rank *r = &l->ranks[i];
+    for (int i = 0; i < l->all.count; i++) {
+        struct child *c = &l->all.at[i];
 
-        if (l->poll[1 + 2 * i].revents && !relay(l, r, &r->out))
-            close_stream(l, r, &r->out);
-        if (l->poll[2 + 2 * i].revents && !relay(l, r, &r->err))
-            close_stream(l, r, &r->err);
+        if (l->poll[2 + 2 * i].revents && !child_relay(&l->all, c, &c->out))
+            child_close(&l->all, c, &c->out);
+        if (l->poll[3 + 2 * i].revents && !child_relay(&l->all, c, &c->err))
+            child_close(&l->all, c, &c->err);
     }
     if (l->poll[0].revents)
         take_signal(l);
+    if (l->poll[1].revents)
+        take_orders(l);
     reap(l);
+    hear_complaints(l);
+    beat(l);
     end_in_time(l);
 }
 
-/* The number of other ranks that ended with first's message. */
-static int count_likewise(const struct launcher *l, const struct rank *first)
+/* The number of other children that ended with first's message. */
+static int count_likewise(const struct launcher *l, const struct child *first)
 {
     int count = 0;
 
-    for (int i = 0; *first->last && i < l->count; i++)
-        count += l->ranks[i].status == first->status && !strcmp(l->ranks[i].last, first->last);
+    for (int i = 0; *first->last && i < l->all.count; i++)
+        count += l->all.at[i].status == first->status && !strcmp(l->all.at[i].last, first->last);
     return count - 1;
 }
 
-static int report(const struct launcher *l, int *brief)
+static int report(const struct launcher *l)
 {
-    const struct rank *r = l->first < 0 ? NULL : &l->ranks[l->first];
+    const struct child *c = l->first < 0 ? NULL : &l->all.at[l->first];
+    int *brief = l->request->brief;
     char how[96];
     int code, others;
 
-    if (!r)
+    if (!c && l->orphaned)
+        return ct_fail(CT_EPEER, "the launcher of this job left the ranks of this host alone");
+    if (!c)
         return l->received && l->failed ? ct_fail(CT_EPEER, "interrupted by a signal") : 0;
-    code = WIFEXITED(r->status) && WEXITSTATUS(r->status) == 2 ? CT_ECONFIG : CT_EPEER;
-    if (WIFSIGNALED(r->status))
-        snprintf(how, sizeof(how), "was killed by signal %d (%s)", WTERMSIG(r->status),
-                 strsignal(WTERMSIG(r->status)));
+    code = WIFEXITED(c->status) && WEXITSTATUS(c->status) == 2 ? CT_ECONFIG : CT_EPEER;
+    if (WIFSIGNALED(c->status))
+        snprintf(how, sizeof(how), "was killed by signal %d (%s)", WTERMSIG(c->status),
+                 strsignal(WTERMSIG(c->status)));
     else
-        snprintf(how, sizeof(how), "ended with status %d", WEXITSTATUS(r->status));
-    others = count_likewise(l, r);
+        snprintf(how, sizeof(how), "ended with status %d", WEXITSTATUS(c->status));
+    others = count_likewise(l, c);
     if (others > 0)
         snprintf(how + strlen(how), sizeof(how) - strlen(how), ", as did %d other%s", others,
                  others > 1 ? "s" : "");
-    ct_fail(code, "rank %d %s", l->first, how);
-    if (!*r->last)
+    ct_fail(code, "%s %s", c->name, how);
+    if (!*c->last)
         return code;
     if (brief)
         *brief = (int)strlen(ct_error_message());
-    return ct_fail(code, "rank %d %s; its last line: %s", l->first, how, r->last);
+    return ct_fail(code, "%s %s; its last line: %s", c->name, how, c->last);
 }
 
 /* ---- all of it ---- */
@@ -457,7 +513,7 @@ static bool is_ignored(int number)
 /* A job under nohup continues when its terminal is closed. */
 static int catch_signals(struct launcher *l)
 {
-    static const int numbers[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+    static const int numbers[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1};
 
     sigemptyset(&l->caught);
     for (size_t i = 0; i < CT_COUNT(numbers); i++)
@@ -468,14 +524,21 @@ static int catch_signals(struct launcher *l)
     return l->signals < 0 ? ct_fail(CT_EIO, "signalfd: %s", strerror(errno)) : 0;
 }
 
-static void finish(struct launcher *l, const struct ct_launch_request *request)
+static void finish(struct launcher *l)
 {
-    signal_all(l, SIGKILL);
-    for (int i = 0; l->ranks && i < l->count; i++) {
-        if (l->ranks[i].running)
-            waitpid(l->ranks[i].pid, &l->ranks[i].status, 0);
-        close_stream(l, &l->ranks[i], &l->ranks[i].out);
-        close_stream(l, &l->ranks[i], &l->ranks[i].err);
+    const struct ct_launch_request *request = l->request;
+
+    for (int i = 0; i < l->all.count; i++)
+        if (l->all.at[i].running)
+            kill(-l->all.at[i].pid, SIGKILL);
+    for (int i = 0; i < l->all.count; i++) {
+        struct child *c = &l->all.at[i];
+
+        if (c->running)
+            waitpid(c->pid, &c->status, 0);
+        child_close(&l->all, c, &c->out);
+        child_close(&l->all, c, &c->err);
+        close_end(c->orders);
     }
     if (l->reads)
         give_terminal(getpgrp());
@@ -483,20 +546,37 @@ static void finish(struct launcher *l, const struct ct_launch_request *request)
         close(l->signals);
         sigprocmask(SIG_SETMASK, &l->before, NULL);
     }
-    for (int i = 0; request->status && l->ranks && i < l->count; i++)
-        request->status[i] = l->ranks[i].status;
+    for (int i = 0; request->status && i < l->all.count; i++)
+        request->status[i] = l->all.at[i].status;
     if (request->first)
         *request->first = l->first;
-    free(l->ranks);
-    free(l->poll);
+    if (request->followed)
+        *request->followed = l->first >= 0 ? l->all.at[l->first].follows : l->orphaned;
+}
+
+static int run(struct launcher *l)
+{
+    int rc = catch_signals(l);
+
+    if (rc == 0)
+        rc = start(l);
+    l->heard = ct_now();
+    while (rc == 0 && l->running)
+        turn(l);
+    if (rc == 0)
+        rc = report(l);
+    finish(l);
+    return rc;
 }
 
 int ct_launch(const struct ct_launch_request *request)
 {
-    struct launcher l = {.count = request->ranks,
-                         .restart = request->restart,
+    struct launcher l = {.request = request,
+                         .all = {.count = request->ranks,
+                                 .program = basename(request->argv[0]),
+                                 .many = request->commands},
                          .signals = -1,
-                         .program = basename(request->argv[0]),
+                         .orders = request->ordered ? STDIN_FILENO : -1,
                          .first = -1,
                          .reads = request->reads && tcgetpgrp(STDIN_FILENO) == getpgrp(),
                          .patience = request->patience > 0 ? request->patience : 2,
@@ -505,22 +585,12 @@ int ct_launch(const struct ct_launch_request *request)
 
     if (request->ranks < 1)
         return ct_fail(CT_EINVAL, "%d ranks", request->ranks);
-    l.ranks = calloc((size_t)l.count, sizeof(*l.ranks));
-    l.poll = calloc((size_t)l.count * 2 + 3, sizeof(*l.poll));
-    if (!l.ranks || !l.poll) {
-        free(l.ranks);
-        free(l.poll);
-        return ct_fail(CT_ENOMEM, "%d ranks", l.count);
-    }
-    snprintf(l.job, sizeof(l.job), "%d-%llx", (int)getpid(), (unsigned long long)(now() * 1e6));
+    l.all.at = calloc((size_t)l.all.count, sizeof(*l.all.at));
+    l.poll = calloc((size_t)l.all.count * 2 + 4, sizeof(*l.poll));
+    snprintf(l.job, sizeof(l.job), "%d-%llx", (int)getpid(), (unsigned long long)(ct_now() * 1e6));
     l.leave = request->leave > 0 ? request->leave : l.grace;
-    rc = catch_signals(&l);
-    if (rc == 0)
-        rc = start(&l, request->argv);
-    while (rc == 0 && l.running)
-        turn(&l);
-    if (rc == 0)
-        rc = report(&l, request->brief);
-    finish(&l, request);
+    rc = l.all.at && l.poll ? run(&l) : ct_fail(CT_ENOMEM, "%d ranks", l.all.count);
+    free(l.all.at);
+    free(l.poll);
     return rc;
 }

@@ -11,6 +11,9 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/launch.h>
 
+#define SLURM_PORT 20000 /* and so many behind it, by the job's number */
+#define SLURM_PORTS 20000
+
 static const struct scheme {
     const char *by, *rank, *world, *local_rank, *local_ranks, *job;
     const char *restart; /* NULL: none */
@@ -104,6 +107,32 @@ static void name_job(const struct scheme *s, struct ct_identity *id)
         snprintf(id->job, sizeof(id->job), "process-%d", s ? (int)getppid() : (int)getpid());
 }
 
+/* "n[004-007,9],m": n004. Slurm puts rank 0 on the first host of a list, unless it is told to
+   distribute ranks in another way. */
+static void first_of(const char *list, char *name, size_t room)
+{
+    size_t prefix = strcspn(list, ",["), digits = 0;
+    const char *number = list + prefix;
+
+    if (*number == '[')
+        digits = strspn(++number, "0123456789");
+    snprintf(name, room, "%.*s%.*s", (int)prefix, list, (int)digits, number);
+}
+
+/* Where ranks of several hosts find rank 0, if nobody has said so. */
+static void set_rendezvous(const struct ct_identity *id)
+{
+    const char *list = getenv("SLURM_STEP_NODELIST"), *job = getenv("SLURM_JOB_ID");
+    char name[256], port[16];
+
+    if (!list || !job || id->local_ranks == id->world)
+        return;
+    first_of(list, name, sizeof(name));
+    snprintf(port, sizeof(port), "%ld", SLURM_PORT + strtol(job, NULL, 10) % SLURM_PORTS);
+    setenv("MASTER_ADDR", name, 0);
+    setenv("MASTER_PORT", port, 0);
+}
+
 static int check(const struct scheme *s, const struct ct_identity *id)
 {
     if (id->rank >= id->world)
@@ -131,10 +160,14 @@ static int identify_by(const struct scheme *s, struct ct_identity *id)
         rc = read_local(s, id);
     if (rc == 0)
         rc = check(s, id);
-    if (rc == 0 && s->restart && getenv(s->restart))
+    if (rc == 0 && getenv("CTITAN_RESTART"))
+        rc = read_number("CTITAN_RESTART", 0, &id->restart);
+    else if (rc == 0 && s->restart && getenv(s->restart))
         rc = read_number(s->restart, 0, &id->restart);
     id->by = s->by;
     name_job(s, id);
+    if (rc == 0 && !strcmp(s->by, "Slurm"))
+        set_rendezvous(id);
     return rc;
 }
 

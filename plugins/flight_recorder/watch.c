@@ -165,12 +165,13 @@ void flight_explain(void)
 
 static void note_ends(const struct flight_run *run, const struct ct_job_end *job)
 {
-    for (int r = 0; r < run->world && r < job->ranks; r++) {
+    for (int i = 0; job->rank0 + i < run->world && i < job->ranks; i++) {
+        int r = job->rank0 + i;
         struct flight_header *h = run->rank[r].h;
 
         if (!h)
             continue;
-        h->exit_status = job->status[r];
+        h->exit_status = job->status[i];
         h->exit_first = r == job->first;
         h->exit_known = 1;
     }

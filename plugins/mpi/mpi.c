@@ -194,7 +194,8 @@ static const struct ct_comm_ops ops = {.size = sizeof(struct ct_comm_ops),
                                        .open = mpi_open,
                                        .close = mpi_close,
                                        .group = mpi_group,
-                                       .call = cluster_call};
+                                       .call = cluster_call,
+                                       .starter = "mpirun"};
 
 static int mpi_open(const struct ct_comm_request *request, struct ct_comm **out)
 {

@@ -388,7 +388,9 @@ static const char *const variables[] = {"RANK",
                                         "SLURM_STEP_TASKS_PER_NODE",
                                         "SLURM_NODEID",
                                         "SLURM_JOB_ID",
-                                        "SLURM_STEP_ID"};
+                                        "SLURM_STEP_ID",
+                                        "SLURM_STEP_NODELIST",
+                                        "MASTER_ADDR"};
 
 static int identify(struct ct_identity *id, const char *settings)
 {
@@ -435,6 +437,30 @@ static void launchers_are_recognised(void **state)
     assert_identity("SLURM_PROCID=0 SLURM_NTASKS=4", "0/1 0/1 alone ");
 }
 
+#define SLURM_RANK                                                                                 \
+    "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=3 SLURM_STEP_TASKS_PER_NODE=1(x3) SLURM_NODEID=1 "        \
+    "SLURM_LOCALID=0 SLURM_JOB_ID=40009 SLURM_STEP_ID=0 "
+
+static void slurm_says_where_rank_0_is(void **state)
+{
+    static const char *const cases[][2] = {
+        {"n[004-007,9],m", "n004"}, {"gpu-a,gpu-b", "gpu-a"}, {"n[7,9]", "n7"}, {"alone", "alone"}};
+    struct ct_identity id;
+    char settings[300];
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        snprintf(settings, sizeof(settings), SLURM_RANK "SLURM_STEP_NODELIST=%s", cases[i][0]);
+        assert_int_equal(identify(&id, settings), 0);
+        assert_string_equal(getenv("MASTER_ADDR"), cases[i][1]);
+        assert_string_equal(getenv("MASTER_PORT"), "20009");
+    }
+    assert_int_equal(
+        identify(&id, SLURM_RANK "SLURM_STEP_NODELIST=a,b MASTER_ADDR=here MASTER_PORT=7"), 0);
+    assert_string_equal(getenv("MASTER_ADDR"), "here");
+    assert_string_equal(getenv("MASTER_PORT"), "7");
+}
+
 static void wrong_environments_are_refused(void **state)
 {
     static const char *const cases[][2] = {
@@ -470,6 +496,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(nohup_holds),
         cmocka_unit_test(ranks_do_not_outlive_the_launcher),
         cmocka_unit_test(launchers_are_recognised),
+        cmocka_unit_test(slurm_says_where_rank_0_is),
         cmocka_unit_test(wrong_environments_are_refused),
     };
 

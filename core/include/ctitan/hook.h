@@ -99,8 +99,9 @@ struct ct_step_result;
 /* How a supervised job ended. */
 struct ct_job_end {
     int ranks;
-    const int *status; /* by rank, as of waitpid */
+    const int *status; /* of each, as of waitpid */
     int first;         /* the rank that failed first; -1: none did by itself */
+    int rank0;         /* the first of these ranks, where others run on other hosts */
 };
 
 /* A field that is not said below to be set for an event is 0 or NULL. */

@@ -130,6 +130,7 @@ struct ct_comm_ops {
     int (*check)(struct ct_comm *comm);
 
     size_t group_memory; /* bytes of the device's memory that a group needs beside arenas, about */
+    const char *starter; /* the program that has to start its ranks: "mpirun"; NULL: any does */
 };
 
 /* A communicator in use: what kernels of collectives get. */

@@ -30,9 +30,18 @@ CT_API int ct_launch_identify(struct ct_identity *identity);
 /* Whether ct_launch started this process. */
 CT_API bool ct_launch_is_rank(void);
 
+/* A command that runs ranks of the job on another host, like "ssh HOST ..". */
+struct ct_launch_command {
+    const char *name; /* for messages: "host a" */
+    const char *const *argv;
+    bool
+        ordered; /* its standard input takes orders, and passes them to the other host's launcher */
+    int ends_by; /* otherwise the signal that asks its ranks to end; 0: the one that came */
+};
+
 struct ct_launch_request {
-    int ranks;
-    char *const *argv; /* of each rank; the program is this one */
+    int ranks;         /* or commands */
+    char *const *argv; /* of each rank; the program is this one. argv[0] begins messages */
     double patience;   /* seconds for others to end by themselves after a failure; 0: 2 */
     double grace;      /* seconds between SIGTERM and SIGKILL; 0: 5 */
     int *status;       /* out, by rank: as of waitpid; NULL: not wanted */
@@ -41,6 +50,11 @@ struct ct_launch_request {
     int restart;       /* for ct_identity */
     int *brief;        /* out: characters of the message without the last line; NULL: not wanted */
     bool reads;        /* rank 0 reads standard input: it gets the terminal, and its Ctrl-C */
+    const struct ct_launch_command *commands; /* started in the place of ranks; NULL: none */
+    int rank0, world; /* these are ranks rank0 .. of a job of so many; world 0: they are all */
+    bool ordered;     /* standard input has orders, as of a command's launcher */
+    double silence;   /* seconds without an order, after which the ranks are ended; 0: for ever */
+    bool *followed;   /* out: the failure is another host's; NULL: not wanted */
 };
 
 /* The exit status of a rank that failed because another one did. `status` has 1 in its place. */
@@ -54,7 +68,11 @@ struct ct_launch_request {
  * SIGHUP are passed on; a second signal kills. SIGQUIT is passed on each time: ranks with a flight
  * recorder answer it with a report and go on, others end. When a rank fails, the others get
  * `patience`, then SIGTERM, then SIGKILL. Ranks do not outlive this process, however it ends. Lines
- * go through the outlets (outlet.h), which the program flushes at its end.
+ * go through the outlets (outlet.h), which the program flushes at its end. SIGUSR1 is passed on
+ * like SIGTERM: mpirun and srun pass it to ranks on other hosts, SIGTERM they answer themselves.
+ *
+ * Commands are treated like ranks, but what they print has its tags already. One that takes orders
+ * gets a letter for each signal through its standard input, and a beat once a second.
  *
  * 0 if all ranks returned 0. Otherwise the first failure, of those that did not follow from another
  * rank's if there is one: CT_ECONFIG if that rank returned 2, else CT_EPEER, with the rank, its

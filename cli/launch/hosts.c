@@ -1,0 +1,286 @@
+/*
+ * Lists of hosts, and the remote shell.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <ctitan/clock.h>
+#include <ctitan/error.h>
+#include <ctitan/file.h>
+
+#include "../child.h"
+#include "hosts.h"
+
+#define MOST_SLOTS 4096
+#define MOST_HOSTS 65536
+#define SEPARATORS ", \t\n"
+
+/* ---- lists ---- */
+
+/* "a:8", "[::1]:8", "a". The number stays where there is none. */
+static int cut_slots(char *word, int64_t *slots)
+{
+    char *colon = strrchr(word, ':'), *bracket = strrchr(word, ']'), *end;
+
+    if (!colon || (bracket && bracket > colon) || (!bracket && strchr(word, ':') != colon))
+        return 0; /* a bare address of IPv6 has colons, too */
+    *colon = '\0';
+    *slots = strtoll(colon + 1, &end, 10);
+    if (end == colon + 1 || *end || *slots < 1 || *slots > MOST_SLOTS)
+        return ct_fail(CT_ECONFIG, "%s:%s: expected HOST:RANKS, with 1 to %d ranks", word,
+                       colon + 1, MOST_SLOTS);
+    return 0;
+}
+
+static int add_host(struct ct_arena *arena, struct hosts *hosts, size_t *room, char *word,
+                    int64_t slots)
+{
+    int rc = cut_slots(word, &slots);
+    size_t n = strlen(word);
+
+    if (rc < 0)
+        return rc;
+    if (slots < 1)
+        return ct_fail(CT_ECONFIG, "%s: how many ranks? Write %s:RANKS, or give -n RANKS", word,
+                       word);
+    if (n > 2 && word[0] == '[' && word[n - 1] == ']') {
+        word[n - 1] = '\0';
+        word++;
+    }
+    if (!*word || *word == '-')
+        return ct_fail(CT_ECONFIG, "'%s' is not the name of a host", word);
+    for (int i = 0; i < hosts->count; i++)
+        if (!strcmp(hosts->at[i].name, word))
+            return ct_fail(CT_ECONFIG, "host %s is listed twice", word);
+    if (hosts->count == MOST_HOSTS)
+        return ct_fail(CT_ECONFIG, "more than %d hosts", MOST_HOSTS);
+    hosts->at = ct_arena_grow(arena, hosts->at, room, (size_t)hosts->count + 1, sizeof(*hosts->at));
+    hosts->at[hosts->count++] =
+        (struct host){.name = ct_arena_strdup(arena, word), .slots = (int)slots};
+    return 0;
+}
+
+static int read_words(struct ct_arena *arena, char *text, int64_t each, struct hosts *hosts)
+{
+    size_t room = 0;
+    char *rest = NULL;
+    int rc = 0;
+
+    *hosts = (struct hosts){0};
+    for (char *word = strtok_r(text, SEPARATORS, &rest); rc == 0 && word;
+         word = strtok_r(NULL, SEPARATORS, &rest))
+        rc = add_host(arena, hosts, &room, word, each);
+    if (rc == 0 && !hosts->count)
+        rc = ct_fail(CT_ECONFIG, "the list of hosts is empty");
+    return rc;
+}
+
+/* Lines of a file, without those that begin with #, as one text. */
+static int read_file(struct ct_arena *arena, const char *path, char **text)
+{
+    FILE *in = fopen(path, "r");
+    char *line = NULL;
+    size_t room = 0;
+
+    *text = ct_arena_strdup(arena, "");
+    if (!in)
+        return ct_fail(CT_ECONFIG, "--hosts %s: %s", path, strerror(errno));
+    while (getline(&line, &room, in) > 0)
+        *text = ct_arena_printf(arena, "%s%.*s\n", *text, (int)strcspn(line, "#\n"), line);
+    free(line);
+    fclose(in);
+    return 0;
+}
+
+int hosts_read(struct ct_arena *arena, const char *text, int64_t each, struct hosts *hosts)
+{
+    char *copy = ct_arena_strdup(arena, text);
+    int rc = strchr(text, '/') ? read_file(arena, text, &copy) : 0;
+
+    if (rc == 0)
+        rc = read_words(arena, copy, each, hosts);
+    return rc < 0 ? ct_context(rc, "--hosts") : 0;
+}
+
+/* What a program prints, which scontrol alone needs: it knows how Slurm shortens lists. */
+static char *output_of(struct ct_arena *arena, const char *command)
+{
+    FILE *in = popen(command, "r");
+    char block[1024], *text = ct_arena_strdup(arena, "");
+    size_t n;
+
+    while (in && (n = fread(block, 1, sizeof(block), in)) > 0)
+        text = ct_arena_printf(arena, "%s%.*s", text, (int)n, block);
+    return in && pclose(in) == 0 ? text : NULL;
+}
+
+int hosts_of_slurm(struct ct_arena *arena, int64_t each, struct hosts *hosts)
+{
+    const char *tasks = getenv("SLURM_NTASKS_PER_NODE");
+    char *list;
+
+    if (!getenv("SLURM_JOB_NODELIST"))
+        return ct_fail(CT_ECONFIG,
+                       "--hosts is missing: expected a:8,b:8, or the path of a file "
+                       "with a host in each line; it can be left out in a job of Slurm");
+    list = output_of(arena, "scontrol show hostnames \"$SLURM_JOB_NODELIST\"");
+    if (!list)
+        return ct_fail(CT_ECONFIG, "scontrol cannot list the hosts of this job: give --hosts");
+    if (!each && tasks)
+        each = strtoll(tasks, NULL, 10);
+    if (each < 1)
+        return ct_fail(CT_ECONFIG, "how many ranks has a host? Give -n RANKS, or start the job "
+                                   "with sbatch --ntasks-per-node=RANKS");
+    return read_words(arena, list, each, hosts);
+}
+
+/* ---- the remote shell ---- */
+
+const char *hosts_quote(struct ct_arena *arena, const char *word)
+{
+    size_t n = strlen(word), used = 0;
+    char *quoted = ct_arena_array(arena, char, 4 * n + 3);
+
+    quoted[used++] = '\'';
+    for (; *word; word++) {
+        const char *as = *word == '\'' ? "'\\''" : (const char[]){*word, '\0'};
+
+        memcpy(quoted + used, as, strlen(as));
+        used += strlen(as);
+    }
+    quoted[used++] = '\'';
+    quoted[used] = '\0';
+    return quoted;
+}
+
+const char *const *hosts_command(struct ct_arena *arena, const char *shell, const char *host,
+                                 const char *line)
+{
+    struct argv argv = {0};
+    bool placed = false;
+    char *copy = ct_arena_strdup(arena, shell), *rest = NULL;
+
+    for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        placed |= !strcmp(word, "{}");
+        argv_add(arena, &argv, strcmp(word, "{}") ? word : host);
+    }
+    if (!placed)
+        argv_add(arena, &argv, host);
+    argv_add(arena, &argv, line);
+    return argv.list;
+}
+
+/* ---- probes ---- */
+
+#define LAST 512
+
+struct probe {
+    pid_t pid;
+    int from; /* what it prints; -1: it has ended */
+    size_t used;
+    char text[4096];
+};
+
+static void start_probe(struct probe *p, const char *const *argv)
+{
+    posix_spawn_file_actions_t actions;
+    int ends[2];
+
+    p->from = -1;
+    p->pid = 0;
+    p->used = 0;
+    if (pipe(ends) < 0)
+        return;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", 0, 0);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
+    posix_spawn_file_actions_addclose(&actions, ends[0]);
+    posix_spawn_file_actions_addclose(&actions, ends[1]);
+    if (posix_spawnp(&p->pid, argv[0], &actions, NULL, (char *const *)argv, environ) == 0)
+        p->from = ends[0];
+    else
+        close(ends[0]);
+    close(ends[1]);
+    posix_spawn_file_actions_destroy(&actions);
+}
+
+/* Text beyond the room is dropped from its beginning: the last line counts. */
+static void read_probe(struct probe *p)
+{
+    ssize_t n;
+
+    if (p->used > sizeof(p->text) / 2) {
+        memmove(p->text, p->text + sizeof(p->text) / 4, p->used - sizeof(p->text) / 4);
+        p->used -= sizeof(p->text) / 4;
+    }
+    n = read(p->from, p->text + p->used, sizeof(p->text) - 1 - p->used);
+    if (n > 0) {
+        p->used += (size_t)n;
+    } else if (n == 0 || errno != EINTR) {
+        close(p->from);
+        p->from = -1;
+    }
+}
+
+static const char *last_line(struct ct_arena *arena, struct probe *p)
+{
+    char *line;
+
+    while (p->used && strchr("\r\n ", p->text[p->used - 1]))
+        p->used--;
+    p->text[p->used] = '\0';
+    line = strrchr(p->text, '\n');
+    return ct_arena_printf(arena, "%.*s", LAST, line ? line + 1 : p->text);
+}
+
+static void end_probe(struct ct_arena *arena, struct probe *p, struct host *host, double seconds)
+{
+    int status = 1;
+    bool late = p->from >= 0;
+
+    if (late) {
+        close(p->from);
+        kill(p->pid, SIGKILL);
+    }
+    while (p->pid > 0 && waitpid(p->pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    host->words = last_line(arena, p);
+    host->answers = p->pid > 0 && !late && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (late)
+        host->words = ct_arena_printf(arena, "no answer within %g s", seconds);
+    else if (!host->answers && !*host->words)
+        host->words = "the remote shell fails";
+}
+
+void hosts_probe(struct ct_arena *arena, struct hosts *hosts, const char *shell, const char *line,
+                 double seconds)
+{
+    struct probe *probes = ct_arena_array(arena, struct probe, hosts->count);
+    struct pollfd *ready = ct_arena_array(arena, struct pollfd, hosts->count);
+    double end = ct_now() + seconds;
+    int open = 0;
+
+    for (int i = 0; i < hosts->count; i++)
+        start_probe(&probes[i], hosts_command(arena, shell, hosts->at[i].name, line));
+    do {
+        open = 0;
+        for (int i = 0; i < hosts->count; i++) {
+            ready[i] = (struct pollfd){.fd = probes[i].from, .events = POLLIN};
+            open += probes[i].from >= 0;
+        }
+        if (open && poll(ready, (nfds_t)hosts->count, 100) > 0)
+            for (int i = 0; i < hosts->count; i++)
+                if (ready[i].revents)
+                    read_probe(&probes[i]);
+    } while (open && ct_now() < end);
+    for (int i = 0; i < hosts->count; i++)
+        end_probe(arena, &probes[i], &hosts->at[i], seconds);
+}

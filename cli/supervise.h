@@ -1,0 +1,38 @@
+/* Jobs that are started again after a failure. */
+#ifndef CT_SUPERVISE_H
+#define CT_SUPERVISE_H
+
+#include <ctitan/error.h>
+#include <ctitan/lib/launch.h>
+
+#include "cli.h"
+
+struct job {
+    struct args *args;
+    struct ct_recipe *recipe;
+    /* Run it to its end: fill in a request and call job_launch. */
+    int (*start)(struct job *job);
+    /* After a failure: set `ranks` to those that are left. CT_EPEER: there are too few. NULL: the
+       same ones start again. */
+    int (*renew)(struct job *job);
+    void *context;
+
+    int ranks;         /* of the next start */
+    int restart;       /* how many there were */
+    const char *batch; /* a setting that holds the global batch on fewer ranks; NULL: none */
+    bool absent;       /* set by renew: what is missing may come back, so waiting helps */
+    int first;         /* of the last launch: see ct_launch_request */
+    int *status;
+    int brief;                    /* characters of the failure before the last line; 0: no line */
+    struct ct_error_kept failure; /* the last one */
+};
+
+/* ct_launch, and the event JOB_END. The job adds what it wants to know of the end. */
+int job_launch(struct job *job, struct ct_launch_request *request);
+/* Set job->ranks to the largest number up to `left` that the recipe's mesh allows, with the global
+   batch of the ranks before. CT_EPEER: there is none. */
+int job_fit(struct job *job, int left);
+/* Start it, and again after failures, as often as --max-restarts allows. */
+int job_run(struct job *job);
+
+#endif

@@ -1,0 +1,123 @@
+/*
+ * The relay: lines of children, each tagged with its name. A message that several of them print is
+ * relayed once.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <ctitan/lib/outlet.h>
+
+#include "child.h"
+
+/* Is the text, or may what it begins become, a "ctitan: .." message, printed before failing? */
+static bool may_be_message(const struct children *all, const char *text, size_t length)
+{
+    size_t n = strlen(all->program);
+
+    return !strncmp(text, all->program, length < n ? length : n) && (length <= n || text[n] == ':');
+}
+
+/* Keep the last line that says something, of those that run several ranks the last message:
+   mpirun draws lines below its words, and has many of its own. */
+static void keep_last(const struct children *all, struct child *c, const char *line, size_t length)
+{
+    size_t i = 0;
+
+    while (length && (line[length - 1] == '\n' || line[length - 1] == ' '))
+        length--;
+    while (i < length && ispunct((unsigned char)line[i]))
+        i++;
+    if (i == length || (all->many && c->complained && !may_be_message(all, line, length)))
+        return;
+    length = length < CHILD_LAST ? length : CHILD_LAST - 1;
+    memcpy(c->last, line, length);
+    c->last[length] = '\0';
+    c->echoed = false;
+}
+
+/* Is it a message that another rank has printed, too? */
+static bool is_echo(const struct children *all, struct child *c)
+{
+    if (!may_be_message(all, c->last, strlen(c->last) + 1))
+        return false;
+    c->complained = true;
+    for (int i = 0; i < all->count; i++)
+        if (&all->at[i] != c && !strcmp(all->at[i].last, c->last))
+            return true;
+    return false;
+}
+
+static void end_line(const struct children *all, struct child *c, struct stream *s, size_t length)
+{
+    size_t n = strlen(c->tag);
+    char whole[sizeof(c->tag) + CHILD_LINE + 1];
+
+    if (s == &c->err) {
+        keep_last(all, c, s->line, length);
+        c->echoed = is_echo(all, c);
+    }
+    if (!(s == &c->err && c->echoed) && s->raw) {
+        ct_outlet_write(s->to, s->line + s->shown, length - s->shown);
+    } else if (!(s == &c->err && c->echoed)) {
+        memcpy(whole, c->tag, n);
+        memcpy(whole + n, s->line, length);
+        n += length;
+        if (whole[n - 1] != '\n')
+            whole[n++] = '\n';
+        ct_outlet_write(s->to, whole, n);
+    }
+    s->used -= length;
+    s->shown = 0;
+    memmove(s->line, s->line + length, s->used);
+}
+
+static void take_lines(const struct children *all, struct child *c, struct stream *s)
+{
+    const char *end;
+
+    while ((end = memchr(s->line, '\n', s->used)))
+        end_line(all, c, s, (size_t)(end - s->line) + 1);
+    if (s->used == CHILD_LINE)
+        end_line(all, c, s, CHILD_LINE);
+}
+
+/* False: the stream has ended. */
+bool child_relay(const struct children *all, struct child *c, struct stream *s)
+{
+    ssize_t n = read(s->from, s->line + s->used, CHILD_LINE - s->used);
+
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR;
+    if (n == 0)
+        return false;
+    s->used += (size_t)n;
+    take_lines(all, c, s);
+    if (s->raw && s->used > s->shown && !(s->shown == 0 && may_be_message(all, s->line, s->used))) {
+        ct_outlet_write(s->to, s->line + s->shown, s->used - s->shown);
+        s->shown = s->used;
+    }
+    return true;
+}
+
+void child_close(const struct children *all, struct child *c, struct stream *s)
+{
+    if (s->from < 0)
+        return;
+    if (s->used)
+        end_line(all, c, s, s->used);
+    close(s->from);
+    s->from = -1;
+}
+
+/* Relay the rest of an ended rank's pipes; its own children may still hold them open. */
+void child_drain(const struct children *all, struct child *c, struct stream *s)
+{
+    struct pollfd ready = {.fd = s->from, .events = POLLIN};
+
+    while (s->from >= 0 && poll(&ready, 1, 0) == 1 && child_relay(all, c, s))
+        ;
+    child_close(all, c, s);
+}

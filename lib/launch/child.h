@@ -1,0 +1,50 @@
+/* Processes that a launcher starts, and the relay of what they print. */
+#ifndef CHILD_H
+#define CHILD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#define CHILD_LINE 4096
+#define CHILD_LAST 400 /* characters kept of the last line */
+
+/* One output stream of a child, relayed line by line. */
+struct stream {
+    int from, to;       /* from -1: closed */
+    bool raw;           /* relay data as it arrives, other than lines that may repeat a message */
+    size_t used, shown; /* bytes of the line; those of a raw one that are relayed */
+    char line[CHILD_LINE];
+};
+
+struct child {
+    char name[64]; /* "rank 3" */
+    char tag[32];  /* before its lines; empty: none */
+    pid_t pid;
+    bool running;
+    bool follows; /* failed because of another one */
+    int status;
+    int orders;    /* the end of a pipe to its standard input; -1: it gets signals */
+    int ends_by;   /* the signal that asks it to end in order; 0: any */
+    double killed; /* when it was ordered to kill; 0: not yet */
+    struct stream out, err;
+    char last[CHILD_LAST]; /* last line on standard error */
+    bool echoed;           /* another child had printed it before */
+    bool complained;       /* a message of the program: a rank that it runs has failed */
+};
+
+struct children {
+    struct child *at;
+    int count;
+    const char *program; /* begins messages, before a colon */
+    bool many;           /* each of them runs several ranks */
+};
+
+/* Relay what has come. False: the stream has ended. */
+bool child_relay(const struct children *all, struct child *child, struct stream *stream);
+/* Relay the line that has no end yet, and close the stream. */
+void child_close(const struct children *all, struct child *child, struct stream *stream);
+/* Relay the rest of an ended child's pipe; its own children may still hold it open. */
+void child_drain(const struct children *all, struct child *child, struct stream *stream);
+
+#endif
