@@ -146,7 +146,8 @@ static int unknown(const struct ct_graph *graph, const char *name)
     }
     names = ct_arena_grow(&scratch, names, &room, count + CT_COUNT(made), sizeof(*names));
     for (size_t i = 0; i < CT_COUNT(made); i++)
-        names[count++] = made[i].name;
+        if (made[i].trains)
+            names[count++] = made[i].name;
     for (size_t i = fed; i < count; i++)
         list = ct_arena_printf(&scratch, "%s%s%s", list, i == fed ? "; the run makes " : ", ",
                                names[i]);
