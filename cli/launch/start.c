@@ -162,7 +162,7 @@ static void add_srun(struct job *job, struct argv *argv)
 
     for (int i = 0; i < on->hosts.count; i++)
         hosts += on->hosts.at[i].ranks > 0;
-    argv_add(arena, argv, "srun", "--mpi=pmix", "--kill-on-bad-exit=1", "--nodelist",
+    argv_add(arena, argv, "srun", "--overlap", "--mpi=pmix", "--kill-on-bad-exit=1", "--nodelist",
              list_of(arena, &on->hosts, false), "-N", ct_arena_printf(arena, "%d", hosts), "-n",
              ct_arena_printf(arena, "%d", job->ranks));
 }
