@@ -34,7 +34,7 @@ static const char *set_at(const struct run_log *a, const struct run_log *b, size
 static void print_one(const struct run_validation *v)
 {
     if (v)
-        printf(" %10.5f after step %-6lld", v->loss, (long long)v->step);
+        printf(" %10.5f after step %-6lld%s", v->loss, (long long)v->step, v->metrics);
     else
         printf(" %10s %18s", "none", "");
 }
@@ -59,11 +59,13 @@ json_t *compare_json_validations(const struct run_log *a, const struct run_log *
     for (size_t i = 0; (set = set_at(a, b, i)); i++) {
         const struct run_validation *one = find(a, set), *two = find(b, set);
 
-        json_array_append_new(list, json_pack("{ss so so sI sI}", "set", set, "loss_a",
+        json_array_append_new(list, json_pack("{ss so so sI sI ss ss}", "set", set, "loss_a",
                                               ct_json_number(one ? one->loss : NAN), "loss_b",
                                               ct_json_number(two ? two->loss : NAN), "step_a",
                                               (json_int_t)(one ? one->step : 0), "step_b",
-                                              (json_int_t)(two ? two->step : 0)));
+                                              (json_int_t)(two ? two->step : 0), "metrics_a",
+                                              one ? one->metrics : "", "metrics_b",
+                                              two ? two->metrics : ""));
     }
     return list;
 }

@@ -363,7 +363,7 @@ static void print_validations(const struct report *r, FILE *out)
     fputs("<details class='chart-table'><summary>Validations as a table</summary>"
           "<div class='wide'><table><thead><tr><th class='text' scope='col'>run</th>"
           "<th class='text' scope='col'>set</th><th scope='col'>step</th><th scope='col'>loss</th>"
-          "<th scope='col'>perplexity</th></tr>"
+          "<th scope='col'>perplexity</th><th class='text' scope='col'>metrics</th></tr>"
           "</thead><tbody>\n",
           out);
     for (size_t i = 0; i < r->count; i++) {
@@ -375,7 +375,9 @@ static void print_validations(const struct report *r, FILE *out)
             element("td class='text'", log->validation[n].set, out);
             cell((double)log->validation[n].step, out);
             cell(log->validation[n].loss, out);
-            fprintf(out, "<td>%.4g</td></tr>\n", exp(log->validation[n].loss));
+            fprintf(out, "<td>%.4g</td>", exp(log->validation[n].loss));
+            element("td class='text'", log->validation[n].metrics, out);
+            fputs("</tr>\n", out);
         }
     }
     fputs("</tbody></table></div></details>\n", out);

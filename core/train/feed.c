@@ -33,14 +33,14 @@ static void init_rows(struct feed *f)
 {
     size_t count = 0;
 
-    while (f->run->streams[count].name)
+    while (f->source.streams[count].name)
         count++;
     f->row = ct_arena_array(&f->run->arena, void *, count + 1);
     for (size_t i = 0; i < count; i++) {
-        const struct ct_data_stream *s = &f->run->streams[i];
+        const struct ct_data_stream *s = &f->source.streams[i];
         bool taken = ct_graph_find_input(f->graph, s->name);
 
-        if (taken || (!f->ops->read_streams && !is_called(s->name, "documents")))
+        if (taken || (!f->source.ops->read_streams && !is_called(s->name, "documents")))
             f->row[i] = new_row(f, s);
         if (taken && is_called(s->name, "documents"))
             f->documents = f->row[i];
@@ -52,8 +52,8 @@ static void init_rows(struct feed *f)
 
 static const void *row_of(const struct feed *f, const struct ct_value *v)
 {
-    for (size_t i = 0; f->run->streams[i].name; i++)
-        if (is_called(f->run->streams[i].name, v->name))
+    for (size_t i = 0; f->source.streams[i].name; i++)
+        if (is_called(f->source.streams[i].name, v->name))
             return f->row[i];
     return f->positions;
 }
@@ -84,6 +84,21 @@ static void init_inputs(struct feed *f)
     for (size_t i = 0; i < f->graph->value_count; i++)
         if (f->graph->values[i]->role == CT_ROLE_INPUT)
             init_input(f, &f->input[f->inputs++], f->graph->values[i]);
+}
+
+/* The graph was built for the streams of the data that is trained on. */
+static int check_streams(const struct feed *f)
+{
+    for (size_t i = 0; i < f->inputs; i++) {
+        const char *name = f->input[i].value->name;
+        const struct ct_data_stream *s = f->source.streams;
+
+        while (s->name && !is_called(s->name, name))
+            s++;
+        if (!s->name && !ct_input_is_made(name))
+            return ct_fail(CT_EINVAL, "the data has no stream %s, which the graph takes", name);
+    }
+    return 0;
 }
 
 static const struct feed_input *find_input(const struct feed *f, const char *name)
@@ -138,20 +153,22 @@ static int init_counts(struct feed *f)
 }
 
 int feed_init(struct feed *f, struct ct_run *run, struct ct_executor *executor,
-              const struct ct_graph *graph, struct ct_data *data, int microbatches)
+              const struct ct_graph *graph, int microbatches, const struct feed_source *source)
 {
+    int rc;
+
     *f = (struct feed){.run = run,
                        .executor = executor,
                        .graph = graph,
-                       .ops = run->data_ops,
-                       .data = data,
+                       .source = *source,
                        .microbatches = microbatches,
                        .lock = PTHREAD_MUTEX_INITIALIZER,
                        .changed = PTHREAD_COND_INITIALIZER};
     metrics_init(&f->metrics, run, executor, graph);
     init_rows(f);
     init_inputs(f);
-    return init_counts(f);
+    rc = check_streams(f);
+    return rc < 0 ? rc : init_counts(f);
 }
 
 /* ---- reading, in the thread ---- */
@@ -161,7 +178,7 @@ static int read_sample(struct feed *f, int64_t index)
 {
     const int32_t *documents = f->documents;
     struct ct_calling before = ct_calling_begin("data source", NULL);
-    int rc = ct_data_read(f->ops, f->data, index, f->row);
+    int rc = ct_data_read(f->source.ops, f->source.data, index, f->row);
 
     ct_calling_end(&before);
     for (int64_t t = 1; rc == 0 && documents && t < ct_config.training.seq_len; t++)

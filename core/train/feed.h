@@ -32,12 +32,18 @@ struct feed_count {
     double found;                 /* by the thread */
 };
 
+/* Data, and its streams, ended by {0}. */
+struct feed_source {
+    const struct ct_data_ops *ops;
+    struct ct_data *data;
+    const struct ct_data_stream *streams;
+};
+
 struct feed {
     struct ct_run *run;
     struct ct_executor *executor;
     const struct ct_graph *graph;
-    const struct ct_data_ops *ops;
-    struct ct_data *data;
+    struct feed_source source;
     int microbatches;
     void **row;               /* by stream: one sample from the source; NULL: it is not needed */
     int32_t *positions;       /* of one sample */
@@ -60,9 +66,10 @@ struct feed {
     char message[1024];
 };
 
-/* CT_EINVAL: a count names streams that the graph does not take. */
+/* source is copied. CT_EINVAL: it lacks a stream that the graph takes, or a count names streams
+   that the graph does not take. */
 int feed_init(struct feed *feed, struct ct_run *run, struct ct_executor *executor,
-              const struct ct_graph *graph, struct ct_data *data, int microbatches);
+              const struct ct_graph *graph, int microbatches, const struct feed_source *source);
 /* NULL-safe in all its parts; a feed of zeros is finished. */
 void feed_finish(struct feed *feed);
 

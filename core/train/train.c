@@ -303,8 +303,8 @@ static int train_and_save(struct ct_run *run, struct ct_step_result *result)
 {
     struct validation validation = {0};
     struct feed feed;
-    int rc =
-        feed_init(&feed, run, run->executor, run->graph, run->data, run->program->microbatches);
+    int rc = feed_init(&feed, run, run->executor, run->graph, run->program->microbatches,
+                       &(struct feed_source){run->data_ops, run->data, run->streams});
 
     if (rc == 0 && run->validation_executor)
         rc = validation_init(&validation, run);

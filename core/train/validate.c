@@ -25,8 +25,9 @@ int validation_init(struct validation *v, struct ct_run *run)
         struct validated_set *set = &v->set[v->count];
         struct ct_data *data = data_of(run, v->count, &set->name);
 
-        rc = feed_init(&set->feed, run, run->validation_executor, run->validation_graph, data,
-                       run->validation_program->microbatches);
+        rc = feed_init(&set->feed, run, run->validation_executor, run->validation_graph,
+                       run->validation_program->microbatches,
+                       &(struct feed_source){run->data_ops, data, run->streams});
         if (!v->decides &&
             (!*ct_config.best_set || (set->name && !strcmp(set->name, ct_config.best_set))))
             v->decides = set;

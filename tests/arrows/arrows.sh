@@ -23,7 +23,7 @@ techniques='ddp|hsdp|offloaded|pipeline|pipelines|stage|stages|zero_bubble|unsha
 for plugin in plugins/*/ models/*/; do
     plugin=$(basename "$plugin")
     case $plugin in
-    metrics | text | tokens | bytes | local | describe | fuse) ;;
+    metrics | text | tokens | bytes | local | describe | fuse | eval) ;;
     *) techniques+="|$plugin" ;;
     esac
 done

@@ -18,6 +18,25 @@ CT_API int ct_run_train(struct ct_run *run);
  */
 CT_API void ct_run_stop(struct ct_run *run, const char *why);
 
+/*
+ * The program of validation on other data, for hooks between two steps. All ranks make the same
+ * calls.
+ *
+ * ct_evaluation_open needs a run that validates, at RUN_READY or later; data is used, by a thread,
+ * until the evaluation is closed. CT_EINVAL: its streams are not those that the graph takes.
+ */
+struct ct_evaluation;
+CT_API int ct_evaluation_open(struct ct_run *run, const struct ct_data_ops *ops,
+                              struct ct_data *data, struct ct_evaluation **evaluation);
+/* Samples of a batch, over all ranks. */
+CT_API int64_t ct_evaluation_samples(const struct ct_evaluation *evaluation);
+/* The sum of the losses of the batch that begins with sample `first`, and what divides it, over all
+   ranks. next: the first sample of the batch that follows, which is read meanwhile; -1: none. */
+CT_API int ct_evaluation_run(struct ct_evaluation *evaluation, int64_t first, int64_t next,
+                             double *sum, double *count);
+/* evaluation may be NULL. */
+CT_API void ct_evaluation_close(struct ct_evaluation *evaluation);
+
 /* The rule of [lr_scheduler], TorchTitan's: warm-up, stable, decay. */
 CT_API double ct_lr_factor(const struct ct_lr_config *config, int64_t step, int64_t total);
 
