@@ -633,7 +633,9 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
     if (rc < 0 || options->depth == CT_RUN_PROGRAM)
         return rc;
     rc = open_memory(run, options);
-    return rc < 0 ? rc : fire(run, CT_EVENT_RUN_READY);
+    if (rc == 0)
+        rc = fire(run, CT_EVENT_RUN_READY);
+    return rc < 0 || !run->data ? rc : ct_run_count_epochs(run);
 }
 
 int ct_run_open(struct ct_recipe *recipe, const struct ct_run_options *options, struct ct_run **out)

@@ -1,5 +1,5 @@
 /*
- * Whether a program fits into the host's memory. For core/run only.
+ * Whether a program fits into the host's memory, and how many steps a run has. For core only.
  */
 #ifndef CT_RUN_SIZE_H
 #define CT_RUN_SIZE_H
@@ -11,8 +11,9 @@
 int ct_run_check_size(const struct ct_graph *graph, int64_t microbatches);
 
 /* Where [training] epochs is set, set ct_config.training.steps by the samples of the run's data:
-   epochs times them by those of a step, rounded down. CT_ECONFIG: the source does not tell them, or
-   they are less than a step. */
+   epochs times them, without those that were read, by those of a step, rounded down, and the steps
+   that were done. For a run that is opened, and again where its progress changes. CT_ECONFIG: the
+   source does not tell them, or they are less than a step. */
 int ct_run_count_epochs(const struct ct_run *run);
 
 #endif

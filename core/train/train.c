@@ -12,6 +12,7 @@
 #include <ctitan/state.h>
 #include <ctitan/train.h>
 
+#include "run/size.h"
 #include "train/feed.h"
 #include "train/metrics.h"
 #include "train/validate.h"
@@ -257,13 +258,13 @@ static int end_of_data(struct ct_run *run, const struct feed *feed)
 static int train(struct ct_run *run, struct feed *feed, struct validation *validation,
                  struct ct_step_result *result)
 {
-    int64_t freq = ct_config.validation.freq, steps = ct_config.training.steps;
+    int64_t freq = ct_config.validation.freq;
     int rc = 0;
 
     report_warmup(run);
     *result = (struct ct_step_result){.step = run->progress.step - 1};
     validation_check_patience(run);
-    while (rc == 0 && run->progress.step <= steps &&
+    while (rc == 0 && run->progress.step <= ct_config.training.steps &&
            !__atomic_load_n(&run->stop, __ATOMIC_ACQUIRE)) {
         struct ct_step_result r = {.step = run->progress.step};
 
@@ -271,7 +272,9 @@ static int train(struct ct_run *run, struct feed *feed, struct validation *valid
         if (rc == FEED_END_OF_DATA)
             return end_of_data(run, feed);
         *result = r;
-        if (rc == 0 && freq && !went_back(run, &r) && (r.step % freq == 0 || r.step == steps))
+        if (rc == 0 && went_back(run, &r))
+            rc = ct_run_count_epochs(run); /* samples that are skipped are read */
+        else if (rc == 0 && freq && (r.step % freq == 0 || r.step == ct_config.training.steps))
             rc = validation_run(validation, r.step);
     }
     return rc;

@@ -29,6 +29,13 @@ check epoch 1
 train_to epochs --unset training.steps --set training.epochs=2 --set training.local_batch_size=5 --set training.global_batch_size=5
 grep -q 'epochs = 2, of 16 samples each: 6 steps of 5' epochs.log || fail "$(cat epochs.log)"
 [[ $(wc -l <epochs/metrics.jsonl) == 6 ]] || fail 'two epochs are not 6 steps'
+# Goes on for as many samples as are left, in steps of another size: 16 are read of 48, and 32 make 10 steps of 3 (and a rest).
+longer=(--with ckpt --unset training.steps --set ckpt.interval=2 --set job.dump_folder=longer)
+"$ctitan" train recipe.ini "${longer[@]}" --set training.epochs=1 >log 2>&1 || fail "$(cat log)"
+"$ctitan" train recipe.ini "${longer[@]}" --set training.epochs=3 --set training.local_batch_size=3 --set training.global_batch_size=3 >log 2>&1 ||
+    fail "$(cat log)"
+grep -q 'epochs = 3, of 16 samples each, of which 16 are read: 10 more steps of 3, to step 14' log || fail "$(cat log)"
+[[ $(values step longer/metrics.jsonl | tail -n 1) == 14 ]] || fail 'three epochs end elsewhere'
 if "$ctitan" train recipe.ini --unset training.steps --set training.epochs=1 --set training.global_batch_size=20 >log 2>&1; then fail 'no step is no error'; fi
 grep -q 'epochs = 1: 16 samples an epoch are less than one step of 20' log || fail "$(cat log)"
 for mesh in '-n 2 --with fsdp --set training.local_batch_size=2' '-n 2 --with tp --set tp.degree=2' '-n 2 --with cp --set cp.degree=2' \
