@@ -8,4 +8,7 @@ shellcheck -S warning -f gcc "${scripts[@]}"
 status=$?
 # In the arguments of tell, the status of a $(..) would take the place of the command's: such a test cannot fail.
 ! grep -rnE '(^|[;&|] *)tell .*\$\([^(]' tests || status=1
+# In a program of set -e, `! COMMAND` ends nothing: `never COMMAND` does, and so does `! COMMAND || fail`.
+mapfile -t strict < <(grep -lE '^set -[a-z]*e' "${scripts[@]}")
+! grep -HnE '^ *! ' "${strict[@]}" | grep -vE '\|\||&&' || status=1
 exit $status
