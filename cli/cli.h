@@ -146,6 +146,7 @@ struct args {
     int64_t ranks;        /* the one that was given */
     int64_t rank;         /* the rank to look at */
     const char *dump_after;
+    const char *until;
     int64_t restarts; /* at most */
     bool json, program, elastic, dump_kernels;
     bool reads; /* rank 0 of those that are started reads standard input */
@@ -244,6 +245,14 @@ bool plan_fits(const struct ct_run *run, int64_t bytes, char memory[96]);
 /* CT_ECONFIG: the run needs more memory than there is; one_host: all ranks together. All ranks call
    it. */
 int check_memory(struct ct_run *run, bool one_host);
+
+/* --until: the time at which the run ends, of this process and those that it starts. NULL: none.
+   CT_ECONFIG. */
+int until_set(const char *text);
+bool until_passed(void);
+#define ARG_UNTIL                                                                                  \
+    CT_ARG_TEXT(struct args, until, "until", 0, "TIME",                                            \
+                "End the run in order at a time like 14:30, or after a while like +90m")
 
 /* Before ranks train, or are started: keep other jobs out of the dump folder, and look whether the
    weights can be saved at the end. */

@@ -104,12 +104,20 @@ static void release_signals(void)
 
 static int64_t next_agreement; /* step; the same on all ranks */
 
-/* All ranks end after the same step, whichever of them were interrupted by then. Several agree once
+/* Why this rank wants to end; the reason of the largest number counts. */
+enum {
+    GOES_ON,
+    TIME_IS_UP,
+    BY_SIGNAL /* and its number */
+};
+
+/* All ranks end after the same step, whichever of them want to by then. Several agree once
    in half a second, by the rank that took longest for the step, or after every longer step. */
-static int stop_if_interrupted(struct ct_run *run, const struct ct_step_result *step)
+static int stop_if_wanted(struct ct_run *run, const struct ct_step_result *step)
 {
     double steps = fmin(fmax(AGREE_SECONDS / step->seconds, 1), 1000);
-    int32_t mine[] = {interrupted, -(int32_t)steps}, most[2];
+    int32_t reason = interrupted ? BY_SIGNAL + interrupted : until_passed() ? TIME_IS_UP : GOES_ON;
+    int32_t mine[] = {reason, -(int32_t)steps}, most[2];
     int rc = 0;
 
     if (run->world > 1 && step->step < next_agreement)
@@ -118,10 +126,13 @@ static int stop_if_interrupted(struct ct_run *run, const struct ct_step_result *
     if (rc < 0)
         return rc;
     next_agreement = step->step - most[1];
-    if (!most[0])
+    if (most[0] == GOES_ON)
         return 0;
-    interrupted = most[0];
-    ct_run_stop(run, "a signal");
+    interrupted = most[0] == TIME_IS_UP ? 0 : most[0] - BY_SIGNAL;
+    if (!interrupted && run->rank == 0)
+        ct_info("the time of --until has come: the run ends after step %lld",
+                (long long)step->step);
+    ct_run_stop(run, interrupted ? "a signal" : "--until");
     return 0;
 }
 
@@ -147,7 +158,7 @@ static int on_event(const struct ct_event_data *data, void *context)
         return rc == 0 && id->rank == 0 ? save_recipe(data->run->recipe, false) : rc;
     }
     last = *data->result;
-    return stop_if_interrupted(data->run, data->result);
+    return stop_if_wanted(data->run, data->result);
 }
 
 static struct ct_hook hook = {.size = sizeof(struct ct_hook),
@@ -245,6 +256,8 @@ static int run(struct args *args, int argc, char **argv)
 
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a failure to write, like a full disk */
     if (rc == 0)
+        rc = until_set(args->until);
+    if (rc == 0)
         rc = args_recipe(args, &recipe);
     if (rc < 0)
         return rc;
@@ -268,6 +281,7 @@ static const struct ct_argument arguments[] = {
                "Start the ranks again, at most N times, after a failure"),
     CT_ARG_FLAG(struct args, elastic, "elastic", 0,
                 "Restart with fewer ranks where some can no longer be started"),
+    ARG_UNTIL,
     ARG_DUMPS,
     {0}};
 

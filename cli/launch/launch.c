@@ -192,8 +192,10 @@ static int run(struct launch_args *args)
     struct hosts_job on = {.args = args};
     struct job job = {
         .args = &args->args, .start = launch_on_hosts, .renew = renew, .context = &on, .first = -1};
-    int rc = args_recipe(&args->args, &job.recipe);
+    int rc = until_set(args->args.until);
 
+    if (rc == 0)
+        rc = args_recipe(&args->args, &job.recipe);
     if (rc == 0 && args->part)
         return launch_part(args);
     if (rc == 0)
@@ -224,6 +226,7 @@ static const struct ct_argument arguments[] = {
     CT_ARG_INT(struct args, restarts, "max-restarts", 0, "N", 0, MOST_RANKS,
                "Start the job again, at most N times, after a failure"),
     CT_ARG_FLAG(struct args, elastic, "elastic", 0, "Restart on fewer hosts where too few answer"),
+    ARG_UNTIL,
     CT_ARG_TEXT(struct launch_args, shell, "shell", 0, "COMMAND",
                 "The command that runs a line on a host, in which {} stands for the host's name; "
                 "ssh where it is left out, or srun in a job of Slurm"),
