@@ -18,10 +18,12 @@
 #include <ctitan/run.h>
 
 #include "cli.h"
+#include "data_reference.h"
 
 struct options {
     struct args args; /* first */
     int64_t first, count;
+    const char *reference;
     bool check;
 };
 
@@ -51,6 +53,9 @@ static const struct ct_argument arguments[] = {
     CT_ARG_FLAG(struct options, check, "check", 0,
                 "Count faults instead: documents without labels or an end, or with two "
                 "beginnings"),
+    CT_ARG_TEXT(struct options, reference, "reference", 0, "FILE",
+                "Write the log-probability of the labels of each sample instead, by the model "
+                "that training begins with: for [dpo] reference_path"),
     {0}};
 
 /* ---- opening ---- */
@@ -315,6 +320,28 @@ static int read_samples(struct reader *r)
     return rc < 0 ? rc : r->o->check ? report(r) : 0;
 }
 
+static int write_reference(const struct reader *r, struct ct_recipe *recipe)
+{
+    struct data_samples samples = {.ops = r->ops,
+                                   .data = r->data,
+                                   .tokens = r->tokens,
+                                   .labels = r->labels,
+                                   .seq_len = r->seq_len};
+    size_t count = 0;
+
+    while (r->sample[count])
+        count++;
+    samples.sample = ct_arena_array(r->arena, void *, count + 1);
+    for (size_t i = 0; i < count; i++) /* other streams may be made from the file */
+        if (r->sample[i] == r->tokens || r->sample[i] == r->labels)
+            samples.sample[i] = r->sample[i];
+
+    if (r->documents)
+        return ct_fail(CT_ECONFIG, "--reference: documents that share a row are masked from each "
+                                   "other in training alone");
+    return data_reference_write(recipe, &samples, r->arena, r->o->reference);
+}
+
 static int show_data(int argc, char **argv)
 {
     struct options o = {0};
@@ -325,11 +352,13 @@ static int show_data(int argc, char **argv)
     if (rc < 0)
         return rc;
     r.colours = ct_terminal_takes_colours(STDOUT_FILENO);
-    rc = args_recipe(&o.args, &recipe);
+    rc = o.reference ? args_read(&o.args, &recipe) : args_recipe(&o.args, &recipe);
+    if (rc == 0 && o.reference)
+        rc = data_reference_apply(recipe, o.reference);
     if (rc == 0)
         rc = open_reader(&r, recipe);
     if (rc == 0)
-        rc = read_samples(&r);
+        rc = o.reference ? write_reference(&r, recipe) : read_samples(&r);
     if (r.data)
         r.ops->close(r.data);
     return args_finish(&o.args, rc);
@@ -340,4 +369,5 @@ const struct verb verb_data = {
     .summary = "show what a recipe trains on, and check it",
     .run = show_data,
     .arguments = arguments,
-    .examples = CT_NAMES("ctitan data recipe.ini --sample 3", "ctitan data recipe.ini --check")};
+    .examples = CT_NAMES("ctitan data recipe.ini --sample 3", "ctitan data recipe.ini --check",
+                         "ctitan data recipe.ini --reference pairs.logp")};

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/input.h>
 #include <ctitan/model.h>
 #include <ctitan/option.h>
 
@@ -103,4 +104,21 @@ int ct_data_read(const struct ct_data_ops *ops, struct ct_data *data, int64_t in
         return ops->read_streams(data, index, sample);
     return ops->read(data, index, sample[TOKENS], sample[LABELS],
                      ops->has_documents() ? sample[DOCUMENTS] : NULL);
+}
+
+/* FNV-1a of 32 bits at a time. */
+static uint64_t add_to_hash(uint64_t hash, int32_t value)
+{
+    return (hash ^ (uint32_t)value) * UINT64_C(0x100000001b3);
+}
+
+uint64_t ct_labels_hash(const int32_t *tokens, const int32_t *labels, int64_t count)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+
+    while (count && labels[count - 1] == CT_MASKED)
+        count--;
+    for (int64_t i = 0; i < count; i++)
+        hash = add_to_hash(add_to_hash(hash, tokens[i]), labels[i]);
+    return hash;
 }

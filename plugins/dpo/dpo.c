@@ -45,6 +45,9 @@ static const struct ct_option options[] = {
                 "be one microbatch, or each microbatch has its own"),
     CT_OPT_CHOICE(struct dpo_config, reference, "reference", "pass", "pass|stored",
                   "Log-probabilities of the reference: a second forward pass, or the data's"),
+    CT_OPT_STRING(struct dpo_config, reference_path, "reference_path", "",
+                  "For stored: the file that `ctitan data RECIPE --reference FILE` wrote; empty: "
+                  "the lines have them. Data of validation has its own"),
     {0}};
 
 static struct ct_value *pairs_of(struct ct_objective *o, struct ct_builder *b,
@@ -92,6 +95,8 @@ static int find_reference(struct ct_objective *o, struct ct_value **reference)
 
 static int check_request(const struct ct_objective *o)
 {
+    if (*dpo_config.reference_path && strcmp(dpo_config.reference, "stored") != 0)
+        return ct_fail(CT_ECONFIG, "[dpo] reference_path has no effect: set reference = stored");
     if (dpo_config.label_smoothing > 0 && dpo_config.loss != DPO_SIGMOID &&
         dpo_config.loss != DPO_ROBUST)
         return ct_fail(CT_ECONFIG, "[dpo] label_smoothing: only the losses dpo and robust take it");

@@ -13,7 +13,7 @@
 #include <ctitan/plugin.h>
 
 struct dpo_config {
-    const char *path, *validation_path, *reference;
+    const char *path, *validation_path, *reference, *reference_path;
     unsigned loss, divergence;
     double beta, label_smoothing, gamma, desirable, undesirable;
 };
@@ -72,5 +72,12 @@ extern const struct ct_op_type dpo_orpo_type, dpo_orpo_grad_type;
 extern const struct ct_op_type dpo_logp_type, dpo_logp_grad_type;
 extern const struct ct_op_type dpo_preference_type, dpo_preference_grad_type;
 extern const struct ct_data_ops dpo_data;
+
+/* Log-probabilities of the reference for the samples of data, from a file of `ctitan data
+   --reference`. read: as ct_data_ops.read_streams, of a source whose first streams are tokens and
+   labels; put: takes those of sample `index`. CT_ECONFIG: the file is of other samples. */
+int dpo_read_reference(const char *path, struct ct_data *data, int64_t samples, int64_t seq_len,
+                       int (*read)(struct ct_data *data, int64_t index, void *const *sample),
+                       void (*put)(struct ct_data *data, int64_t index, double logp));
 
 #endif

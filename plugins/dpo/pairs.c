@@ -32,7 +32,7 @@ struct ct_data {
     const struct ct_tokenizer_ops *tokenizer; /* NULL: none */
     int64_t seq_len, vocabulary;
     const char *option, *path; /* "[dpo] path" and its value */
-    bool repeat;
+    bool repeat, referenced;   /* referenced: reference_path has been read */
     struct pair *pair;
     size_t count, room;
     int32_t *encoded; /* tokens of the last text */
@@ -124,12 +124,18 @@ static int take_tokens(struct ct_data *data, const json_t *object, const char *n
     return ct_context(rc, "\"%s\"", name);
 }
 
-static int take_reference(const json_t *object, struct pair *p)
+/* Whether lines have log-probabilities of the reference. */
+static bool has_references(const struct ct_data *data)
+{
+    return strcmp(dpo_config.reference, "stored") == 0 && dpo_config.loss != DPO_SIMPO &&
+           dpo_config.loss != DPO_ORPO && !(data->repeat && *dpo_config.reference_path);
+}
+
+static int take_reference(const struct ct_data *data, const json_t *object, struct pair *p)
 {
     const json_t *list = json_object_get(object, "reference");
 
-    if (strcmp(dpo_config.reference, "stored") != 0 || dpo_config.loss == DPO_SIMPO ||
-        dpo_config.loss == DPO_ORPO)
+    if (!has_references(data))
         return 0;
     for (size_t i = 0; i < 2; i++) {
         if (!json_is_number(json_array_get(list, i)))
@@ -169,7 +175,7 @@ static int take_pair(struct ct_data *data, const json_t *object)
                          (long long)data->seq_len);
     }
     if (rc == 0)
-        rc = take_reference(object, &p);
+        rc = take_reference(data, object, &p);
     if (rc < 0)
         return rc;
     data->pair =
@@ -208,6 +214,85 @@ static void close_data(struct ct_data *data)
         ct_arena_finish(&data->arena);
     free(data);
 }
+
+/* ---- samples ---- */
+
+/* The answer of sample `index`: of kto's odd ones, that of the line before. */
+static const struct tokens *answer_of(const struct ct_data *data, int64_t index)
+{
+    size_t line = (size_t)(index / 2) % data->count, before = (line ? line : data->count) - 1;
+
+    if (dpo_config.loss != DPO_KTO)
+        return &data->pair[line].answer[index % 2];
+    return &data->pair[index % 2 ? before : line].answer[0];
+}
+
+static int32_t token_at(const struct tokens *prompt, const struct tokens *answer, int64_t i)
+{
+    return i < prompt->count                   ? prompt->ids[i]
+           : i - prompt->count < answer->count ? answer->ids[i - prompt->count]
+                                               : 0;
+}
+
+/* From token `first` on, those of the sequence; an answer that is too long for the row ends with
+   it. */
+static void write_labels(const struct ct_data *data, const struct tokens *prompt,
+                         const struct tokens *answer, int64_t first, int32_t *labels)
+{
+    for (int64_t i = 0; labels && i < data->seq_len; i++)
+        labels[i] = i + 1 >= first && i + 1 < prompt->count + answer->count
+                        ? token_at(prompt, answer, i + 1)
+                        : CT_MASKED;
+}
+
+static int64_t samples(const struct ct_data *data)
+{
+    return 2 * (int64_t)data->count;
+}
+
+static void put_reference(struct ct_data *data, int64_t index, double logp)
+{
+    data->pair[index / 2].reference[index % 2] = (float)logp;
+}
+
+static int read_sample(struct ct_data *data, int64_t index, void *const *sample);
+
+/* When somebody takes them: `ctitan data` makes the file with this source. */
+static int find_references(struct ct_data *data)
+{
+    if (data->referenced || !data->repeat || !*dpo_config.reference_path)
+        return 0;
+    data->referenced = true;
+    return dpo_read_reference(dpo_config.reference_path, data, samples(data), data->seq_len,
+                              read_sample, put_reference);
+}
+
+/* Samples 2i and 2i + 1 are pair i. */
+static int read_sample(struct ct_data *data, int64_t index, void *const *sample)
+{
+    const struct pair *p = &data->pair[(size_t)(index / 2) % data->count];
+    const struct tokens *answer = answer_of(data, index);
+    bool first = index % 2 == 0;
+    int rc = sample[2] ? find_references(data) : 0;
+
+    if (rc < 0)
+        return rc;
+    if (!data->repeat && (size_t)(index / 2) >= data->count)
+        return 1;
+    for (int64_t i = 0; sample[0] && i < data->seq_len; i++)
+        ((int32_t *)sample[0])[i] = token_at(&p->prompt, answer, i);
+    write_labels(data, &p->prompt, answer, p->prompt.count, sample[1]);
+    if (sample[2])
+        *(float *)sample[2] = p->reference[index % 2];
+    if (sample[3])
+        *(float *)sample[3] = (float)answer->count;
+    if (sample[4])
+        *(float *)sample[4] = !first ? 0 : p->undesirable ? -1 : 1;
+    write_labels(data, &p->prompt, answer, first ? 0 : INT64_MAX, sample[5]);
+    return 0;
+}
+
+/* ---- opening ---- */
 
 static int read_file(struct ct_data *data)
 {
@@ -264,66 +349,9 @@ static bool has_validation(void)
     return *dpo_config.validation_path;
 }
 
-/* ---- samples ---- */
-
-/* The answer of sample `index`: of kto's odd ones, that of the line before. */
-static const struct tokens *answer_of(const struct ct_data *data, int64_t index)
-{
-    size_t line = (size_t)(index / 2) % data->count, before = (line ? line : data->count) - 1;
-
-    if (dpo_config.loss != DPO_KTO)
-        return &data->pair[line].answer[index % 2];
-    return &data->pair[index % 2 ? before : line].answer[0];
-}
-
-static int32_t token_at(const struct tokens *prompt, const struct tokens *answer, int64_t i)
-{
-    return i < prompt->count                   ? prompt->ids[i]
-           : i - prompt->count < answer->count ? answer->ids[i - prompt->count]
-                                               : 0;
-}
-
-/* From token `first` on, those of the sequence; an answer that is too long for the row ends with
-   it. */
-static void write_labels(const struct ct_data *data, const struct tokens *prompt,
-                         const struct tokens *answer, int64_t first, int32_t *labels)
-{
-    for (int64_t i = 0; labels && i < data->seq_len; i++)
-        labels[i] = i + 1 >= first && i + 1 < prompt->count + answer->count
-                        ? token_at(prompt, answer, i + 1)
-                        : CT_MASKED;
-}
-
-/* Samples 2i and 2i + 1 are pair i. */
-static int read_sample(struct ct_data *data, int64_t index, void *const *sample)
-{
-    const struct pair *p = &data->pair[(size_t)(index / 2) % data->count];
-    const struct tokens *answer = answer_of(data, index);
-    bool first = index % 2 == 0;
-
-    if (!data->repeat && (size_t)(index / 2) >= data->count)
-        return 1;
-    for (int64_t i = 0; sample[0] && i < data->seq_len; i++)
-        ((int32_t *)sample[0])[i] = token_at(&p->prompt, answer, i);
-    write_labels(data, &p->prompt, answer, p->prompt.count, sample[1]);
-    if (sample[2])
-        *(float *)sample[2] = p->reference[index % 2];
-    if (sample[3])
-        *(float *)sample[3] = (float)answer->count;
-    if (sample[4])
-        *(float *)sample[4] = !first ? 0 : p->undesirable ? -1 : 1;
-    write_labels(data, &p->prompt, answer, first ? 0 : INT64_MAX, sample[5]);
-    return 0;
-}
-
 static int64_t vocabulary(struct ct_data *data)
 {
     return data->tokenizer ? data->tokenizer->vocabulary() : 0;
-}
-
-static int64_t samples(const struct ct_data *data)
-{
-    return 2 * (int64_t)data->count;
 }
 
 const struct ct_data_ops dpo_data = {.size = sizeof(struct ct_data_ops),

@@ -214,6 +214,10 @@ CT_API int ct_data_streams(const struct ct_data_ops *ops, const struct ct_data_r
 CT_API int ct_data_read(const struct ct_data_ops *ops, struct ct_data *data, int64_t index,
                         void *const *sample);
 
+/* A hash of the tokens of a sample up to its last label, and of its labels: whatever padding is
+   behind them. For files that hold something of each sample. */
+CT_API uint64_t ct_labels_hash(const int32_t *tokens, const int32_t *labels, int64_t count);
+
 /* Bytes [begin, end) of a text. */
 struct ct_text_span {
     size_t begin, end;
