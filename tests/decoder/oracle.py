@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""oracle.py CTITAN [CASE..]: writes expected/CASE and continued/CASE for the cases of the file `cases`, by transformers.
+"""oracle.py CTITAN [CASE..]: writes expected/CASE for the cases of the file `cases`, by transformers, and
+continued/CASE for those with the config.json of the family.
 
 ctitan writes the initial weights of a case as a folder; transformers loads it without a warning, and
 trains it on the same tokens. A line has the loss and the norm of the gradients of a step, and the
-auxiliary loss of experts where the model has one. Before, it continues PROMPT with the most likely
-tokens, up to one that rounding could change. The test `families` compares ctitan's own runs with
+auxiliary loss of experts where the model has one. With other weights it continues PROMPT with the
+most likely tokens, up to one that rounding could change. The test `families` compares ctitan's own runs with
 these. It needs transformers and torch."""
 import json
 import os
@@ -19,7 +20,8 @@ import transformers
 here = os.path.dirname(os.path.abspath(__file__))
 data = f"{here}/../golden/llama-gqa"
 SEQ, BATCH, STEPS, LR = 40, 4, 6, 0.002
-PROMPT, LONGEST, GAP = [5, 17, 250, 3, 99, 180, 42], 20, 1e-3
+PROMPT, LONGEST, GAP = [5, 17, 250, 3, 99, 180, 42], 20, 2e-3
+STRONG = 0.2  # deviation of weights with which tokens depend on all before them
 
 
 def run(*words):
@@ -36,9 +38,9 @@ def settings_of(family):
     return ["model.name=decoder", f"decoder.family={path}.ini", "model.flavor=small"]
 
 
-def folder_of(ctitan, work, family, members):
-    """The initial weights; members of JSON change config.json."""
-    settings = settings_of(family)
+def folder_of(ctitan, work, family, members, deviation=0):
+    """The initial weights, of a deviation where it is not 0; members of JSON change config.json."""
+    settings = settings_of(family) + [f"model.initializer_range={deviation}"]
     with open(f"{work}/recipe.ini", "w") as recipe:
         recipe.write(f"""[plugins]
 load = cpu, {settings[0].split("=")[1]}, tokens, adamw
@@ -75,6 +77,21 @@ def continued(model):
     return tokens[len(PROMPT):]
 
 
+def load(folder):
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True)
+    assert not any(report.values()), f"{folder}: {report}"
+    return model
+
+
+def write_continued(ctitan, name, family):
+    with tempfile.TemporaryDirectory() as work:
+        answer = continued(load(folder_of(ctitan, work, family, "", STRONG)).eval())
+    assert len(answer) >= 5, f"{name}: {answer}"
+    with open(f"{here}/continued/{name}", "w") as out:
+        out.write(",".join(map(str, answer)) + "\n")
+
+
 def main():
     ctitan, only = os.path.abspath(sys.argv[1]), sys.argv[2:]
     tokens = torch.tensor(numpy.fromfile(f"{data}/tokens.bin", dtype="<u4").astype("int64"))
@@ -84,15 +101,9 @@ def main():
         if only and name not in only:
             continue
         with tempfile.TemporaryDirectory() as work:
-            folder = folder_of(ctitan, work, family, members.strip())
-            model, report = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True)
-        assert not any(report.values()), f"{name}: {report}"
-        answer = continued(model.eval())
-        assert len(answer) >= 5, f"{name}: {answer}"
-        with open(f"{here}/continued/{name}", "w") as out:
-            out.write(",".join(map(str, answer)) + "\n")
-        model.train()
+            model = load(folder_of(ctitan, work, family, members.strip()))
+        if not members:
+            write_continued(ctitan, name, family)
         optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
         with open(f"{here}/expected/{name}", "w") as out:
             for step in range(STEPS):
