@@ -256,8 +256,6 @@ static void what_is_not_supported_is_refused(void **state)
         {"qwen3", "{" QWEN3 ",\"use_sliding_window\":1}", "use_sliding_window"},
         {"qwen3", "{" QWEN3 ",\"attention_bias\":1}", "attention_bias"},
         {"qwen3", "{\"model_type\":\"qwen3\"}", "vocab_size is missing"},
-        {"qwen3_moe", "{\"model_type\":\"qwen3_moe\",\"output_router_logits\":true}",
-         "output_router_logits"},
         {"deepseek_v3", "{\"model_type\":\"deepseek_v3\",\"topk_method\":\"greedy\"}",
          "topk_method"},
         {"deepseek_v3", "{\"model_type\":\"deepseek_v3\"," DEEPSEEK ",\"num_key_value_heads\":2}",
