@@ -40,12 +40,12 @@ grep -q straight_through through/palm.c
 touch through/palm.c
 make -s -C through CC="${CC:-cc}"
 for dtype in bfloat16 float32; do
-    CTITAN_PLUGIN_PATH=$root/softcap:$root/through train "$dtype" "${model[@]}" --set training.mixed_precision_param=$dtype
-    CTITAN_PLUGIN_PATH=$root/softcap:$root/through "$ctitan" plan recipe.ini "${model[@]}" --set training.mixed_precision_param=$dtype --program >plan
+    CTITAN_PLUGIN_PATH=$work/softcap:$work/through train_to "$dtype" "${model[@]}" --set training.mixed_precision_param=$dtype
+    CTITAN_PLUGIN_PATH=$work/softcap:$work/through "$ctitan" plan recipe.ini "${model[@]}" --set training.mixed_precision_param=$dtype --program >plan
     if grep -q 'softcap_grad (\| cast_like (' plan; then cat plan; exit 1; fi
     grep -q 'softcap (float32)' plan
 done
-values float32 loss >losses
+values loss float32/metrics.jsonl >losses
 awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first - 0.05) }' losses
 
 # It has no kernel for CUDA: a GPU that is only described is planned for, by the op's bytes.
