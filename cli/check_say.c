@@ -99,7 +99,7 @@ void check_say_end(void)
 {
     char text[256];
 
-    if (!told->json || !said)
+    if (!said || !told->json)
         return;
     print_end(text, sizeof(text), 0);
     fputs(text, stdout);
