@@ -93,6 +93,9 @@ int ct_call_check(const struct ct_call *c)
     if ((unsigned)c->dtype >= CT_DTYPE_COUNT)
         return ct_fail(CT_EINVAL, "%s in group '%s': there is no dtype with number %d", form->name,
                        c->group->name, (int)c->dtype);
+    if (ct_dtype_bits(c->dtype) < 8)
+        return ct_fail(CT_EINVAL, "%s in group '%s': elements of %s are moved as bytes", form->name,
+                       c->group->name, ct_dtype_name(c->dtype));
     if (form->reduces && c->reduction != CT_REDUCE_SUM && c->reduction != CT_REDUCE_MAX)
         return ct_fail(CT_EINVAL, "%s in group '%s': there is no reduction with number %d",
                        form->name, c->group->name, (int)c->reduction);

@@ -18,11 +18,9 @@
 static int move_shard(const struct ct_launch *launch, const struct ct_layout *l, int64_t i,
                       char *whole, char *packed, bool pack)
 {
-    const struct ct_moved *m = launch->state;
-    size_t unit = (size_t)l->inner * ct_dtype_size(m->head.dtype);
     struct ct_shard at = ct_layout_shard(l, i);
-    char *shard = whole + (size_t)at.offset * unit;
-    size_t bytes = (size_t)at.size * unit, stride = (size_t)l->length * unit;
+    char *shard = whole + (size_t)at.offset * l->inner;
+    size_t bytes = (size_t)at.size * l->inner, stride = (size_t)l->length * l->inner;
 
     if (bytes == 0)
         return 0;
@@ -91,7 +89,7 @@ static int move_box(const struct ct_launch *l, const struct ct_tensor *t, const 
 
 static int flat_copy(const struct ct_launch *l, void *to, const struct ct_tensor *from)
 {
-    size_t bytes = (size_t)ct_tensor_count(from) * ct_dtype_size(from->dtype);
+    size_t bytes = ct_tensor_bytes(from);
 
     return bytes ? ct_launch_copy(l, to, bytes, from->data, bytes, bytes, 1) : 0;
 }

@@ -54,7 +54,7 @@ static void lay_out(const struct ct_prepare *p, ct_axes axes, const struct ct_va
     l->ranks = n;
     l->length = local[dim];
     l->outer = ct_shape_count(dim, local);
-    l->inner = ct_shape_count(v->ndim - dim - 1, local + dim + 1);
+    l->inner = ct_dtype_bytes(v->dtype, v->ndim - dim - 1, local + dim + 1);
     for (int64_t i = 0; i < n; i++) {
         ct_sharding_local(s, p->mesh, ranks[i], v->ndim, v->shape, local, offset);
         shard[i] = (struct ct_shard){offset[dim] - begin, local[dim]};
@@ -79,10 +79,24 @@ static void find_me(struct ct_collective *c, const int64_t *ranks, int64_t count
         c->me++;
 }
 
+/* Elements smaller than a byte move as the bytes of their rows. */
 static void set_head(struct ct_prepare *p, struct ct_collective *c)
 {
     c->dtype = (p->ins ? p->in : p->out)[0].dtype;
+    c->dtype = ct_dtype_bits(c->dtype) < 8 ? CT_U8 : c->dtype;
     p->state = c;
+}
+
+/* Rows of elements smaller than a byte are of whole bytes on each rank, so rows of the whole are
+   not those of the ranks, one behind the other. */
+static int check_rows(const struct ct_value *v, int64_t dim)
+{
+    if (ct_dtype_bits(v->dtype) >= 8 || dim + 1 < v->ndim)
+        return 0;
+    return ct_fail(CT_EINVAL,
+                   "%%%s is %s, of which only whole rows can be moved: its last dimension is split "
+                   "differently here",
+                   v->name, ct_dtype_name(v->dtype));
 }
 
 /* Find this rank's position along axes, without making a group. */
@@ -124,9 +138,9 @@ int ct_collective_prepare_ranks(struct ct_prepare *p, struct ct_collective *c, c
 
 /* ---- by op ---- */
 
-static size_t packed_bytes(const struct ct_moved *m, const struct ct_layout *l)
+static size_t packed_bytes(const struct ct_layout *l)
 {
-    return (size_t)(l->outer * l->largest * l->inner) * ct_dtype_size(m->head.dtype);
+    return (size_t)(l->outer * l->largest) * l->inner;
 }
 
 /* scatter: the whole is the input; otherwise it is the output. */
@@ -137,15 +151,16 @@ static int prepare_items(struct ct_prepare *p, bool scatter)
     int rc = ct_collective_prepare_axes(p, &m->head);
 
     m->items = ct_arena_array(p->arena, struct ct_layout_item, p->ins);
-    for (int i = 0; i < p->ins; i++) {
+    for (int i = 0; rc == 0 && i < p->ins; i++) {
         const struct ct_value *x = p->op->in[i], *y = p->op->out[i];
         const struct ct_value *whole = scatter ? x : y, *shard = scatter ? y : x;
         struct ct_layout_item *item = &m->items[i];
 
+        rc = check_rows(x, attrs->dim);
         lay_out(p, attrs->axes, x, &shard->sharding, &whole->sharding, (int)attrs->dim,
                 &item->whole);
         item->direct = even(&item->whole);
-        item->bytes = packed_bytes(m, &item->whole);
+        item->bytes = packed_bytes(&item->whole);
         item->at = p->workspace;
         if (!item->direct)
             p->workspace += (item->bytes * (size_t)(m->head.ranks + 1) + 63) / 64 * 64;
@@ -235,5 +250,5 @@ int ct_prepare_slice(struct ct_prepare *p)
 
     place(p, &m->head, attrs->axes);
     lay_out(p, attrs->axes, x, &y->sharding, &x->sharding, (int)attrs->dim, &m->in);
-    return 0;
+    return check_rows(x, attrs->dim);
 }

@@ -18,7 +18,8 @@ struct ct_layout {
        shards for the ranks, as ct_shard_begin says. */
     const struct ct_shard *shard;
     int64_t ranks;
-    int64_t outer, inner, length, largest; /* elements before, after and along the dimension */
+    int64_t outer, length, largest; /* elements before and along the dimension */
+    size_t inner;                   /* bytes of those after it */
 };
 
 struct ct_shard ct_layout_shard(const struct ct_layout *l, int64_t rank);

@@ -23,7 +23,7 @@ struct diff {
     size_t count;           /* values before differentiation */
 };
 
-/* No gradient flows into a forward pass with the mark "reference". */
+/* No gradient flows into a forward pass with the mark "reference", or through CT_OP_STOPS. */
 static void mark_values(struct diff *d)
 {
     ct_marks reference = ct_mark("reference");
@@ -31,7 +31,8 @@ static void mark_values(struct diff *d)
     for (size_t i = 0; i < d->count; i++)
         d->wanted[i] = d->weight[i] = d->graph->values[i]->role == CT_ROLE_PARAM;
     ct_for_each_op (op, d->graph) {
-        bool wanted = false, weight = true, stops = op->marks & reference;
+        bool wanted = false, weight = true,
+             stops = op->marks & reference || op->type->flags & CT_OP_STOPS;
 
         for (int i = 0; i < op->ins; i++) {
             wanted |= !stops && op->in[i] && d->wanted[op->in[i]->id];

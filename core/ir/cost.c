@@ -18,7 +18,7 @@ static double bytes_of(const struct ct_tensor *t, int count)
     double sum = 0;
 
     for (int i = 0; i < count; i++)
-        sum += (double)ct_tensor_count(&t[i]) * (double)ct_dtype_size(t[i].dtype);
+        sum += (double)ct_tensor_bytes(&t[i]);
     return sum;
 }
 
@@ -39,7 +39,7 @@ size_t ct_value_bytes(const struct ct_graph *graph, const struct ct_value *value
 
     if (value->opaque_bytes)
         return value->opaque_bytes;
-    return (size_t)ct_tensor_count(&t) * ct_dtype_size(value->dtype);
+    return ct_tensor_bytes(&t);
 }
 
 double ct_op_flops(const struct ct_graph *graph, const struct ct_op *op, int64_t rank)

@@ -285,7 +285,8 @@ static bool fits(const struct dtypes *d, char letter, enum ct_dtype dtype, enum 
     default:
         *want = dtype;
     }
-    return dtype == *want && (letter == 'A' || letter == 'i' || ct_dtype_is_float(dtype));
+    return dtype == *want && (strchr("Aic", letter) || ct_dtype_is_float(dtype)) &&
+           (letter != 'A' || ct_dtype_bits(dtype) >= 8 || d->op->type->flags & CT_OP_PACKED);
 }
 
 static int check_dtype(const struct dtypes *d, const struct ct_term *term, int i)
@@ -297,6 +298,9 @@ static int check_dtype(const struct dtypes *d, const struct ct_term *term, int i
     if (fits(d, term->dtype, v->dtype, &want))
         return 0;
     ct_operand_name(d->op, i, name, sizeof(name));
+    if (ct_dtype_bits(v->dtype) < 8)
+        return ct_fail(CT_EINVAL, "%s %%%s is %s: op type %s takes no elements below a byte", name,
+                       v->name, ct_dtype_name(v->dtype), d->op->type->name);
     if (v->dtype == want)
         return ct_fail(CT_EINVAL, "%s %%%s is %s, not a floating-point dtype", name, v->name,
                        ct_dtype_name(v->dtype));

@@ -119,7 +119,7 @@ static int read_term(struct reader *r, struct ct_term *term)
     if (rc < 0)
         return rc;
     skip_space(r);
-    if (!term->name || !*r->at || !strchr("TAWFfdi", *r->at) || isalnum((unsigned char)r->at[1]))
+    if (!term->name || !*r->at || !strchr("TAWFfdic", *r->at) || isalnum((unsigned char)r->at[1]))
         return ct_fail(CT_EINVAL, "operand \"%.*s\" is not a name and a dtype letter",
                        operand_length(begin), begin);
     term->dtype = *r->at++;

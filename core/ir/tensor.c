@@ -1,6 +1,7 @@
 /*
  * Dtypes, shapes and access to single elements.
  */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -12,10 +13,10 @@
 
 static const struct {
     const char *name;
-    size_t size;
+    int bits;
     bool floating;
 } dtypes[] = {
-#define X(id, name, bytes, floating) {name, bytes, floating},
+#define X(id, name, bits, floating) {name, bits, floating},
     CT_DTYPES(X)
 #undef X
 };
@@ -25,9 +26,31 @@ const char *ct_dtype_name(enum ct_dtype dtype)
     return dtypes[dtype].name;
 }
 
+int ct_dtype_bits(enum ct_dtype dtype)
+{
+    return dtypes[dtype].bits;
+}
+
 size_t ct_dtype_size(enum ct_dtype dtype)
 {
-    return dtypes[dtype].size;
+    assert(dtypes[dtype].bits >= 8);
+    return (size_t)dtypes[dtype].bits / 8;
+}
+
+/* Elements of a dense row with this many in use. */
+static int64_t row_length(enum ct_dtype dtype, int64_t columns)
+{
+    int64_t in_byte = dtypes[dtype].bits < 8 ? 8 / dtypes[dtype].bits : 1;
+
+    return (columns + in_byte - 1) / in_byte * in_byte;
+}
+
+size_t ct_dtype_bytes(enum ct_dtype dtype, int ndim, const int64_t *shape)
+{
+    int64_t columns = ndim ? shape[ndim - 1] : 1;
+    size_t row = (size_t)row_length(dtype, columns) * (size_t)dtypes[dtype].bits / 8;
+
+    return (size_t)ct_shape_count(ndim ? ndim - 1 : 0, shape) * row;
 }
 
 bool ct_dtype_is_float(enum ct_dtype dtype)
@@ -111,7 +134,9 @@ struct ct_tensor ct_tensor_dense(void *data, enum ct_dtype dtype, int ndim, cons
     for (int i = ndim - 1; i >= 0; i--) {
         t.shape[i] = shape[i];
         t.stride[i] = stride;
-        __builtin_mul_overflow(stride, shape[i], &stride); /* too large shapes are refused later */
+        /* too large shapes are refused later */
+        __builtin_mul_overflow(stride, i == ndim - 1 ? row_length(dtype, shape[i]) : shape[i],
+                               &stride);
     }
     return t;
 }
@@ -123,9 +148,37 @@ bool ct_tensor_is_dense(const struct ct_tensor *t)
     for (int i = t->ndim - 1; i >= 0; i--) {
         if (t->shape[i] != 1 && t->stride[i] != stride)
             return false;
-        __builtin_mul_overflow(stride, t->shape[i], &stride);
+        __builtin_mul_overflow(
+            stride, i == t->ndim - 1 ? row_length(t->dtype, t->shape[i]) : t->shape[i], &stride);
     }
     return true;
+}
+
+size_t ct_tensor_bytes(const struct ct_tensor *t)
+{
+    return ct_dtype_bytes(t->dtype, t->ndim, t->shape);
+}
+
+size_t ct_tensor_extent(const struct ct_tensor *t)
+{
+    int64_t last = 0;
+
+    for (int d = 0; d < t->ndim; d++)
+        last += (t->shape[d] - 1) * t->stride[d];
+    return (size_t)row_length(t->dtype, last + 1) * (size_t)dtypes[t->dtype].bits / 8;
+}
+
+struct ct_tensor ct_tensor_packed(const struct ct_tensor *t)
+{
+    int64_t shape[CT_MAX_DIMS] = {1};
+
+    if (dtypes[t->dtype].bits >= 8)
+        return *t;
+    assert(ct_tensor_is_dense(t));
+    memcpy(shape, t->shape, sizeof(*shape) * (size_t)t->ndim);
+    if (t->ndim)
+        shape[t->ndim - 1] = row_length(t->dtype, shape[t->ndim - 1]) * dtypes[t->dtype].bits / 8;
+    return ct_tensor_dense(t->data, CT_U8, t->ndim, shape);
 }
 
 bool ct_tensor_as_matrix(const struct ct_tensor *t, struct ct_matrix *m)
@@ -168,9 +221,25 @@ static int64_t element(const struct ct_tensor *t, int64_t index)
     return offset + index * t->stride[0];
 }
 
+/* The code at an element, in the high half of a byte or in the low one. */
+static uint8_t code_at(const struct ct_tensor *t, int64_t at)
+{
+    uint8_t both = ((const uint8_t *)t->data)[at / 2];
+
+    return at % 2 ? both & 15 : both >> 4;
+}
+
+static void set_code(const struct ct_tensor *t, int64_t at, uint8_t code)
+{
+    uint8_t *both = (uint8_t *)t->data + at / 2;
+
+    *both = (uint8_t)(at % 2 ? (*both & 0xf0) | code : (*both & 15) | code << 4);
+}
+
 double ct_tensor_load(const struct ct_tensor *t, int64_t index)
 {
-    const void *p = (const char *)t->data + element(t, index) * (int64_t)dtypes[t->dtype].size;
+    int64_t at = element(t, index);
+    const void *p = (const char *)t->data + at * dtypes[t->dtype].bits / 8;
 
     switch (t->dtype) {
     case CT_F32:
@@ -191,6 +260,8 @@ double ct_tensor_load(const struct ct_tensor *t, int64_t index)
         return (double)*(const int64_t *)p;
     case CT_U8:
         return *(const uint8_t *)p;
+    case CT_U4:
+        return code_at(t, at);
     case CT_DTYPE_COUNT:
         break;
     }
@@ -199,7 +270,8 @@ double ct_tensor_load(const struct ct_tensor *t, int64_t index)
 
 void ct_tensor_store(const struct ct_tensor *t, int64_t index, double value)
 {
-    void *p = (char *)t->data + element(t, index) * (int64_t)dtypes[t->dtype].size;
+    int64_t at = element(t, index);
+    void *p = (char *)t->data + at * dtypes[t->dtype].bits / 8;
 
     switch (t->dtype) {
     case CT_F32:
@@ -228,6 +300,9 @@ void ct_tensor_store(const struct ct_tensor *t, int64_t index, double value)
         break;
     case CT_U8:
         *(uint8_t *)p = (uint8_t)llrint(value);
+        break;
+    case CT_U4:
+        set_code(t, at, (uint8_t)llrint(value) & 15);
         break;
     case CT_DTYPE_COUNT:
         break;

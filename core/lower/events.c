@@ -44,15 +44,6 @@ static void touch(struct ordering *o, int64_t n, int s, size_t begin, size_t end
         ct_segments_write(&o->segments, begin, end, s, n);
 }
 
-static size_t extent(const struct ct_tensor *t)
-{
-    int64_t last = 0;
-
-    for (int d = 0; d < t->ndim; d++)
-        last += (t->shape[d] - 1) * t->stride[d];
-    return (size_t)(last + 1) * ct_dtype_size(t->dtype);
-}
-
 static void touch_tensor(struct ordering *o, int64_t n, int operand, const struct ct_value *v,
                          const struct ct_tensor *t, bool write, int64_t *need)
 {
@@ -62,8 +53,8 @@ static void touch_tensor(struct ordering *o, int64_t n, int operand, const struc
     if (ct_program_borrows(o->p, v))
         return;
     begin = ct_instruction_offset(o->p, i, operand);
-    touch(o, n, i->stream, begin, begin + (v->opaque_bytes ? v->opaque_bytes : extent(t)), write,
-          need);
+    touch(o, n, i->stream, begin, begin + (v->opaque_bytes ? v->opaque_bytes : ct_tensor_extent(t)),
+          write, need);
 }
 
 /* Does stream s know that instruction need[t] of stream t is done, or will it, after another wait

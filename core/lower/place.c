@@ -381,9 +381,9 @@ static void find_spread(struct ct_lowering *l)
 static int64_t padding(const struct ct_lowering *l, const struct ct_value *v, int64_t columns)
 {
     const struct ct_kernel *kernel = l->spread[l->root[v->id]];
-    int64_t item = (int64_t)ct_dtype_size(v->dtype), bytes = columns * item;
+    int64_t item = ct_dtype_bits(v->dtype) / 8, bytes = columns * item;
 
-    if (!kernel || bytes % kernel->conflict || bytes == kernel->conflict)
+    if (!kernel || !item || bytes % kernel->conflict || bytes == kernel->conflict)
         return 0;
     return kernel->padding / item;
 }
@@ -399,8 +399,9 @@ static bool as_matrix(const struct ct_lowering *l, struct ct_value **values, int
     for (int i = 0; i < count; i++) {
         const struct ct_tensor *t = &l->program->tensors[values[i]->id];
         uint32_t root = l->root[values[i]->id];
-        int64_t columns = t->ndim ? t->shape[t->ndim - 1] : 0;
-        int64_t elements = (int64_t)(l->bytes[root] / ct_dtype_size(t->dtype));
+        bool packed = ct_dtype_bits(t->dtype) < 8; /* its rows are as long as they are */
+        int64_t columns = t->ndim && !packed ? t->shape[t->ndim - 1] : 0;
+        int64_t elements = columns ? (int64_t)(l->bytes[root] / ct_dtype_size(t->dtype)) : 0;
         int64_t rows = columns && elements % columns == 0 ? elements / columns : 0;
 
         if (!rows || (i && rows != m->rows) || values[i]->dtype != values[0]->dtype ||

@@ -180,13 +180,7 @@ struct access {
 
 static size_t extent(const struct ct_tensor *t, const struct ct_value *v)
 {
-    int64_t last = 0;
-
-    if (v->opaque_bytes)
-        return v->opaque_bytes;
-    for (int d = 0; d < t->ndim; d++)
-        last += (t->shape[d] - 1) * t->stride[d];
-    return (size_t)(last + 1) * ct_dtype_size(t->dtype);
+    return v->opaque_bytes ? v->opaque_bytes : ct_tensor_extent(t);
 }
 
 /* Was it written since the buffer's life began? Older contents do not count. */

@@ -294,7 +294,7 @@ int ct_executor_write(struct ct_executor *e, const struct ct_value *v, int micro
 
     assert(t.data && ct_tensor_is_dense(&t));
     ct_executor_await(e, v);
-    assert(bytes == (size_t)ct_tensor_count(&t) * ct_dtype_size(t.dtype));
+    assert(bytes == ct_tensor_bytes(&t));
     if (v->space == CT_SPACE_DEVICE)
         return e->device->ops->copy_in(e->device, t.data, host, bytes);
     memcpy(t.data, host, bytes);
@@ -307,7 +307,7 @@ int ct_executor_read(struct ct_executor *e, const struct ct_value *v, void *host
 
     if (!t.data || !ct_tensor_is_dense(&t))
         return ct_fail(CT_EINVAL, "%%%s has no place of its own after the step", v->name);
-    assert(bytes == (size_t)ct_tensor_count(&t) * ct_dtype_size(t.dtype));
+    assert(bytes == ct_tensor_bytes(&t));
     if (v->space == CT_SPACE_DEVICE)
         return e->device->ops->copy_out(e->device, host, t.data, bytes);
     memcpy(host, t.data, bytes);
@@ -389,7 +389,7 @@ int ct_executor_copy_out(struct ct_executor *e, const struct ct_value *v, size_t
 
     if (!t.data || !ct_tensor_is_dense(&t))
         return ct_fail(CT_EINVAL, "%%%s has no place of its own after the step", v->name);
-    assert(from + bytes <= (size_t)ct_tensor_count(&t) * ct_dtype_size(t.dtype));
+    assert(from + bytes <= ct_tensor_bytes(&t));
     if (v->space == CT_SPACE_DEVICE && !ops->copy_aside)
         return ct_fail(CT_EINVAL, "device %s does not copy while steps run", e->device->name);
     if (v->space == CT_SPACE_DEVICE && bytes)

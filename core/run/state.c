@@ -104,11 +104,17 @@ struct rows {
     int64_t shape[CT_MAX_DIMS];
 };
 
+/* Bytes of what the sizes of a place count: elements, or bytes of smaller ones (in_bytes). */
+static size_t item_of(const struct ct_state *s)
+{
+    return ct_dtype_bits(s->dtype) < 8 ? 1 : ct_dtype_size(s->dtype);
+}
+
 /* Trailing dimensions that the box spans in both tensors are merged into one row. */
 static struct rows rows_of(const struct ct_state *s, const int64_t *shape, const struct place *a,
                            const struct place *b)
 {
-    struct rows r = {.bytes = ct_dtype_size(s->dtype), .count = 1, .ndim = s->ndim};
+    struct rows r = {.bytes = item_of(s), .count = 1, .ndim = s->ndim};
     bool whole = true;
 
     r.item = r.bytes;
@@ -159,20 +165,102 @@ static int move(struct ct_run *run, const struct ct_value *v, char *here, char *
                : ops->copy_in(run->device, here, host, bytes);
 }
 
+static int move_rows(struct ct_run *run, const struct ct_state *s, char *data, const int64_t *shape,
+                     const struct place *here, char *host, const struct place *there, bool out)
+{
+    struct rows r = rows_of(s, shape, here, there);
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < r.count; i++)
+        rc = move(run, s->value, data + row_at(&r, here, s->ndim, i),
+                  host + row_at(&r, there, s->ndim, i), r.bytes, out);
+    return rc;
+}
+
+/* ---- elements smaller than a byte ---- */
+
+/* Whether a box of a row begins and ends with a byte, or ends with the row. */
+static bool is_whole(const struct place *p, int last, int64_t size, int64_t in_byte)
+{
+    return p->offset[last] % in_byte == 0 &&
+           (size % in_byte == 0 || p->offset[last] + size == p->size[last]);
+}
+
+/* The bytes that hold the elements of a place's last dimension. */
+static struct place in_bytes(struct place p, int last, int64_t in_byte)
+{
+    p.size[last] = (p.size[last] + in_byte - 1) / in_byte;
+    p.offset[last] /= in_byte;
+    return p;
+}
+
+/* One row, whose elements lie differently in their bytes on the two sides. bytes: those that hold
+   them on the device, row: room for these. */
+static int shift_row(struct ct_run *run, const struct ct_state *s, char *data, size_t bytes,
+                     int64_t at, struct ct_tensor host, int64_t there, int64_t count, char *row,
+                     bool out)
+{
+    struct ct_tensor mine = ct_tensor_dense(row, s->dtype, 1, (int64_t[]){at + count});
+    int rc = move(run, s->value, data, row, bytes, true);
+
+    for (int64_t i = 0; rc == 0 && i < count; i++)
+        if (out)
+            ct_tensor_store(&host, there + i, ct_tensor_load(&mine, at + i));
+        else
+            ct_tensor_store(&mine, at + i, ct_tensor_load(&host, there + i));
+    return rc == 0 && !out ? move(run, s->value, data, row, bytes, false) : rc;
+}
+
+static int shift_rows(struct ct_run *run, const struct ct_state *s, char *data,
+                      const int64_t *shape, const struct place *here, char *host,
+                      const struct place *there, bool out)
+{
+    int last = s->ndim - 1;
+    int64_t in_byte = 8 / ct_dtype_bits(s->dtype), size[CT_MAX_DIMS];
+    struct place here_bytes = in_bytes(*here, last, in_byte),
+                 there_bytes = in_bytes(*there, last, in_byte);
+    int64_t at = here->offset[last] % in_byte, behind = there->offset[last] % in_byte;
+    size_t bytes = (size_t)((at + shape[last] + in_byte - 1) / in_byte);
+    struct ct_arena scratch = {0};
+    char *row = ct_arena_alloc(&scratch, bytes + 1);
+    struct rows r;
+    int rc = 0;
+
+    memcpy(size, shape, sizeof(*size) * (size_t)s->ndim);
+    size[last] = 0; /* no two rows are one */
+    r = rows_of(s, size, &here_bytes, &there_bytes);
+    for (size_t i = 0; rc == 0 && i < r.count; i++) {
+        char *to = host + row_at(&r, &there_bytes, s->ndim, i);
+        struct ct_tensor mine = ct_tensor_dense(to, s->dtype, 1, (int64_t[]){behind + shape[last]});
+
+        rc = shift_row(run, s, data + row_at(&r, &here_bytes, s->ndim, i), bytes, at, mine, behind,
+                       shape[last], row, out);
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
 /* Copy a box between this rank's shard and host memory. */
 static int move_box(struct ct_run *run, const struct ct_state *s, const int64_t *shape,
                     const struct place *here, char *host, const struct place *there, bool out)
 {
     struct ct_tensor t = ct_executor_tensor(run->executor, s->value, -1);
-    struct rows r = rows_of(s, shape, here, there);
-    int rc = 0;
+    int64_t in_byte = ct_dtype_bits(s->dtype) < 8 ? 8 / ct_dtype_bits(s->dtype) : 1;
+    int64_t size[CT_MAX_DIMS];
+    struct place a, b;
+    int last = s->ndim - 1;
 
     if (!t.data || !ct_tensor_is_dense(&t))
         return ct_fail(CT_EINVAL, "%s has no memory of its own", s->name);
-    for (size_t i = 0; rc == 0 && i < r.count; i++)
-        rc = move(run, s->value, (char *)t.data + row_at(&r, here, s->ndim, i),
-                  host + row_at(&r, there, s->ndim, i), r.bytes, out);
-    return rc;
+    if (in_byte == 1)
+        return move_rows(run, s, t.data, shape, here, host, there, out);
+    if (!is_whole(here, last, shape[last], in_byte) || !is_whole(there, last, shape[last], in_byte))
+        return shift_rows(run, s, t.data, shape, here, host, there, out);
+    a = in_bytes(*here, last, in_byte);
+    b = in_bytes(*there, last, in_byte);
+    memcpy(size, shape, sizeof(*size) * (size_t)s->ndim);
+    size[last] = (size[last] + in_byte - 1) / in_byte;
+    return move_rows(run, s, t.data, size, &a, host, &b, out);
 }
 
 /* Copy a box of the shard; the host memory holds just that box. */
@@ -252,7 +340,7 @@ size_t ct_run_shard_bytes(const struct ct_run *run, const struct ct_state *state
 
     ct_sharding_local(&state->sharding, &run->mesh, run->rank, state->ndim, state->shape, local,
                       NULL);
-    return (size_t)ct_shape_count(state->ndim, local) * ct_dtype_size(state->dtype);
+    return ct_dtype_bytes(state->dtype, state->ndim, local);
 }
 
 void ct_run_hold(struct ct_run *run, const struct ct_state *state)

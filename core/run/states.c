@@ -26,10 +26,11 @@ static int note_states(struct ct_graph *graph, struct ct_run *run)
                                    .role = v->role,
                                    .dtype = v->dtype,
                                    .ndim = v->ndim,
+                                   .coding = v->coding,
                                    .sharding = v->sharding};
         memcpy(state->shape, v->shape, sizeof(state->shape));
         state->holders = graph->partition_axis < 0 ? (struct ct_ranks){0} : v->holders;
-        if (v->role == CT_ROLE_PARAM)
+        if (v->role == CT_ROLE_PARAM && !v->beside)
             run->parameters += ct_shape_count(v->ndim, v->shape);
         run->state_count++;
     }

@@ -185,7 +185,7 @@ static double local_bytes(const struct ct_mesh *mesh, const struct ct_value *v,
     int64_t local[CT_MAX_DIMS];
 
     ct_sharding_local(s, mesh, 0, v->ndim, v->shape, local, NULL);
-    return (double)ct_shape_count(v->ndim, local) * (double)ct_dtype_size(v->dtype);
+    return (double)ct_dtype_bytes(v->dtype, v->ndim, local);
 }
 
 double ct_redistribute_bytes(const struct ct_mesh *mesh, const struct ct_value *value,

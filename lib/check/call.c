@@ -15,7 +15,7 @@
 
 static struct ct_tensor copied(struct ct_trial *m, const struct ct_tensor *t)
 {
-    size_t bytes = (size_t)ct_tensor_count(t) * ct_dtype_size(t->dtype);
+    size_t bytes = ct_tensor_bytes(t);
     struct ct_tensor copy = *t;
 
     if (t->data) {
@@ -134,7 +134,7 @@ struct ct_tensor scattered(struct call *c, const struct ct_tensor *t)
     struct ct_tensor copy = *t;
     int64_t step = 3;
 
-    if (!t->data)
+    if (!t->data || ct_dtype_bits(t->dtype) < 8) /* these are dense */
         return copy;
     for (int d = 0; d < t->ndim; d++) {
         copy.stride[d] = step;
@@ -347,8 +347,28 @@ static void split(const struct ct_op *op, const struct ct_rule *rule, int f)
     }
 }
 
-/* The shard of t that a rank holds, in place. */
-static struct ct_tensor shard_of(const struct ct_tensor *t, const struct ct_value *v, int rank)
+/* The elements of t from `offset` on, in a dense tensor of this shape. */
+static struct ct_tensor copied_shard(struct call *c, const struct ct_tensor *t,
+                                     const int64_t *shape, const int64_t *offset)
+{
+    struct ct_tensor shard = ct_tensor_dense(NULL, t->dtype, t->ndim, shape);
+
+    shard.data = ct_arena_alloc(&c->m.arena, ct_tensor_bytes(&shard) + 8);
+    for (int64_t i = 0; i < ct_tensor_count(&shard); i++) {
+        int64_t at = 0, rest = i, step = 1;
+
+        for (int d = t->ndim - 1; d >= 0; rest /= shape[d--]) {
+            at += (offset[d] + rest % shape[d]) * step;
+            step *= t->shape[d];
+        }
+        ct_tensor_store(&shard, i, ct_tensor_load(t, at));
+    }
+    return shard;
+}
+
+/* The shard of t that a rank holds, in place; of elements smaller than a byte, a copy. */
+static struct ct_tensor shard_of(struct call *c, const struct ct_tensor *t,
+                                 const struct ct_value *v, int rank)
 {
     int64_t offset[CT_MAX_DIMS], at = 0;
     struct ct_tensor shard = *t;
@@ -356,6 +376,8 @@ static struct ct_tensor shard_of(const struct ct_tensor *t, const struct ct_valu
     if (!t->data)
         return shard;
     ct_sharding_local(&v->sharding, &two, rank, t->ndim, t->shape, shard.shape, offset);
+    if (ct_dtype_bits(t->dtype) < 8)
+        return copied_shard(c, t, shard.shape, offset);
     for (int d = 0; d < t->ndim; d++)
         at += offset[d] * t->stride[d];
     shard.data = (char *)t->data + at * (int64_t)ct_dtype_size(t->dtype);
@@ -403,11 +425,11 @@ static int check_factor(struct call *c, const struct ct_rule *rule, int f)
         for (int i = 0; i < op->ins; i++) {
             if (is_own(op, i))
                 all_in[i] = scattered(c, &c->in[i]);
-            in[i] = op->in[i] ? shard_of(&all_in[i], op->in[i], rank) : all_in[i];
+            in[i] = op->in[i] ? shard_of(c, &all_in[i], op->in[i], rank) : all_in[i];
         }
         for (int i = 0; i < op->outs; i++) {
             out[i] = raised >> i & 1 ? scattered(c, &c->out[i])
-                                     : shard_of(&all_out[i], op->out[i], rank);
+                                     : shard_of(c, &all_out[i], op->out[i], rank);
             if (raised >> i & 1)
                 set_all(&out[i], NAN);
         }

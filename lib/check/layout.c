@@ -49,6 +49,10 @@ static int64_t set_strides(struct ct_tensor *t, enum layout layout)
 {
     bool real = ct_dtype_is_float(t->dtype);
 
+    if (ct_dtype_bits(t->dtype) < 8) { /* always dense */
+        *t = ct_tensor_dense(t->data, t->dtype, t->ndim, t->shape);
+        return (int64_t)ct_tensor_bytes(t) * 8 / ct_dtype_bits(t->dtype);
+    }
     if (layout == PERMUTED && real && t->ndim > 2)
         return permuted_strides(t);
     return dense_strides(t, layout == SPACED                          ? GAP
@@ -76,7 +80,7 @@ static bool place(struct operands *o, const struct ct_check_case *c, int i, enum
 
     if (v->opaque_bytes)
         layout = DENSE;
-    bytes = (size_t)set_strides(t, layout) * ct_dtype_size(t->dtype) + v->opaque_bytes;
+    bytes = (size_t)set_strides(t, layout) * (size_t)ct_dtype_bits(t->dtype) / 8 + v->opaque_bytes;
     t->data =
         memory_add(&o->memory, bytes, t, output ? "output" : "input", output ? i : i - c->op->outs);
     return strides_differ(t);
@@ -138,8 +142,7 @@ static void place_beside(struct operands *o, const struct ct_op *op, enum layout
                 continue;
             if (base)
                 t->data = base + bytes;
-            bytes += ((size_t)ct_tensor_count(t) * ct_dtype_size(t->dtype) + BESIDE - 1) / BESIDE *
-                     BESIDE;
+            bytes += (ct_tensor_bytes(t) + BESIDE - 1) / BESIDE * BESIDE;
         }
         if (base || !bytes)
             return;

@@ -82,6 +82,16 @@ static double document(uint64_t stream, int64_t i)
     return (double)(i / 4);
 }
 
+static double nibble(uint64_t stream, int64_t i)
+{
+    return (double)(int)(uniform(stream, i) * 16);
+}
+
+static double code(uint64_t stream, int64_t i)
+{
+    return (double)(int)(uniform(stream, i) * 256);
+}
+
 /* Boundaries fall inside of sequences of any length above 3. */
 static double packed(uint64_t stream, int64_t i)
 {
@@ -103,6 +113,8 @@ static const struct fill fills[] = {
     {"square", true, false, CT_F64, positive},
     {"factor", true, false, CT_F32, positive},
     {"offloaded", true, false, CT_DTYPE_COUNT, positive},
+    {"nibble", false, false, CT_U4, nibble},
+    {"code", false, false, CT_U8, code},
     {"index", false, false, CT_I32, below_six},
     {"small", false, false, CT_I32, zero_or_one},
     {"label", false, false, CT_I32, label},

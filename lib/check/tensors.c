@@ -10,7 +10,10 @@ static struct ct_tensor flat(const struct ct_tensor *t)
 {
     int64_t count = ct_tensor_count(t);
 
-    return ct_tensor_is_dense(t) ? ct_tensor_dense(t->data, t->dtype, 1, &count) : *t;
+    /* rows of elements smaller than a byte have ends of their own */
+    return ct_tensor_is_dense(t) && ct_dtype_bits(t->dtype) >= 8
+               ? ct_tensor_dense(t->data, t->dtype, 1, &count)
+               : *t;
 }
 
 static int64_t columns_of(const struct ct_tensor *t)
@@ -31,7 +34,7 @@ static struct ct_tensor row_of(const struct ct_tensor *t, int64_t row)
         offset += row % t->shape[d] * t->stride[d];
         row /= t->shape[d];
     }
-    return (struct ct_tensor){.data = (char *)t->data + offset * (int64_t)ct_dtype_size(t->dtype),
+    return (struct ct_tensor){.data = (char *)t->data + offset * ct_dtype_bits(t->dtype) / 8,
                               .dtype = t->dtype,
                               .ndim = 1,
                               .shape = {columns_of(t)},
@@ -88,16 +91,20 @@ static void copy_row(const struct ct_tensor *to, const struct ct_tensor *from)
 {
     int64_t n = to->shape[0], a = to->stride[0], b = from->stride[0];
 
-    switch (ct_dtype_size(to->dtype)) {
-    case 1:
+    switch (ct_dtype_bits(to->dtype)) {
+    case 4:
+        for (int64_t i = 0; i < n; i++)
+            ct_tensor_store(to, i, ct_tensor_load(from, i));
+        break;
+    case 8:
         for (int64_t i = 0; i < n; i++)
             ((uint8_t *)to->data)[i * a] = ((const uint8_t *)from->data)[i * b];
         break;
-    case 2:
+    case 16:
         for (int64_t i = 0; i < n; i++)
             ((uint16_t *)to->data)[i * a] = ((const uint16_t *)from->data)[i * b];
         break;
-    case 4:
+    case 32:
         for (int64_t i = 0; i < n; i++)
             ((uint32_t *)to->data)[i * a] = ((const uint32_t *)from->data)[i * b];
         break;

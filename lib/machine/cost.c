@@ -27,7 +27,7 @@ static double at(const struct ct_machine_curve *curve, double x)
 
 static double bytes_of(const struct ct_tensor *t)
 {
-    return t->ndim < 0 ? 0 : (double)ct_tensor_count(t) * (double)ct_dtype_size(t->dtype);
+    return t->ndim < 0 ? 0 : (double)ct_tensor_bytes(t);
 }
 
 /* ---- classes ---- */

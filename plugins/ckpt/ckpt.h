@@ -111,6 +111,12 @@ struct ckpt {
     const struct ckpt_data *data[CKPT_DATA]; /* NULL: unknown */
 };
 
+/* Bytes of an element, or of the byte that has several. */
+static inline size_t ckpt_item(enum ct_dtype dtype)
+{
+    return ct_dtype_bits(dtype) < 8 ? 1 : ct_dtype_size(dtype);
+}
+
 static inline size_t ckpt_chunks(const struct ckpt_file *f, size_t chunk)
 {
     return (f->bytes + chunk - 1) / chunk;

@@ -63,9 +63,10 @@ static int put(void *context, const struct ckpt_box *box, const int64_t *offset,
     size_t tensor = index_of(w, box->name);
     const struct ckpt_tensor *t = &w->c->tensors[tensor];
     int64_t count = ct_shape_count(t->ndim, shape);
-    size_t item = ct_dtype_size(t->dtype), bytes = (size_t)count * item;
-    struct ct_tensor a = ct_tensor_dense(w->own, t->dtype, 1, &count);
-    struct ct_tensor b = ct_tensor_dense(w->other, t->dtype, 1, &count);
+    size_t item = ckpt_item(t->dtype), bytes = ct_dtype_bytes(t->dtype, t->ndim, shape);
+    bool packed = ct_dtype_bits(t->dtype) < 8;
+    struct ct_tensor a = ct_tensor_dense(w->own, t->dtype, t->ndim, shape);
+    struct ct_tensor b = ct_tensor_dense(w->other, t->dtype, t->ndim, shape);
     int rc = ckpt_seek_read(&w->seek, t, offset, shape, w->own);
 
     if (rc < 0 || !memcmp(w->own, data, bytes))
@@ -74,9 +75,11 @@ static int put(void *context, const struct ckpt_box *box, const int64_t *offset,
     for (int64_t i = 0; i < count; i++) {
         double by;
 
-        if (!memcmp(w->own + (size_t)i * item, w->other + (size_t)i * item, item))
+        if (!packed && !memcmp(w->own + (size_t)i * item, w->other + (size_t)i * item, item))
             continue;
         by = fabs(ct_tensor_load(&a, i) - ct_tensor_load(&b, i));
+        if (packed && by == 0)
+            continue;
         w->different[tensor]++;
         w->most[tensor] = by > w->most[tensor] || isnan(by) ? by : w->most[tensor];
     }

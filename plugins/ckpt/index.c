@@ -243,7 +243,7 @@ static int read_box(const struct ckpt *c, struct ckpt_file *f, const json_t *val
         if (b->shape[d] < 1 || b->shape[d] > t->shape[d] ||
             b->offset[d] > t->shape[d] - b->shape[d])
             return ct_fail(CT_EDAMAGED, "a box of %s is not inside it", name);
-    b->bytes = (size_t)ct_shape_count(b->ndim, b->shape) * ct_dtype_size(b->dtype);
+    b->bytes = ct_dtype_bytes(b->dtype, b->ndim, b->shape);
     *at += b->bytes;
     return 0;
 }

@@ -39,10 +39,10 @@ static bool box_of(const struct ct_run *run, size_t index, int64_t rank,
         return false;
     copies = ct_run_shard_copies(run, s, rank, &number);
     rows = s->ndim ? box->shape[0] : 1;
-    row = rows ? (size_t)(ct_shape_count(s->ndim, box->shape) / rows) : 0;
-    if (!row || !rows)
+    if (!rows || !ct_shape_count(s->ndim, box->shape))
         return false;
-    if (!s->ndim || row * (size_t)rows * ct_dtype_size(s->dtype) <= SMALL) {
+    row = ct_dtype_bytes(s->dtype, s->ndim, box->shape) / (size_t)rows;
+    if (!s->ndim || row * (size_t)rows <= SMALL) {
         begin = 0;
         end = number == (int64_t)index % copies ? rows : 0;
     } else {
@@ -55,9 +55,17 @@ static bool box_of(const struct ct_run *run, size_t index, int64_t rank,
         box->shape[0] = end - begin;
         box->offset[0] += begin;
     }
-    box->from = (size_t)begin * row * ct_dtype_size(s->dtype);
-    box->bytes = (size_t)(end - begin) * row * ct_dtype_size(box->dtype);
+    box->from = (size_t)begin * row;
+    box->bytes = ct_dtype_bytes(box->dtype, box->ndim, box->shape);
     return true;
+}
+
+/* Elements of a box in one byte of the file. */
+static int64_t in_byte(const struct ckpt_box *b, int dim)
+{
+    int bits = ct_dtype_bits(b->dtype);
+
+    return bits < 8 && dim == b->ndim - 1 ? 8 / bits : 1;
 }
 
 /* {"NAME": {"saved_offsets": [..]}, ..}; to be freed. */
@@ -71,7 +79,7 @@ static char *sharding_info(const struct ckpt_file *file)
         json_t *offsets = json_array();
 
         for (int d = 0; d < b->ndim; d++)
-            json_array_append_new(offsets, json_integer(b->offset[d]));
+            json_array_append_new(offsets, json_integer(b->offset[d] / in_byte(b, d)));
         json_object_set_new(all, b->name, json_pack("{s:o}", "saved_offsets", offsets));
     }
     text = json_dumps(all, JSON_COMPACT);
@@ -88,9 +96,11 @@ int ckpt_make_header(struct ckpt_file *file, char **header)
     *header = NULL;
     for (size_t i = 0; weights && i < file->box_count; i++) {
         const struct ckpt_box *b = &file->boxes[i];
+        struct ct_tensor dense = ct_tensor_dense(NULL, b->dtype, b->ndim, b->shape);
+        struct ct_tensor t = ct_tensor_packed(&dense); /* safetensors has no smaller elements */
 
-        weights[i] = (struct ct_weight){.name = b->name, .dtype = b->dtype, .ndim = b->ndim};
-        memcpy(weights[i].shape, b->shape, sizeof(b->shape));
+        weights[i] = (struct ct_weight){.name = b->name, .dtype = t.dtype, .ndim = t.ndim};
+        memcpy(weights[i].shape, t.shape, sizeof(t.shape));
     }
     if (weights && info)
         *header = ct_safetensors_header(weights, file->box_count, metadata, PAGE, &file->header);
@@ -117,7 +127,7 @@ void ckpt_place(struct ct_arena *arena, struct ckpt_file *file)
         for (size_t i = 0; i < file->box_count; i++) {
             struct ckpt_box *b = &file->boxes[i];
 
-            if (ct_dtype_size(b->dtype) == (size_t)8 >> order / 2 &&
+            if (ckpt_item(b->dtype) == (size_t)8 >> order / 2 &&
                 (b->bytes % BLOCK != 0) == order % 2) {
                 b->at = file->bytes;
                 file->bytes += b->bytes;

@@ -24,19 +24,38 @@ struct reader {
 
 /* ---- boxes ---- */
 
+/* A box of a box, in bytes of its last dimension where these have several elements, becomes one of
+   the whole tensor. */
+static void in_elements(const struct ckpt_box *b, int64_t *offset, int64_t *shape)
+{
+    int last = b->ndim - 1, bits = ct_dtype_bits(b->dtype);
+
+    if (bits < 8 && b->ndim) {
+        offset[last] *= 8 / bits;
+        shape[last] *= 8 / bits;
+        if (shape[last] > b->shape[last] - offset[last])
+            shape[last] = b->shape[last] - offset[last];
+    }
+    for (int d = 0; d < b->ndim; d++)
+        offset[d] += b->offset[d];
+}
+
 /*
  * Elements [begin, end) of a dense box, as boxes: each is some indices of one dimension, with all
- * of the dimensions after it. At most two for each dimension.
+ * of the dimensions after it. At most two for each dimension. Bytes are counted in the place of
+ * elements that are smaller, until a box is put.
  */
 static int put_elements(const struct reader *r, const struct ckpt_box *b, int64_t begin,
                         int64_t end, const char *data)
 {
     int64_t stride[CT_MAX_DIMS + 1], offset[CT_MAX_DIMS], shape[CT_MAX_DIMS];
+    struct ct_tensor dense = ct_tensor_dense(NULL, b->dtype, b->ndim, b->shape),
+                     box = ct_tensor_packed(&dense);
     int rc = 0;
 
     stride[b->ndim] = 1;
     for (int d = b->ndim - 1; d >= 0; d--)
-        stride[d] = stride[d + 1] * b->shape[d];
+        stride[d] = stride[d + 1] * box.shape[d];
     while (rc == 0 && begin < end) {
         int64_t at = begin, count = 1;
         int d = 0; /* the outermost dimension of which at least one index is whole */
@@ -47,17 +66,18 @@ static int put_elements(const struct reader *r, const struct ckpt_box *b, int64_
             int64_t index = at / stride[k + 1];
 
             at %= stride[k + 1];
-            offset[k] = b->offset[k] + (k <= d ? index : 0);
-            shape[k] = k < d ? 1 : b->shape[k];
+            offset[k] = k <= d ? index : 0;
+            shape[k] = k < d ? 1 : box.shape[k];
             if (k == d) {
                 count = (end - begin) / stride[k + 1];
-                count = count < b->shape[k] - index ? count : b->shape[k] - index;
+                count = count < box.shape[k] - index ? count : box.shape[k] - index;
                 shape[k] = count;
             }
         }
-        rc = r->sink->put(r->sink->context, b, offset, shape, data);
         count *= d < b->ndim ? stride[d + 1] : 1;
-        data += (size_t)count * ct_dtype_size(b->dtype);
+        in_elements(b, offset, shape);
+        rc = r->sink->put(r->sink->context, b, offset, shape, data);
+        data += (size_t)count * ckpt_item(b->dtype);
         begin += count;
     }
     return rc;
@@ -70,7 +90,7 @@ static int put_data(const struct reader *r, size_t begin, size_t end, const char
 
     for (size_t i = 0; rc == 0 && i < r->file->box_count; i++) {
         const struct ckpt_box *b = &r->file->boxes[i];
-        size_t item = ct_dtype_size(b->dtype);
+        size_t item = ckpt_item(b->dtype);
         size_t first = b->at + r->from[i] > begin ? b->at + r->from[i] : begin;
         size_t last = b->at + r->to[i] < end ? b->at + r->to[i] : end;
 

@@ -127,6 +127,45 @@ static int read_bytes(struct ckpt_seek *s, size_t index, size_t at, size_t bytes
     return rc;
 }
 
+/* The same for elements smaller than a byte, which lie differently in their bytes in the two boxes:
+   `size` of them from `begin` on. */
+static int read_codes(struct ckpt_seek *s, const struct ckpt_seek_box *from, const int64_t *begin,
+                      const int64_t *size, const int64_t *offset, const int64_t *shape, char *to)
+{
+    const struct ckpt_box *b = from->box;
+    int last = b->ndim - 1, in_byte = 8 / ct_dtype_bits(b->dtype), rc = 0;
+    int64_t first = begin[last] - b->offset[last], rows = ct_shape_count(last, size);
+    int64_t behind = first % in_byte, used[] = {behind + size[last]};
+    size_t bytes = ct_dtype_bytes(b->dtype, 1, used);
+    struct ct_tensor target = ct_tensor_dense(to, b->dtype, b->ndim, shape), row;
+    char *room = malloc(bytes + 1);
+
+    if (!room)
+        return ct_fail(CT_ENOMEM, "a row of %s", b->name);
+    row = ct_tensor_dense(room, b->dtype, 1, used);
+    for (int64_t r = 0; rc == 0 && r < rows; r++) {
+        int64_t rest = r, in_box = 0, in_target = 0, box_stride = 1, target_stride = 1;
+
+        for (int d = last - 1; d >= 0; rest /= size[d--]) {
+            int64_t i = begin[d] + rest % size[d];
+
+            in_box += (i - b->offset[d]) * box_stride;
+            in_target += (i - offset[d]) * target_stride;
+            box_stride *= b->shape[d];
+            target_stride *= shape[d];
+        }
+        rc = read_bytes(s, from->file,
+                        b->at + (size_t)in_box * ct_dtype_bytes(b->dtype, 1, &b->shape[last]) +
+                            (size_t)(first / in_byte),
+                        bytes, room);
+        for (int64_t i = 0; rc == 0 && i < size[last]; i++)
+            ct_tensor_store(&target, in_target * shape[last] + begin[last] - offset[last] + i,
+                            ct_tensor_load(&row, behind + i));
+    }
+    free(room);
+    return rc;
+}
+
 /* Read what a box of a file has of the target box [offset, offset + shape), and put it to its place
    there. *count: the elements that it had. */
 static int read_common(struct ckpt_seek *s, const struct ckpt_seek_box *from, const int64_t *offset,
@@ -134,7 +173,7 @@ static int read_common(struct ckpt_seek *s, const struct ckpt_seek_box *from, co
 {
     const struct ckpt_box *b = from->box;
     int64_t begin[CT_MAX_DIMS], size[CT_MAX_DIMS], run = 1, runs = 1;
-    size_t item = ct_dtype_size(b->dtype);
+    size_t item = ckpt_item(b->dtype);
     int outer = b->ndim, rc = 0;
     bool whole = true;
 
@@ -145,6 +184,10 @@ static int read_common(struct ckpt_seek *s, const struct ckpt_seek_box *from, co
         size[d] = (end < other ? end : other) - begin[d];
         if (size[d] <= 0)
             return 0;
+    }
+    if (ct_dtype_bits(b->dtype) < 8) {
+        *count += ct_shape_count(b->ndim, size);
+        return read_codes(s, from, begin, size, offset, shape, to);
     }
     while (whole && outer > 0) {
         outer--;

@@ -99,16 +99,17 @@ int flight_divergence_begin(const struct ct_run *run)
 
 static uint64_t hash(const struct ct_tensor *t)
 {
-    size_t size = ct_dtype_size(t->dtype);
     struct ct_matrix m;
     uint64_t h = 1;
+    size_t size;
 
     if (t->ndim < 0 || !t->data)
         return 0;
     if (ct_tensor_is_dense(t))
-        return XXH3_64bits(t->data, size * (size_t)ct_tensor_count(t)) | 1;
+        return XXH3_64bits(t->data, ct_tensor_bytes(t)) | 1;
     if (!ct_tensor_as_matrix(t, &m))
         return 0;
+    size = ct_dtype_size(t->dtype);
     for (int64_t r = 0; r < m.rows; r++)
         h = XXH3_64bits_withSeed((const char *)t->data + size * (size_t)(r * m.stride),
                                  size * (size_t)m.columns, h);

@@ -101,7 +101,7 @@ static int64_t bytes_of(const struct ct_tensor *t, int count)
 
     for (int i = 0; i < count; i++)
         if (t[i].ndim >= 0)
-            bytes += ct_tensor_count(&t[i]) * (int64_t)ct_dtype_size(t[i].dtype);
+            bytes += (int64_t)ct_tensor_bytes(&t[i]);
     return bytes;
 }
 

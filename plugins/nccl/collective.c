@@ -8,9 +8,9 @@
 
 static const int types[] = {
     [CT_F32] = 7,   [CT_BF16] = 9, [CT_F64] = 8, [CT_F16] = 6,    [CT_E4M3] = 10,
-    [CT_E5M2] = 11, [CT_I32] = 2,  [CT_I64] = 4, [CT_U8] = UINT8,
+    [CT_E5M2] = 11, [CT_I32] = 2,  [CT_I64] = 4, [CT_U8] = UINT8, [CT_U4] = UINT8, /* in bytes */
 };
-_Static_assert(CT_COUNT(types) == CT_DTYPE_COUNT && CT_DTYPE_COUNT == 9, "a type for each dtype");
+_Static_assert(CT_COUNT(types) == CT_DTYPE_COUNT && CT_DTYPE_COUNT == 10, "a type for each dtype");
 
 static int check_reduction(const struct ct_call *c)
 {

@@ -142,7 +142,7 @@ static void give_memory(struct bed *bed)
     for (size_t i = 0; i < n; i++) {
         const struct ct_value *v = bed->graph->values[i];
         size_t count = (size_t)ct_shape_count(v->ndim, v->shape);
-        size_t bytes = count * ct_dtype_size(v->dtype) + v->opaque_bytes;
+        size_t bytes = ct_dtype_bytes(v->dtype, v->ndim, v->shape) + v->opaque_bytes;
 
         bed->value[i] = ct_tensor_dense(aligned(&bed->arena, (int64_t)bytes, CT_U8), v->dtype,
                                         v->ndim, v->shape);

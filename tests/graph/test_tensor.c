@@ -21,7 +21,9 @@ static void dtypes_have_names_and_sizes(void **state)
     for (int i = 0; i < CT_DTYPE_COUNT; i++) {
         assert_int_equal(ct_dtype_parse(ct_dtype_name((enum ct_dtype)i), &dtype), 0);
         assert_int_equal(dtype, i);
-        assert_in_range(ct_dtype_size(dtype), 1, 8);
+        assert_in_range(ct_dtype_bits(dtype), 4, 64);
+        if (ct_dtype_bits(dtype) >= 8)
+            assert_int_equal(ct_dtype_size(dtype) * 8, ct_dtype_bits(dtype));
     }
     assert_true(ct_dtype_is_float(CT_E4M3));
     assert_false(ct_dtype_is_float(CT_I32));
@@ -139,6 +141,33 @@ static void strides_are_honoured(void **state)
     assert_int_equal(ct_shape_count(0, NULL), 1);
 }
 
+/* Two codes in a byte, the first in the high half, and rows of whole bytes. */
+static void codes_share_bytes(void **state)
+{
+    unsigned char data[6] = {0};
+    const int64_t shape[] = {2, 5}, row[] = {4};
+    struct ct_tensor t = ct_tensor_dense(data, CT_U4, 2, shape), bytes;
+
+    (void)state;
+    assert_int_equal(t.stride[0], 6);
+    assert_true(ct_tensor_is_dense(&t));
+    assert_int_equal(ct_tensor_bytes(&t), 6);
+    assert_int_equal(ct_tensor_extent(&t), 6);
+    assert_int_equal(ct_dtype_bytes(CT_U4, 1, row), 2);
+    assert_int_equal(ct_dtype_bytes(CT_F32, 2, shape), 40);
+    for (int i = 0; i < 10; i++)
+        ct_tensor_store(&t, i, i + 3);
+    assert_memory_equal(data, ((unsigned char[]){0x34, 0x56, 0x70, 0x89, 0xab, 0xc0}), 6);
+    ct_tensor_store(&t, 5, 1);
+    assert_memory_equal(data, ((unsigned char[]){0x34, 0x56, 0x70, 0x19, 0xab, 0xc0}), 6);
+    for (int i = 6; i < 10; i++)
+        assert_true(ct_tensor_load(&t, i) == i + 3);
+    bytes = ct_tensor_packed(&t);
+    assert_int_equal(bytes.dtype, CT_U8);
+    assert_int_equal(bytes.shape[1], 3);
+    assert_true(ct_tensor_load(&bytes, 3) == 0x19);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +177,7 @@ int main(void)
         cmocka_unit_test(values_round_once_to_nearest_even),
         cmocka_unit_test(integers_round),
         cmocka_unit_test(strides_are_honoured),
+        cmocka_unit_test(codes_share_bytes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -68,6 +68,7 @@ enum ct_space {
 
 struct ct_op;
 struct ct_op_type;
+struct ct_coding;
 struct ct_data_stream;
 struct ct_count;
 
@@ -115,6 +116,8 @@ struct ct_value {
     uint32_t use_count, fetch_count;      /* inputs of ops; fetches */
     struct ct_value *grad_of, *next_grad; /* first value with this as its grad; next one */
     int sequence;                         /* of an input: see ct_input_sequence */
+    const struct ct_coding *coding; /* of a parameter whose elements are codes (state.h); or NULL */
+    bool beside;                    /* a parameter that belongs to another one: scales of codes */
 };
 
 struct ct_op {

@@ -29,6 +29,7 @@
  *   W  float32, or float64 if T is float64: statistics, losses
  *   F  any floating dtype
  *   f, d, i  float32, float64, int32
+ *   c  any dtype, also with elements below a byte: codes, and what belongs to them
  *
  * Clauses follow '|', separated by commas. "h:g" ties two factors: they are split together, and the
  * first is a multiple of the second. "*widths": outputs repeat as often as the SHAPE attribute
@@ -211,6 +212,10 @@ struct ct_kernel {
 /* The gradient is not the derivative, on purpose: it passes straight through a rounding (Bengio et
    al. 2013). `ctitan check` runs it without comparing it with finite differences. */
 #define CT_OP_STRAIGHT_THROUGH 256u
+/* Operands with the dtype letter A may have elements smaller than a byte (tensor.h). */
+#define CT_OP_PACKED 512u
+/* No gradient flows through it: its inputs are what it computes with. */
+#define CT_OP_STOPS 1024u
 
 /* How a collective runs on every device; defined with CT_COLLECTIVE (collective.h). */
 struct ct_collective_ops {

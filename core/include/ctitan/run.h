@@ -49,10 +49,11 @@ struct ct_state {
     enum ct_role role; /* CT_ROLE_PARAM or CT_ROLE_STATE (the optimizer's) */
     enum ct_dtype dtype;
     int ndim;
-    int64_t shape[CT_MAX_DIMS];   /* of the whole */
-    struct ct_sharding sharding;  /* over the run's mesh */
-    struct ct_ranks holders;      /* as in struct ct_value */
-    const struct ct_value *value; /* in run->graph; NULL: not on this rank */
+    int64_t shape[CT_MAX_DIMS];     /* of the whole */
+    struct ct_sharding sharding;    /* over the run's mesh */
+    struct ct_ranks holders;        /* as in struct ct_value */
+    const struct ct_value *value;   /* in run->graph; NULL: not on this rank */
+    const struct ct_coding *coding; /* its elements are codes of numbers (state.h); NULL: numbers */
 };
 
 /* Memory of a plugin that belongs to a run's state. */

@@ -48,6 +48,26 @@ CT_API int ct_run_fill(struct ct_run *run, const struct ct_state *state, const i
                        const int64_t *shape, const void *host);
 
 /*
+ * A parameter whose elements are codes: who reads and writes weights has numbers, through this.
+ * Other states beside it, such as scales, belong to it. Everything else (checkpoints, collectives)
+ * moves codes and scales as they are.
+ */
+struct ct_coding {
+    size_t size;      /* of this struct */
+    const char *name; /* "nf4" */
+    /* Fill this rank's shards of the parameter, and of the states that belong to it. read gives any
+       box of the whole parameter, as dense float32; it may be called for the same box again. A rank
+       that holds nothing of it does not call this. */
+    int (*encode)(struct ct_run *run, const struct ct_state *param,
+                  int (*read)(void *context, const int64_t *offset, const int64_t *shape,
+                              float *to),
+                  void *context);
+    /* Decode a box of this rank's shard, which begins at offset in it, to dense float32. */
+    int (*decode)(struct ct_run *run, const struct ct_state *param, const int64_t *offset,
+                  const int64_t *shape, float *to);
+};
+
+/*
  * Copying while the next steps run. On STEP_END, which is after the optimizer's last write, the
  * main thread holds the states to copy. The run goes on, but waits before it first writes a held
  * state until that is released. Meanwhile a thread of the hook, one at a time, copies bytes of this

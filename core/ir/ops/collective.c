@@ -25,6 +25,7 @@ const struct ct_op_type ct_op_redistribute = {
     .name = "redistribute",
     .summary = "the same value in the sharding `to`",
     .signature = "x[.] A -> y[.] A",
+    .flags = CT_OP_PACKED,
     .attrs =
         (const struct ct_option[]){
             CT_OPT_SHARDING(struct ct_redistribute, to, "to", "Sharding text; empty: replicated"),
@@ -78,13 +79,14 @@ struct ct_value *ct_redistribute(struct ct_builder *b, const char *name, struct 
         .collective = &ct_collective_##id,                                                         \
     }
 
-COLLECTIVE(all_gather, SEVERAL, "shards of a dimension from all ranks", CT_OP_COLLECTIVE, AXES,
-           DIM);
+COLLECTIVE(all_gather, SEVERAL, "shards of a dimension from all ranks",
+           CT_OP_COLLECTIVE | CT_OP_PACKED, AXES, DIM);
 COLLECTIVE(reduce_scatter, SEVERAL, "sum over ranks, a shard of a dimension for each",
            CT_OP_COLLECTIVE, AXES, DIM, REDUCTION);
 COLLECTIVE(all_reduce, SEVERAL, "sum over ranks", CT_OP_COLLECTIVE, AXES, REDUCTION);
 COLLECTIVE(all_to_all, ONE, "split along another dimension", CT_OP_COLLECTIVE, AXES, DIM, TO);
-COLLECTIVE(slice, ONE, "this rank's shard of a dimension; nothing is sent", 0, AXES, DIM);
+COLLECTIVE(slice, ONE, "this rank's shard of a dimension; nothing is sent", CT_OP_PACKED, AXES,
+           DIM);
 COLLECTIVE(permute, SEVERAL, "shards move on to other ranks, round the group; sizes must be even",
            CT_OP_COLLECTIVE, AXES, SHIFT);
 
