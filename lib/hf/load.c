@@ -105,26 +105,69 @@ static bool is_in_files(const struct ct_run *run, const struct ct_state *state)
            !ct_stored_absent(ct_stored_rule(run->model_ops->stored, state->name));
 }
 
-static int load_parameter(struct ct_run *run, const struct ct_weights *weights,
-                          const struct ct_state *param)
+/* Read any box of a parameter. bytes: of that box. */
+static int read_part(const struct ct_run *run, const struct ct_weights *weights,
+                     const struct ct_state *param, struct ct_stored_box box,
+                     struct scratch *scratch, char *host, size_t bytes)
 {
     const struct ct_stored_rule *rule = ct_stored_rule(run->model_ops->stored, param->name);
-    size_t bytes = ct_run_shard_bytes(run, param);
-    struct ct_stored_box box = {.ndim = param->ndim};
-    struct scratch scratch = {0};
-    char *host = malloc(bytes + 1);
     int64_t count = 1;
-    int rc = host ? 0 : ct_fail(CT_ENOMEM, "%zu bytes to read %s", bytes, param->name);
+    int rc = 0;
 
-    ct_run_shard(run, param, run->rank, box.shape, box.offset);
     /* One index of the first dimension at a time: it may be a tensor, or need scratch. */
     if (ct_stored_stacked(rule) || (!ct_stored_dense(rule) && box.ndim > 2)) {
         count = box.shape[0];
         box.shape[0] = 1;
     }
     for (int64_t i = 0; rc == 0 && i < count; i++, box.offset[0]++)
-        rc =
-            read_box(run, weights, param, &box, &scratch, host + bytes / (size_t)count * (size_t)i);
+        rc = read_box(run, weights, param, &box, scratch, host + bytes / (size_t)count * (size_t)i);
+    return rc;
+}
+
+/* A parameter that is read for who makes codes of it. */
+struct numbers {
+    const struct ct_run *run;
+    const struct ct_weights *weights;
+    struct ct_state param; /* as float32 */
+    struct scratch scratch;
+};
+
+static int read_numbers(void *context, const int64_t *offset, const int64_t *shape, float *to)
+{
+    struct numbers *n = context;
+    struct ct_stored_box box = {.ndim = n->param.ndim};
+
+    memcpy(box.offset, offset, sizeof(*offset) * (size_t)box.ndim);
+    memcpy(box.shape, shape, sizeof(*shape) * (size_t)box.ndim);
+    return read_part(n->run, n->weights, &n->param, box, &n->scratch, (char *)to,
+                     (size_t)ct_shape_count(box.ndim, shape) * sizeof(*to));
+}
+
+static int load_codes(struct ct_run *run, const struct ct_weights *weights,
+                      const struct ct_state *param)
+{
+    struct numbers n = {.run = run, .weights = weights, .param = *param};
+    int rc;
+
+    n.param.dtype = CT_F32;
+    n.param.coding = NULL;
+    rc = param->coding->encode(run, param, read_numbers, &n);
+    free(n.scratch.memory);
+    return rc;
+}
+
+static int load_parameter(struct ct_run *run, const struct ct_weights *weights,
+                          const struct ct_state *param)
+{
+    size_t bytes = ct_run_shard_bytes(run, param);
+    struct ct_stored_box box = {.ndim = param->ndim};
+    struct scratch scratch = {0};
+    char *host = malloc(bytes + 1);
+    int rc = host ? 0 : ct_fail(CT_ENOMEM, "%zu bytes to read %s", bytes, param->name);
+
+    ct_run_shard(run, param, run->rank, box.shape, box.offset);
+    if (rc == 0)
+        rc = read_part(run, weights, param, box, &scratch, host, bytes);
     if (rc == 0)
         rc = ct_run_write(run, param, NULL, NULL, host);
     free(host);
@@ -233,7 +276,8 @@ int ct_hf_load(struct ct_run *run, const char *folder)
         return rc == CT_EIO ? CT_ECONFIG : rc; /* damaged, or no file of weights */
     for (size_t i = 0; rc == 0 && i < run->state_count; i++)
         if (run->states[i].value && is_in_files(run, &run->states[i]))
-            rc = load_parameter(run, weights, &run->states[i]);
+            rc = run->states[i].coding ? load_codes(run, weights, &run->states[i])
+                                       : load_parameter(run, weights, &run->states[i]);
     if (rc == 0)
         rc = check_unused(run, weights, folder);
     ct_weights_close(weights);

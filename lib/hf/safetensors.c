@@ -22,6 +22,7 @@
 #define HEADER_MAX ((size_t)100 << 20) /* the format's own limit */
 #define HASHED ((size_t)4096)          /* bytes at the beginning and in the middle of a tensor */
 #define SINGLE "model.safetensors"
+#define ADAPTER "adapter_model.safetensors" /* peft's */
 #define INDEX "model.safetensors.index.json"
 
 struct file {
@@ -329,15 +330,17 @@ static int open_index(struct ct_weights *w, const char *folder, const char *path
 static int open_folder(struct ct_weights *w, const char *folder)
 {
     const char *index = ct_arena_printf(&w->arena, "%s/" INDEX, folder);
-    const char *single = ct_arena_printf(&w->arena, "%s/" SINGLE, folder);
+    const char *name = SINGLE;
     size_t file;
     int rc;
 
     if (!access(index, F_OK))
         return open_index(w, folder, index);
-    if (access(single, F_OK))
+    if (access(ct_arena_printf(&w->arena, "%s/" SINGLE, folder), F_OK))
+        name = ADAPTER;
+    if (access(ct_arena_printf(&w->arena, "%s/%s", folder, name), F_OK))
         return ct_fail(CT_ENOENT, "%s: neither " SINGLE " nor " INDEX " is there", folder);
-    rc = add_file(w, folder, SINGLE, &file);
+    rc = add_file(w, folder, name, &file);
     if (rc < 0)
         return rc;
     if (w->count)

@@ -69,6 +69,24 @@ static bool box_of(const struct save *s, const struct ct_state *param, int64_t r
     return true;
 }
 
+/* Decode a box of this rank's shard, in the dtype of the parameter in files. */
+static int read_numbers(const struct save *s, const struct ct_state *param, const int64_t *offset,
+                        const struct ct_stored_box *box)
+{
+    int64_t count = ct_shape_count(box->ndim, box->shape), zero = 0;
+    float *numbers = malloc((size_t)count * sizeof(*numbers) + 1);
+    struct ct_weight weight = {param->name, CT_F32, 1, {count}, numbers};
+    const struct ct_state *codes = ct_run_state(s->run, param->name);
+    int rc = numbers ? 0 : ct_fail(CT_ENOMEM, "%lld numbers of %s", (long long)count, param->name);
+
+    if (rc == 0)
+        rc = codes->coding->decode(s->run, codes, offset, box->shape, numbers);
+    if (rc == 0)
+        rc = ct_weights_read(&weight, &zero, &count, param->dtype, s->box);
+    free(numbers);
+    return rc;
+}
+
 /* Read this rank's own box from the device. */
 static int read_box(const struct save *s, const struct ct_state *param,
                     const struct ct_stored_box *box)
@@ -78,7 +96,8 @@ static int read_box(const struct save *s, const struct ct_state *param,
     ct_run_shard(s->run, param, s->run->rank, NULL, offset);
     for (int d = 0; d < box->ndim; d++)
         offset[d] = box->offset[d] - offset[d];
-    return ct_run_read(s->run, param, offset, box->shape, s->box);
+    return param->coding ? read_numbers(s, param, offset, box)
+                         : ct_run_read(s->run, param, offset, box->shape, s->box);
 }
 
 /* Move one rank's box to rank 0, which copies it into the window. */
@@ -121,7 +140,9 @@ static void choose(struct save *s, const char *prefix)
 {
     const struct ct_run *run = s->run;
     size_t skipped = prefix ? strlen(prefix) : 0;
+    enum ct_dtype dtype = CT_F32;
 
+    ct_dtype_parse(ct_config.training.dtype, &dtype); /* checked when the recipe was applied */
     s->params = ct_arena_array(&s->arena, struct ct_state, run->state_count + 1);
     for (size_t i = 0; i < run->state_count; i++) {
         const struct ct_state *state = &run->states[i];
@@ -131,6 +152,8 @@ static void choose(struct save *s, const char *prefix)
         if (ct_stored_absent(ct_stored_rule(run->model_ops->stored, state->name + skipped)))
             continue;
         s->params[s->param_count] = *state;
+        if (state->coding) /* decoded when it is read */
+            s->params[s->param_count].dtype = dtype;
         s->params[s->param_count++].name += skipped;
     }
 }

@@ -35,7 +35,8 @@ struct ct_weight {
                                     are numbers of the dtype */
 };
 
-/* Map the files of a folder, and check them. CT_ENOENT: it has none. */
+/* Map the files of a folder, and check them; of peft's folders, the adapters. CT_ENOENT: it has
+   none. */
 CT_API int ct_weights_open(const char *folder, struct ct_weights **weights);
 /* Unmap the files. weights may be NULL. */
 CT_API void ct_weights_close(struct ct_weights *weights);
