@@ -13,6 +13,8 @@
  * A is uniform between -1 / sqrt(in) and 1 / sqrt(in), as in peft and TorchTitan (kaiming_uniform
  * with a = sqrt(5)); B is zero.
  */
+#include <math.h>
+
 #include <ctitan/error.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/plugin.h>
@@ -25,17 +27,23 @@ static const struct ct_option options[] = {
     CT_OPT_INT(struct lora_config, rank, "rank", "8", 1, 1 << 16,
                "Rank of the adapters: rows of A and columns of B"),
     CT_OPT_FLOAT(struct lora_config, alpha, "alpha", "16", 1e-6, 1e6,
-                 "The product B A counts alpha / rank times"),
+                 "The product B A counts alpha / rank times, unless scaling says otherwise"),
     CT_OPT_STRING(struct lora_config, modules, "modules", "all-linear",
                   "Linear layers with adapters, comma-separated: patterns of their names or of the "
                   "ends of these, as in q_proj, *.mlp.*; all-linear: all but the head"),
+    CT_OPT_ENUM(struct lora_config, scaling, "scaling", "lora", "lora|rslora",
+                "lora: B A counts alpha / rank times; rslora: alpha / sqrt(rank) times"),
+    CT_OPT_STRING(struct lora_config, init_from, "init_from", "",
+                  "Folder of peft's adapters to begin with"),
     CT_OPT_STRING(struct lora_config, save_to, "save_to", "",
                   "Folder to write the adapters to after the last step, in peft's format"),
     {0}};
 
 double lora_scale(void)
 {
-    return lora_config.alpha / (double)lora_config.rank;
+    double rank = (double)lora_config.rank;
+
+    return lora_config.alpha / (lora_config.scaling == LORA_RSLORA ? sqrt(rank) : rank);
 }
 
 static const struct ct_transform adapt = {
@@ -84,6 +92,17 @@ static int check_folder(const struct ct_run *run)
                : 0;
 }
 
+/* Adapters that a checkpoint has filled already are trained. */
+static int on_ready(struct ct_run *run)
+{
+    int rc = *lora_config.init_from ? lora_is_trained(run) : 1;
+
+    if (rc == 0)
+        rc = lora_load(run, lora_config.init_from);
+    rc = rc < 0 ? rc : 0;
+    return rc == 0 && run->data ? check_folder(run) : rc;
+}
+
 static int on_event(const struct ct_event_data *data, void *context)
 {
     struct ct_run *run = data->run;
@@ -91,13 +110,13 @@ static int on_event(const struct ct_event_data *data, void *context)
     (void)context;
     switch (data->event) {
     case CT_EVENT_SAVE_BEGIN:
-        return lora_merge_for_now(run, &merged);
+        return lora_merge(run, &merged);
     case CT_EVENT_SAVE_END:
-        return lora_put_back(run, &merged);
+        return lora_unmerge(run, &merged);
     case CT_EVENT_RUN_END:
         return *lora_config.save_to ? lora_save(run, lora_config.save_to) : 0;
     default:
-        return run->data ? check_folder(run) : 0;
+        return on_ready(run);
     }
 }
 

@@ -3,7 +3,8 @@
  *
  *   lora.c    options, transforms, hooks      adapt.c   adds adapters to a graph
  *   freeze.c  what is trained                 merge.c   adapters of a run, added to its weights
- *   peft.c    adapters as a folder of peft    verb.c    `ctitan lora`
+ *   peft.c    adapters as a folder of peft    load.c    adapters that training begins with
+ *   verb.c    `ctitan lora`
  */
 #ifndef LORA_H
 #define LORA_H
@@ -15,7 +16,8 @@
 extern struct lora_config {
     int64_t rank;
     double alpha;
-    const char *modules, *save_to;
+    const char *modules, *save_to, *init_from;
+    unsigned scaling; /* enum lora_scaling */
 } lora_config;
 
 /* Of parameters' names: A [rank, in] and B [out, rank] of the layer whose weight is W [out, in]. */
@@ -26,7 +28,13 @@ extern struct lora_config {
 /* A mark of parameters. */
 #define LORA_ADAPTER "lora.adapter"
 
-/* alpha / rank, by which B A is multiplied. */
+/* In the place of the model's name in the names of peft's tensors. */
+#define LORA_PREFIX "base_model.model."
+
+/* rsLoRA (Kalajdzievski 2023): magnitudes do not fall with the rank. */
+enum lora_scaling { LORA_PLAIN, LORA_RSLORA };
+
+/* alpha / rank, or alpha / sqrt(rank), by which B A is multiplied. */
 double lora_scale(void);
 
 /* ---- transforms: adapt.c, freeze.c ---- */
@@ -50,8 +58,6 @@ int lora_layers(struct ct_arena *arena, const struct ct_run *run, struct lora_la
                 size_t *count);
 /* All elements of a state, on every rank. All ranks call. To be freed; NULL: a failure. */
 float *lora_whole(struct ct_run *run, const struct ct_state *state);
-/* Add scale B A to every adapted weight. All ranks call. */
-int lora_merge(struct ct_run *run);
 /* Weights as they were before they were merged: this rank's shards. All 0: none. */
 struct lora_merged {
     struct ct_arena arena;
@@ -59,10 +65,10 @@ struct lora_merged {
     size_t count;
     void **before; /* by layer; NULL: the rank holds none */
 };
-/* The same until lora_put_back, which makes the weights what they were, to the bit. It may be
-   called after a failure. All ranks call both. */
-int lora_merge_for_now(struct ct_run *run, struct lora_merged *merged);
-int lora_put_back(struct ct_run *run, struct lora_merged *merged);
+/* Add scale B A to every adapted weight, until lora_unmerge makes weights what they were, to the
+   bit. It may be called after a failure. All ranks call both. */
+int lora_merge(struct ct_run *run, struct lora_merged *merged);
+int lora_unmerge(struct ct_run *run, struct lora_merged *merged);
 /* Whether some B is not zero. All ranks call; negative: a failure. */
 int lora_is_trained(struct ct_run *run);
 
@@ -72,6 +78,11 @@ int lora_is_trained(struct ct_run *run);
 int lora_save(struct ct_run *run, const char *folder);
 /* CT_ECONFIG: a layer's weight is a part of a tensor of the model's files. */
 int lora_check_save(const struct ct_run *run);
+
+/* ---- load.c ---- */
+
+/* Fill the adapters from a folder of peft. All ranks call. CT_ECONFIG: it has others. */
+int lora_load(struct ct_run *run, const char *folder);
 
 /* ---- verb.c ---- */
 

@@ -1,6 +1,6 @@
 /*
  * Adapters of a run, added to its weights: each rank adds to its own shards, for which it needs all
- * of A and B.
+ * of A and B. Weights that are codes stay as they are: the product is added when they are decoded.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -165,31 +165,89 @@ static int merge_shard(struct ct_run *run, const struct ct_state *w, const float
     return rc;
 }
 
+/* ---- weights that are codes ---- */
+
+/* In the place of a weight's coding, while its adapter is merged. */
+struct merged_coding {
+    struct ct_coding coding; /* first */
+    const struct ct_coding *codes;
+    float *a, *b;
+};
+
+static int decode_merged(struct ct_run *run, const struct ct_state *w, const int64_t *offset,
+                         const int64_t *shape, float *to)
+{
+    const struct merged_coding *m = (const void *)w->coding;
+    struct ct_tensor t = ct_tensor_dense(to, CT_F32, 2, shape);
+    double *row = malloc(sizeof(*row) * (size_t)(shape[1] + 1));
+    struct ct_state codes = *w;
+    int64_t begin[CT_MAX_DIMS];
+    int rc = row ? 0 : ct_fail(CT_ENOMEM, "a row of %s", w->name);
+
+    codes.coding = m->codes;
+    if (rc == 0)
+        rc = m->codes->decode(run, &codes, offset, shape, to);
+    ct_run_shard(run, w, run->rank, NULL, begin);
+    if (rc == 0)
+        rc = add_product(&t, (int64_t[]){begin[0] + offset[0], begin[1] + offset[1]}, m->a,
+                         w->shape[1], m->b, row);
+    free(row);
+    return rc;
+}
+
+/* The run's own entry. */
+static struct ct_state *entry(struct ct_run *run, const struct ct_state *state)
+{
+    return &run->states[state - run->states];
+}
+
+/* Takes a and b. */
+static int merge_codes(struct ct_run *run, const struct ct_state *w, float *a, float *b)
+{
+    struct merged_coding *m = malloc(sizeof(*m));
+
+    if (!m) {
+        free(a);
+        free(b);
+        return ct_fail(CT_ENOMEM, "merging %s", w->name);
+    }
+    *m = (struct merged_coding){*w->coding, w->coding, a, b};
+    m->coding.decode = decode_merged;
+    entry(run, w)->coding = &m->coding;
+    return 0;
+}
+
+static void put_codes_back(struct ct_run *run, const struct ct_state *w)
+{
+    const struct merged_coding *m = (const void *)w->coding;
+
+    if (!m || m->coding.decode != decode_merged)
+        return;
+    entry(run, w)->coding = m->codes;
+    free(m->a);
+    free(m->b);
+    free((void *)(uintptr_t)m);
+}
+
+/* ---- all layers ---- */
+
 static int merge_layer(struct ct_run *run, const struct lora_layer *l, void **before)
 {
     float *a = lora_whole(run, l->a), *b = a ? lora_whole(run, l->b) : NULL;
-    int rc = a && b ? merge_shard(run, l->w, a, b, before) : CT_EINVAL;
+    int rc = a && b ? 0 : CT_EINVAL;
 
-    free(a);
-    free(b);
+    if (rc == 0 && l->w->coding) {
+        rc = merge_codes(run, l->w, a, b);
+    } else {
+        rc = rc == 0 ? merge_shard(run, l->w, a, b, before) : rc;
+        free(a);
+        free(b);
+    }
     rc = ct_group_agree(ct_run_world(run), rc);
     return rc < 0 ? ct_context(rc, "merging the adapter of %s", l->module) : 0;
 }
 
-int lora_merge(struct ct_run *run)
-{
-    struct ct_arena scratch = {0};
-    struct lora_layer *layers;
-    size_t count;
-    int rc = lora_layers(&scratch, run, &layers, &count);
-
-    for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = merge_layer(run, &layers[i], NULL);
-    ct_arena_finish(&scratch);
-    return rc;
-}
-
-int lora_merge_for_now(struct ct_run *run, struct lora_merged *merged)
+int lora_merge(struct ct_run *run, struct lora_merged *merged)
 {
     int rc = lora_layers(&merged->arena, run, &merged->layers, &merged->count);
 
@@ -200,7 +258,7 @@ int lora_merge_for_now(struct ct_run *run, struct lora_merged *merged)
     return rc;
 }
 
-int lora_put_back(struct ct_run *run, struct lora_merged *merged)
+int lora_unmerge(struct ct_run *run, struct lora_merged *merged)
 {
     int rc = 0;
 
@@ -210,6 +268,7 @@ int lora_put_back(struct ct_run *run, struct lora_merged *merged)
 
         rc = rc < 0 ? rc : back;
         free(before);
+        put_codes_back(run, merged->layers[i].w);
     }
     ct_arena_finish(&merged->arena);
     *merged = (struct lora_merged){0};

@@ -15,8 +15,6 @@
 
 #include "lora.h"
 
-#define PREFIX "base_model.model."
-
 struct saving {
     struct ct_run *run;
     struct ct_arena arena;
@@ -97,8 +95,8 @@ static int write_config(const struct saving *s, const char *path)
                      "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path",
                      *base ? json_string(base) : json_null(), "r", (json_int_t)lora_config.rank,
                      "lora_alpha", lora_config.alpha, "lora_dropout", 0.0, "bias", "none",
-                     "fan_in_fan_out", 0, "inference_mode", 1, "use_rslora", 0, "use_dora", 0,
-                     "target_modules", modules);
+                     "fan_in_fan_out", 0, "inference_mode", 1, "use_rslora",
+                     lora_config.scaling == LORA_RSLORA, "use_dora", 0, "target_modules", modules);
     text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     rc = text ? ct_file_write(path, text, strlen(text)) : ct_fail(CT_ENOMEM, "%s", path);
     free(text);
@@ -112,7 +110,7 @@ static int add_weight(struct saving *s, const struct ct_state *state)
 
     if (!data)
         return CT_EINVAL;
-    *s->weights++ = (struct ct_weight){ct_arena_printf(&s->arena, PREFIX "%s", state->name),
+    *s->weights++ = (struct ct_weight){ct_arena_printf(&s->arena, LORA_PREFIX "%s", state->name),
                                        CT_F32,
                                        2,
                                        {state->shape[0], state->shape[1]},

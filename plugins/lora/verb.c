@@ -8,6 +8,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/plugins.h>
 #include <ctitan/recipe.h>
 #include <ctitan/verb.h>
 
@@ -42,7 +43,8 @@ static int read_recipe(struct request *r, struct ct_recipe **recipe)
 
 static int write(struct ct_run *run, const struct request *r)
 {
-    int rc = lora_is_trained(run);
+    struct lora_merged merged = {0};
+    int rc = lora_is_trained(run), back;
 
     if (rc == 0)
         return ct_fail(CT_ECONFIG,
@@ -51,8 +53,11 @@ static int write(struct ct_run *run, const struct request *r)
                        r->recipe, ct_config.job.dump_folder);
     if (rc < 0 || !r->merge)
         return rc < 0 ? rc : lora_save(run, r->folder);
-    rc = lora_merge(run);
-    return rc < 0 ? rc : ct_hf_save(run, r->folder);
+    rc = lora_merge(run, &merged);
+    if (rc == 0)
+        rc = ct_hf_save(run, r->folder);
+    back = lora_unmerge(run, &merged);
+    return rc < 0 ? rc : back;
 }
 
 static int open_and_write(struct ct_recipe *recipe, const struct request *r)
@@ -70,12 +75,30 @@ static int open_and_write(struct ct_recipe *recipe, const struct request *r)
     return rc;
 }
 
+/* Whether a plugin of the recipe has an option that names this one, to be loaded with it. */
+static bool is_brought(const struct ct_recipe *recipe)
+{
+    const struct ct_plugin *p;
+
+    for (size_t i = 0; (p = ct_plugin_at(i)); i++) {
+        const char *name = p->brings ? ct_recipe_get(recipe, p->name, p->brings) : "";
+
+        if (!name)
+            name = ct_option_find(p->options, p->brings)->fallback;
+        if (!strcmp(name, "lora"))
+            return true;
+    }
+    return false;
+}
+
 /* Whether the recipe loads this plugin: its options are its section then. */
 static int check_loaded(const struct ct_recipe *recipe)
 {
     for (size_t i = 0; i < recipe->plugin_count; i++)
         if (!strcmp(recipe->plugins[i], "lora"))
             return 0;
+    if (is_brought(recipe))
+        return 0;
     return ct_fail(CT_ECONFIG, "%s does not load lora: there are no adapters", recipe->path);
 }
 
