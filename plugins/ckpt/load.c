@@ -152,9 +152,17 @@ static void differ(struct check *k, const char *fmt, ...)
         ct_warn("%s", text);
 }
 
+/* Whether codes are to be made of a checkpoint's numbers. */
+static bool encodes(const struct ct_state *s, enum ct_dtype dtype)
+{
+    return s->coding && ct_dtype_is_float(dtype);
+}
+
 /* Weights alone are converted, as they are when they are saved alone. */
 static bool converts(const struct ct_state *s, const struct ckpt_tensor *t)
 {
+    if (encodes(s, t->dtype))
+        return true;
     return s->role == CT_ROLE_PARAM && ct_dtype_is_float(s->dtype) && ct_dtype_is_float(t->dtype);
 }
 
@@ -273,7 +281,8 @@ static bool want(void *context, const struct ckpt_box *box, size_t *from, size_t
     int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS], begin[CT_MAX_DIMS], end[CT_MAX_DIMS];
     size_t row;
 
-    if (!s || !s->value || !ct_run_shard(f->run, s, f->run->rank, shape, offset))
+    if (!s || !s->value || encodes(s, box->dtype) ||
+        !ct_run_shard(f->run, s, f->run->rank, shape, offset))
         return false;
     for (int d = 0; d < box->ndim; d++) {
         int64_t mine = offset[d] + shape[d], theirs = box->offset[d] + box->shape[d];
@@ -319,6 +328,50 @@ static int put(void *context, const struct ckpt_box *box, const int64_t *offset,
     int rc = put_state(f, state_of(f, box), box, offset, shape, data);
 
     return rc == 0 && follower ? put_state(f, follower, box, offset, shape, data) : rc;
+}
+
+/* ---- codes ---- */
+
+/* A tensor that is read for who makes codes of it. */
+struct numbers {
+    struct ckpt_seek seek;
+    const struct ckpt_tensor *t;
+};
+
+static int read_numbers(void *context, const int64_t *offset, const int64_t *shape, float *to)
+{
+    struct numbers *n = context;
+    int64_t count = ct_shape_count(n->t->ndim, shape), zero = 0;
+    struct ct_weight weight = {n->t->name, n->t->dtype, 1, {count}, NULL};
+    void *raw;
+    int rc;
+
+    if (n->t->dtype == CT_F32)
+        return ckpt_seek_read(&n->seek, n->t, offset, shape, to);
+    raw = malloc((size_t)count * ct_dtype_size(n->t->dtype) + 1);
+    weight.data = raw;
+    rc = raw ? ckpt_seek_read(&n->seek, n->t, offset, shape, raw)
+             : ct_fail(CT_ENOMEM, "%lld elements of %s", (long long)count, n->t->name);
+    if (rc == 0)
+        rc = ct_weights_read(&weight, &zero, &count, CT_F32, to);
+    free(raw);
+    return rc;
+}
+
+static int encode_all(const struct fill *f)
+{
+    struct numbers n = {.t = NULL};
+    int rc = ckpt_seek_begin(&n.seek, f->c);
+
+    for (size_t i = 0; rc == 0 && i < f->c->tensor_count; i++) {
+        const struct ct_state *s = f->state[i];
+
+        n.t = &f->c->tensors[i];
+        if (s && s->value && encodes(s, n.t->dtype))
+            rc = s->coding->encode(f->run, s, read_numbers, &n);
+    }
+    ckpt_seek_end(&n.seek);
+    return rc;
 }
 
 static void restore_kept(struct ct_run *run, const struct ckpt *c)
@@ -387,6 +440,8 @@ int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *
         rc = check_data(c);
     if (rc == 0)
         rc = ckpt_read(c, &(struct ckpt_sink){want, put, &fill, is_shared(run, load)});
+    if (rc == 0)
+        rc = encode_all(&fill);
     ct_arena_finish(&scratch);
     if (rc < 0)
         return rc;
