@@ -14,8 +14,17 @@
 
 #include "list.h"
 
+void ct_launch_order(const struct ct_launch *l, const struct ct_value *v, int dim, int64_t *at)
+{
+    int64_t tokens = v->shape[dim];
+
+    for (int64_t i = 0; i < tokens; i++)
+        at[l->graph ? ct_graph_position(l->graph, tokens, i) : i] = i;
+}
+
 struct trace {
     struct ct_arena arena;
+    const struct ct_graph *graph;
     const char *because;
     uint8_t *dims; /* by value; bit d is set if dimension d runs along sequences */
 };
@@ -39,6 +48,21 @@ static bool runs_along(const struct trace *t, const struct ct_value *v, int dim)
     return t->dims[v->id] >> dim & 1;
 }
 
+/* Whether the tie divides sequences into segments, each of which is in order. */
+static bool in_chunks(const struct trace *t, const struct ct_rule *rule)
+{
+    return t->graph->chunks && rule->factor[rule->tie[1]].size % t->graph->chunks == 0;
+}
+
+/* The number of a sequence's segment runs along it, and its tokens do. */
+static void mark_tie(struct step *s)
+{
+    const int *tie = s->rule.tie;
+
+    if (tie[0] >= 0)
+        s->along[tie[0]] = s->along[tie[1]] = s->along[tie[0]] || s->along[tie[1]];
+}
+
 static int mark_factors(const struct trace *t, struct step *s)
 {
     const struct ct_op *op = s->op;
@@ -53,6 +77,7 @@ static int mark_factors(const struct trace *t, struct step *s)
         }
     for (int f = 0; f < s->rule.count; f++) /* without inputs: the positions themselves */
         s->along[f] |= s->rule.factor[f].position && s->rule.factor[f].operand >= op->ins;
+    mark_tie(s);
     return 0;
 }
 
@@ -66,7 +91,7 @@ static int check_factors(const struct trace *t, const struct step *s)
 
         if (!s->along[f] || factor->operand >= op->ins)
             continue;
-        if (f == rule->tie[0] || f == rule->tie[1])
+        if ((f == rule->tie[0] || f == rule->tie[1]) && !in_chunks(t, rule))
             return refuse(t, op, op->in[factor->operand], "splits or merges sequences");
         if (factor->kind == CT_FACTOR_WHOLE && !factor->position)
             return refuse(t, op, op->in[factor->operand],
@@ -109,7 +134,7 @@ static int trace_op(struct trace *t, const struct ct_op *op)
 
 int ct_check_sequences(const struct ct_graph *graph, const char *because)
 {
-    struct trace t = {.because = because};
+    struct trace t = {.graph = graph, .because = because};
     int rc = 0;
 
     t.dims = ct_arena_array(&t.arena, uint8_t, graph->value_count);

@@ -10,6 +10,9 @@
  *   ulysses     each rank gets all tokens of some heads, by all-to-all (Jacobs et al. 2023)
  *   ring        keys and values travel round the ranks, block by block (Liu et al. 2023)
  *
+ * Ops whose tokens see earlier ones through a state alone (recurrences, causal convolutions) work
+ * on the segments of each rank, with states that pass from one to the next (states.c).
+ *
  * With causal attention, later tokens cost more. Head-tail balancing splits the sequence into 2 x
  * degree chunks and gives rank r the chunks r and 2 x degree - 1 - r. Sequences are fed in an order
  * that makes these two chunks adjacent. Ops that depend on positions say so in their signatures and
@@ -111,7 +114,8 @@ static int split_inputs(struct ct_graph *graph, struct ct_run *run)
     if (rc < 0)
         return rc;
     balance(graph);
-    if (graph->chunks)
+    rc = cp_pass_states(graph, chunks());
+    if (rc == 0 && graph->chunks)
         rc = ct_check_sequences(graph, "[cp] load_balancer = headtail feeds sequences in another "
                                        "order; load_balancer = none keeps the order");
     if (rc < 0)

@@ -22,6 +22,12 @@ enum { CP_DOCUMENTS, CP_K_DOCUMENTS, CP_POSITIONS, CP_K_POSITIONS, CP_OPTIONAL }
 /* Redistribute the operands of an attention op from tokens to heads, and its result back. */
 int cp_exchange_heads(struct ct_graph *graph, struct ct_op *attention);
 
+/* ---- states.c ---- */
+
+/* Make ops whose type has a recurrence work on so many segments of each sequence, in the order in
+   which sequences are fed. CT_ECONFIG: a segment has too few tokens. */
+int cp_pass_states(struct ct_graph *graph, int64_t segments);
+
 /* ---- ring.c ---- */
 
 /*

@@ -465,6 +465,79 @@
     "F - %o = gated_delta(%q, %k, %v, %near, %little, _, %before, %fed) : T[3," #t "," #h "," #v   \
     "]\n"
 
+/* The same in s segments, each with a state before and a gradient of the one behind. */
+#define CONV_SEGMENTS(b, s, t, c, k, before, ids)                                                  \
+    "input %x : T[" #b "," #s "," #t "," #c "]\n"                                                  \
+    "param %w : T[" #c "," #k "]\n"                                                                \
+    "input %documents : int32[" #b "," #s "," #t "]\n"                                             \
+    "input %state : T[" #b "," #s ",1," #before "," #c "]\n"                                       \
+    "input %after : float32[" #b "," #s ",1," #before "," #c "]\n"                                 \
+    "input %dy : T[" #b "," #s "," #t "," #c "]\n"                                                 \
+    "F - %y = causal_conv(%x, %w, _, " ids ", _, _, %state) : T[" #b "," #s "," #t "," #c "]\n"    \
+    "F - %tail = causal_conv_carry(%x, " ids ") {tokens=" #before "} : T[" #b "," #s ",1," #before \
+    "," #c "]\n"                                                                                   \
+    "I - %dx, %dw, %dbias = causal_conv_grad(%dy, %x, %w, " ids ", %state, %after) : T[" #b "," #s \
+    "," #t "," #c "], T[" #c "," #k "], T[" #c "]\n"                                               \
+    "I - %dstate = causal_conv_dstate(%dy, %w, " ids ") : float32[" #b "," #s ",1," #before "," #c \
+    "]\n"
+
+#define SCAN_SEGMENTS(b, s, t, h, p, g, n, ids)                                                    \
+    "input %x : T[" #b "," #s "," #t "," #h "," #p "]\n"                                           \
+    "input %dt : T[" #b "," #s "," #t "," #h "]\n"                                                 \
+    "param %a : T[" #h "]\n"                                                                       \
+    "input %b : T[" #b "," #s "," #t "," #g "," #n "]\n"                                           \
+    "input %c : T[" #b "," #s "," #t "," #g "," #n "]\n"                                           \
+    "param %d : T[" #h "]\n"                                                                       \
+    "param %bias : T[" #h "]\n"                                                                    \
+    "input %documents : int32[" #b "," #s "," #t "]\n"                                             \
+    "input %state : float32[" #b "," #s "," #h "," #p "," #n "]\n"                                 \
+    "input %after : float32[" #b "," #s "," #h "," #p "," #n "]\n"                                 \
+    "input %dy : T[" #b "," #s "," #t "," #h "," #p "]\n"                                          \
+    "F - %y = state_scan(%x, %dt, %a, %b, %c, %d, %bias, " ids ", _, _, %state) : T[" #b "," #s    \
+    "," #t "," #h "," #p "]\n"                                                                     \
+    "F - %keeps, %gain = state_scan_carry(%x, %dt, %a, %b, %bias, " ids ") : float32[" #b "," #s   \
+    "," #h ",1,1], float32[" #b "," #s "," #h "," #p "," #n "]\n"                                  \
+    "I - %dx, %ddt, %da, %db, %dc, %dd, %dbias = state_scan_grad(%dy, %x, %dt, %a, %b, %c, %d, "   \
+    "%bias, " ids ", %state, %after) : T[" #b "," #s "," #t "," #h "," #p "], T[" #b "," #s "," #t \
+    "," #h "], T[" #h "], T[" #b "," #s "," #t "," #g "," #n "], T[" #b "," #s "," #t "," #g       \
+    "," #n "], T[" #h "], T[" #h "]\n"                                                             \
+    "I - %dstate = state_scan_dstate(%dy, %dt, %a, %c, %bias, " ids ") : float32[" #b "," #s       \
+    "," #h "," #p "," #n "]\n"
+
+#define DELTA_SEGMENTS(b, s, t, h, g, k, v, ids)                                                   \
+    "input %q : T[" #b "," #s "," #t "," #g "," #k "]\n"                                           \
+    "input %k : T[" #b "," #s "," #t "," #g "," #k "]\n"                                           \
+    "input %v : T[" #b "," #s "," #t "," #h "," #v "]\n"                                           \
+    "input %gate : float32[" #b "," #s "," #t "," #h "]\n"                                         \
+    "input %beta : float32[" #b "," #s "," #t "," #h "]\n"                                         \
+    "input %documents : int32[" #b "," #s "," #t "]\n"                                             \
+    "input %state : float32[" #b "," #s "," #h "," #k "," #v "]\n"                                 \
+    "input %after : float32[" #b "," #s "," #h "," #k "," #v "]\n"                                 \
+    "input %do : T[" #b "," #s "," #t "," #h "," #v "]\n"                                          \
+    "F - %near = scale(%gate) {factor=0.1} : float32[" #b "," #s "," #t "," #h "]\n"               \
+    "F - %little = scale(%beta) {factor=0.1} : float32[" #b "," #s "," #t "," #h "]\n"             \
+    "F - %o = gated_delta(%q, %k, %v, %near, %little, " ids ", _, _, %state) : T[" #b "," #s       \
+    "," #t "," #h "," #v "]\n"                                                                     \
+    "F - %keeps, %gain = gated_delta_carry(%k, %v, %near, %little, " ids ") : float32[" #b "," #s  \
+    "," #h "," #k "," #k "], float32[" #b "," #s "," #h "," #k "," #v "]\n"                        \
+    "I - %dq, %dk, %dv, %dgate, %dbeta = gated_delta_grad(%do, %q, %k, %v, %near, %little, " ids   \
+    ", %state, %after) : T[" #b "," #s "," #t "," #g "," #k "], T[" #b "," #s "," #t "," #g "," #k \
+    "], T[" #b "," #s "," #t "," #h "," #v "], float32[" #b "," #s "," #t "," #h "], float32[" #b  \
+    "," #s "," #t "," #h "]\n"                                                                     \
+    "I - %dstate = gated_delta_dstate(%do, %q, %k, %near, %little, " ids ") : float32[" #b "," #s  \
+    "," #h "," #k "," #v "]\n"
+
+#define FOLD(b, s, h, k, j, v, ids)                                                                \
+    "input %keeps : T[" #b "," #s "," #h "," #j "," #j "]\n"                                       \
+    "input %gain : T[" #b "," #s "," #h "," #k "," #v "]\n"                                        \
+    "input %documents : int32[" #b "," #s ",6]\n"                                                  \
+    "F - %ends = document_ends(%documents) : int32[" #b "," #s ",2]\n"                             \
+    "F - %few = scale(%keeps) {factor=0.3} : T[" #b "," #s "," #h "," #j "," #j "]\n"              \
+    "F - %state = fold_states(%few, %gain, " ids ") : T[" #b "," #s "," #h "," #k "," #v "]\n"     \
+    "F - %tail = fold_states(_, %gain, " ids ") : T[" #b "," #s "," #h "," #k "," #v "]\n"         \
+    "I - %after = fold_states(%few, %gain, " ids ") {back=true} : T[" #b "," #s "," #h "," #k      \
+    "," #v "]\n"
+
 #define GATES(b, t, h)                                                                             \
     "input %x : T[" #b "," #t "," #h "]\n"                                                         \
     "param %a : T[" #h "]\n"                                                                       \
@@ -799,6 +872,7 @@ const struct conformance_case conformance_cases[] = {
     {"document chunks", CHUNKS(3, 67), 5000, false},
     {"rows, odd", ROWS(2, 9, 37), 0, false},
     {"rows, long", ROWS(2, 3, 1032), 0, false},
+    {"rows of one number", ROWS(2, 35, 1), 0, false},
     {"split, odd", SPLIT(2, 9, 12, 7, 1, 4), 0, false},
     {"split", SPLIT(2, 33, 288, 192, 64, 32), 0, false, false, true},
     {"latent attention, odd", LATENT(2, 9, 3, 5, 7, 12, 3, 8), 0, false},
@@ -814,6 +888,15 @@ const struct conformance_case conformance_cases[] = {
     {"causal convolution, many", CONV(2, 150, 160, 4, "%documents", "_"), 2, false, false, true},
     {"gates, odd", GATES(2, 9, 5), 0, false, true},
     {"gates, many", GATES(2, 65, 32), 0, false, true},
+    {"causal convolution, segments", CONV_SEGMENTS(2, 3, 7, 19, 4, 3, "%documents"), 3, false},
+    {"causal convolution, states", CONV_SEGMENTS(1, 2, 3, 70, 3, 2, "_"), 0, false},
+    {"state scan, segments", SCAN_SEGMENTS(1, 2, 70, 4, 6, 2, 8, "%documents"), 2, 0, true},
+    {"state scan, states", SCAN_SEGMENTS(2, 2, 9, 3, 5, 1, 7, "_"), 0, 0, true},
+    {"gated delta rule, segments", DELTA_SEGMENTS(1, 2, 70, 4, 2, 6, 10, "%documents"), 3, false,
+     true},
+    {"gated delta rule, states", DELTA_SEGMENTS(2, 2, 9, 2, 1, 5, 3, "_"), 0, false, true},
+    {"states of segments", FOLD(2, 5, 3, 6, 6, 20, "%ends"), 2, false},
+    {"states by factors", FOLD(1, 4, 2, 5, 1, 7, "_"), 0, false},
     {"gated delta rule, odd", DELTA(2, 9, 2, 1, 5, 3, "_"), 0, false, true},
     {"gated delta rule, documents", DELTA(1, 40, 4, 2, 6, 10, "%documents"), 3, false, true},
     {"gated delta rule, chunks", DELTA(1, 130, 2, 2, 4, 20, "%documents"), 2, false, true, true},

@@ -1,11 +1,12 @@
 /*
- * ranks CTITAN METHOD
+ * ranks CTITAN METHOD [FAMILIES]
  *
  * Trains a small llama on packed documents with context parallelism, on several meshes, and
  * compares loss and gradient norm of each step with those of one rank: 1e-5 relative. A mesh that
  * is run twice gives the same bits. Options that cannot be are refused with status 2.
  *
- * METHOD `places`: the same for ops of a plugin that depend on positions.
+ * METHOD `places`: the same for ops of a plugin that depend on positions. METHOD `states`: the same
+ * for models of the folder FAMILIES, whose tokens see earlier ones through states.
  */
 #include <fcntl.h>
 #include <jansson.h>
@@ -22,7 +23,7 @@
 
 static struct ct_arena arena;
 static char folder[] = "/tmp/ctitan-cp-XXXXXX";
-static const char *program, *method;
+static const char *program, *method, *families;
 static int faults;
 
 /* ---- the recipe ---- */
@@ -298,14 +299,51 @@ static void check_scores(void)
     }
 }
 
+/* ---- recurrences and convolutions ---- */
+
+/* Sequences of 48 tokens are of documents of 8 to 50, in segments of 24 to 6 tokens. */
+static void check_states(void)
+{
+    static const char *const models[] = {"qwen3_next", "bamba"};
+    static const char *const of_states[] = {
+        "-n 2 --set cp.degree=2",
+        "-n 3 --set cp.degree=3" NONE,
+        "-n 4 --set cp.degree=4 --set cp.method=allgather",
+        "-n 4 --with tp --set cp.degree=2 --set tp.degree=2",
+        "-n 4 --with pp --set cp.degree=2 --set pp.degree=2 --set pp.microbatch_size=1",
+    };
+
+    for (size_t m = 0; m < CT_COUNT(models); m++) {
+        const char *model = ct_arena_printf(&arena,
+                                            "--without llama --with decoder --set "
+                                            "model.name=decoder --set model.flavor=small --set "
+                                            "decoder.family=%s/%s.ini",
+                                            families, models[m]);
+        struct result one = alone(model),
+                      plain = alone(ct_arena_printf(&arena, "%s%s", model, PLAIN));
+
+        if (!memcmp(&one, &plain, sizeof(one)))
+            fault("makes no difference", "text.document_mask");
+        for (size_t i = 0; i < CT_COUNT(of_states); i++)
+            compare_run(ct_arena_printf(&arena, "%s %s", model, of_states[i]), &one);
+        compare_run(ct_arena_printf(&arena, "%s %s%s", model, of_states[0], PLAIN), &plain);
+        check_failure(
+            ct_arena_printf(&arena, "%s -n 4 --set cp.degree=4 --set training.seq_len=16", model),
+            2, "splits sequences of 16 tokens into 8 segments of 2; causal_conv of %");
+    }
+}
+
 int main(int argc, char **argv)
 {
-    if (argc != 3 || !mkdtemp(folder) || write_inputs())
+    if (argc < 3 || argc > 4 || !mkdtemp(folder) || write_inputs())
         return 2;
     program = argv[1];
     method = argv[2];
+    families = argv[3];
     if (!strcmp(method, "places")) {
         check_places();
+    } else if (!strcmp(method, "states")) {
+        check_states();
     } else {
         check_cases();
         check_twice();

@@ -71,6 +71,7 @@ struct ct_event_data;   /* hook.h */
 struct ct_transport;    /* collective.h */
 struct ct_group;        /* device/comm.h */
 struct ct_device;       /* device/device.h */
+struct ct_recurrence;   /* lib/ops.h */
 
 /* A request for a vector-Jacobian product: read op and dout, emit ops, set din. */
 struct ct_vjp {
@@ -302,6 +303,9 @@ struct ct_op_type {
        before ended, with states that keep what it needs of earlier tokens (struct ct_cache). NULL:
        it needs whole sequences, if its result depends on positions. */
     int (*cache)(struct ct_cache *cache);
+    /* For an op whose tokens see earlier ones through a state alone: how the state passes from one
+       segment of a sequence to the next (<ctitan/lib/ops.h>). NULL: it is no such op. */
+    const struct ct_recurrence *recurrence;
 };
 /* The least size that is taken. The later fields are optional: read them through
    ct_op_type_whole. */

@@ -8,133 +8,99 @@
 
 #include "../cpu.h"
 #include "kernels.h"
-#include <ctitan/lib/cpu/runs.h>
-#include "vector.h"
+#include "rows.h"
 
 #define BLOCK 64 /* channels */
 
-enum { STATE = 4 }; /* an input, in front of slots */
+/* Inputs; those of the gradient are dy, x, w, documents, before, and that of the state behind. */
+enum { DOCUMENTS = 3, STATE, SLOTS, BEFORE };
 
 struct conv {
-    const struct ct_tensor *x, *dy;    /* dy: of the gradient */
-    const struct ct_tensor *to;        /* y or dx */
-    const struct ct_tensor *documents; /* NULL: one for each sequence */
-    const struct ct_tensor *state;     /* of tokens before the row; NULL: none, as slots */
-    const struct ct_tensor *slots;
     int64_t batch, tokens, channels, size;
     float *w;    /* [size][channels], the token's own first */
     float *dw;   /* the same */
     float *bias; /* or its gradient; [channels] */
-    int64_t *at;
-    bool add; /* to `to` */
 };
 
-static size_t row_bytes(const struct ct_tensor *w)
+/* The operands of one sequence; those that an op has not are absent. */
+struct sequence {
+    struct rows x, dy, to; /* to: y or dx */
+    struct rows documents;
+    struct rows state; /* the tokens in front of the first one, the last of them last */
+    struct rows after; /* the gradient of the state behind */
+    bool add;          /* to `to` */
+};
+
+static int64_t row_of(int64_t channels)
 {
-    return ((size_t)w->shape[0] * sizeof(float) + 63) & ~(size_t)63;
+    return ROW_WIDTH(channels);
 }
 
-static void prepare(struct ct_prepare *p, const struct ct_tensor *x, const struct ct_tensor *w,
-                    int64_t rows)
+static void prepare(struct ct_prepare *p, const struct ct_tensor *w, int64_t rows)
 {
-    cpu_carve(&p->workspace, (size_t)x->shape[1] * sizeof(int64_t));
-    cpu_carve(&p->workspace, row_bytes(w) * (size_t)rows);
+    cpu_carve(&p->workspace, sizeof(float) * (size_t)(row_of(w->shape[0]) * rows));
 }
 
-/* Columns of w as rows, in the workspace; x is input `at`. */
-static struct conv conv_of(const struct ct_launch *l, int at)
+/* Columns of w as rows, in the workspace. */
+static struct conv conv_of(const struct ct_launch *l, const struct ct_tensor *x,
+                           const struct ct_tensor *w)
 {
-    const struct ct_tensor *x = &l->in[at], *w = &l->in[at + 1];
-    int64_t size = w->shape[1], row = (int64_t)(row_bytes(w) / sizeof(float));
-    size_t used = 0;
-    struct conv c = {.x = x,
-                     .to = l->out,
-                     .documents = l->ins > 3 && l->in[3].data ? &l->in[3] : NULL,
-                     .batch = x->shape[0],
-                     .tokens = x->shape[1],
-                     .channels = x->shape[2],
-                     .size = size};
+    int64_t size = w->shape[1], row = row_of(w->shape[0]);
+    struct conv c = {.batch = ct_shape_count(x->ndim - 2, x->shape),
+                     .tokens = x->shape[x->ndim - 2],
+                     .channels = x->shape[x->ndim - 1],
+                     .size = size,
+                     .w = l->workspace};
 
-    cpu_carve(&used, (size_t)x->shape[1] * sizeof(int64_t));
-    c.at = l->workspace;
-    c.w = (float *)((char *)l->workspace + used);
     c.bias = c.w + row * size;
     c.dw = c.bias + row;
-    ct_launch_order(l, l->op->in[at], 1, c.at);
     for (int64_t j = 0; j < size; j++)
         for (int64_t k = 0; k < c.channels; k++)
             c.w[j * row + k] = (float)ct_tensor_load(w, k * size + size - 1 - j);
     return c;
 }
 
-static int64_t row_of(const struct conv *c)
+/* A state [.., rows, channels], so that row -1 is the last one; dims: of its rows, and in front. */
+static struct rows state_of(const struct ct_launch *l, int input, int64_t b, int dims)
 {
-    return (c->channels + 15) & ~(int64_t)15;
+    struct rows r = rows_of_input(l, input, b, dims);
+    int64_t step = dims == 2 ? r.token : r.head;
+
+    if (r.at)
+        r = (struct rows){r.at + step * l->in[input].shape[l->in[input].ndim - 2], step, 0, r.size,
+                          r.dtype};
+    return r;
 }
 
-static char *state_at(const struct conv *c, int64_t b, int64_t row)
+/* How many tokens one sees, itself among them; those of the state count. */
+static int64_t taps(const struct conv *c, const struct sequence *s, int64_t token)
 {
-    const struct ct_tensor *t = c->state;
+    int64_t count = 1;
 
-    return (char *)t->data +
-           (b * t->stride[0] + row * t->stride[1]) * (int64_t)ct_dtype_size(t->dtype);
+    while (count < c->size && count <= token && !row_begins(&s->documents, token - count + 1))
+        count++;
+    return count > token && s->state.at ? c->size : count;
 }
 
-static char *token_at(const struct ct_tensor *t, const struct conv *c, int64_t b, int64_t position)
+static const char *input_at(const struct sequence *s, int64_t token)
 {
-    int64_t at = b * t->stride[0] + c->at[position] * t->stride[1];
-
-    return (char *)t->data + at * (int64_t)ct_dtype_size(t->dtype);
+    return row_at(token < 0 ? &s->state : &s->x, token, 0);
 }
 
-static int64_t taps(const struct conv *c, int64_t b, int64_t position)
+CPU_INLINE void forward_token(enum ct_dtype dtype, const struct conv *c, const struct sequence *s,
+                              struct cpu_range channels, int64_t token)
 {
-    const int32_t *documents = c->documents ? c->documents->data : NULL;
-
-    return ct_taps(documents ? documents + b * c->documents->stride[0] : NULL, c->at, position,
-                   c->size);
-}
-
-/* The vector j tokens before a position, in the row or the state. */
-static char *tap(const struct conv *c, int64_t b, int64_t position, int64_t j)
-{
-    return j <= position ? token_at(c->x, c, b, position - j)
-                         : state_at(c, b, c->size - 1 + position - j);
-}
-
-CPU_INLINE void forward_token(enum ct_dtype dtype, const struct conv *c, struct cpu_range channels,
-                              int64_t b, int64_t position)
-{
-    int64_t count = c->state ? c->size : taps(c, b, position), row = row_of(c);
-    char *y = token_at(c->to, c, b, position);
+    int64_t count = taps(c, s, token), row = row_of(c->channels);
+    char *y = row_at(&s->to, token, 0);
 
     for (int64_t k = channels.begin; k < channels.end; k += CPU_LANES) {
         vf sum = v_load(c->bias + k);
 
         for (int64_t j = 0; j < count; j++)
             sum +=
-                v_load(c->w + j * row + k) * v_get(dtype, tap(c, b, position, j), k, channels.end);
+                v_load(c->w + j * row + k) * v_get(dtype, input_at(s, token - j), k, channels.end);
         v_put(dtype, y, k, channels.end, sum);
     }
-}
-
-/* Channels of a sequence. */
-CPU_INLINE void forward_row(enum ct_dtype dtype, const struct conv *c, struct cpu_range channels,
-                            int64_t b)
-{
-    int64_t used = ct_slots_used(c->slots, b, c->tokens), item = (int64_t)ct_dtype_size(dtype);
-    size_t bytes = (size_t)((channels.end - channels.begin) * item);
-
-    if (c->state && ct_slots_begin(c->slots, b))
-        for (int64_t i = 0; i + 1 < c->size; i++)
-            memset(state_at(c, b, i) + channels.begin * item, 0, bytes);
-    for (int64_t t = 0; t < used; t++)
-        forward_token(dtype, c, channels, b, t);
-    for (int64_t t = used; t < c->tokens; t++)
-        memset(token_at(c->to, c, b, t) + channels.begin * item, 0, bytes);
-    for (int64_t i = 0; c->state && used && i + 1 < c->size; i++)
-        memcpy(state_at(c, b, i) + channels.begin * item,
-               tap(c, b, used, c->size - 1 - i) + channels.begin * item, bytes);
 }
 
 bool CPU_ISA(cpu_causal_conv_accepts)(const struct ct_prepare *p)
@@ -146,7 +112,7 @@ bool CPU_ISA(cpu_causal_conv_accepts)(const struct ct_prepare *p)
 
 int CPU_ISA(cpu_causal_conv_prepare)(struct ct_prepare *p)
 {
-    prepare(p, &p->in[0], &p->in[1], p->in[1].shape[1] + 1);
+    prepare(p, &p->in[1], p->in[1].shape[1] + 1);
     return 0;
 }
 
@@ -157,72 +123,120 @@ static struct cpu_range block_of(const struct conv *c, int64_t block)
     return (struct cpu_range){begin, end < c->channels ? end : c->channels};
 }
 
+static struct sequence forward_sequence(const struct ct_launch *l, int64_t b)
+{
+    bool part = l->ins > STATE && l->in[STATE].data;
+
+    return (struct sequence){.x = rows_of(l->in, b, 2),
+                             .to = rows_of(l->out, b, 2),
+                             .documents = rows_of_input(l, DOCUMENTS, b, 1),
+                             .state = state_of(l, part ? STATE : BEFORE, b, part ? 2 : 3)};
+}
+
+/* Channels of a sequence. */
+CPU_INLINE void forward_row(enum ct_dtype dtype, const struct conv *c, const struct ct_launch *l,
+                            struct cpu_range channels, int64_t b)
+{
+    const struct ct_tensor *slots = l->ins > SLOTS && l->in[SLOTS].data ? &l->in[SLOTS] : NULL;
+    int64_t used = ct_slots_used(slots, b, c->tokens), item = (int64_t)ct_dtype_size(dtype);
+    int64_t first = channels.begin * item, rows = c->size - 1;
+    size_t bytes = (size_t)((channels.end - channels.begin) * item);
+    struct sequence s = forward_sequence(l, b);
+
+    for (int64_t i = 1; slots && ct_slots_begin(slots, b) && i <= rows; i++)
+        memset(row_at(&s.state, -i, 0) + first, 0, bytes);
+    for (int64_t t = 0; t < used; t++)
+        forward_token(dtype, c, &s, channels, t);
+    for (int64_t t = used; t < c->tokens; t++)
+        memset(row_at(&s.to, t, 0) + first, 0, bytes);
+    for (int64_t i = 0; slots && used && i < rows; i++)
+        memcpy(row_at(&s.state, i - rows, 0) + first, input_at(&s, used - rows + i) + first, bytes);
+}
+
 int CPU_ISA(cpu_causal_conv_run)(const struct ct_launch *l)
 {
-    struct conv c = conv_of(l, 0);
+    struct conv c = conv_of(l, &l->in[0], &l->in[1]);
     int64_t blocks = (c.channels + BLOCK - 1) / BLOCK;
 
-    for (int64_t k = 0; k < row_of(&c); k++)
+    for (int64_t k = 0; k < row_of(c.channels); k++)
         c.bias[k] =
             l->ins > 2 && l->in[2].data && k < c.channels ? (float)ct_tensor_load(&l->in[2], k) : 0;
-    if (l->ins > STATE && l->in[STATE].data) {
-        c.state = &l->in[STATE];
-        c.slots = &l->in[STATE + 1];
-    }
-#pragma omp parallel for if (cpu_worth_threads(ct_tensor_count(c.x)))
-    for (int64_t i = 0; i < c.batch * blocks; i++) {
-        if (c.x->dtype == CT_F32)
-            forward_row(CT_F32, &c, block_of(&c, i % blocks), i / blocks);
+#pragma omp parallel for if (cpu_worth_threads(ct_tensor_count(l->in)))
+    for (int64_t i = 0; i < c.batch * blocks; i++)
+        if (l->in[0].dtype == CT_F32)
+            forward_row(CT_F32, &c, l, block_of(&c, i % blocks), i / blocks);
         else
-            forward_row(CT_BF16, &c, block_of(&c, i % blocks), i / blocks);
-    }
+            forward_row(CT_BF16, &c, l, block_of(&c, i % blocks), i / blocks);
     return 0;
 }
 
 /* ---- gradient ---- */
 
-/* How many tokens see one: itself, and those behind it. */
-static int64_t viewers(const struct conv *c, int64_t b, int64_t position)
+/* How many tokens see one: itself, and those behind it; most: so many of those. */
+static int64_t viewers(const struct conv *c, const struct sequence *s, int64_t token)
 {
-    int64_t j = 1;
+    int64_t j = token < 0 ? -token : 1;
 
-    while (j < c->size && position + j < c->tokens && taps(c, b, position + j) > j)
+    while (j < c->size && token + j < c->tokens && taps(c, s, token + j) > j)
         j++;
     return j;
 }
 
-/* dx of a token: what these saw of it. */
-CPU_INLINE vf gradient_at(enum ct_dtype dtype, const struct conv *c, struct cpu_range channels,
-                          int64_t b, int64_t position, int64_t count, int64_t k)
+/* The gradient of a token: what these saw of it, from the first of the sequence on. */
+CPU_INLINE vf gradient_at(enum ct_dtype dtype, const struct conv *c, const struct sequence *s,
+                          struct cpu_range channels, int64_t token, int64_t count, int64_t k)
 {
-    int64_t row = row_of(c);
+    int64_t row = row_of(c->channels);
     vf sum = {0};
 
-    for (int64_t j = 0; j < count; j++)
+    for (int64_t j = token < 0 ? -token : 0; j < count; j++)
         sum += v_load(c->w + j * row + k) *
-               v_get(dtype, token_at(c->dy, c, b, position + j), k, channels.end);
+               v_get(dtype, row_at(&s->dy, token + j, 0), k, channels.end);
     return sum;
 }
 
-CPU_INLINE void gradient_token(enum ct_dtype dtype, const struct conv *c, struct cpu_range channels,
-                               int64_t b, int64_t position)
+/* What the state behind has of a token: it is among the last ones, in their document. */
+static const char *after_of(const struct conv *c, const struct sequence *s, int64_t token)
 {
-    int64_t count = taps(c, b, position), later = viewers(c, b, position), row = row_of(c);
-    const char *dy = token_at(c->dy, c, b, position);
-    char *dx = token_at(c->to, c, b, position);
+    bool last = s->after.at && token >= c->tokens - c->size + 1;
+
+    for (int64_t t = token + 1; last && t < c->tokens; t++)
+        last = !row_begins(&s->documents, t);
+    return last ? row_at(&s->after, token - c->tokens, 0) : NULL;
+}
+
+CPU_INLINE void gradient_token(enum ct_dtype dtype, const struct conv *c, const struct sequence *s,
+                               struct cpu_range channels, int64_t token)
+{
+    int64_t count = taps(c, s, token), later = viewers(c, s, token), row = row_of(c->channels);
+    const char *dy = row_at(&s->dy, token, 0), *after = after_of(c, s, token);
+    char *dx = row_at(&s->to, token, 0);
 
     for (int64_t k = channels.begin; k < channels.end; k += CPU_LANES) {
         vf d = v_get(dtype, dy, k, channels.end);
-        vf old = c->add ? v_get(dtype, dx, k, channels.end) : v_set(0);
+        vf old = s->add ? v_get(dtype, dx, k, channels.end) : v_set(0);
 
+        if (after)
+            old += v_get(CT_F32, after, k, channels.end);
         v_store(c->bias + k, v_load(c->bias + k) + d);
         for (int64_t j = 0; j < count; j++)
             v_store(c->dw + j * row + k,
                     v_load(c->dw + j * row + k) +
-                        d * v_get(dtype, token_at(c->x, c, b, position - j), k, channels.end));
+                        d * v_get(dtype, input_at(s, token - j), k, channels.end));
         v_put(dtype, dx, k, channels.end,
-              old + gradient_at(dtype, c, channels, b, position, later, k));
+              old + gradient_at(dtype, c, s, channels, token, later, k));
     }
+}
+
+static struct sequence gradient_sequence(const struct ct_launch *l, int64_t b)
+{
+    return (struct sequence){.x = rows_of(&l->in[1], b, 2),
+                             .dy = rows_of(&l->in[0], b, 2),
+                             .to = rows_of(l->out, b, 2),
+                             .documents = rows_of_input(l, 3, b, 1),
+                             .state = state_of(l, 4, b, 3),
+                             .after = state_of(l, 5, b, 3),
+                             .add = l->accumulate & 1};
 }
 
 /* What a block's columns of dw and dbias are, or add. */
@@ -236,7 +250,8 @@ static void store_block(const struct ct_launch *l, const struct conv *c, struct 
             int64_t i = k * c->size + c->size - 1 - j;
 
             ct_tensor_store(dw, i,
-                            (add ? ct_tensor_load(dw, i) : 0) + (double)c->dw[j * row_of(c) + k]);
+                            (add ? ct_tensor_load(dw, i) : 0) +
+                                (double)c->dw[j * row_of(c->channels) + k]);
         }
         ct_tensor_store(dbias, k, (add_bias ? ct_tensor_load(dbias, k) : 0) + (double)c->bias[k]);
     }
@@ -252,28 +267,95 @@ bool CPU_ISA(cpu_causal_conv_grad_accepts)(const struct ct_prepare *p)
 
 int CPU_ISA(cpu_causal_conv_grad_prepare)(struct ct_prepare *p)
 {
-    prepare(p, &p->in[1], &p->in[2], 2 * p->in[2].shape[1] + 1);
+    prepare(p, &p->in[2], 2 * p->in[2].shape[1] + 1);
     return 0;
 }
 
 int CPU_ISA(cpu_causal_conv_grad_run)(const struct ct_launch *l)
 {
-    struct conv c = conv_of(l, 1);
+    struct conv c = conv_of(l, &l->in[1], &l->in[2]);
     int64_t blocks = (c.channels + BLOCK - 1) / BLOCK;
 
-    c.dy = l->in;
-    c.add = l->accumulate & 1;
-    memset(c.bias, 0, sizeof(float) * (size_t)(row_of(&c) * (c.size + 1)));
-#pragma omp parallel for if (cpu_worth_threads(ct_tensor_count(c.x)))
+    memset(c.bias, 0, sizeof(float) * (size_t)(row_of(c.channels) * (c.size + 1)));
+#pragma omp parallel for if (cpu_worth_threads(ct_tensor_count(l->in)))
     for (int64_t i = 0; i < blocks; i++) {
         struct cpu_range channels = block_of(&c, i);
 
-        for (int64_t t = 0; t < c.batch * c.tokens; t++)
-            if (c.x->dtype == CT_F32)
-                gradient_token(CT_F32, &c, channels, t / c.tokens, t % c.tokens);
+        for (int64_t t = 0; t < c.batch * c.tokens; t++) {
+            int64_t b = t / c.tokens;
+            struct sequence s = gradient_sequence(l, b);
+
+            if (s.x.dtype == CT_F32)
+                gradient_token(CT_F32, &c, &s, channels, t % c.tokens);
             else
-                gradient_token(CT_BF16, &c, channels, t / c.tokens, t % c.tokens);
+                gradient_token(CT_BF16, &c, &s, channels, t % c.tokens);
+        }
         store_block(l, &c, channels);
+    }
+    return 0;
+}
+
+/* ---- segments ---- */
+
+bool CPU_ISA(cpu_causal_conv_carry_accepts)(const struct ct_prepare *p)
+{
+    return cpu_is_compute_dtype(p->in[0].dtype);
+}
+
+int CPU_ISA(cpu_causal_conv_carry_run)(const struct ct_launch *l)
+{
+    const struct ct_tensor *x = l->in, *tail = l->out;
+    int64_t tokens = x->shape[x->ndim - 2], rows = tail->shape[tail->ndim - 2];
+    size_t bytes = (size_t)x->shape[x->ndim - 1] * ct_dtype_size(x->dtype);
+
+    for (int64_t b = 0; b < ct_shape_count(x->ndim - 2, x->shape); b++) {
+        struct rows from = rows_of(x, b, 2), documents = rows_of_input(l, 1, b, 1);
+        struct rows to = rows_of(tail, b, 3);
+        bool same = true;
+
+        for (int64_t i = 1; i <= rows; i++) {
+            char *row = to.at + (rows - i) * to.head;
+
+            same = same && (i == 1 || !row_begins(&documents, tokens - i + 1));
+            if (same)
+                memcpy(row, row_at(&from, tokens - i, 0), bytes);
+            else
+                memset(row, 0, bytes);
+        }
+    }
+    return 0;
+}
+
+bool CPU_ISA(cpu_causal_conv_dstate_accepts)(const struct ct_prepare *p)
+{
+    return cpu_is_compute_dtype(p->in[0].dtype);
+}
+
+int CPU_ISA(cpu_causal_conv_dstate_prepare)(struct ct_prepare *p)
+{
+    prepare(p, &p->in[1], p->in[1].shape[1]);
+    return 0;
+}
+
+int CPU_ISA(cpu_causal_conv_dstate_run)(const struct ct_launch *l)
+{
+    struct conv c = conv_of(l, &l->in[0], &l->in[1]);
+    struct cpu_range all = {0, c.channels};
+
+    for (int64_t b = 0; b < c.batch; b++) {
+        struct rows to = rows_of(l->out, b, 3);
+        struct sequence s = {.dy = rows_of(l->in, b, 2), .documents = rows_of_input(l, 2, b, 1)};
+
+        s.state = s.dy;
+        for (int64_t i = 1; i < c.size; i++) {
+            int64_t count = viewers(&c, &s, -i);
+            char *row = to.at + (c.size - 1 - i) * to.head;
+
+            for (int64_t k = 0; k < c.channels; k += CPU_LANES)
+                v_put(CT_F32, row, k, c.channels,
+                      s.dy.dtype == CT_F32 ? gradient_at(CT_F32, &c, &s, all, -i, count, k)
+                                           : gradient_at(CT_BF16, &c, &s, all, -i, count, k));
+        }
     }
     return 0;
 }

@@ -37,10 +37,18 @@
     R(copy_heads_grad, 0, isa)                                                                     \
     P(causal_conv, CPU_STRIDED, isa)                                                               \
     P(causal_conv_grad, CPU_GRADIENT, isa)                                                         \
+    R(causal_conv_carry, CPU_STRIDED, isa)                                                         \
+    P(causal_conv_dstate, CPU_STRIDED, isa)                                                        \
     P(state_scan, CPU_STRIDED, isa)                                                                \
     P(state_scan_grad, CPU_STRIDED, isa)                                                           \
+    P(state_scan_carry, CPU_STRIDED, isa)                                                          \
+    P(state_scan_dstate, CPU_STRIDED, isa)                                                         \
     P(gated_delta, CPU_STRIDED, isa)                                                               \
     P(gated_delta_grad, CPU_GRADIENT, isa)                                                         \
+    P(gated_delta_carry, CPU_STRIDED, isa)                                                         \
+    P(gated_delta_dstate, CPU_STRIDED, isa)                                                        \
+    P(fold_states, CPU_STRIDED, isa)                                                               \
+    R(document_ends, CPU_STRIDED, isa)                                                             \
     R(sigmoid, 0, isa)                                                                             \
     R(sigmoid_grad, 0, isa)                                                                        \
     R(decay, 0, isa)                                                                               \

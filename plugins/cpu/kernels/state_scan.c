@@ -1,510 +1,573 @@
 /*
- * The state space scan by chunks of tokens (Dao and Gu 2024): within a chunk it is a masked product
- * of C, B and x; between chunks the state goes on. A thread has a head forward, and a group of
- * heads backward, so that sums do not depend on the number of threads. Rows of a head lie in
- * float32, in the order of their positions.
+ * The state space scan of Mamba-2 (Dao and Gu 2024) by chunks (chunks.h): C are queries, B are
+ * keys, a token adds dt x, and gates are dt A. A state lies as [n][p] here.
+ *
+ * Threads share blocks of the heads of a group; each reads the group's B and C once. The number of
+ * blocks depends on the call alone, and their gradients of B and C are summed in order.
  */
-#include <math.h>
 #include <omp.h>
-#include <string.h>
-
-#include <ctitan/lib/ops.h>
 
 #include "../cpu.h"
+#include "chunks.h"
 #include "kernels.h"
-#include <ctitan/lib/cpu/runs.h>
 
-#define CHUNK CT_SCAN_CHUNK
+/* Operands; the state before is state_scan's input PART where it computes a part of a sequence. */
+enum { X, DT, A_LOG, B, C, D, DT_BIAS, DOCUMENTS, STATE, AFTER };
+enum { PART = 8, SLOTS };
 
-enum { X, DT, A_LOG, B, C, D, DT_BIAS, DOCUMENTS, STATE, SLOTS };
+#define TASKS 16 /* at least, as far as there are heads */
 
+/* A call of a kernel; operands by their place in the inputs of state_scan, -1: none. */
 struct scan {
     const struct ct_launch *l;
-    const struct ct_tensor *in; /* X and so on */
     const struct ct_state_scan *how;
-    int64_t batch, tokens, heads, p, groups, n, chunks;
-    int64_t *at;
-    char *threads;
-    size_t each;                   /* bytes of a thread's buffers */
-    float *sums;                   /* gradient: [batch][3][heads], of a_log, D and dt_bias */
-    const struct ct_tensor *slots; /* of a part of a sequence; NULL: it is whole */
+    int at[AFTER + 1];
+    int64_t batch, tokens, heads, groups, chunks;
+    int64_t blocks; /* of a group's heads */
+    struct widths w;
+    size_t thread; /* bytes of each */
+    int threads;
 };
 
-/* A thread's buffers: of one head, [tokens][size] or less. */
+/* One sequence of the operands. */
+struct inputs {
+    struct rows x, dt, b, c, documents, dy;
+};
+
+/* One head's part of a chunk. */
 struct head {
-    float *x, *dy, *b, *c, *dt, *y, *db, *dc, *ddt;
-    float *state, *states;
-    double *log_decay; /* dt A, summed from the chunk's begin */
-    int64_t *first;    /* of the token's document, in all tokens; -1: before them */
-    bool *limited;
-    float *slope; /* of softplus */
+    struct chunk c;
+    float *x;      /* [CHUNK][ldv] */
+    float *turned; /* room for a state */
+    double a, bias, least, most;
+    float dt[CHUNK], slope[CHUNK]; /* slope: of softplus; 0: dt is at a limit */
+    bool given;                    /* there is a state before the first chunk */
 };
 
-static float *floats(size_t *used, char *from, int64_t count)
-{
-    size_t at = cpu_carve(used, (size_t)count * sizeof(float));
+static const int of_scan[] = {X, DT, A_LOG, B, C, D, DT_BIAS, DOCUMENTS, SLOTS + 1, -1};
 
-    return from ? (float *)(void *)(from + at) : NULL;
+static struct scan scan_of(const struct ct_tensor *x, const struct ct_tensor *b, const int *at)
+{
+    const int64_t *of_x = x->shape + x->ndim - 3, *of_b = b->shape + b->ndim - 3;
+    struct scan s = {.batch = ct_shape_count(x->ndim - 3, x->shape),
+                     .tokens = of_x[0],
+                     .heads = of_x[1],
+                     .groups = of_b[1],
+                     .chunks = (of_x[0] + CHUNK - 1) / CHUNK,
+                     .w = widths_of(of_b[2], of_x[2])};
+    int64_t share = s.heads / s.groups, tasks = s.batch * s.groups;
+
+    memcpy(s.at, at, sizeof(s.at));
+    s.blocks = (TASKS + tasks - 1) / tasks;
+    s.blocks = s.blocks < share ? s.blocks : share;
+    return s;
 }
 
-static struct head buffers(const struct scan *s, char *from, bool gradient, size_t *used)
+static int64_t head_floats(const struct scan *s)
 {
-    int64_t t = s->tokens, state = s->p * s->n, grown = gradient ? t : 0;
-    struct head h = {.x = floats(used, from, t * s->p), .b = floats(used, from, t * s->n)};
-    size_t at;
-
-    h.c = floats(used, from, t * s->n);
-    h.dt = floats(used, from, t);
-    h.y = floats(used, from, t * s->p);
-    h.slope = floats(used, from, t);
-    h.dy = floats(used, from, grown * s->p);
-    h.db = floats(used, from, grown * s->n);
-    h.dc = floats(used, from, grown * s->n);
-    h.ddt = floats(used, from, grown);
-    h.state = floats(used, from, 2 * state);
-    h.states = floats(used, from, gradient ? (s->chunks + 1) * state : 0);
-    at = cpu_carve(used, (size_t)t * sizeof(double));
-    h.log_decay = from ? (double *)(void *)(from + at) : NULL;
-    at = cpu_carve(used, (size_t)t * sizeof(int64_t));
-    h.first = from ? (int64_t *)(void *)(from + at) : NULL;
-    at = cpu_carve(used, (size_t)t);
-    h.limited = from ? (bool *)(from + at) : NULL;
-    return h;
+    return s->chunks * SHARED_FLOATS(s->w.ldk) + CHUNK_FLOATS(s->w.ldk, s->w.ldv) +
+           CHUNK * s->w.ldv + 2 * s->w.ldk * s->w.ldv;
 }
 
-static struct scan scan_of(const struct ct_tensor *in, const void *how)
+static int prepare(struct ct_prepare *p, struct scan s, int64_t floats, int64_t common)
 {
-    int64_t tokens = in[X].shape[1];
+    struct scan *state = ct_arena_new(p->arena, struct scan);
 
-    return (struct scan){.in = in,
-                         .how = how,
-                         .batch = in[X].shape[0],
-                         .tokens = tokens,
-                         .heads = in[X].shape[2],
-                         .p = in[X].shape[3],
-                         .groups = in[B].shape[2],
-                         .n = in[B].shape[3],
-                         .chunks = (tokens + CHUNK - 1) / CHUNK};
-}
-
-/* Set the layout of the workspace; returns its size. */
-static size_t lay_out(struct scan *s, char *workspace, bool gradient)
-{
-    size_t used = 0, at;
-
-    at = cpu_carve(&used, (size_t)s->tokens * sizeof(int64_t));
-    s->at = workspace ? (int64_t *)(void *)(workspace + at) : NULL;
-    s->sums = floats(&used, workspace, gradient ? s->batch * 3 * s->heads : 0);
-    buffers(s, NULL, gradient, &s->each);
-    s->threads = workspace ? workspace + used : NULL;
-    return used + s->each * (size_t)omp_get_max_threads();
-}
-
-static struct head own_buffers(const struct scan *s, bool gradient)
-{
-    size_t used = 0;
-
-    return buffers(s, s->threads + s->each * (size_t)omp_get_thread_num(), gradient, &used);
-}
-
-/* ---- rows of a tensor [b, t, h, size] ---- */
-
-static int64_t row_at(const struct scan *s, const struct ct_tensor *t, int64_t b, int64_t position,
-                      int64_t head)
-{
-    return b * t->stride[0] + s->at[position] * t->stride[1] + head * t->stride[2];
-}
-
-static void gather(const struct scan *s, const struct ct_tensor *t, int64_t b, int64_t head,
-                   int64_t size, float *to)
-{
-    for (int64_t i = 0; i < s->tokens; i++, to += size) {
-        int64_t from = row_at(s, t, b, i, head);
-
-        for (int64_t k = 0; k < size; k++)
-            to[k] = t->dtype == CT_F32 ? ((const float *)t->data)[from + k]
-                                       : ct_bf16_to_f32(((const uint16_t *)t->data)[from + k]);
-    }
-}
-
-static void scatter(const struct scan *s, const struct ct_tensor *t, int64_t b, int64_t head,
-                    int64_t size, const float *from)
-{
-    for (int64_t i = 0; i < s->tokens; i++, from += size) {
-        int64_t to = row_at(s, t, b, i, head);
-
-        for (int64_t k = 0; k < size; k++)
-            if (t->dtype == CT_F32)
-                ((float *)t->data)[to + k] = from[k];
-            else
-                ((uint16_t *)t->data)[to + k] = ct_f32_to_bf16(from[k]);
-    }
-}
-
-/* ---- a head ---- */
-
-static void find_documents(const struct scan *s, int64_t b, struct head *h)
-{
-    const struct ct_tensor *d = s->in + DOCUMENTS;
-    const int32_t *ids = s->l->ins > (int)(d - s->l->in) && d->data ? d->data : NULL;
-
-    for (int64_t i = 0; i < s->tokens; i++)
-        h->first[i] = i == 0 ? (ct_slots_begin(s->slots, b) ? 0 : -1)
-                      : ids && ids[b * d->stride[0] + s->at[i] * d->stride[1]] !=
-                                   ids[b * d->stride[0] + s->at[i - 1] * d->stride[1]]
-                          ? i
-                          : h->first[i - 1];
-}
-
-/* Read what a head takes; B and C are those of its group. */
-static void read_head(const struct scan *s, int64_t b, int64_t head, struct head *h)
-{
-    double a = -exp(ct_tensor_load(s->in + A_LOG, head)), sum = 0;
-    double bias = ct_tensor_load(s->in + DT_BIAS, head);
-    double most = s->how->most > 0 ? s->how->most : INFINITY;
-    const struct ct_tensor *dt = s->in + DT;
-
-    gather(s, s->in + X, b, head, s->p, h->x);
-    for (int64_t i = 0; i < s->tokens; i++) {
-        int64_t from = b * dt->stride[0] + s->at[i] * dt->stride[1] + head * dt->stride[2];
-        double raw = bias + (dt->dtype == CT_F32
-                                 ? (double)((const float *)dt->data)[from]
-                                 : (double)ct_bf16_to_f32(((const uint16_t *)dt->data)[from]));
-        double value = raw > 20 ? raw : log1p(exp(raw));
-
-        h->slope[i] = (float)(1 / (1 + exp(-raw)));
-        h->limited[i] = value < s->how->least || value > most;
-        value = value < s->how->least ? s->how->least : value > most ? most : value;
-        h->dt[i] = (float)value;
-        sum = (i % CHUNK ? sum : 0) + a * value;
-        h->log_decay[i] = sum;
-    }
-}
-
-/* Whether token i sees the state at the chunk's begin, which decays by that until then. */
-static bool sees_state(const struct head *h, int64_t begin, int64_t i)
-{
-    return h->first[i] < begin;
-}
-
-static float since_begin(const struct head *h, int64_t i)
-{
-    return (float)exp(h->log_decay[i]);
-}
-
-/* Tokens in front of token i, in its chunk, that it sees begin with this one. */
-static int64_t first_seen(const struct head *h, int64_t begin, int64_t i)
-{
-    return h->first[i] > begin ? h->first[i] : begin;
-}
-
-/* How token j's part decays up to token i >= j. */
-static float between(const struct head *h, int64_t j, int64_t i)
-{
-    return (float)exp(h->log_decay[i] - h->log_decay[j]);
-}
-
-static float dot(const float *a, const float *b, int64_t n)
-{
-    float sum = 0;
-
-#pragma omp simd reduction(+ : sum)
-    for (int64_t k = 0; k < n; k++)
-        sum += a[k] * b[k];
-    return sum;
-}
-
-static void add_scaled(float *y, float a, const float *x, int64_t n)
-{
-#pragma omp simd
-    for (int64_t k = 0; k < n; k++)
-        y[k] += a * x[k];
-}
-
-/* The state [p, n] behind the chunk from the one before it. */
-static void next_state(const struct scan *s, const struct head *h, int64_t begin, int64_t end,
-                       const float *before, float *after)
-{
-    bool sees = sees_state(h, begin, end - 1);
-    float keeps = since_begin(h, end - 1);
-
-    for (int64_t k = 0; k < s->p * s->n; k++)
-        after[k] = sees ? keeps * before[k] : 0;
-    for (int64_t j = first_seen(h, begin, end - 1); j < end; j++) {
-        float w = between(h, j, end - 1) * h->dt[j];
-
-        for (int64_t p = 0; p < s->p; p++)
-            add_scaled(after + p * s->n, w * h->x[j * s->p + p], h->b + j * s->n, s->n);
-    }
-}
-
-static void forward_chunk(const struct scan *s, struct head *h, int64_t begin, int64_t end, float d)
-{
-    for (int64_t i = begin; i < end; i++) {
-        float *y = h->y + i * s->p, keeps = since_begin(h, i);
-        bool sees = sees_state(h, begin, i);
-
-        for (int64_t p = 0; p < s->p; p++)
-            y[p] = d * h->x[i * s->p + p] +
-                   (sees ? keeps * dot(h->state + p * s->n, h->c + i * s->n, s->n) : 0);
-        for (int64_t j = first_seen(h, begin, i); j <= i; j++)
-            add_scaled(y, dot(h->c + i * s->n, h->b + j * s->n, s->n) * between(h, j, i) * h->dt[j],
-                       h->x + j * s->p, s->p);
-    }
-}
-
-static int64_t chunk_end(const struct scan *s, int64_t chunk)
-{
-    return (chunk + 1) * CHUNK < s->tokens ? (chunk + 1) * CHUNK : s->tokens;
-}
-
-/* The state of a part of a sequence, [p, n]. */
-static float *kept_state(const struct scan *s, int64_t b, int64_t head)
-{
-    const struct ct_tensor *t = s->in + STATE;
-
-    return (float *)t->data + b * t->stride[0] + head * t->stride[1];
-}
-
-static void copy_state(const struct scan *s, float *to, int64_t to_row, const float *from,
-                       int64_t from_row)
-{
-    for (int64_t p = 0; p < s->p; p++)
-        memcpy(to + p * to_row, from + p * from_row, sizeof(*to) * (size_t)s->n);
-}
-
-static void forward_head(const struct scan *whole, int64_t b, int64_t head)
-{
-    struct head h = own_buffers(whole, false);
-    struct scan used = *whole, *s = &used;
-    int64_t group = head / (s->heads / s->groups), row = s->slots ? s->in[STATE].stride[2] : 0;
-    float d = (float)ct_tensor_load(s->in + D, head), *other = h.state + s->p * s->n;
-
-    s->tokens = ct_slots_used(s->slots, b, whole->tokens);
-    s->chunks = (s->tokens + CHUNK - 1) / CHUNK;
-
-    find_documents(s, b, &h);
-    read_head(s, b, head, &h);
-    gather(s, s->in + B, b, group, s->n, h.b);
-    gather(s, s->in + C, b, group, s->n, h.c);
-    memset(h.state, 0, sizeof(float) * (size_t)(s->p * s->n));
-    if (s->slots)
-        copy_state(s, h.state, s->n, kept_state(s, b, head), row);
-    for (int64_t c = 0; c < s->chunks; c++) {
-        float *now = h.state;
-
-        forward_chunk(s, &h, c * CHUNK, chunk_end(s, c), d);
-        next_state(s, &h, c * CHUNK, chunk_end(s, c), now, other);
-        h.state = other;
-        other = now;
-    }
-    if (s->slots)
-        copy_state(s, kept_state(s, b, head), row, h.state, s->n);
-    memset(h.y + s->tokens * s->p, 0, sizeof(float) * (size_t)((whole->tokens - s->tokens) * s->p));
-    scatter(whole, s->l->out, b, head, s->p, h.y);
-}
-
-bool CPU_ISA(cpu_state_scan_accepts)(const struct ct_prepare *p)
-{
-    enum ct_dtype dtype = p->in[X].dtype;
-
-    return cpu_is_compute_dtype(dtype) && p->out[0].dtype == dtype;
-}
-
-int CPU_ISA(cpu_state_scan_prepare)(struct ct_prepare *p)
-{
-    struct scan s = scan_of(p->in, p->op->attrs);
-
-    p->workspace = lay_out(&s, NULL, false);
+    s.threads = cpu_threads();
+    s.thread = sizeof(float) * (size_t)ROW_WIDTH(floats);
+    p->workspace = s.thread * (size_t)s.threads + sizeof(float) * (size_t)common;
+    *state = s;
+    p->state = state;
     return 0;
 }
 
-int CPU_ISA(cpu_state_scan_run)(const struct ct_launch *l)
+static struct scan launched(const struct ct_launch *l)
 {
-    struct scan s = scan_of(l->in, l->op->attrs);
+    struct scan s = *(const struct scan *)l->state;
 
     s.l = l;
-    s.slots = l->ins > SLOTS && l->in[SLOTS].data ? &l->in[SLOTS] : NULL;
-    lay_out(&s, l->workspace, false);
-    ct_launch_order(l, l->op->in[X], 1, s.at);
-#pragma omp parallel for if (cpu_worth_threads(ct_tensor_count(s.in + X)))
-    for (int64_t i = 0; i < s.batch * s.heads; i++)
-        forward_head(&s, i / s.heads, i % s.heads);
-    return 0;
+    s.how = l->op->attrs;
+    return s;
 }
 
-/* ---- gradient ---- */
-
-/* Within a chunk, by C B^T and dy x^T. d_log[i]: of log_decay. */
-static void inside(const struct scan *s, struct head *h, int64_t begin, int64_t end, double *d_log)
+static float *own_memory(const struct scan *s)
 {
-    for (int64_t i = begin; i < end; i++)
-        for (int64_t j = first_seen(h, begin, i); j <= i; j++) {
-            float w = between(h, j, i);
-            float score = dot(h->c + i * s->n, h->b + j * s->n, s->n) * w;
-            float product = dot(h->dy + i * s->p, h->x + j * s->p, s->p), d_score;
-            double change;
-
-            d_score = product * w * h->dt[j];
-            add_scaled(h->dc + i * s->n, d_score, h->b + j * s->n, s->n);
-            add_scaled(h->db + j * s->n, d_score, h->c + i * s->n, s->n);
-            add_scaled(h->y + j * s->p, score * h->dt[j], h->dy + i * s->p, s->p);
-            h->ddt[j] += score * product;
-            change = (double)(score * h->dt[j] * product);
-            d_log[i - begin] += change;
-            d_log[j - begin] -= change;
-        }
+    return (float *)(void *)((char *)s->l->workspace + s->thread * (size_t)omp_get_thread_num());
 }
 
-/* Between chunks: `before` is the state in front of it, `gradient` that of the state behind it, and
-   becomes that of the one in front. */
-static void across(const struct scan *s, struct head *h, int64_t begin, int64_t end,
-                   const float *before, float *gradient, double *d_log)
+/* Memory that all threads share. */
+static float *common_memory(const struct scan *s)
 {
-    bool sees = sees_state(h, begin, end - 1);
-    float keeps = since_begin(h, end - 1);
-
-    if (sees)
-        d_log[end - 1 - begin] += (double)(keeps * dot(gradient, before, s->p * s->n));
-    for (int64_t j = first_seen(h, begin, end - 1); j < end; j++) {
-        float w = between(h, j, end - 1), through = 0;
-
-        for (int64_t p = 0; p < s->p; p++) {
-            float of_b = dot(gradient + p * s->n, h->b + j * s->n, s->n);
-
-            through += h->x[j * s->p + p] * of_b;
-            h->y[j * s->p + p] += w * h->dt[j] * of_b;
-            add_scaled(h->db + j * s->n, w * h->dt[j] * h->x[j * s->p + p], gradient + p * s->n,
-                       s->n);
-        }
-        h->ddt[j] += w * through;
-        d_log[end - 1 - begin] += (double)(w * h->dt[j] * through);
-        d_log[j - begin] -= (double)(w * h->dt[j] * through);
-    }
-    for (int64_t k = 0; k < s->p * s->n; k++)
-        gradient[k] = sees ? gradient[k] * keeps : 0;
-    for (int64_t i = begin; i < end && sees_state(h, begin, i); i++) {
-        float w = since_begin(h, i), through = 0;
-
-        for (int64_t p = 0; p < s->p; p++) {
-            float dy = h->dy[i * s->p + p];
-
-            through += dy * dot(before + p * s->n, h->c + i * s->n, s->n);
-            add_scaled(h->dc + i * s->n, w * dy, before + p * s->n, s->n);
-            add_scaled(gradient + p * s->n, w * dy, h->c + i * s->n, s->n);
-        }
-        d_log[i - begin] += (double)(w * through);
-    }
+    return (float *)(void *)((char *)s->l->workspace + s->thread * (size_t)s->threads);
 }
 
-/* From the gradients of log_decay and dt to those of dt's input and a_log. */
-static void finish_chunk(struct head *h, int64_t begin, int64_t end, double a, const double *d_log,
-                         double sums[3])
+static struct rows operand(const struct scan *s, int which, int64_t b, int dims)
 {
-    double later = 0;
-
-    for (int64_t i = end; i-- > begin;) {
-        double d_dt;
-
-        later += d_log[i - begin];
-        d_dt = h->limited[i] ? 0 : ((double)h->ddt[i] + later * a) * (double)h->slope[i];
-        sums[0] += later * (double)h->dt[i] * a;
-        sums[2] += d_dt;
-        h->ddt[i] = (float)d_dt;
-    }
+    return s->at[which] < 0 ? (struct rows){NULL} : rows_of_input(s->l, s->at[which], b, dims);
 }
 
-static void backward_head(const struct scan *s, int64_t b, int64_t head, struct head *h)
+static struct inputs inputs_of(const struct scan *s, int64_t b)
 {
-    int64_t state = s->p * s->n;
-    double a = -exp(ct_tensor_load(s->in + A_LOG, head)), d_log[CHUNK], sums[3] = {0};
-    float d = (float)ct_tensor_load(s->in + D, head), *sum = s->sums + b * 3 * s->heads;
-
-    read_head(s, b, head, h);
-    gather(s, s->l->in, b, head, s->p, h->dy);
-    memset(h->states, 0, sizeof(float) * (size_t)state);
-    for (int64_t c = 0; c < s->chunks; c++)
-        next_state(s, h, c * CHUNK, chunk_end(s, c), h->states + c * state,
-                   h->states + (c + 1) * state);
-    memset(h->state, 0, sizeof(float) * (size_t)state);
-    memset(h->ddt, 0, sizeof(float) * (size_t)s->tokens);
-    for (int64_t i = 0; i < s->tokens * s->p; i++) {
-        sums[1] += (double)h->dy[i] * (double)h->x[i];
-        h->y[i] = d * h->dy[i];
-    }
-    for (int64_t c = s->chunks; c-- > 0;) {
-        memset(d_log, 0, sizeof(d_log));
-        inside(s, h, c * CHUNK, chunk_end(s, c), d_log);
-        across(s, h, c * CHUNK, chunk_end(s, c), h->states + c * state, h->state, d_log);
-        finish_chunk(h, c * CHUNK, chunk_end(s, c), a, d_log, sums);
-    }
-    scatter(s, s->l->out + X, b, head, s->p, h->y);
-    for (int64_t i = 0; i < s->tokens; i++) {
-        const struct ct_tensor *ddt = s->l->out + DT;
-        int64_t to = b * ddt->stride[0] + s->at[i] * ddt->stride[1] + head * ddt->stride[2];
-
-        if (ddt->dtype == CT_F32)
-            ((float *)ddt->data)[to] = h->ddt[i];
-        else
-            ((uint16_t *)ddt->data)[to] = ct_f32_to_bf16(h->ddt[i]);
-    }
-    for (int k = 0; k < 3; k++)
-        sum[k * s->heads + head] = (float)sums[k];
+    return (struct inputs){operand(s, X, b, 3), operand(s, DT, b, 2),        operand(s, B, b, 3),
+                           operand(s, C, b, 3), operand(s, DOCUMENTS, b, 1), {NULL}};
 }
 
-static void backward_group(const struct scan *s, int64_t b, int64_t group)
+static float *head_place(struct head *h, const struct scan *s, float *at)
 {
-    struct head h = own_buffers(s, true);
-    int64_t each = s->heads / s->groups;
-
-    find_documents(s, b, &h);
-    gather(s, s->in + B, b, group, s->n, h.b);
-    gather(s, s->in + C, b, group, s->n, h.c);
-    memset(h.db, 0, sizeof(float) * (size_t)(s->tokens * s->n));
-    memset(h.dc, 0, sizeof(float) * (size_t)(s->tokens * s->n));
-    for (int64_t i = group * each; i < (group + 1) * each; i++)
-        backward_head(s, b, i, &h);
-    scatter(s, s->l->out + B, b, group, s->n, h.db);
-    scatter(s, s->l->out + C, b, group, s->n, h.dc);
+    at = chunk_place(&h->c, &s->w, at);
+    h->x = at;
+    h->turned = h->x + CHUNK * s->w.ldv;
+    h->given = true;
+    return h->turned + s->w.ldk * s->w.ldv;
 }
 
-bool CPU_ISA(cpu_state_scan_grad_accepts)(const struct ct_prepare *p)
+static void set_head(const struct scan *s, struct head *h, int64_t head)
+{
+    h->a = -exp(ct_tensor_load(&s->l->in[s->at[A_LOG]], head));
+    h->bias = ct_tensor_load(&s->l->in[s->at[DT_BIAS]], head);
+    h->least = s->how->least;
+    h->most = s->how->most > 0 ? s->how->most : INFINITY;
+}
+
+static void read_group(const struct scan *s, const struct inputs *in, int64_t group, float *memory)
+{
+    const struct rows *b = in->b.at ? &in->b : &in->c, *c = in->c.at ? &in->c : NULL;
+
+    for (int64_t i = 0; i < s->chunks; i++) {
+        struct shared t = shared_at(memory, &s->w, s->tokens, i);
+
+        shared_read(&t, &s->w, c, b, i * CHUNK, group, false);
+    }
+}
+
+/* dt = softplus(raw) within limits: log(1 + e^-|raw|) + max(raw, 0), without loss where the
+   exponential is small. */
+static void steps_of(struct head *h, const float *raw)
+{
+    for (int64_t i = 0; i < CHUNK; i += CPU_LANES) {
+        vf x = v_load(raw + i), e = v_exp(v_min(x, -x)), y = e + 1.0f, log = v_log(y);
+        vf value = v_select(y == v_set(1), e, log * e / (y - 1.0f)) + v_max(x, v_set(0));
+        vf least = v_set((float)h->least), most = v_set((float)h->most);
+        vi limited = (value < least) | (value > most);
+        vf slope = v_select(x < v_set(0), e, v_set(1)) / y;
+
+        v_store(h->dt + i, v_max(least, v_min(most, value)));
+        v_store(h->slope + i, v_select(limited, v_set(0), slope));
+    }
+}
+
+/* Read a head's part of a chunk. */
+static void read_chunk(const struct scan *s, const struct inputs *in, struct head *h, float *group,
+                       int64_t head, int64_t chunk)
+{
+    struct chunk *c = &h->c;
+    float raw[CHUNK] = {0};
+    int64_t ldv = s->w.ldv;
+
+    c->s = shared_at(group, &s->w, s->tokens, chunk);
+    for (int64_t i = 0; i < c->s.count; i++) {
+        int64_t t = chunk * CHUNK + i;
+
+        raw[i] = row_number(&in->dt, t, head) + (float)h->bias;
+        c->first[i] = (t == 0 && !h->given) || row_begins(&in->documents, t);
+        if (in->x.at)
+            row_load(&in->x, t, head, h->x + i * ldv);
+    }
+    steps_of(h, raw);
+    for (int64_t i = 0; i < c->s.count; i++) {
+        c->gate[i] = (float)(h->a * (double)h->dt[i]);
+        chunk_scale(c->u + i * ldv, h->dt[i], h->x + i * ldv, ldv);
+    }
+    chunk_zero(c->u + c->s.count * ldv, (c->s.rows - c->s.count) * ldv);
+    chunk_decays(c);
+}
+
+/* A state [h, p, n] as [n][p]; absent: zeros. */
+static void load_state(const struct scan *s, int which, int64_t b, int64_t head, struct head *h,
+                       float *state)
+{
+    struct widths turned = {s->w.v, s->w.k, s->w.ldv, s->w.ldk};
+
+    state_load(s->l, s->at[which], b, head, h->turned, &turned);
+    chunk_transpose(state, s->w.ldv, h->turned, s->w.ldk, s->w.ldv, s->w.ldk);
+}
+
+static void store_state(const struct scan *s, const struct ct_tensor *t, int64_t b, int64_t head,
+                        struct head *h, const float *state)
+{
+    chunk_transpose(h->turned, s->w.ldk, state, s->w.ldv, s->w.ldk, s->w.ldv);
+    state_store(t, b, head, h->turned, s->w.ldk, s->w.v);
+}
+
+/* The heads of a task. */
+struct task {
+    int64_t b, group, block, begin, end;
+};
+
+static struct task task_of(const struct scan *s, int64_t i)
+{
+    int64_t share = s->heads / s->groups, block = i % s->blocks, group = i / s->blocks % s->groups;
+
+    return (struct task){i / s->blocks / s->groups, group, block,
+                         group * share + share * block / s->blocks,
+                         group * share + share * (block + 1) / s->blocks};
+}
+
+static int64_t tasks_of(const struct scan *s)
+{
+    return s->batch * s->groups * s->blocks;
+}
+
+static bool all_compute(const struct ct_prepare *p, int ins)
 {
     for (int i = 0; i < p->outs; i++)
         if (!cpu_is_compute_dtype(p->out[i].dtype))
             return false;
-    for (int i = 0; i <= 1 + DT_BIAS; i++)
+    for (int i = 0; i < ins; i++)
         if (!cpu_is_compute_dtype(p->in[i].dtype))
             return false;
     return true;
 }
 
+/* ---- forward ---- */
+
+bool CPU_ISA(cpu_state_scan_accepts)(const struct ct_prepare *p)
+{
+    return all_compute(p, DOCUMENTS);
+}
+
+int CPU_ISA(cpu_state_scan_prepare)(struct ct_prepare *p)
+{
+    struct scan s = scan_of(&p->in[X], &p->in[B], of_scan);
+
+    return prepare(p, s, head_floats(&s) + CHUNK * s.w.ldv, 0);
+}
+
+static void forward_head(const struct scan *s, const struct inputs *in, struct head *h,
+                         float *group, float *state, int64_t b, int64_t head)
+{
+    struct rows out = rows_of(s->l->out, b, 3);
+    float *o = state + s->w.ldk * s->w.ldv, d = (float)ct_tensor_load(&s->l->in[D], head);
+
+    set_head(s, h, head);
+    if (h->given)
+        load_state(s, STATE, b, head, h, state);
+    else
+        chunk_zero(state, s->w.ldk * s->w.ldv);
+    for (int64_t i = 0; i < s->chunks; i++) {
+        read_chunk(s, in, h, group, head, i);
+        chunk_weigh(&h->c);
+        chunk_output(&h->c, state, o);
+        chunk_add(o, d, h->x, h->c.s.count * s->w.ldv);
+        for (int64_t t = 0; t < h->c.s.count; t++)
+            row_store(&out, i * CHUNK + t, head, false, o + t * s->w.ldv);
+        chunk_advance(&h->c, state);
+    }
+}
+
+/* What a part of a sequence leaves: the state, and zeros for tokens that only fill the row. */
+static void finish_part(const struct scan *s, struct head *h, int64_t b, int64_t head,
+                        int64_t tokens, const float *state)
+{
+    struct rows out = rows_of(s->l->out, b, 3);
+
+    store_state(s, &s->l->in[PART], b, head, h, state);
+    for (int64_t t = s->tokens; t < tokens; t++)
+        memset(row_at(&out, t, head), 0, (size_t)out.size * ct_dtype_size(out.dtype));
+}
+
+int CPU_ISA(cpu_state_scan_run)(const struct ct_launch *l)
+{
+    const struct ct_tensor *slots = l->ins > SLOTS && l->in[SLOTS].data ? &l->in[SLOTS] : NULL;
+    struct scan whole = launched(l);
+
+    if (slots)
+        whole.at[STATE] = PART;
+#pragma omp parallel for schedule(static) num_threads(whole.threads)
+    for (int64_t i = 0; i < tasks_of(&whole); i++) {
+        struct task t = task_of(&whole, i);
+        struct scan s = whole;
+        struct inputs in = inputs_of(&s, t.b);
+        float *memory = own_memory(&s), *at;
+        struct head h;
+
+        at = head_place(&h, &s, memory + s.chunks * SHARED_FLOATS(s.w.ldk));
+        s.tokens = ct_slots_used(slots, t.b, whole.tokens);
+        s.chunks = (s.tokens + CHUNK - 1) / CHUNK;
+        h.given =
+            slots ? !ct_slots_begin(slots, t.b) : l->ins > s.at[STATE] && l->in[s.at[STATE]].data;
+        read_group(&s, &in, t.group, memory);
+        for (int64_t head = t.begin; head < t.end; head++) {
+            forward_head(&s, &in, &h, memory, at, t.b, head);
+            if (slots)
+                finish_part(&s, &h, t.b, head, whole.tokens, at);
+        }
+    }
+    return 0;
+}
+
+/* ---- gradient ---- */
+
+static const int of_grad[] = {1 + X, 1 + DT,      1 + A_LOG,     1 + B,     1 + C,
+                              1 + D, 1 + DT_BIAS, 1 + DOCUMENTS, 1 + STATE, 1 + AFTER};
+
+/* Memory that threads share: [tokens][ldk] of each task, of B and of C, and a sum of each head. */
+struct sums {
+    float *db, *dc;
+    float *parameters; /* [batch][3][heads], of a_log, D and dt_bias */
+};
+
+static int64_t padded(const struct scan *s)
+{
+    return s->chunks * CHUNK * s->w.ldk;
+}
+
+static struct sums sums_of(const struct scan *s)
+{
+    float *at = common_memory(s);
+    int64_t each = tasks_of(s) * padded(s);
+
+    return (struct sums){at, at + each, at + 2 * each};
+}
+
+static void keep_states(const struct scan *s, const struct inputs *in, struct head *h, float *group,
+                        float *states, int64_t b, int64_t head)
+{
+    int64_t size = s->w.ldk * s->w.ldv;
+
+    load_state(s, STATE, b, head, h, states);
+    for (int64_t i = 0; i + 1 < s->chunks; i++, states += size) {
+        read_chunk(s, in, h, group, head, i);
+        memcpy(states + size, states, sizeof(*states) * (size_t)size);
+        chunk_advance(&h->c, states + size);
+    }
+}
+
+static void load_gradient(const struct scan *s, const struct inputs *in, const struct chunk *c,
+                          int64_t chunk, int64_t head, float *d_o)
+{
+    for (int64_t i = 0; i < c->s.count; i++)
+        row_load(&in->dy, chunk * CHUNK + i, head, d_o + i * s->w.ldv);
+    chunk_zero(d_o + c->s.count * s->w.ldv, (c->s.rows - c->s.count) * s->w.ldv);
+}
+
+/* Store dx and ddt of a chunk. sums: of the head's a_log, D and dt_bias. */
+static void store_chunk(const struct scan *s, struct head *h, struct back *back, int64_t b,
+                        int64_t head, int64_t chunk, double sums[3])
+{
+    struct rows dx = rows_of(&s->l->out[X], b, 3), ddt = rows_of(&s->l->out[DT], b, 2);
+    float gates[CHUNK], d = (float)ct_tensor_load(&s->l->in[s->at[D]], head);
+    int64_t ldv = s->w.ldv;
+
+    back_gates(&h->c, back, gates);
+    for (int64_t i = 0; i < h->c.s.count; i++) {
+        const float *x = h->x + i * ldv, *dy = back->d_o + i * ldv;
+        float *du = back->du + i * ldv;
+        float step = (chunk_dot(du, x, ldv) + gates[i] * (float)h->a) * h->slope[i];
+
+        sums[0] += (double)(gates[i] * h->c.gate[i]);
+        sums[1] += (double)chunk_dot(dy, x, ldv);
+        sums[2] += (double)step;
+        chunk_scale(du, h->dt[i], du, ldv);
+        chunk_add(du, d, dy, ldv);
+        row_store(&dx, chunk * CHUNK + i, head, false, du);
+        row_set(&ddt, chunk * CHUNK + i, head, false, step);
+    }
+}
+
+static void back_head(const struct scan *s, const struct inputs *in, struct head *h,
+                      struct back *back, float *group, float *states, const struct task *t,
+                      int64_t head)
+{
+    struct sums all = sums_of(s);
+    int64_t task = (t->b * s->groups + t->group) * s->blocks + t->block, ldk = s->w.ldk;
+    float *db = all.db + task * padded(s), *dc = all.dc + task * padded(s);
+    double sums[3] = {0};
+
+    set_head(s, h, head);
+    keep_states(s, in, h, group, states, t->b, head);
+    load_state(s, AFTER, t->b, head, h, back->ds);
+    for (int64_t i = s->chunks - 1; i >= 0; i--) {
+        int64_t at = i * CHUNK * ldk;
+
+        read_chunk(s, in, h, group, head, i);
+        chunk_weigh(&h->c);
+        load_gradient(s, in, &h->c, i, head, back->d_o);
+        back_chunk(&h->c, back, states + i * ldk * s->w.ldv);
+        store_chunk(s, h, back, t->b, head, i, sums);
+        chunk_add(db + at, 1, back->dk, h->c.s.count * ldk);
+        chunk_add(dc + at, 1, back->dq, h->c.s.count * ldk);
+    }
+    for (int k = 0; k < 3; k++)
+        all.parameters[(t->b * 3 + k) * s->heads + head] = (float)sums[k];
+}
+
+bool CPU_ISA(cpu_state_scan_grad_accepts)(const struct ct_prepare *p)
+{
+    return all_compute(p, 1 + DOCUMENTS);
+}
+
 int CPU_ISA(cpu_state_scan_grad_prepare)(struct ct_prepare *p)
 {
-    struct scan s = scan_of(p->in + 1, p->op->attrs);
+    struct scan s = scan_of(&p->in[1 + X], &p->in[1 + B], of_grad);
 
-    p->workspace = lay_out(&s, NULL, true);
-    return 0;
+    return prepare(p, s,
+                   head_floats(&s) + BACK_FLOATS(s.w.ldk, s.w.ldv) + s.chunks * s.w.ldk * s.w.ldv,
+                   2 * tasks_of(&s) * padded(&s) + 3 * s.batch * s.heads);
+}
+
+static void back_task(const struct scan *s, const struct task *t)
+{
+    struct inputs in = inputs_of(s, t->b);
+    struct back back;
+    struct head h;
+    float *memory = own_memory(s), *at;
+
+    in.dy = rows_of(s->l->in, t->b, 3);
+    at = back_place(&back, &s->w, head_place(&h, s, memory + s->chunks * SHARED_FLOATS(s->w.ldk)));
+    h.given = s->l->ins > s->at[STATE] && s->l->in[s->at[STATE]].data;
+    read_group(s, &in, t->group, memory);
+    for (int64_t head = t->begin; head < t->end; head++)
+        back_head(s, &in, &h, &back, memory, at, t, head);
+}
+
+/* The sums of a group's blocks, in order. */
+static void store_group(const struct scan *s, const struct ct_tensor *to, float *parts, int64_t b,
+                        int64_t group)
+{
+    struct rows out = rows_of(to, b, 3);
+    float *sum = parts + (b * s->groups + group) * s->blocks * padded(s);
+
+    for (int64_t block = 1; block < s->blocks; block++)
+        chunk_add(sum, 1, sum + block * padded(s), padded(s));
+    for (int64_t t = 0; t < s->tokens; t++)
+        row_store(&out, t, group, false, sum + t * s->w.ldk);
+}
+
+static void store_parameters(const struct scan *s, const float *sums)
+{
+    static const int outputs[] = {A_LOG, D, DT_BIAS};
+
+    for (int k = 0; k < 3; k++)
+        for (int64_t head = 0; head < s->heads; head++) {
+            double sum = 0;
+
+            for (int64_t b = 0; b < s->batch; b++)
+                sum += (double)sums[(b * 3 + k) * s->heads + head];
+            ct_tensor_store(s->l->out + outputs[k], head, sum);
+        }
 }
 
 int CPU_ISA(cpu_state_scan_grad_run)(const struct ct_launch *l)
 {
-    static const int outputs[] = {A_LOG, D, DT_BIAS};
-    struct scan s = scan_of(l->in + 1, l->op->attrs);
+    struct scan s = launched(l);
+    struct sums sums = sums_of(&s);
 
-    s.l = l;
-    lay_out(&s, l->workspace, true);
-    ct_launch_order(l, l->op->in[1 + X], 1, s.at);
-#pragma omp parallel for if (cpu_worth_threads(ct_tensor_count(s.in + X)))
-    for (int64_t i = 0; i < s.batch * s.groups; i++)
-        backward_group(&s, i / s.groups, i % s.groups);
-    for (int k = 0; k < 3; k++)
-        for (int64_t head = 0; head < s.heads; head++) {
-            double sum = 0;
+#pragma omp parallel num_threads(s.threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < tasks_of(&s); i++) {
+            struct task t = task_of(&s, i);
 
-            for (int64_t b = 0; b < s.batch; b++)
-                sum += (double)s.sums[(b * 3 + k) * s.heads + head];
-            ct_tensor_store(l->out + outputs[k], head, sum);
+            chunk_zero(sums.db + i * padded(&s), padded(&s));
+            chunk_zero(sums.dc + i * padded(&s), padded(&s));
+            back_task(&s, &t);
         }
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < s.batch * s.groups; i++) {
+            store_group(&s, l->out + B, sums.db, i / s.groups, i % s.groups);
+            store_group(&s, l->out + C, sums.dc, i / s.groups, i % s.groups);
+        }
+    }
+    store_parameters(&s, sums.parameters);
+    return 0;
+}
+
+/* ---- segments ---- */
+
+static const int of_carry[] = {0, 1, 2, 3, -1, -1, 4, 5, -1, -1};
+static const int of_dstate[] = {-1, 1, 2, -1, 3, -1, 4, 5, -1, -1};
+
+bool CPU_ISA(cpu_state_scan_carry_accepts)(const struct ct_prepare *p)
+{
+    return all_compute(p, 5);
+}
+
+int CPU_ISA(cpu_state_scan_carry_prepare)(struct ct_prepare *p)
+{
+    struct scan s = scan_of(&p->in[0], &p->in[3], of_carry);
+
+    return prepare(p, s, head_floats(&s), 0);
+}
+
+int CPU_ISA(cpu_state_scan_carry_run)(const struct ct_launch *l)
+{
+    struct scan s = launched(l);
+
+#pragma omp parallel for schedule(static) num_threads(s.threads)
+    for (int64_t i = 0; i < tasks_of(&s); i++) {
+        struct task t = task_of(&s, i);
+        struct inputs in = inputs_of(&s, t.b);
+        float *memory = own_memory(&s), *state;
+        struct head h;
+
+        state = head_place(&h, &s, memory + s.chunks * SHARED_FLOATS(s.w.ldk));
+        read_group(&s, &in, t.group, memory);
+        for (int64_t head = t.begin; head < t.end; head++) {
+            float keeps[ROW_WIDTH(1)] = {1};
+
+            set_head(&s, &h, head);
+            chunk_zero(state, s.w.ldk * s.w.ldv);
+            for (int64_t chunk = 0; chunk < s.chunks; chunk++) {
+                read_chunk(&s, &in, &h, memory, head, chunk);
+                chunk_advance(&h.c, state);
+                keeps[0] *= h.c.kept;
+            }
+            state_store(&l->out[0], t.b, head, keeps, 1, 1);
+            store_state(&s, &l->out[1], t.b, head, &h, state);
+        }
+    }
+    return 0;
+}
+
+bool CPU_ISA(cpu_state_scan_dstate_accepts)(const struct ct_prepare *p)
+{
+    return all_compute(p, 5);
+}
+
+int CPU_ISA(cpu_state_scan_dstate_prepare)(struct ct_prepare *p)
+{
+    struct scan s = scan_of(&p->in[0], &p->in[3], of_dstate);
+
+    return prepare(p, s, head_floats(&s) + BACK_FLOATS(s.w.ldk, s.w.ldv), 0);
+}
+
+int CPU_ISA(cpu_state_scan_dstate_run)(const struct ct_launch *l)
+{
+    struct scan s = launched(l);
+
+#pragma omp parallel for schedule(static) num_threads(s.threads)
+    for (int64_t i = 0; i < tasks_of(&s); i++) {
+        struct task t = task_of(&s, i);
+        struct inputs in = inputs_of(&s, t.b);
+        float *memory = own_memory(&s);
+        struct back back;
+        struct head h;
+
+        in.dy = rows_of(l->in, t.b, 3);
+        back_place(&back, &s.w, head_place(&h, &s, memory + s.chunks * SHARED_FLOATS(s.w.ldk)));
+        chunk_zero(h.x, CHUNK * s.w.ldv);
+        read_group(&s, &in, t.group, memory);
+        for (int64_t head = t.begin; head < t.end; head++) {
+            set_head(&s, &h, head);
+            chunk_zero(back.ds, s.w.ldk * s.w.ldv);
+            for (int64_t chunk = s.chunks - 1; chunk >= 0; chunk--) {
+                read_chunk(&s, &in, &h, memory, head, chunk);
+                load_gradient(&s, &in, &h.c, chunk, head, back.d_o);
+                back_advance(&h.c, &back);
+            }
+            store_state(&s, l->out, t.b, head, &h, back.ds);
+        }
+    }
     return 0;
 }

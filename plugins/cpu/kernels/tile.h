@@ -1,9 +1,8 @@
 /*
  * Tiles of attention in float32 (attention.h).
  *
- * All five matrix products of attention are one shape, c[i][j] (+)= sum over l of a(i, l) b[l][j],
- * where a is read element by element with any strides and b and c by vectors; `multiply` does it in
- * register blocks. Operands are packed to float32, heads padded with zeros to whole vectors.
+ * All five matrix products of attention are of one shape (product.h). Operands are packed to
+ * float32, heads padded with zeros to whole vectors.
  *
  * On the diagonal a tile is split into spans of GRAIN keys, each with the queries that may see one
  * of them.
@@ -12,6 +11,7 @@
 #define CPU_KERNELS_TILE_H
 
 #include "attention.h"
+#include "product.h"
 
 #define AHEAD 16 /* rows to prefetch: they lie pages apart, where the hardware does not */
 
@@ -57,71 +57,6 @@ static inline void pack_columns(const struct head *h, const float *rows, float *
 }
 
 /* ---- products ---- */
-
-/* c[i][j] (+)= sum over l of a[i row + l step] b[l][j]; m a multiple of 4, n of CPU_LANES. */
-struct product {
-    float *c;
-    const float *a, *b;
-    int64_t c_row, row, step, b_row;
-    int64_t m, n, k;
-    bool add;
-};
-
-CPU_INLINE void block(const int rows, const int vectors, const struct product *p, int64_t i,
-                      int64_t j)
-{
-    const float *a = p->a + i * p->row, *b = p->b + j;
-    float *c = p->c + i * p->c_row + j;
-    int64_t row = p->row;
-    vf sum[16][4];
-
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < vectors; v++)
-            sum[r][v] = p->add ? v_load(c + r * p->c_row + v * CPU_LANES) : (vf){0};
-    for (int64_t l = p->k; l > 0; l--, a += p->step, b += p->b_row) {
-        vf line[4];
-        for (int v = 0; v < vectors; v++)
-            line[v] = v_load(b + v * CPU_LANES);
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < vectors; v++)
-                sum[r][v] += a[r * row] * line[v];
-    }
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < vectors; v++)
-            v_store(c + r * p->c_row + v * CPU_LANES, sum[r][v]);
-}
-
-/* vectors columns of c from j on, in blocks of as many rows as fill the registers */
-CPU_INLINE void panel(const int rows, const int vectors, const struct product *p, int64_t j)
-{
-    int64_t i = 0;
-
-    for (; i + rows <= p->m; i += rows)
-        block(rows, vectors, p, i, j);
-    for (; i < p->m; i += 4)
-        block(4, vectors, p, i, j);
-}
-
-static void multiply(struct product p)
-{
-    int64_t j = 0;
-
-#if CPU_REGISTERS == 32
-    for (; j + 4 * CPU_LANES <= p.n; j += 4 * CPU_LANES)
-        panel(4, 4, &p, j);
-    if (j + 2 * CPU_LANES <= p.n) {
-        panel(8, 2, &p, j);
-        j += 2 * CPU_LANES;
-    }
-    if (j < p.n)
-        panel(16, 1, &p, j);
-#else
-    for (; j + 2 * CPU_LANES <= p.n; j += 2 * CPU_LANES)
-        panel(4, 2, &p, j);
-    if (j < p.n)
-        panel(8, 1, &p, j);
-#endif
-}
 
 /* Keys [key, key + keys) and queries [query, TILE) of a tile. */
 struct span {

@@ -49,14 +49,22 @@
     X(copy_heads_grad)                                                                             \
     X(causal_conv)                                                                                 \
     X(causal_conv_grad)                                                                            \
+    X(causal_conv_carry)                                                                           \
+    X(causal_conv_dstate)                                                                          \
     X(state_scan)                                                                                  \
     X(state_scan_grad)                                                                             \
+    X(state_scan_carry)                                                                            \
+    X(state_scan_dstate)                                                                           \
     X(sigmoid)                                                                                     \
     X(sigmoid_grad)                                                                                \
     X(decay)                                                                                       \
     X(decay_grad)                                                                                  \
     X(gated_delta)                                                                                 \
     X(gated_delta_grad)                                                                            \
+    X(gated_delta_carry)                                                                           \
+    X(gated_delta_dstate)                                                                          \
+    X(fold_states)                                                                                 \
+    X(document_ends)                                                                               \
     X(mul)                                                                                         \
     X(scale)                                                                                       \
     X(scale_rows)                                                                                  \
@@ -407,6 +415,53 @@ CT_API struct ct_value *ct_gated_delta(struct ct_builder *b, const char *name, s
                                        struct ct_value *gate, struct ct_value *beta,
                                        struct ct_value *documents);
 
+/*
+ * Sequences in segments. Of the three ops above, tokens see earlier ones through a state alone: the
+ * last inputs of a convolution, the states of heads. What a segment of a sequence makes of the
+ * state before it is linear: keeps state + gain, and nothing of the state is kept where a document
+ * begins in the segment. So segments may lie on different ranks: each of them computes keeps and
+ * gain of its own segments, ct_op_fold_states combines them, and the op begins each segment with
+ * its state. A sequence [.., t, ..] in segments is [.., segments, tokens, ..].
+ *
+ * An op type says so by its field `recurrence`. The gradient of such an op goes the other way: its
+ * vjp emits the gradient of the state before each segment from that segment alone, and gives
+ * ct_fold_back that of the state behind each.
+ */
+struct ct_recurrence {
+    size_t size;
+    int documents; /* the input int32 [.., t], optional */
+    int state;     /* the input with the state before the first token, optional; absent: zeros */
+    /* The fewest tokens of a segment; NULL: one. */
+    int64_t (*least)(const struct ct_op *op);
+    /* Emit from op's inputs what its segments do to a state: keeps [b, segments, h, k, k], or a
+       factor [b, segments, h, 1, 1], or NULL, nothing; gain [b, segments, h, k, v]. Returns the
+       builder's status. */
+    int (*carry)(struct ct_builder *b, const char *name, const struct ct_op *op,
+                 struct ct_value **keeps, struct ct_value **gain);
+};
+
+struct ct_conv_carry { /* of ct_op_causal_conv_carry */
+    int64_t tokens;    /* of the end of a segment */
+};
+struct ct_fold { /* of ct_op_fold_states */
+    bool back;   /* from gradients of the states before segments to those of the states behind */
+};
+
+/* The first and the last of documents int32 [.., t]: [.., 2]. */
+CT_API struct ct_value *ct_document_ends(struct ct_builder *b, const char *name,
+                                         struct ct_value *documents);
+/* The state before each segment, in the order of sequences, from keeps and gain of `carry`. ends:
+   of the segments' documents, [b, segments, 2]; NULL: one document. */
+CT_API struct ct_value *ct_fold_states(struct ct_builder *b, const char *name,
+                                       struct ct_value *keeps, struct ct_value *gain,
+                                       struct ct_value *ends);
+/* Whether state is one of ct_fold_states, so that later segments depend on the op's. */
+CT_API bool ct_states_are_passed(const struct ct_value *state);
+/* The gradient of the state behind each segment; own: that of the state before each, as far as its
+   own segment uses it. */
+CT_API struct ct_value *ct_fold_back(struct ct_builder *b, const struct ct_value *state,
+                                     struct ct_value *own);
+
 /* 1 / (1 + e^-x), float32 */
 CT_API struct ct_value *ct_sigmoid(struct ct_builder *b, const char *name, struct ct_value *x);
 /* -e^a[h] log(1 + e^(x[.., h] + bias[h])), float32: the gate of ct_gated_delta */
@@ -630,9 +685,6 @@ CT_API int ct_checked_index(const double *indices, int64_t i, int64_t limit, con
    each position, at[shape[dim]]. */
 CT_API void ct_launch_order(const struct ct_launch *launch, const struct ct_value *v, int dim,
                             int64_t *at);
-/* How many tokens, itself among them and `most` at most, a token sees that sees no later ones and
-   no other documents. documents: by token; NULL: one. at: of ct_launch_order. */
-CT_API int64_t ct_taps(const int32_t *documents, const int64_t *at, int64_t position, int64_t most);
 
 /* ---- collectives, besides ct_all_reduce and ct_permute (core_ops.h) ---- */
 
