@@ -45,9 +45,29 @@ static bool all_compute(const struct ct_prepare *p)
     return all;
 }
 
+#define BLOCK 4096 /* elements of a task */
+
+CPU_INLINE void sigmoid_block(enum ct_dtype dtype, const void *x, float *y, int64_t begin,
+                              int64_t end)
+{
+    for (int64_t i = begin; i < end; i += CPU_LANES)
+        v_put(CT_F32, y, i, end, 1.0f / (1.0f + v_exp(-v_get(dtype, x, i, end))));
+}
+
+/* dx = dy y (1 - y) */
+CPU_INLINE void sigmoid_grad_block(enum ct_dtype dtype, const float *dy, const float *y, void *dx,
+                                   int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i += CPU_LANES) {
+        vf s = v_get(CT_F32, y, i, end);
+
+        v_put(dtype, dx, i, end, v_get(CT_F32, dy, i, end) * s * (1.0f - s));
+    }
+}
+
 bool CPU_ISA(cpu_sigmoid_accepts)(const struct ct_prepare *p)
 {
-    return all_compute(p);
+    return all_compute(p) && p->out[0].dtype == CT_F32;
 }
 
 int CPU_ISA(cpu_sigmoid_run)(const struct ct_launch *l)
@@ -55,14 +75,20 @@ int CPU_ISA(cpu_sigmoid_run)(const struct ct_launch *l)
     int64_t count = ct_tensor_count(l->in);
 
 #pragma omp parallel for if (cpu_worth_threads(count))
-    for (int64_t i = 0; i < count; i++)
-        put(l->out, i, sigmoid(get(l->in, i)));
+    for (int64_t i = 0; i < count; i += BLOCK) {
+        int64_t end = i + BLOCK < count ? i + BLOCK : count;
+
+        if (l->in[0].dtype == CT_F32)
+            sigmoid_block(CT_F32, l->in[0].data, l->out[0].data, i, end);
+        else
+            sigmoid_block(CT_BF16, l->in[0].data, l->out[0].data, i, end);
+    }
     return 0;
 }
 
 bool CPU_ISA(cpu_sigmoid_grad_accepts)(const struct ct_prepare *p)
 {
-    return all_compute(p);
+    return all_compute(p) && p->in[0].dtype == CT_F32 && p->in[1].dtype == CT_F32;
 }
 
 int CPU_ISA(cpu_sigmoid_grad_run)(const struct ct_launch *l)
@@ -70,10 +96,13 @@ int CPU_ISA(cpu_sigmoid_grad_run)(const struct ct_launch *l)
     int64_t count = ct_tensor_count(l->in);
 
 #pragma omp parallel for if (cpu_worth_threads(count))
-    for (int64_t i = 0; i < count; i++) {
-        float y = get(l->in + 1, i);
+    for (int64_t i = 0; i < count; i += BLOCK) {
+        int64_t end = i + BLOCK < count ? i + BLOCK : count;
 
-        put(l->out, i, get(l->in, i) * y * (1 - y));
+        if (l->out[0].dtype == CT_F32)
+            sigmoid_grad_block(CT_F32, l->in[0].data, l->in[1].data, l->out[0].data, i, end);
+        else
+            sigmoid_grad_block(CT_BF16, l->in[0].data, l->in[1].data, l->out[0].data, i, end);
     }
     return 0;
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include <ctitan/lib/ops.h>
+#include <ctitan/op_author.h>
 
 #include "../cpu.h"
 #include "kernels.h"
@@ -21,6 +22,71 @@ CPU_INLINE void scale_row(enum ct_dtype dtype, const void *x, float w, void *y, 
         v_put(dtype, y, i, n, v_get(dtype, x, i, n) * w);
 }
 
+/* Rows of one number, without gaps: as vectors of rows. */
+static bool are_numbers(const struct ct_tensor *const *t, int count)
+{
+    for (int i = 0; i < count; i++) {
+        int64_t step = 1;
+
+        for (int d = t[i]->ndim - 1; d >= 0; d--) {
+            if (t[i]->shape[d] > 1 && t[i]->stride[d] != step)
+                return false;
+            step *= t[i]->shape[d];
+        }
+    }
+    return ct_columns(t[0]) == 1;
+}
+
+#define BLOCK 4096 /* elements of a task */
+
+CPU_INLINE void scale_numbers(enum ct_dtype dtype, const struct ct_launch *l, int64_t i,
+                              int64_t end)
+{
+    const float *w = l->in[1].data;
+
+    for (; i < end; i += CPU_LANES)
+        v_put(dtype, l->out[0].data, i, end,
+              v_get(dtype, l->in[0].data, i, end) * v_get(CT_F32, w, i, end));
+}
+
+/* dx = w dy and dw = x dy */
+CPU_INLINE void gradient_numbers(enum ct_dtype dtype, const struct ct_launch *l, int64_t i,
+                                 int64_t end)
+{
+    bool add = l->accumulate & 1, add_dw = l->accumulate >> 1 & 1;
+    void *dx = l->out[0].data, *dw = l->out[1].data;
+
+    for (; i < end; i += CPU_LANES) {
+        vf dy = v_get(dtype, l->in[0].data, i, end), x = v_get(dtype, l->in[1].data, i, end);
+        vf old = add ? v_get(dtype, dx, i, end) : v_set(0);
+        vf old_dw = add_dw ? v_get(CT_F32, dw, i, end) : v_set(0);
+
+        v_put(dtype, dx, i, end, old + dy * v_get(CT_F32, l->in[2].data, i, end));
+        v_put(CT_F32, dw, i, end, old_dw + dy * x);
+    }
+}
+
+static int run_numbers(const struct ct_launch *l, bool gradient)
+{
+    int64_t count = ct_tensor_count(l->in);
+    bool narrow = l->in[0].dtype == CT_BF16;
+
+#pragma omp parallel for if (cpu_worth_threads(count))
+    for (int64_t i = 0; i < count; i += BLOCK) {
+        int64_t end = i + BLOCK < count ? i + BLOCK : count;
+
+        if (gradient && narrow)
+            gradient_numbers(CT_BF16, l, i, end);
+        else if (gradient)
+            gradient_numbers(CT_F32, l, i, end);
+        else if (narrow)
+            scale_numbers(CT_BF16, l, i, end);
+        else
+            scale_numbers(CT_F32, l, i, end);
+    }
+    return 0;
+}
+
 bool CPU_ISA(cpu_scale_rows_accepts)(const struct ct_prepare *p)
 {
     enum ct_dtype dtype = p->in[0].dtype;
@@ -31,7 +97,11 @@ bool CPU_ISA(cpu_scale_rows_accepts)(const struct ct_prepare *p)
 int CPU_ISA(cpu_scale_rows_run)(const struct ct_launch *l)
 {
     const struct ct_tensor *x = l->in, *w = l->in + 1, *y = l->out;
-    struct cpu_runs runs = cpu_rows_of((const struct ct_tensor *const[]){x, w, y}, 3);
+    struct cpu_runs runs;
+
+    if (are_numbers((const struct ct_tensor *const[]){x, w, y}, 3))
+        return run_numbers(l, false);
+    runs = cpu_rows_of((const struct ct_tensor *const[]){x, w, y}, 3);
 
 #pragma omp parallel for if (cpu_worth_threads(runs.count * runs.length))
     for (int64_t r = 0; r < runs.count; r++) {
@@ -75,7 +145,11 @@ int CPU_ISA(cpu_scale_rows_grad_run)(const struct ct_launch *l)
     const struct ct_tensor *dy = l->in, *x = l->in + 1, *w = l->in + 2;
     const struct ct_tensor *dx = l->out, *dw = l->out + 1;
     bool add = l->accumulate & 1, add_dw = l->accumulate >> 1 & 1;
-    struct cpu_runs runs = cpu_rows_of((const struct ct_tensor *const[]){dy, x, w, dx, dw}, 5);
+    struct cpu_runs runs;
+
+    if (are_numbers((const struct ct_tensor *const[]){dy, x, w, dx, dw}, 5))
+        return run_numbers(l, true);
+    runs = cpu_rows_of((const struct ct_tensor *const[]){dy, x, w, dx, dw}, 5);
 
 #pragma omp parallel for if (cpu_worth_threads(runs.count * runs.length))
     for (int64_t r = 0; r < runs.count; r++) {
