@@ -9,8 +9,8 @@
  * type, and the share of "products only": the sum over the step's matrix products of oneDNN's best
  * time for each shape, measured in the same run. Attention is not a product in that sense.
  * "debug" and "124m" are Llamas; "1b-layer" is one layer of one of 1B parameters, and its head. The
- * other models are named by their plugins, and have four layers of width 512 and heads of 64; of
- * mixtures, the products of experts are taken to be even.
+ * other models are named by their plugins or families, and have four layers of width 512 and heads
+ * of 64 (of 128 in gated delta nets); of mixtures, the products of experts are taken to be even.
  *
  * --config prints the model's config.json and trains nothing.
  * --products: a row for each distinct product, the worst first, against the processor's peak. The
@@ -49,6 +49,7 @@ static const struct model {
     const char *name, *plugin;
     int sequence, batch, vocabulary, steps;
     const char *sizes;
+    const char *family; /* whose flavor `debug` has these sizes; NULL: options of the plugin */
 } models[] = {
     {"debug", "llama", 256, 8, 2048, 30,
      "dim = 256\nn_layers = 6\nn_heads = 16\nffn_dim = 768\nvocab_size = 2048"},
@@ -70,6 +71,14 @@ static const struct model {
      SMALL MIXTURE "ffn_dim = 1536\nq_lora_rank = 256\nkv_lora_rank = 128\nqk_nope_head_dim = "
                    "64\nqk_rope_head_dim = 32\nv_head_dim = 64\nn_chosen = 4\nn_groups = 4\n"
                    "n_groups_chosen = 2\nn_shared_experts = 1\nn_dense_layers = 1"},
+#define FAMILY "dim = 512\nlayers = 4\nheads = 8\nhead_dim = 64\nvocabulary = 8192\n"
+    {"qwen3_next", "decoder", 512, 4, 8192, 8,
+     FAMILY "kv_heads = 2\nexperts = 16\nexpert_dim = 512\nshared_dim = 512\nchosen = 4\n"
+            "linear_key_heads = 4\nlinear_value_heads = 8\nlinear_key_dim = 128\n"
+            "linear_value_dim = 128",
+     "qwen3_next"},
+    {"gemma2", "decoder", 512, 4, 8192, 8,
+     FAMILY "kv_heads = 4\nffn_dim = 2048\nwindow = 256\nscale_of = 64", "gemma2"},
 };
 
 /* ---- time by op type ---- */
@@ -378,6 +387,22 @@ static int write_tokens(const struct bench *b)
     return fclose(out) ? ct_fail(CT_EIO, "cannot write %s", path) : 0;
 }
 
+/* The section of the model's plugin. NULL: the family's description cannot be written. */
+static const char *sizes_of(const struct bench *b, struct ct_arena *arena)
+{
+    const char *path = ct_arena_printf(arena, "%s/family.ini", b->folder);
+    FILE *out = b->model->family ? fopen(path, "w") : NULL;
+
+    if (!b->model->family)
+        return b->model->sizes;
+    if (!out || fprintf(out, "[family]\nlike = %s\n[flavor.debug]\n%s\n", b->model->family,
+                        b->model->sizes) < 0)
+        path = NULL;
+    if (out && fclose(out))
+        path = NULL;
+    return path ? ct_arena_printf(arena, "family = %s", path) : NULL;
+}
+
 static int bench(struct bench *b, int argc, char **argv)
 {
     struct ct_run_options options = {.depth = CT_RUN_READY};
@@ -388,11 +413,15 @@ static int bench(struct bench *b, int argc, char **argv)
     struct ct_arena arena = {0};
     struct ct_recipe *recipe;
     struct ct_run *run = NULL;
-    const char *text = ct_arena_printf(
-        &arena, common, b->folder, b->model->plugin, b->folder, b->model->plugin, b->dtype,
-        b->steps + WARMUP, b->model->sequence, b->model->batch, b->model->plugin, b->model->sizes);
-    int rc = ct_recipe_parse(&arena, "bench", text, &recipe);
+    const char *sizes = sizes_of(b, &arena), *text;
+    int rc;
 
+    if (!sizes)
+        return ct_fail(CT_EIO, "cannot write %s/family.ini", b->folder);
+    text = ct_arena_printf(&arena, common, b->folder, b->model->plugin, b->folder, b->model->plugin,
+                           b->dtype, b->steps + WARMUP, b->model->sequence, b->model->batch,
+                           b->model->plugin, sizes);
+    rc = ct_recipe_parse(&arena, "bench", text, &recipe);
     for (int i = 0; rc == 0 && i < argc; i++)
         rc = ct_recipe_set(recipe, argv[i]);
     if (rc == 0)
@@ -465,6 +494,8 @@ int main(int argc, char **argv)
         rc = bench(&b, argc - at, argv + at);
     if (rc < 0)
         fprintf(stderr, "step: %s\n", ct_error_message());
+    snprintf(path, sizeof(path), "%s/family.ini", b.folder);
+    unlink(path);
     snprintf(path, sizeof(path), "%s/tokens.bin", b.folder);
     unlink(path);
     rmdir(b.folder);
