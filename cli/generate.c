@@ -20,6 +20,7 @@
 #include <ctitan/rng.h>
 
 #include "cli.h"
+#include "crash.h"
 #include "generate.h"
 
 #define PROMPTS 1024
@@ -548,7 +549,10 @@ static int run(struct options *o, int argc, char **argv)
     o->args.reads = o->chat && !o->count;
     if (o->args.ranks > 1 && !id.by)
         return supervise(&o->args, recipe, argc, argv);
-    return generate(&o->args, o, recipe, &id);
+    run_catch_crashes(id.rank);
+    rc = generate(&o->args, o, recipe, &id);
+    run_leave_crashes();
+    return rc;
 }
 
 static int generate_verb(int argc, char **argv)

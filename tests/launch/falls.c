@@ -15,7 +15,8 @@ static struct config {
 } config;
 
 static const struct ct_option options[] = {
-    CT_OPT_CHOICE(struct config, how, "how", "hook", "hook|transform|abort|loop", "What it does"),
+    CT_OPT_CHOICE(struct config, how, "how", "hook", "hook|op|transform|abort|loop",
+                  "What it does"),
     CT_OPT_INT(struct config, rank, "rank", "0", 0, 8, "The rank that does it"),
     {0}};
 
@@ -37,7 +38,9 @@ static void fall(const char *how, const struct ct_run *run)
 static int on_event(const struct ct_event_data *data, void *context)
 {
     (void)context;
-    if (data->step == 3) {
+    if (data->event == CT_EVENT_OP_BEGIN)
+        fall("op", data->run);
+    if (data->event == CT_EVENT_STEP_END && data->step == 3) {
         fall("hook", data->run);
         fall("abort", data->run);
         fall("loop", data->run);
@@ -52,8 +55,9 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
     return 0;
 }
 
-static const struct ct_hook hook = {
-    .size = sizeof(hook), .events = 1u << CT_EVENT_STEP_END, .call = on_event};
+static const struct ct_hook hook = {.size = sizeof(hook),
+                                    .events = 1u << CT_EVENT_STEP_END | 1u << CT_EVENT_OP_BEGIN,
+                                    .call = on_event};
 static const struct ct_transform transform = {
     .size = sizeof(transform), .name = "falls.here", .phase = CT_PHASE_FUSE, .apply = apply};
 
