@@ -36,7 +36,7 @@ while read -r verb rest; do
     done < <(grep -oE -e ' --[a-z][a-z-]*' <<<" $rest" | sort -u)
 done < <(sed -e ':a;/\\$/{N;s/\\\n[; ]*/ /;ba}' "${pages[@]}" | grep -ohE '\bctitan [a-z]+ [^`|#;>)]*' | cut -d' ' -f2- | sort -u)
 while IFS=. read -r section key; do
-    "$ctitan" help "$section" | grep -qE "^  $key = " || complain "the pages set $section.$key"
+    grep -qE "^  $key = " <<<"$("$ctitan" help "$section")" || complain "the pages set $section.$key"
 done < <(grep -ohE -e '--([ab]-)?set [a-z0-9_]+\.[a-z0-9_]+=' "${pages[@]}" | cut -d' ' -f2 | tr -d = | grep -v '^section.key$' | sort -u)
 while read -r plugin; do
     [[ -e examples/$plugin ]] || "$ctitan" help "$plugin" >/dev/null || complain "the pages load $plugin"
