@@ -89,7 +89,7 @@ static int read_model(struct ct_arena *arena, const char *folder, struct ct_reci
     const char *path = ct_arena_printf(arena, "%s/config.json", folder), *name = NULL;
     const char *tokenizer = find_tokenizer(arena, folder);
     json_t *config = NULL;
-    int rc = ct_json_read_file(path, 0, &config);
+    int rc = ct_hf_read_root(folder, &config);
 
     if (rc == 0)
         rc = choose_model(arena, path, config, &name);
@@ -173,7 +173,7 @@ int args_choose_model(struct ct_arena *arena, struct ct_recipe *recipe)
     if (!folder || !*folder || loads(recipe, CT_MODEL, NULL))
         return 0;
     path = ct_arena_printf(arena, "%s/config.json", folder);
-    rc = ct_json_read_file(path, 0, &config);
+    rc = ct_hf_read_root(folder, &config);
     if (rc == 0) {
         rc = choose_model(arena, path, config, &name);
         json_decref(config);

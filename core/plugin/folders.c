@@ -92,8 +92,8 @@ static bool find_in(const char *folder, const char *name, const char *ending, ch
     return length > 0 && (size_t)length < room && is_file(buffer);
 }
 
-/* The same in the first of all folders that has it. */
-static bool find(const char *name, const char *ending, char *buffer, size_t room)
+/* The same in the folders of plugins, in order. */
+static bool find_file(const char *name, const char *ending, char *buffer, size_t room)
 {
     const char *folder;
 
@@ -109,7 +109,7 @@ static const char *why_absent(struct ct_arena *where, const char *name)
     char path[PATH_MAX], why[512] = "";
     FILE *in;
 
-    if (!find(name, ABSENT, path, sizeof(path)))
+    if (!find_file(name, ABSENT, path, sizeof(path)))
         return NULL;
     in = fopen(path, "re");
     if (in && !fgets(why, sizeof(why), in))
@@ -150,7 +150,7 @@ int ct_plugin_path(const char *name, char *buffer, size_t room)
             return ct_fail(CT_EINVAL, "a path of %zu characters", strlen(name));
         return is_file(name) ? 0 : ct_fail(CT_ENOENT, "no plugin at %s", name);
     }
-    return find(name, ".so", buffer, room) ? 0 : not_found(name);
+    return find_file(name, ".so", buffer, room) ? 0 : not_found(name);
 }
 
 int ct_plugin_find(const char *name, const struct ct_plugin **plugin)
@@ -206,6 +206,14 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+static size_t sorted(struct names *found, const char ***names)
+{
+    if (found->count)
+        qsort(found->item, found->count, sizeof(*found->item), by_name);
+    *names = found->item;
+    return found->count;
+}
+
 static size_t find_names(struct ct_arena *where, const char *ending, const char ***names)
 {
     struct names found = {where, NULL, 0, 0};
@@ -213,10 +221,7 @@ static size_t find_names(struct ct_arena *where, const char *ending, const char 
 
     for (size_t i = 0; (folder = ct_plugin_folder(i)); i++)
         scan(&found, folder, ending);
-    if (found.count)
-        qsort(found.item, found.count, sizeof(*found.item), by_name);
-    *names = found.item;
-    return found.count;
+    return sorted(&found, names);
 }
 
 size_t ct_plugin_names(struct ct_arena *where, const char ***names)
@@ -226,14 +231,95 @@ size_t ct_plugin_names(struct ct_arena *where, const char ***names)
 
 size_t ct_plugin_absent(struct ct_arena *where, const struct ct_absent **list)
 {
-    char path[PATH_MAX];
     const char **names;
     size_t count = find_names(where, ABSENT, &names), absent = 0;
     struct ct_absent *found = ct_arena_array(where, struct ct_absent, count + 1);
+    char path[PATH_MAX];
 
     for (size_t i = 0; i < count; i++)
-        if (!find(names[i], ".so", path, sizeof(path)))
+        if (!find_file(names[i], ".so", path, sizeof(path)))
             found[absent++] = (struct ct_absent){names[i], why_absent(where, names[i])};
     *list = found;
     return absent;
+}
+
+/* ---- files beside plugins ---- */
+
+/* Visit the folders `sub` in which files beside plugins are, until visit returns true. */
+static bool visit_beside(const char *sub, bool (*visit)(const char *folder, void *context),
+                         void *context)
+{
+    struct ct_arena scratch = {0};
+    const char *folder;
+    bool done = false;
+
+    for (size_t i = 0; !done && (folder = ct_plugin_folder(i)); i++) {
+        struct dirent **inner;
+        int count = scandir(folder, &inner, NULL, alphasort);
+
+        done = visit(ct_arena_printf(&scratch, "%s/%s", folder, sub), context);
+        for (int k = 0; k < count; k++) {
+            const char *name = inner[k]->d_name;
+
+            if (!done && *name != '.')
+                done = visit(ct_arena_printf(&scratch, "%s/%s/%s", folder, name, sub), context);
+            free(inner[k]);
+        }
+        if (count >= 0)
+            free(inner);
+        done = done || visit(ct_arena_printf(&scratch, "%s/../%s", folder, sub), context);
+    }
+    ct_arena_finish(&scratch);
+    return done;
+}
+
+struct sought {
+    const char *name;
+    char *buffer;
+    size_t room;
+};
+
+static bool has_file(const char *folder, void *context)
+{
+    const struct sought *s = context;
+    int length = snprintf(s->buffer, s->room, "%s/%s", folder, s->name);
+
+    return length > 0 && (size_t)length < s->room && is_file(s->buffer);
+}
+
+bool ct_plugin_file(const char *sub, const char *name, char *buffer, size_t room)
+{
+    return visit_beside(sub, has_file, &(struct sought){name, buffer, room});
+}
+
+struct listing {
+    struct names names;
+    const char *ending;
+};
+
+static bool list_files(const char *folder, void *context)
+{
+    struct listing *l = context;
+    DIR *dir = opendir(folder);
+    size_t tail = strlen(l->ending);
+
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        size_t length = strlen(entry->d_name);
+
+        if (*entry->d_name != '.' && length > tail &&
+            !strcmp(entry->d_name + length - tail, l->ending))
+            add_name(&l->names, entry->d_name, length - tail);
+    }
+    if (dir)
+        closedir(dir);
+    return false;
+}
+
+size_t ct_plugin_file_names(struct ct_arena *where, const char *sub, const char *ending,
+                            const char ***names)
+{
+    struct listing l = {{where, NULL, 0, 0}, ending};
+
+    visit_beside(sub, list_files, &l);
+    return sorted(&l.names, names);
 }

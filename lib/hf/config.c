@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <ctitan/arena.h>
@@ -440,35 +441,74 @@ static int read_root(json_t *root, const struct ct_hf_config *config, void *size
 /* The file that was read last: the folder may be gone when a model from it is written. */
 static struct {
     char folder[CT_PATH_ROOM];
+    struct stat file;
     json_t *root, *literal; /* values; numbers as they are written */
 } last;
 
-static int keep(const char *folder, const char *path, json_t *root)
+static bool is_last(const char *folder, const struct stat *now)
 {
+    return last.root && !strcmp(last.folder, folder) &&
+           (!now ||
+            (now->st_ino == last.file.st_ino && now->st_dev == last.file.st_dev &&
+             now->st_size == last.file.st_size && now->st_mtim.tv_sec == last.file.st_mtim.tv_sec &&
+             now->st_mtim.tv_nsec == last.file.st_mtim.tv_nsec));
+}
+
+static int read_text(const char *folder, const char *path, const struct stat *file)
+{
+    json_t *root = NULL, *literal = NULL;
+    const void *text;
+    size_t size;
+    int rc = ct_file_map(path, &text, &size);
+
+    if (rc < 0)
+        return rc;
+    rc = ct_json_read(text, size, path, 0, &root);
+    if (rc == 0)
+        rc = ct_json_read(text, size, path, CT_JSON_LITERALS, &literal);
+    ct_file_unmap(text, size);
+    if (rc < 0) {
+        json_decref(root);
+        return rc;
+    }
     json_decref(last.root);
     json_decref(last.literal);
-    last.root = json_incref(root);
+    last.root = root;
+    last.literal = literal;
+    last.file = *file;
     snprintf(last.folder, sizeof(last.folder), "%s", folder);
-    return ct_json_read_file(path, CT_JSON_LITERALS, &last.literal);
+    return 0;
+}
+
+/* Have a folder's file in `last`. stale: it may be as it was, or be gone. */
+static int read_folder(const char *folder, bool stale)
+{
+    char path[CT_PATH_ROOM];
+    struct stat now = {0};
+
+    if (stale && is_last(folder, NULL))
+        return 0;
+    if (snprintf(path, sizeof(path), "%s/config.json", folder) >= CT_PATH_ROOM)
+        return ct_fail(CT_ECONFIG, "a path of %zu characters is too long", strlen(folder));
+    if (stat(path, &now) == 0 && is_last(folder, &now))
+        return 0;
+    return read_text(folder, path, &now); /* or say why not */
+}
+
+int ct_hf_read_root(const char *folder, json_t **root)
+{
+    int rc = read_folder(folder, false);
+
+    *root = rc == 0 ? json_deep_copy(last.root) : NULL;
+    return rc == 0 && !*root ? ct_fail(CT_ENOMEM, "%s/config.json", folder) : rc;
 }
 
 int hf_first_config(const char *folder, json_t **root, json_t **literal)
 {
-    char path[CT_PATH_ROOM];
-    json_t *read;
-    int rc = 0;
+    int rc = read_folder(folder, true);
 
-    if (!last.root || strcmp(last.folder, folder) != 0) {
-        if (snprintf(path, sizeof(path), "%s/config.json", folder) >= CT_PATH_ROOM)
-            return ct_fail(CT_ECONFIG, "a path of %zu characters is too long", strlen(folder));
-        rc = ct_json_read_file(path, 0, &read);
-        if (rc == 0) {
-            rc = keep(folder, path, read);
-            json_decref(read);
-        }
-    }
     if (rc == 0) {
-        *root = json_incref(last.root);
+        *root = json_deep_copy(last.root);
         *literal = json_deep_copy(last.literal);
     }
     return rc;
@@ -495,11 +535,9 @@ int ct_hf_read_config(const struct ct_hf_config *config, const char *folder, voi
 
     if (access(path, R_OK))
         rc = ct_fail(CT_ECONFIG, "[model] init_from: %s: %s", path, strerror(errno));
-    else if ((rc = ct_json_read_file(path, 0, &root)) == 0 &&
+    else if ((rc = ct_hf_read_root(folder, &root)) == 0 &&
              (rc = read_root(root, config, sizes)) < 0)
         rc = ct_context(rc, "%s", path);
-    if (rc == 0)
-        rc = keep(folder, path, root);
     json_decref(root);
     ct_arena_finish(&arena);
     return rc;

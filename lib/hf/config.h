@@ -30,7 +30,7 @@ int hf_set_rope(json_t *root, const struct ct_hf_config *config, const struct ct
 bool hf_same_rope(const struct ct_rope *a, const struct ct_rope *b);
 /* The part for text of a model for several kinds of input; of another model, all of it. */
 json_t *hf_part_for_text(json_t *root, const struct ct_hf_config *config);
-/* A folder's config.json as it was read last, or as it is: its values, and a new copy with numbers
+/* A folder's config.json as it was read last, or as it is: copies of its values, and with numbers
    as they are written. CT_ECONFIG: it cannot be read. */
 int hf_first_config(const char *folder, json_t **root, json_t **literal);
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/machine.h>
 #include <ctitan/plugins.h>
 #include <ctitan/recipe.h>
@@ -309,16 +310,7 @@ const char *ct_machine_kept(struct ct_arena *arena, const char *name)
     return home ? ct_arena_printf(arena, "%s/.cache/ctitan/devices/%s.ini", home, name) : NULL;
 }
 
-/* Folders of descriptions: "devices" here, in the folders of plugins, and beside them. */
-static bool folder_at(size_t index, char *path, size_t room)
-{
-    const char *plugins = index ? ct_plugin_folder((index - 1) / 2) : NULL;
-
-    if (index && !plugins)
-        return false;
-    snprintf(path, room, index ? (index % 2 ? "%s/devices" : "%s/../devices") : "devices", plugins);
-    return true;
-}
+#define DEVICES "devices" /* folder of descriptions: here, or beside plugins */
 
 static int by_name(const void *a, const void *b)
 {
@@ -328,31 +320,29 @@ static int by_name(const void *a, const void *b)
 /* The names in all folders, in order, each once. Returns their number. */
 static size_t list_known(struct ct_arena *arena, const char ***names)
 {
-    size_t count = 0, kept = 0, room = 0;
-    char folder[512];
+    size_t count = ct_plugin_file_names(arena, DEVICES, ".ini", names), room = 0, once = 0;
+    const char **all = ct_arena_grow(arena, NULL, &room, count + 1, sizeof(*all));
+    DIR *here = opendir(DEVICES);
 
-    *names = NULL;
-    for (size_t i = 0; folder_at(i, folder, sizeof(folder)); i++) {
-        DIR *dir = opendir(folder);
-        struct dirent *entry;
-
-        while (dir && (entry = readdir(dir))) {
-            size_t length = strlen(entry->d_name);
-
-            if (length <= 4 || strcmp(entry->d_name + length - 4, ".ini"))
-                continue;
-            *names = ct_arena_grow(arena, *names, &room, count + 1, sizeof(**names));
-            (*names)[count++] = ct_arena_printf(arena, "%.*s", (int)length - 4, entry->d_name);
-        }
-        if (dir)
-            closedir(dir);
-    }
-    if (count)
-        qsort(*names, count, sizeof(**names), by_name);
     for (size_t i = 0; i < count; i++)
-        if (!kept || strcmp((*names)[kept - 1], (*names)[i]))
-            (*names)[kept++] = (*names)[i];
-    return kept;
+        all[i] = (*names)[i];
+    for (struct dirent *entry; here && (entry = readdir(here));) {
+        size_t length = strlen(entry->d_name);
+
+        if (length <= 4 || strcmp(entry->d_name + length - 4, ".ini"))
+            continue;
+        all = ct_arena_grow(arena, all, &room, count + 1, sizeof(*all));
+        all[count++] = ct_arena_printf(arena, "%.*s", (int)length - 4, entry->d_name);
+    }
+    if (here)
+        closedir(here);
+    if (count)
+        qsort(all, count, sizeof(*all), by_name);
+    for (size_t i = 0; i < count; i++)
+        if (!once || strcmp(all[once - 1], all[i]))
+            all[once++] = all[i];
+    *names = all;
+    return once;
 }
 
 /* The first that begins with name ("h100": "h100-80g"), which ct_nearest finds too far. */
@@ -383,16 +373,15 @@ int ct_machine_read(struct ct_arena *arena, const char *name, const struct ct_ma
 {
     struct ct_machine *m = ct_arena_new(arena, struct ct_machine);
     const char *path = ct_machine_is_name(name) ? ct_machine_kept(arena, name) : name;
-    char folder[512];
+    char file[CT_PATH_ROOM];
     int rc;
 
     if (path != name && path && access(path, R_OK) != 0)
         path = NULL;
-    for (size_t i = 0; !path && folder_at(i, folder, sizeof(folder)); i++) {
-        path = ct_arena_printf(arena, "%s/%s.ini", folder, name);
-        if (access(path, R_OK) != 0)
-            path = NULL;
-    }
+    if (!path && access(path = ct_arena_printf(arena, DEVICES "/%s.ini", name), R_OK) != 0)
+        path = ct_plugin_file(DEVICES, ct_arena_printf(arena, "%s.ini", name), file, sizeof(file))
+                   ? ct_arena_strdup(arena, file)
+                   : NULL;
     if (!path)
         return unknown(arena, name);
     rc = parse(arena, path, m);

@@ -47,17 +47,15 @@ static int type_of(const json_t *root, const char *path, char *type, size_t room
 
 static int read_type(const char *folder, char *type, size_t room)
 {
-    char path[CT_PATH_ROOM];
+    struct ct_arena scratch = {0};
     json_t *root;
-    int rc;
+    int rc = ct_hf_read_root(folder, &root);
 
-    if (snprintf(path, sizeof(path), "%s/config.json", folder) >= CT_PATH_ROOM)
-        return ct_fail(CT_ECONFIG, "a path of %zu characters is too long", strlen(folder));
-    rc = ct_json_read_file(path, 0, &root);
     if (rc < 0)
         return ct_context(CT_ECONFIG, "[model] init_from");
-    rc = type_of(root, path, type, room);
+    rc = type_of(root, ct_arena_printf(&scratch, "%s/config.json", folder), type, room);
     json_decref(root);
+    ct_arena_finish(&scratch);
     return rc;
 }
 

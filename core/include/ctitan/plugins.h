@@ -19,6 +19,15 @@ CT_API const char *ct_plugin_folder(size_t index);
 /* Path of the plugin called name ("adamw", or a file: "adamw.so", "a/adamw.so"), in buffer;
    CT_ENOENT names the folders searched and the nearest name, or says why it was not built. */
 CT_API int ct_plugin_path(const char *name, char *buffer, size_t room);
+/*
+ * Files beside plugins, such as descriptions: in the folder `sub` of a folder of plugins, of one of
+ * the folders in it, or of the one in which it is. The first of a name counts.
+ */
+/* The path of the file called name, in buffer; false: there is none. */
+CT_API bool ct_plugin_file(const char *sub, const char *name, char *buffer, size_t room);
+/* The names of those with an ending, without it, sorted; the array is in arena. */
+CT_API size_t ct_plugin_file_names(struct ct_arena *arena, const char *sub, const char *ending,
+                                   const char ***names);
 
 /* Open the plugin called name, found in the same way. */
 CT_API int ct_plugin_find(const char *name, const struct ct_plugin **plugin);

@@ -16,6 +16,7 @@ CT_BEGIN_DECLS
 struct ct_arena;
 
 struct ct_rope;
+struct json_t; /* of jansson */
 
 enum ct_hf_kind {
     CT_HF_SIZE,   /* int64_t, at least 1; a fallback of -1: the key is required, of 0: a size of 0
@@ -112,6 +113,10 @@ CT_API int ct_hf_read_config_text(const struct ct_hf_config *config, const char 
 /* Write a config.json that ct_hf_read_config and transformers read. All other keys are those of
    [model] init_from's, where the run has one. */
 CT_API int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FILE *out);
+
+/* The values of a folder's config.json, which is read once while it stays as it is. *root: a copy.
+   CT_ENOENT: there is none; CT_ECONFIG: it is no JSON. */
+CT_API int ct_hf_read_root(const char *folder, struct json_t **root);
 
 /* The name of the plugin that builds the models of a model_type: that of the type's name, or, of
    "NAME_text", of NAME; or what the description of a family says (docs/models.md). CT_ECONFIG:
