@@ -246,6 +246,10 @@ static void print_people(const struct ct_run *run, const struct numbers *n,
            run->device->name, (long long)run->rank, (long long)run->world);
     printf("  parameters         %s\n", ct_grouped(run->parameters, a));
     printf("  tokens per step    %s\n", ct_grouped(n->tokens, a));
+    if (ct_config.training_epochs)
+        printf(
+            "  steps              those of %lld epochs; a run counts them when it reads the data\n",
+            (long long)ct_config.training_epochs);
     printf("  FLOPs per token    %s, causal attention counted in full; %s, by half\n",
            human_count(n->whole, a), human_count(n->halved, b));
     printf("  FLOPs per step     %s on this rank, as lowered\n", human_count(p->flops, a));

@@ -288,8 +288,9 @@ static int plan_all(struct search *s, size_t from)
 
 /* ---- search ---- */
 
-/* Plans that fit, fastest first; then those that do not fit, smallest first; then those that cannot
-   be planned. */
+/* Plans that fit, fastest first, those with a kernel for each op before those without: the time of
+   what has none is a bound; then those that do not fit, smallest first; then those that cannot be
+   planned. */
 static int compare(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
@@ -298,6 +299,8 @@ static int compare(const void *a, const void *b)
         return x->failure ? 1 : -1;
     if (x->fits != y->fits)
         return x->fits ? -1 : 1;
+    if (x->fits && !x->no_kernels != !y->no_kernels)
+        return x->no_kernels ? 1 : -1;
     if (x->fits)
         return x->seconds < y->seconds ? -1 : x->seconds > y->seconds;
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
@@ -378,7 +381,7 @@ static void print_candidate(const struct search *s, const struct candidate *c)
            100 * c->waiting / c->seconds);
     for (size_t i = 0; i + 1 < count; i++)
         printf(" %s", list[i]);
-    printf("%s\n", c->fits ? "" : "  DOES NOT FIT");
+    printf("%s%s\n", c->no_kernels ? "  LACKS KERNELS" : "", c->fits ? "" : "  DOES NOT FIT");
 }
 
 static void print_results(const struct search *s, const struct ct_machine *machine)

@@ -26,6 +26,7 @@ train_to epoch --unset training.steps --set training.epochs=1
 check epoch 1
 [[ $(wc -l <got) == 4 ]] || fail "an epoch has $(wc -l <got) steps"
 "$ctitan" plan epoch/recipe.ini >log 2>&1 || fail "the recipe of a run of epochs: $(cat log)"
+grep -q '  steps  *those of 1 epochs; a run counts them' log || fail "$(cat log)"
 train_to epochs --unset training.steps --set training.epochs=2 --set training.local_batch_size=5 --set training.global_batch_size=5
 grep -q 'epochs = 2, of 16 samples each: 6 steps of 5' epochs.log || fail "$(cat epochs.log)"
 [[ $(wc -l <epochs/metrics.jsonl) == 6 ]] || fail 'two epochs are not 6 steps'
