@@ -133,7 +133,7 @@ int ct_send(struct ct_builder *b, const struct ct_value *origin, struct ct_value
     struct ct_op *op = ct_emit_type(b, &ct_op_send, NULL, &value, 1, &attrs);
 
     if (op)
-        op->stream = CT_STREAM_SEND;
+        op->stream = ct_stream("send", 0);
     return b->status;
 }
 
@@ -145,7 +145,7 @@ struct ct_value *ct_receive(struct ct_builder *b, const char *name, const struct
 
     if (v) {
         v->sharding = origin->sharding;
-        v->producer->stream = CT_STREAM_RECEIVE;
+        v->producer->stream = ct_stream("receive", 0);
     }
     return v;
 }

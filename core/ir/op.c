@@ -312,13 +312,6 @@ int ct_op_join(const struct ct_op *op, struct ct_value ***values)
     return type->join ? type->join(op, values) : 0;
 }
 
-int ct_op_stack(const struct ct_op *op, struct ct_value ***values)
-{
-    const struct ct_op_type *type = ct_op_type_whole(op->type);
-
-    return type->stack ? type->stack(op, values) : 0;
-}
-
 const struct ct_value *ct_value_origin(const struct ct_value *value)
 {
     while (value->producer && value->producer->type->flags & CT_OP_SPACES)

@@ -242,9 +242,9 @@ static void check_place(struct check *c, const struct ct_op *op)
              op->prev->section->part != CT_PART_INIT)
         ct_fault(&c->faults, "%s(%s): init ops come in front of all others", op->type->name,
                  label(op));
-    if (op->stream < 0 || op->stream >= CT_STREAMS)
-        ct_fault(&c->faults, "%s(%s): stream %d of %d", op->type->name, label(op), op->stream,
-                 CT_STREAMS);
+    if (!ct_stream_name(op->stream))
+        ct_fault(&c->faults, "%s(%s): there is no stream %d", op->type->name, label(op),
+                 op->stream);
 }
 
 int ct_graph_verify(const struct ct_graph *graph, FILE *report)

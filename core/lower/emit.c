@@ -146,16 +146,12 @@ void ct_lower_keep_inputs(struct ct_expansion *x, const struct ct_instruction *i
         keep(x, i->buffers[k], last);
 }
 
-/* Otherwise compute beside a copy or an exchange might reuse its inputs' memory or its workspace,
-   and wait for it. */
 static void keep_beside(struct ct_expansion *x, const struct ct_instruction *i)
 {
-    static const bool kept[CT_STREAMS] = {
-        [CT_STREAM_GATHER] = true, [CT_STREAM_COPY_OUT] = true, [CT_STREAM_CHUNK] = true};
     size_t *last = &x->last[i->stream];
     const struct ct_instruction *before = *last ? &x->item[*last - 1] : NULL;
 
-    if (!kept[i->stream] || i->microbatch < 0)
+    if (!(ct_stream_properties(i->stream) & CT_STREAM_KEEPS) || i->microbatch < 0)
         return;
     if (before && before->item == i->item) {
         keep(x, before->buffers[before->op->ins + before->op->outs], now(x));

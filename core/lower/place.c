@@ -355,14 +355,6 @@ static const struct ct_kernel *kernel_of(struct ct_lowering *l, struct ct_op *op
     return ct_lower_find_kernel(l, op, &request);
 }
 
-/* The flags of that kernel, or 0. */
-static unsigned kernel_flags(struct ct_lowering *l, struct ct_op *op)
-{
-    const struct ct_kernel *kernel = kernel_of(l, op);
-
-    return kernel ? kernel->flags : 0;
-}
-
 /* Find the classes whose rows a kernel prefers padded. */
 static void find_spread(struct ct_lowering *l)
 {
@@ -640,10 +632,11 @@ static void stack(struct ct_lowering *l, struct ct_value **values, int count, bo
 static void stack_all(struct ct_lowering *l, bool *joined)
 {
     for (size_t n = 0; n < l->op_count; n++) {
+        const struct ct_kernel *kernel = kernel_of(l, l->op_at[n]);
         struct ct_value **values = NULL;
-        int count = ct_op_stack(l->op_at[n], &values);
+        int count = kernel && kernel->stack ? kernel->stack(l->op_at[n], &values) : 0;
 
-        if (count > 1 && kernel_flags(l, l->op_at[n]) & CT_KERNEL_STACKED)
+        if (count > 1)
             stack(l, values, count, joined);
     }
 }

@@ -39,7 +39,7 @@ static void print_instruction(const struct ct_program *p, const struct ct_instru
     const struct ct_launch *l = &i->lowered->launch;
     const char *item = i->item < 0 ? "-" : p->order.item[i->item].name;
 
-    fprintf(out, "%5zu %-6s stream %d %-12s %s (%s)", n, item, i->stream,
+    fprintf(out, "%5zu %-6s %-8s %-12s %s (%s)", n, item, ct_stream_name(i->stream),
             *i->op->region ? i->op->region : "-", i->op->type->name, i->lowered->kernel->name);
     for (int k = 0; k < l->outs; k++)
         print_tensor(&l->out[k], i->op->out[k], ct_instruction_offset(p, i, l->ins + k), out);

@@ -227,8 +227,9 @@ static void check_order(struct check *c, const struct access *now, const char *n
         ct_segments_write(&c->segments, now->begin, now->end, stream, now->instruction);
     if (newest >= 0)
         ct_fault(&c->faults,
-                 "instruction %lld accesses %%%s, unordered with instruction %lld on stream %d",
-                 (long long)now->instruction, name, (long long)newest, c->p->step[newest].stream);
+                 "instruction %lld accesses %%%s, unordered with instruction %lld on stream %s",
+                 (long long)now->instruction, name, (long long)newest,
+                 ct_stream_name(c->p->step[newest].stream));
 }
 
 /* Check an access of instruction n to an operand. adds: it reads and writes. */

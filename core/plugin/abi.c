@@ -44,6 +44,7 @@ static const struct layout {
     [CT_ORDER] = LAYOUT(struct ct_order_ops, order),
 };
 static const struct layout option_layout = LAYOUT(struct ct_option, choices);
+static const struct layout weights_layout = LAYOUT(struct ct_weights_ops, identify);
 
 static size_t size_of(const void *given)
 {
@@ -113,6 +114,26 @@ static int refuse(const struct ct_offer *o, const struct layout *l)
                    ct_kind_name(o->kind), o->name, l->type, why.message, l->type);
 }
 
+/* The struct that a model's points to. Where the plugin is not loaded, one of a library is zeros. */
+static int widen_weights(struct ct_offer *o, struct ct_arena *arena)
+{
+    const struct layout *l = &weights_layout;
+    const struct ct_model_ops *model = o->ops;
+    const void *weights = model->weights;
+    struct ct_model_ops *changed;
+    int rc =
+        weights && size_of(weights) ? ct_abi_widen(arena, weights, l->least, l->size, &weights) : 0;
+
+    if (rc < 0)
+        return refuse(o, l);
+    if (weights == model->weights)
+        return 0;
+    changed = ct_arena_copy(arena, model, sizeof(*model));
+    changed->weights = weights;
+    o->ops = changed;
+    return 0;
+}
+
 static int widen_offer(struct ct_offer *o, struct ct_arena *arena)
 {
     const struct layout *l = &layouts[(unsigned)o->kind < CT_KIND_COUNT ? o->kind : CT_NOTHING];
@@ -124,7 +145,9 @@ static int widen_offer(struct ct_offer *o, struct ct_arena *arena)
         rc = ct_abi_widen_array(arena, o->ops, l->least, l->size, &o->ops);
     else
         rc = ct_abi_widen(arena, o->ops, l->least, l->size, &o->ops);
-    return rc < 0 ? refuse(o, l) : 0;
+    if (rc < 0)
+        return refuse(o, l);
+    return o->kind == CT_MODEL ? widen_weights(o, arena) : 0;
 }
 
 static int widen_offers(struct ct_plugin *p, struct ct_arena *arena)

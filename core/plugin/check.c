@@ -98,6 +98,29 @@ static int check_data(const struct ct_offer *o)
                    : 0;
 }
 
+/* A format of weights has all of its functions. */
+#define PART(field)                                                                                \
+    {                                                                                              \
+        offsetof(struct ct_weights_ops, field), #field                                             \
+    }
+
+static int check_model(const struct ct_offer *o)
+{
+    static const struct {
+        size_t at;
+        const char *field;
+    } parts[] = {PART(load), PART(save), PART(identify)};
+    const struct ct_model_ops *ops = o->ops;
+    size_t all = offsetof(struct ct_model_ops, weights) + sizeof(ops->weights);
+    const struct ct_weights_ops *w = ops->size >= all ? ops->weights : NULL;
+
+    for (size_t i = 0; w && i < CT_COUNT(parts); i++)
+        if (!is_set(w, parts[i].at))
+            return ct_fail(CT_EINVAL, "the %s %s: `%s` of its `weights` is not set",
+                           ct_kind_name(o->kind), o->name, parts[i].field);
+    return 0;
+}
+
 static int check_offer(const struct ct_offer *o)
 {
     const struct ct_optimizer_ops *optimizer = o->ops;
@@ -115,7 +138,7 @@ static int check_offer(const struct ct_offer *o)
         return ct_fail(CT_EINVAL, "the optimizer %s: neither `lr` nor `takes` is set", o->name);
     if (o->kind == CT_DATA)
         return check_data(o);
-    return 0;
+    return o->kind == CT_MODEL ? check_model(o) : 0;
 }
 
 /* ---- options ---- */

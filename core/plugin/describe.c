@@ -65,7 +65,16 @@ static bool has_transform(const struct ct_image *image, const struct ct_transfor
                                has_names(image, t->breaks) && has_names(image, t->after));
 }
 
-/* Only these have texts that are read without loading the plugin. */
+/* Its format of weights is read when it is converted. */
+static bool has_model(const struct ct_image *image, const struct ct_model_ops *m)
+{
+    size_t all = offsetof(struct ct_model_ops, weights) + sizeof(m->weights);
+
+    return m->size < all || (ct_image_has(image, m, sizeof(*m)) &&
+                             (!m->weights || ct_image_has(image, m->weights, sizeof(*m->weights))));
+}
+
+/* Only these have more that is read without loading the plugin. */
 static bool has_ops(const struct ct_image *image, const struct ct_offer *o)
 {
     if (!o->ops)
@@ -74,6 +83,7 @@ static bool has_ops(const struct ct_image *image, const struct ct_offer *o)
         return false;
     return o->kind == CT_VERB        ? has_verb(image, o->ops)
            : o->kind == CT_TRANSFORM ? has_transform(image, o->ops)
+           : o->kind == CT_MODEL     ? has_model(image, o->ops)
                                      : true;
 }
 

@@ -213,8 +213,13 @@ int ct_check_updates(struct ct_value *const *params, size_t count)
     return 0;
 }
 
-/* One op of each optimizer for all its parameters, or one for each region, so that one can end
-   before the next begins. States are where the parameters are. */
+static bool by_region(const struct ct_value *param)
+{
+    return param->marks & ct_mark(CT_UPDATE_BY_REGION);
+}
+
+/* One op of each optimizer for all its parameters, and one for those of each region that are to be
+   by region. States are where the parameters are. */
 static int optimize(struct ct_builder *b, struct ct_run *run, const struct owned *owned,
                     struct ct_value *lr, struct ct_value *step, struct ct_value *clip)
 {
@@ -233,7 +238,8 @@ static int optimize(struct ct_builder *b, struct ct_run *run, const struct owned
             continue;
         for (size_t k = i; k < owned->count; k++)
             if (!done[k] && optimizer_of(run, owned->param[k]) == optimizer &&
-                (!b->graph->update_by_region ||
+                by_region(owned->param[k]) == by_region(owned->param[i]) &&
+                (!by_region(owned->param[i]) ||
                  region[owned->param[k]->id] == region[owned->param[i]->id])) {
                 group[n++] = owned->param[k];
                 done[k] = true;

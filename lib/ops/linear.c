@@ -2,7 +2,7 @@
  * Linear layers: one input times one or several weights, and their gradients.
  *
  * Several weights in one op are one matrix product if the device can make them, and the outputs,
- * contiguous; `join` and `stack` ask for that.
+ * contiguous; `join` asks for that.
  */
 #include <string.h>
 
@@ -23,7 +23,7 @@ static void multiply(int64_t m, int64_t n, int64_t k, struct matrix a, struct ma
                 c[i * n + j] += a.at[i * a.row + l * a.column] * b.at[l * b.row + j * b.column];
 }
 
-/* Of values to join or stack: none if it is only one. */
+/* Values to join: none if it is only one. */
 static int if_several(struct ct_value **values, int count, struct ct_value ***several)
 {
     *several = values;
@@ -56,11 +56,6 @@ static double linear_flops(const struct ct_op *op, const struct ct_tensor *in,
 static int linear_join(const struct ct_op *op, struct ct_value ***values)
 {
     return if_several(op->out, op->outs, values);
-}
-
-static int linear_stack(const struct ct_op *op, struct ct_value ***values)
-{
-    return if_several(op->in + 1, op->outs, values);
 }
 
 /* dx = sum of dy_i w_i, over the outputs that have a gradient */
@@ -120,7 +115,6 @@ const struct ct_op_type ct_op_linear = {
     .reference = linear_reference,
     .join = linear_join,
     .apart = linear_apart,
-    .stack = linear_stack,
     .samples = "real[4,6] real[2,6];"
                " @gradients=7: real[2,4,6] real[8,6] real[2,6] real[4,6]",
 };
@@ -157,11 +151,6 @@ static int linear_dx_join(const struct ct_op *op, struct ct_value ***values)
     return if_several(op->in, op->ins / 2, values);
 }
 
-static int linear_dx_stack(const struct ct_op *op, struct ct_value ***values)
-{
-    return if_several(op->in + op->ins / 2, op->ins / 2, values);
-}
-
 const struct ct_op_type ct_op_linear_dx = {
     .size = sizeof(struct ct_op_type),
     .name = "linear_dx",
@@ -170,7 +159,6 @@ const struct ct_op_type ct_op_linear_dx = {
     .flops = linear_dx_flops,
     .reference = linear_dx_reference,
     .join = linear_dx_join,
-    .stack = linear_dx_stack,
     .samples = "real[4,8] real[8,6];"
                " real[2,4,8] real[2,4,2] real[8,6] real[2,6]",
 };
@@ -204,11 +192,6 @@ static int linear_dw_join(const struct ct_op *op, struct ct_value ***values)
     return if_several(op->in + 1, op->ins - 1, values);
 }
 
-static int linear_dw_stack(const struct ct_op *op, struct ct_value ***values)
-{
-    return if_several(op->out, op->outs, values);
-}
-
 const struct ct_op_type ct_op_linear_dw = {
     .size = sizeof(struct ct_op_type),
     .name = "linear_dw",
@@ -218,7 +201,6 @@ const struct ct_op_type ct_op_linear_dw = {
     .flops = linear_dw_flops,
     .reference = linear_dw_reference,
     .join = linear_dw_join,
-    .stack = linear_dw_stack,
     .samples = "real[2,4,6] real[2,4,8] real[2,4,2]",
 };
 

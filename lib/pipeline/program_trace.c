@@ -9,9 +9,6 @@
 #include <ctitan/lib/app/simulate.h>
 #include <ctitan/op.h>
 
-static const char *const stream_names[CT_STREAMS] = {
-    "compute", "gather", "reduce", "ring", "copy in", "copy out", "send", "receive", "chunks"};
-
 static const char *section_of(const struct ct_instruction *i)
 {
     return i->op->section ? i->op->section->name : "";
@@ -67,7 +64,7 @@ int ct_simulated_trace(const struct ct_simulate_request *r, const struct ct_simu
             const struct ct_instruction *i = &r->program[index]->step[n];
 
             if (!used[i->stream])
-                rc = write_event(label("thread_name", index, i->stream, stream_names[i->stream]),
+                rc = write_event(label("thread_name", index, i->stream, ct_stream_name(i->stream)),
                                  false, out);
             used[i->stream] = true;
             if (rc == 0)

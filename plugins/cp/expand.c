@@ -77,7 +77,7 @@ static void rotate(struct ring *r, struct ct_value **values, struct ct_value *co
 
     if (!op)
         return;
-    op->stream = CT_STREAM_P2P;
+    op->stream = ct_stream("p2p", 0);
     for (int i = 0; i < count; i++) {
         ct_value_rename(r->x->graph, op->out[i], numbered(r, home[i], step));
         values[i] = placed(op->out[i], values[i]);

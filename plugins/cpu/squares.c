@@ -89,13 +89,6 @@ static int dw_join(const struct ct_op *op, struct ct_value ***values)
     return ct_op_linear_dw.join(op, values);
 }
 
-static int dw_stack(const struct ct_op *op, struct ct_value ***values)
-{
-    struct ct_op product = product_of(op);
-
-    return ct_op_linear_dw.stack(&product, values);
-}
-
 const struct ct_op_type cpu_op_dw_squares = {
     .size = sizeof(struct ct_op_type),
     .name = "cpu.squares.linear_dw",
@@ -104,7 +97,6 @@ const struct ct_op_type cpu_op_dw_squares = {
     .flags = CT_OP_ANY_DTYPE,
     .flops = dw_flops,
     .join = dw_join,
-    .stack = dw_stack,
 };
 
 static int loss_grad_infer(struct ct_op *op)

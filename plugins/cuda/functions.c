@@ -75,6 +75,19 @@ static int load_code(struct gpu *gpu, const struct ct_cuda_code *code)
     return rc;
 }
 
+static int load_offer(struct gpu *gpu, const struct ct_offer *offer)
+{
+    size_t least = offsetof(struct ct_cuda_code, images) + sizeof(struct ct_cuda_image *);
+    const void *code;
+    int rc = ct_struct_widen(offer->ops, least, sizeof(struct ct_cuda_code), &code);
+
+    if (rc == 0 && !((const struct ct_cuda_code *)code)->images)
+        rc = ct_fail(CT_EINVAL, "its `images` is not set");
+    return rc < 0 ? ct_context(rc, "the %s of a plugin: struct ct_cuda_code",
+                               ct_kind_name(offer->kind))
+                  : load_code(gpu, code);
+}
+
 /* Those of other plugins. */
 static int load_offers(struct gpu *gpu)
 {
@@ -83,7 +96,7 @@ static int load_offers(struct gpu *gpu)
 
     for (size_t i = 0; rc == 0 && (offer = ct_offer_at(CT_CODE, i)); i++)
         if (!strcmp(offer->name, "cuda") && offer->ops != &gpu_code)
-            rc = load_code(gpu, offer->ops);
+            rc = load_offer(gpu, offer);
     return rc;
 }
 

@@ -3,7 +3,7 @@
  *
  * All three may have several weights (q, k, v of one x). Where the shards lie side by side in
  * memory, and the weights one after the other, they are one product, else one each. The plan tries:
- * see ct_op_type.join and .stack.
+ * see ct_op_type.join and ct_kernel.stack.
  */
 #include "blas.h"
 
@@ -199,10 +199,30 @@ static int run_dw(const struct ct_launch *l)
     return rc;
 }
 
-#define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED | CT_KERNEL_STACKED)
+/* The weights, or their gradients. */
+static int stack_weights(const struct ct_op *op, struct ct_value ***values)
+{
+    *values = op->in + 1;
+    return op->outs;
+}
+
+static int stack_dx(const struct ct_op *op, struct ct_value ***values)
+{
+    *values = op->in + op->ins / 2;
+    return op->ins / 2;
+}
+
+static int stack_dw(const struct ct_op *op, struct ct_value ***values)
+{
+    *values = op->out;
+    return op->outs;
+}
+
+#define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
 
 const struct ct_kernel gpu_linear_kernels[] = {
-    CT_KERNEL("linear", "cublaslt", FLAGS, accepts_linear, prepare, run_linear),
-    CT_KERNEL("linear_dx", "cublaslt", FLAGS, accepts_dx, prepare_dx, run_dx),
-    CT_KERNEL("linear_dw", "cublaslt", FLAGS, accepts_dw, prepare, run_dw),
+    CT_KERNEL("linear", "cublaslt", FLAGS, accepts_linear, prepare, run_linear,
+              .stack = stack_weights),
+    CT_KERNEL("linear_dx", "cublaslt", FLAGS, accepts_dx, prepare_dx, run_dx, .stack = stack_dx),
+    CT_KERNEL("linear_dw", "cublaslt", FLAGS, accepts_dw, prepare, run_dw, .stack = stack_dw),
     {0}};

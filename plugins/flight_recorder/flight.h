@@ -23,7 +23,7 @@
 #include <ctitan/recipe.h>
 
 #define FLIGHT_MAGIC 0x544847494c46ull /* "FLIGHT" */
-#define FLIGHT_LAYOUT 2
+#define FLIGHT_LAYOUT 3
 #define FLIGHT_PROGRAMS 2 /* training, validation */
 
 /* ---- the file ---- */
@@ -57,6 +57,7 @@ struct flight_instruction {
     uint32_t sizes; /* "[4, 64] float32 -> [8, 64] float32", local */
     uint32_t dtype;
     int32_t microbatch, stream, class, form;
+    uint32_t stream_name;
     int32_t group;              /* -1: it does not communicate */
     uint32_t waits, wait_count; /* indices of instructions, from there in the table of waits */
     int64_t bytes;              /* of the larger side, which is the same on all ranks */

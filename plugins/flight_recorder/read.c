@@ -164,14 +164,15 @@ static bool has_groups(const struct flight_header *h)
 
 static bool is_instruction(const struct flight_header *h, const struct flight_instruction *f)
 {
-    const uint32_t strings[] = {f->op,  f->value, f->section, f->region,
-                                f->why, f->sizes, f->dtype,   f->item};
+    const uint32_t strings[] = {f->op,    f->value, f->section, f->region,     f->why,
+                                f->sizes, f->dtype, f->item,    f->stream_name};
     uint64_t room = (h->groups - h->waits) / sizeof(int32_t);
 
     for (size_t i = 0; i < CT_COUNT(strings); i++)
         if (strings[i] >= h->recipe - h->strings)
             return false;
-    return f->group >= -1 && f->group < (int64_t)h->group_count && f->waits <= room &&
+    return f->stream >= 0 && f->stream < CT_STREAMS && f->group >= -1 &&
+           f->group < (int64_t)h->group_count && f->waits <= room &&
            f->wait_count <= room - f->waits;
 }
 

@@ -64,20 +64,28 @@ static void name_thread(struct trace *t, int rank, int thread, const char *name)
             thread < 0 ? "process_name" : "thread_name", name);
 }
 
+/* The names of the streams that a rank's programs use. */
+static void find_streams(const struct flight_header *h, const char *streams[CT_STREAMS])
+{
+    for (int p = 0; p < FLIGHT_PROGRAMS; p++)
+        for (int64_t n = -h->program[p].init_count; n < h->program[p].step_count; n++) {
+            const struct flight_instruction *f = flight_instruction(h, p, n);
+
+            streams[f->stream] = flight_string(h, f->stream_name);
+        }
+}
+
 static void name_threads(struct trace *t, int rank)
 {
-    static const char *const streams[CT_STREAMS] = {
-        [CT_STREAM_COMPUTE] = "compute", [CT_STREAM_GATHER] = "gather",
-        [CT_STREAM_REDUCE] = "reduce",   [CT_STREAM_P2P] = "rings",
-        [CT_STREAM_COPY_IN] = "copy in", [CT_STREAM_COPY_OUT] = "copy out",
-        [CT_STREAM_SEND] = "send",       [CT_STREAM_RECEIVE] = "receive",
-        [CT_STREAM_CHUNK] = "chunks"};
+    const char *streams[CT_STREAMS] = {NULL};
     char name[96];
 
     snprintf(name, sizeof(name), "rank %d", rank);
     name_thread(t, rank, -1, name);
+    find_streams(t->run->rank[rank].h, streams);
     for (int i = 0; i < CT_STREAMS; i++)
-        name_thread(t, rank, i, streams[i]);
+        if (streams[i])
+            name_thread(t, rank, i, streams[i]);
     name_thread(t, rank, STEPS, "steps");
     name_thread(t, rank, HOST, "calls of the host");
 }

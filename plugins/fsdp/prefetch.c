@@ -148,7 +148,7 @@ static void hoist(struct ct_graph *graph)
         walk_to(&before, &here, op);
         if (!fsdp_is_gather(op) || !ct_part_is_microbatch(op->section->part))
             continue;
-        op->stream = CT_STREAM_GATHER;
+        op->stream = ct_stream("gather", CT_STREAM_KEEPS);
         if (before.first &&
             !(op->in[0]->producer && ct_part_is_microbatch(op->in[0]->producer->section->part)))
             ct_op_move(graph, op, before.first);
@@ -168,7 +168,7 @@ static void reduce_aside(struct ct_graph *graph)
     ct_for_each_op (op, graph)
         if (op->type->flags & CT_OP_COLLECTIVE &&
             (op->section->part == CT_PART_W || reduces_sum(op)))
-            op->stream = CT_STREAM_REDUCE;
+            op->stream = ct_stream("reduce", 0);
 }
 
 /* ---- sections of a group, for orders that name them ---- */

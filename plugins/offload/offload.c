@@ -17,6 +17,7 @@
 #include <ctitan/lib/ops.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
+#include <ctitan/train.h>
 
 struct config {
     bool parameters, optimizer;
@@ -97,7 +98,7 @@ static int offload_copy(struct ct_graph *graph, struct ct_op *op)
     if (!away)
         return b.status;
     away->sharding = copy->sharding;
-    away->producer->stream = CT_STREAM_COPY_OUT;
+    away->producer->stream = ct_stream("copy_out", CT_STREAM_KEEPS);
     ct_value_replace(graph, copy, away);
     ct_op_set_input(away->producer, 0, copy);
     return 0;
@@ -189,7 +190,7 @@ static struct ct_value *load(struct offloading *o, struct ct_op *op, struct ct_v
         return NULL;
     l->copy->sharding = v->sharding;
     if (op->section->part != CT_PART_INIT)
-        l->copy->producer->stream = CT_STREAM_COPY_IN;
+        l->copy->producer->stream = ct_stream("copy_in", 0);
     return l->copy;
 }
 
@@ -201,7 +202,7 @@ static int store(struct offloading *o, struct ct_op *op, struct ct_value *v, str
     b.why = WHY;
     stored = ct_store(&b, v, copy);
     if (stored && op->section->part != CT_PART_INIT)
-        stored->stream = CT_STREAM_COPY_OUT;
+        stored->stream = ct_stream("copy_out", CT_STREAM_KEEPS);
     o->loaded[v->id].copy = NULL;
     o->loaded[v->id].stored = stored;
     return b.status;
@@ -278,7 +279,9 @@ static int by_region(struct ct_graph *graph, struct ct_run *run)
     if (!config.parameters && !config.optimizer)
         return ct_fail(CT_ECONFIG, "[offload] parameters and optimizer are both false: set one of "
                                    "them, or remove offload from [plugins] load");
-    graph->update_by_region = true;
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->role == CT_ROLE_PARAM)
+            graph->values[i]->marks |= ct_mark(CT_UPDATE_BY_REGION);
     return 0;
 }
 
@@ -286,7 +289,7 @@ static const struct ct_transform update = {
     .size = sizeof(struct ct_transform),
     .name = "offload.update",
     .summary = "makes the optimizer work region by region",
-    .phase = CT_PHASE_PARTITION,
+    .phase = CT_PHASE_DIFFERENTIATE, /* then all parameters are there */
     .apply = by_region,
 };
 

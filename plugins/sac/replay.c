@@ -161,7 +161,7 @@ static struct ct_value *copy_away(struct replay *r, struct ct_value *v)
     if (!away)
         return NULL;
     away->sharding = v->sharding;
-    away->producer->stream = CT_STREAM_COPY_OUT;
+    away->producer->stream = ct_stream("copy_out", CT_STREAM_KEEPS);
     return away;
 }
 
@@ -178,7 +178,7 @@ static struct ct_value *load(struct replay *r, const struct ct_value *of)
     if (!here)
         return NULL;
     here->sharding = v->sharding;
-    here->producer->stream = CT_STREAM_COPY_IN;
+    here->producer->stream = ct_stream("copy_in", 0);
     return r->again[of->id] = here;
 }
 

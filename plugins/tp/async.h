@@ -76,6 +76,12 @@ void tp_deliver(struct tp_pipeline *p, struct ct_value *value, struct ct_value *
 int tp_end_gather(struct tp_pipeline *p);
 int tp_end_scatter(struct tp_pipeline *p, struct ct_op *sum);
 
+/* Exchanges of one chunk while another computes. */
+static inline int tp_stream(void)
+{
+    return ct_stream("chunk", CT_STREAM_KEEPS);
+}
+
 /* ---- the ring's op types ---- */
 
 /* A rank's shard along dim as a value of its own, which no axis of the group splits and which

@@ -98,7 +98,7 @@ static struct ct_value *collective(struct tp_pipeline *p, struct ct_value *chunk
                : NULL;
     if (!op)
         return NULL;
-    op->stream = CT_STREAM_CHUNK;
+    op->stream = tp_stream();
     op->out[0]->sharding = divide(p, &like->out[0]->sharding);
     return op->out[0];
 }

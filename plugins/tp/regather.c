@@ -47,7 +47,7 @@ static struct ct_value *gather_again(struct ct_graph *graph, const struct ct_op 
     again = ct_op_clone(&b, gather, NULL, "again");
     if (!again)
         return NULL;
-    again->stream = CT_STREAM_GATHER;
+    again->stream = ct_stream("gather", CT_STREAM_KEEPS);
     return again->out[0];
 }
 

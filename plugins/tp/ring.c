@@ -210,7 +210,7 @@ static struct ct_value *moved(struct ring *r, struct ct_value *v, int64_t places
                     r->axes, (int)places);
     if (!op)
         return NULL;
-    op->stream = CT_STREAM_CHUNK;
+    op->stream = tp_stream();
     return like(op->out[0], v);
 }
 

@@ -114,6 +114,16 @@ static void *aged_array(const void *given, size_t bytes)
     return copy;
 }
 
+/* Its format of weights, too. */
+static const void *aged_model(const struct ct_model_ops *given, size_t bytes)
+{
+    struct ct_model_ops model = *given;
+
+    if (model.weights)
+        model.weights = aged_struct(model.weights, recorded("struct ct_weights_ops"));
+    return aged_struct(&model, bytes);
+}
+
 static const void *aged_offer(const struct ct_offer *o)
 {
     const char *age = getenv("AGED"), *type = type_of_kind[o->kind];
@@ -128,6 +138,8 @@ static const void *aged_offer(const struct ct_offer *o)
         bytes = CT_OP_TYPE_SMALLEST;
     if (o->kind == CT_OP)
         return aged_in_place(o->ops, bytes);
+    if (o->kind == CT_MODEL)
+        return aged_model(o->ops, bytes);
     return o->kind == CT_KERNELS ? aged_array(o->ops, bytes) : aged_struct(o->ops, bytes);
 }
 

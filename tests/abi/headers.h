@@ -58,6 +58,7 @@
 #include <ctitan/recipe.h>
 #include <ctitan/rng.h>
 #include <ctitan/rule.h>
+#include <ctitan/stream.h>
 #include <ctitan/run.h>
 #include <ctitan/sharding.h>
 #include <ctitan/state.h>

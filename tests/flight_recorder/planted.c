@@ -213,7 +213,7 @@ static int add_sum(struct ct_graph *graph, const char *name, struct ct_value *x,
     sum = ct_all_reduce(&b, name, &x, 1, 1u << axis, CT_REDUCE_MAX);
     if (!sum)
         return b.status;
-    sum->stream = CT_STREAM_REDUCE;
+    sum->stream = ct_stream("reduce", 0);
     sum->out[0]->sharding = x->sharding;
     ct_graph_fetch(graph, name, sum->out[0]);
     return 0;

@@ -108,8 +108,10 @@ static void recipe(const uint8_t *data, size_t size)
 static void graph(const uint8_t *data, size_t size)
 {
     struct ct_arena arena = {0};
-    struct ct_graph *graph = ct_graph_parse(&arena, as_text(&arena, data, size));
+    struct ct_graph *graph;
 
+    ct_stream("gather", CT_STREAM_KEEPS);
+    graph = ct_graph_parse(&arena, as_text(&arena, data, size));
     if (graph && ct_graph_verify(graph, NULL) == 0)
         ct_graph_text(graph, &arena);
     ct_arena_finish(&arena);

@@ -188,9 +188,24 @@ void fetch_gradients(struct ct_graph *graph)
     }
 }
 
+void declare_streams(void)
+{
+    ct_stream("gather", CT_STREAM_KEEPS);
+    ct_stream("copy_out", CT_STREAM_KEEPS);
+    ct_stream("chunk", CT_STREAM_KEEPS);
+    ct_stream("reduce", 0);
+    ct_stream("p2p", 0);
+    ct_stream("copy_in", 0);
+    ct_stream("send", 0);
+    ct_stream("receive", 0);
+}
+
 struct ct_graph *parse(struct ct_arena *arena, const char *text)
 {
-    struct ct_graph *graph = ct_graph_parse(arena, text);
+    struct ct_graph *graph;
+
+    declare_streams();
+    graph = ct_graph_parse(arena, text);
 
     if (!graph)
         fail_msg("%s", ct_error_message());

@@ -55,6 +55,8 @@ void join(struct ct_graph *graph);
 void fetch_gradients(struct ct_graph *graph);
 
 struct ct_graph *parse(struct ct_arena *arena, const char *text);
+/* Streams that techniques declare: texts have them. `parse` does so. */
+void declare_streams(void);
 
 size_t count_ops(const struct ct_graph *graph, const char *type);
 struct ct_op *find_op(const struct ct_graph *graph, const char *type, size_t nth);

@@ -240,7 +240,7 @@ static void parameters_are_borrowed(void **state)
 
     (void)state;
     ct_for_each_op (op, graph)
-        op->stream = strcmp(op->region, "head") ? CT_STREAM_COMPUTE : CT_STREAM_COPY_IN;
+        op->stream = strcmp(op->region, "head") ? CT_STREAM_COMPUTE : ct_stream("copy_in", 0);
     start_owner(&owner, &arena, 1 << 16);
     assert_ok(lower_borrowing(&guest, graph, true));
     assert_ok(ct_program_verify(guest.program, stderr));

@@ -131,9 +131,16 @@ static struct ct_graph *step_graph(struct ct_arena *arena, struct tiny tiny, int
     return graph;
 }
 
-/* Every op on a stream drawn by its name. */
+/* Every op on a stream drawn by its name. Every third stream keeps inputs. */
 static void spread_over_streams(struct ct_graph *graph, uint64_t seed)
 {
+    char name[16];
+
+    declare_streams();
+    for (int i = ct_stream_count(); i < CT_STREAMS; i++) {
+        snprintf(name, sizeof(name), "any_%d", i);
+        assert_int_equal(ct_stream(name, i % 3 ? 0 : CT_STREAM_KEEPS), i);
+    }
     ct_for_each_op (op, graph)
         op->stream =
             (int)(ct_philox(seed, ct_rng_stream(op->outs ? op->out[0]->name : ""), 0).v[0] %

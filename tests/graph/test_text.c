@@ -74,7 +74,7 @@ static struct ct_graph *one_of_everything(struct ct_arena *arena)
                                   .high_freq_factor = 4,
                                   .original_max_position = 77,
                                   .inverse = true});
-    y->producer->stream = CT_STREAM_GATHER;
+    y->producer->stream = ct_stream("gather", CT_STREAM_KEEPS);
     ct_builder_set_part(&b, CT_PART_PRE);
     b.region = "";
     b.why = NULL;
@@ -117,7 +117,8 @@ static void everything_round_trips(void **state)
     assert_int_equal(copy->mesh.axis[2].size, 4);
     assert_true(ct_sharding_equal(&ct_graph_find(copy, "w")->sharding,
                                   &ct_graph_find(graph, "w")->sharding));
-    assert_int_equal(ct_graph_find(copy, "y")->producer->stream, CT_STREAM_GATHER);
+    assert_int_equal(ct_graph_find(copy, "y")->producer->stream,
+                     ct_stream("gather", CT_STREAM_KEEPS));
     assert_null(ct_graph_find(copy, "y")->producer->in[1]);
     assert_true(ct_op_bool(ct_graph_find(copy, "y")->producer, "inverse"));
     assert_int_equal(ct_graph_find(copy, "w.bf16")->opaque_bytes, 4096);

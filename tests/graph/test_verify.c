@@ -235,7 +235,7 @@ static const struct {
     {"%m has more elements than can be counted", overflow_a_count},
     {"add(z): its section is not of this graph", leave_the_sections},
     {"init_constant(w): init ops come in front of all others", fill_too_late},
-    {"add(z): stream 9 of 9", leave_the_streams},
+    {"add(z): there is no stream 12", leave_the_streams},
     {"fetch z: %z is not made by any op", fetch_nothing},
     {"%m: its gradient, %stranger, is not made by any op", grade_with_nothing},
     {"%w: its gradient, %xb, has another shape", grade_in_another_shape},

@@ -148,7 +148,6 @@ static void a_type_of_a_shorter_struct_works(void **state)
     assert_non_null(op);
     assert_ptr_equal(op->type, old);
     assert_int_equal(ct_op_join(op, &joined), 0);
-    assert_int_equal(ct_op_stack(op, &joined), 0);
     assert_ptr_equal(ct_op_find("test_shorter"), old);
     assert_int_equal(ct_pointwise_levels(op, level), CT_EINVAL);
     assert_int_equal(ct_samples_of(old, &arena, &samples), 0);

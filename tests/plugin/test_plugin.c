@@ -63,6 +63,7 @@ static void broken_plugins_say_why(void **state)
         {"large", CT_EABI, "the verb p: struct ct_verb_ops: begins with ", "rebuild the plugin"},
         {"strange_offer", CT_EINVAL, "offers a thing of unknown kind 99", ""},
         {"no_function", CT_EINVAL, "the model hollow: its `build` is not set", ""},
+        {"no_load", CT_EINVAL, "the model half: `load` of its `weights` is not set", ""},
         {"same_options", CT_EINVAL, "it has two options called ratio", ""},
         {"unbound_library", CT_ENOENT, "libabsent.so: cannot open shared object file",
          "apt-file search libabsent.so"},

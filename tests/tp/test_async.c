@@ -143,8 +143,10 @@ static void exchanges_run_beside_products(void **state)
         const char *sum = ct_arena_printf(&arena, "d.chunk%d", c); /* is added to c */
         const char *scatter = ct_arena_printf(&arena, "y.chunk%d", c);
 
-        assert_int_equal(m.program->step[made(m.program, gather)].stream, CT_STREAM_CHUNK);
-        assert_int_equal(m.program->step[made(m.program, scatter)].stream, CT_STREAM_CHUNK);
+        assert_int_equal(m.program->step[made(m.program, gather)].stream,
+                         ct_stream("chunk", CT_STREAM_KEEPS));
+        assert_int_equal(m.program->step[made(m.program, scatter)].stream,
+                         ct_stream("chunk", CT_STREAM_KEEPS));
         assert_false(side_by_side(m.program, gather, product));
         assert_false(side_by_side(m.program, sum, scatter));
         if (c + 1 == CHUNKS)
@@ -174,7 +176,8 @@ static void own_rows_wait_for_no_rank(void **state)
         const char *gathered = ct_arena_printf(&arena, "whole.chunk%d", e);
         const char *scattered = ct_arena_printf(&arena, "y.chunk%d", e);
 
-        assert_int_equal(m.program->step[made(m.program, gathered)].stream, CT_STREAM_CHUNK);
+        assert_int_equal(m.program->step[made(m.program, gathered)].stream,
+                         ct_stream("chunk", CT_STREAM_KEEPS));
         assert_true(e > 1 || side_by_side(m.program, gathered, "a.chunk0"));
         assert_true(e < 2 || side_by_side(m.program, gathered, "a.chunk1"));
         assert_false(side_by_side(m.program, gathered, ct_arena_printf(&arena, "a.chunk%d", e)));

@@ -124,7 +124,7 @@ struct ct_op {
     const struct ct_op_type *type;
     const char *region; /* "layers.3", "embedding", ""; interned by the graph */
     const struct ct_section *section;
-    int stream; /* CT_STREAM_* */
+    int stream; /* ct_stream */
     int ins, outs;
     bool in_graph;        /* between ct_graph_insert and ct_graph_remove */
     ct_marks marks;       /* set by plugins: ct_mark */
@@ -153,10 +153,9 @@ struct ct_graph {
     size_t section_count, section_room;
     struct ct_fetch *fetches;
     size_t fetch_count, fetch_room;
-    bool update_by_region; /* one optimizer op for each region's parameters, not one for all */
-    int partition_axis;    /* of the mesh: its ranks run different groups of sections; -1: none */
-    uint64_t seed;         /* of the initial weights: copied into init ops */
-    int chunks;            /* sequences are split into equal chunks and reordered; 0: in order */
+    int partition_axis; /* of the mesh: its ranks run different groups of sections; -1: none */
+    uint64_t seed;      /* of the initial weights: copied into init ops */
+    int chunks;         /* sequences are split into equal chunks and reordered; 0: in order */
     const int32_t *chunk_order; /* numbers of the chunks, in the order of feeding */
     struct ct_name_table *names;
     /* Streams of the data that feeds it, ended by {0}. NULL: those of text (input.h). */

@@ -171,7 +171,6 @@ struct ct_prepare {
 /* Flags of a kernel. */
 #define CT_KERNEL_ACCUMULATES 1u /* honours launch->accumulate on floating-point outputs */
 #define CT_KERNEL_STRIDED 2u     /* any strides with a last one of 1; else only dense tensors */
-#define CT_KERNEL_STACKED 4u     /* faster where what the type's `stack` names is stacked */
 #define CT_KERNEL_OPAQUE 16u     /* writes copies whose layout the device alone knows: write_copy */
 
 struct ct_kernel {
@@ -186,6 +185,10 @@ struct ct_kernel {
        they would share a few sets of a cache; the plan makes such rows longer by `padding`. 0: no
        matter. Of the kernels that read a value, the first of the program that has them counts. */
     uint32_t conflict, padding;
+    /* Values (op->in + i or op->out + i) that it prefers one after the other in memory, without
+       gaps. The plan tries, where they are made together and used together; the kernel checks the
+       addresses. NULL: none. */
+    int (*stack)(const struct ct_op *op, struct ct_value ***values);
 };
 
 /* An element of an array of kernels, which ends with {0}:
@@ -272,10 +275,6 @@ struct ct_op_type {
     /* What it computes, as a formula (see above): transforms may then compute it together with
        other ops. NULL: it stays by itself. */
     const char *pointwise;
-    /* Values (op->in + i or op->out + i) that should follow each other in memory, without gaps. The
-       plan tries to do so for kernels with CT_KERNEL_STACKED, which check the addresses. NULL:
-       none. */
-    int (*stack)(const struct ct_op *op, struct ct_value ***values);
     /* The shardings that op needs its inputs in, and that its outputs have, for a type that
        communicates by itself in a way that no signature expresses. in and out (by input, by output)
        are replicated at first; op->in[i]->sharding is as it comes. NULL: they follow from the
@@ -372,8 +371,6 @@ static inline struct ct_value *ct_op_input(const struct ct_op *op, int i)
 CT_API bool ct_op_mutates(const struct ct_op *op, int input);
 /* The type's `join`; 0 where it has none. */
 CT_API int ct_op_join(const struct ct_op *op, struct ct_value ***values);
-/* The type's `stack`; 0 where it has none. */
-CT_API int ct_op_stack(const struct ct_op *op, struct ct_value ***values);
 /* The value that this one copies from another memory space; value itself if it is no copy. */
 CT_API const struct ct_value *ct_value_origin(const struct ct_value *value);
 

@@ -37,6 +37,10 @@ CT_API int ct_evaluation_run(struct ct_evaluation *evaluation, int64_t first, in
 /* evaluation may be NULL. */
 CT_API void ct_evaluation_close(struct ct_evaluation *evaluation);
 
+/* A mark of parameters, for transforms in front of the phase update: an optimizer has an op for
+   those of each region, so that one can end before the next begins, and one for all without it. */
+#define CT_UPDATE_BY_REGION "update.by_region"
+
 /* The rule of [lr_scheduler], TorchTitan's: warm-up, stable, decay. */
 CT_API double ct_lr_factor(const struct ct_lr_config *config, int64_t step, int64_t total);
 

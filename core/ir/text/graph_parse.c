@@ -247,9 +247,12 @@ static void parse_results(struct parser *p, struct ct_op *op, const struct line_
 
 static int stream_number(struct parser *p)
 {
-    for (int i = 0; i < CT_STREAMS; i++)
-        if (take(p, ct_text_streams[i]))
-            return i;
+    const char *begin = p->at, *name = word(p, "%=:;#", "a stream");
+    int number = name ? ct_stream_find(name) : 0;
+
+    if (number >= 0)
+        return number;
+    p->at = begin;
     return fault(p, "a stream");
 }
 
@@ -430,7 +433,6 @@ static void parse_head(struct parser *p)
     p->graph->name = quoted(p);
     if (take(p, "seed="))
         p->graph->seed = bits(p);
-    p->graph->update_by_region = take(p, "update=region");
     if (take(p, "chunks="))
         parse_chunks(p);
 }

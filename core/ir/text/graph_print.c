@@ -27,9 +27,6 @@
 
 #include "ir/text/text.h"
 
-const char *const ct_text_streams[CT_STREAMS] = {"compute",  "gather", "reduce",  "p2p",  "copy_in",
-                                                 "copy_out", "send",   "receive", "chunk"};
-
 bool ct_text_main_section(const char *name, enum ct_part *part, int *group)
 {
     char *end;
@@ -107,7 +104,7 @@ static void print_op(const struct ct_graph *graph, const struct ct_op *op, FILE 
 {
     fprintf(out, "%s %s", op->section->name, *op->region ? op->region : "-");
     if (op->stream)
-        fprintf(out, " /%s", ct_text_streams[op->stream]);
+        fprintf(out, " /%s", ct_stream_name(op->stream));
     print_marks(op->marks, out);
     for (int i = 0; i < op->outs; i++)
         fprintf(out, "%s%%%s", i ? ", " : " ", op->out[i]->name);
@@ -149,8 +146,6 @@ void ct_graph_print(const struct ct_graph *graph, FILE *out)
     fprintf(out, "graph \"%s\"", graph->name);
     if (graph->seed)
         fprintf(out, " seed=%" PRIu64, graph->seed);
-    if (graph->update_by_region)
-        fputs(" update=region", out);
     for (int i = 0; i < graph->chunks; i++)
         fprintf(out, "%s%" PRId32, i ? "," : " chunks=", graph->chunk_order[i]);
     fputc('\n', out);

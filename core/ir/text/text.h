@@ -5,8 +5,6 @@
 #include <ctitan/device/device.h>
 #include <ctitan/text.h>
 
-extern const char *const ct_text_streams[CT_STREAMS];
-
 /* Whether name is that of a main section: a part, or a group's number and a part. */
 bool ct_text_main_section(const char *name, enum ct_part *part, int *group);
 

@@ -1,30 +1,17 @@
 /*
  * Devices: the memory, streams and events that programs use.
  *
- * A device plugin offers one ct_device_ops and registers kernels for its name. Streams are
- * numbered. Work on one stream runs in order; only events order work across streams. Stream 0
- * computes; see CT_STREAM_*. On the CPU a stream is a thread, on a GPU a CUDA stream. A device may
- * also run all streams in order of enqueueing, with the same result.
+ * A device plugin offers one ct_device_ops and registers kernels for its name. It has CT_STREAMS
+ * streams (stream.h): on the CPU a stream is a thread, on a GPU a CUDA stream. A device may also
+ * run all streams in order of enqueueing, with the same result.
  */
 #ifndef CT_DEVICE_H
 #define CT_DEVICE_H
 
 #include <ctitan/op.h>
+#include <ctitan/stream.h>
 
 CT_BEGIN_DECLS
-
-enum ct_stream {
-    CT_STREAM_COMPUTE,
-    CT_STREAM_GATHER, /* in microbatches, an op's inputs keep their memory until the next op here */
-    CT_STREAM_REDUCE,
-    CT_STREAM_P2P,      /* rings */
-    CT_STREAM_COPY_IN,  /* from host memory */
-    CT_STREAM_COPY_OUT, /* to host memory */
-    CT_STREAM_SEND,     /* to and from other stages of a pipeline */
-    CT_STREAM_RECEIVE,
-    CT_STREAM_CHUNK, /* communication of one chunk while another computes; inputs as on GATHER */
-};
-#define CT_STREAMS 9
 
 struct ct_device_info {
     char name[96];     /* "Intel(R) Xeon(R) .., 2 threads, AVX-512" */
