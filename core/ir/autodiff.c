@@ -224,36 +224,50 @@ static void fold_casts(struct ct_graph *graph, struct ct_op *from)
     }
 }
 
-static struct ct_value *seed(struct ct_graph *graph)
+/* The gradient of a sum, of whose mean `weight` times is differentiated. over: what divides it;
+   NULL: the labels. */
+static struct ct_value *seed(struct ct_graph *graph, const char *name, const char *over,
+                             double weight)
 {
-    const char *over = ct_graph_fetched_over(graph, "loss");
-    const char *name = over ? over : ct_default_counts[0].name;
-    struct ct_value *count = ct_graph_find_input(graph, name);
+    const char *counted = over ? over : ct_default_counts[0].name;
+    struct ct_value *count = ct_graph_find_input(graph, counted);
     struct ct_builder b = ct_pre_builder(graph);
 
     if (!count)
-        count = ct_graph_source(graph, CT_ROLE_SCALAR, name, CT_F32, 0, NULL);
+        count = ct_graph_source(graph, CT_ROLE_SCALAR, counted, CT_F32, 0, NULL);
     b.why = "gradients are those of the mean over the global batch";
-    return ct_emit_type1(&b, &ct_op_reciprocal, "d.loss", &count, 1, NULL);
+    return ct_emit_type1(&b, &ct_op_reciprocal, ct_arena_printf(graph->arena, "d.%s", name), &count,
+                         1, &(struct ct_reciprocal){weight});
+}
+
+/* What is differentiated: the loss, and further ones with a weight. */
+static void seed_all(struct diff *d, const struct ct_value *loss)
+{
+    struct ct_graph *graph = d->graph;
+
+    d->grad[loss->id] = seed(graph, "loss", ct_graph_fetched_over(graph, "loss"), 1);
+    for (size_t i = 0; i < graph->fetch_count; i++)
+        if (graph->weight[i] != 0)
+            d->grad[graph->fetches[i].value->id] =
+                seed(graph, graph->fetches[i].name, graph->over[i], graph->weight[i]);
 }
 
 int ct_differentiate(struct ct_graph *graph)
 {
     struct ct_arena scratch = {0};
-    struct ct_value *loss = ct_graph_fetched(graph, "loss"), *start;
+    struct ct_value *loss = ct_graph_fetched(graph, "loss");
     struct diff d = {.graph = graph, .b = ct_builder_at_end(graph, CT_PART_I, "")};
     struct ct_op *last = graph->last;
     int rc;
 
     if (!loss || !loss->producer)
         return ct_fail(CT_EINVAL, "the graph fetches no loss to differentiate");
-    start = seed(graph);
     d.count = graph->value_count;
     d.wanted = ct_arena_array(&scratch, bool, d.count);
     d.weight = ct_arena_array(&scratch, bool, d.count);
     d.grad = ct_arena_array(&scratch, struct ct_value *, d.count);
     mark_values(&d);
-    d.grad[loss->id] = start;
+    seed_all(&d, loss);
     rc = differentiate_part(&d, last, CT_PART_F);
     if (rc == 0) {
         separate_sums(&d);

@@ -83,7 +83,7 @@ void ct_value_rename(struct ct_graph *graph, struct ct_value *value, const char 
 
 void ct_graph_fetch(struct ct_graph *graph, const char *name, struct ct_value *value)
 {
-    size_t room = graph->fetch_room;
+    size_t room = graph->fetch_room, weights = room;
 
     if (!value)
         return;
@@ -91,7 +91,10 @@ void ct_graph_fetch(struct ct_graph *graph, const char *name, struct ct_value *v
                                    graph->fetch_count + 1, sizeof(*graph->fetches));
     graph->over = ct_arena_grow(graph->arena, graph->over, &room, graph->fetch_count + 1,
                                 sizeof(*graph->over));
+    graph->weight = ct_arena_grow(graph->arena, graph->weight, &weights, graph->fetch_count + 1,
+                                  sizeof(*graph->weight));
     graph->over[graph->fetch_count] = NULL;
+    graph->weight[graph->fetch_count] = 0;
     graph->fetches[graph->fetch_count++] =
         (struct ct_fetch){ct_arena_strdup(graph->arena, name), value};
     value->fetch_count++;
@@ -132,6 +135,16 @@ void ct_graph_fetch_mean(struct ct_graph *graph, const char *name, struct ct_val
         ct_graph_fetch(graph, over->name, over);
 }
 
+void ct_graph_fetch_loss(struct ct_graph *graph, const char *name, struct ct_value *value,
+                         struct ct_value *over, double weight)
+{
+    size_t number = graph->fetch_count;
+
+    ct_graph_fetch_mean(graph, name, value, over);
+    if (number < graph->fetch_count)
+        graph->weight[number] = weight;
+}
+
 struct ct_value *ct_graph_unfetch(struct ct_graph *graph, const char *name)
 {
     size_t i = graph->fetch_count, left;
@@ -145,6 +158,7 @@ struct ct_value *ct_graph_unfetch(struct ct_graph *graph, const char *name)
     left = --graph->fetch_count - i;
     memmove(&graph->fetches[i], &graph->fetches[i + 1], sizeof(*graph->fetches) * left);
     memmove(&graph->over[i], &graph->over[i + 1], sizeof(*graph->over) * left);
+    memmove(&graph->weight[i], &graph->weight[i + 1], sizeof(*graph->weight) * left);
     value->fetch_count--;
     return value;
 }

@@ -2,6 +2,7 @@
  * The inputs of a graph, found among the streams of its data, what is counted there, and what the
  * run makes.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -93,6 +94,29 @@ const struct ct_data_stream *ct_graph_find_stream(const struct ct_graph *graph, 
     return NULL;
 }
 
+const struct ct_data_stream *ct_graph_stream_ahead(const struct ct_graph *graph, const char *name,
+                                                   int64_t *ahead)
+{
+    static const char between[] = "_ahead_";
+
+    if (ct_graph_find_stream(graph, name))
+        return NULL;
+    for (const struct ct_data_stream *s = streams(graph); s->name; s++) {
+        size_t size = strlen(s->name);
+        const char *number = name + size + strlen(between);
+        char *end;
+
+        if (s->dtype != CT_I32 || s->ndim != 1 || s->sequence ||
+            strncmp(name, s->name, size) != 0 ||
+            strncmp(name + size, between, strlen(between)) != 0)
+            continue;
+        *ahead = strtoll(number, &end, 10);
+        if (*number >= '1' && *number <= '9' && !*end)
+            return s;
+    }
+    return NULL;
+}
+
 /* An input as it must be declared. */
 struct wanted {
     enum ct_role role;
@@ -106,7 +130,10 @@ static bool find(const struct ct_graph *graph, const char *name, struct wanted *
 {
     const struct ct_data_stream *s = ct_graph_find_stream(graph, name);
     const struct made *m = find_made(name);
+    int64_t ahead;
 
+    if (!s)
+        s = ct_graph_stream_ahead(graph, name, &ahead);
     for (const struct ct_count *c = ct_graph_counts(graph); c->name; c++)
         if (!strcmp(c->name, name)) {
             *w = (struct wanted){CT_ROLE_SCALAR, CT_F32, 0, {0}, -1};

@@ -28,22 +28,70 @@ static void *new_row(const struct feed *f, const struct ct_data_stream *s)
     return ct_arena_alloc(&f->run->arena, (size_t)elements * ct_dtype_size(s->dtype));
 }
 
-/* Sources of text always read tokens and labels. */
-static void init_rows(struct feed *f)
+static size_t count_streams(const struct feed *f)
 {
     size_t count = 0;
 
     while (f->source.streams[count].name)
         count++;
+    return count;
+}
+
+/* The inputs that are ahead of a stream; their rows follow. */
+static void find_aheads(struct feed *f)
+{
+    f->ahead = ct_arena_array(&f->run->arena, struct feed_ahead, f->graph->value_count);
+    for (size_t i = 0; i < f->graph->value_count; i++) {
+        const struct ct_value *v = f->graph->values[i];
+        struct feed_ahead *a = &f->ahead[f->aheads];
+
+        if (v->role != CT_ROLE_INPUT || !ct_graph_stream_ahead(f->graph, v->name, &a->by))
+            continue;
+        a->name = v->name;
+        f->aheads++;
+    }
+}
+
+/* Whether an input is ahead of the stream; which is then the place that its row comes from. */
+static bool is_behind(struct feed *f, const struct ct_data_stream *s, const int32_t *row)
+{
+    bool found = false;
+    int64_t by;
+
+    for (size_t i = 0; i < f->aheads; i++) {
+        struct feed_ahead *a = &f->ahead[i];
+
+        if (!is_called(ct_graph_stream_ahead(f->graph, a->name, &by)->name, s->name))
+            continue;
+        found = true;
+        a->from = row;
+        a->absent = is_called(s->name, "labels") ? CT_MASKED : 0;
+        if (row)
+            a->row = ct_arena_array(&f->run->arena, int32_t, ct_config.training.seq_len);
+    }
+    return found;
+}
+
+/* Sources of text always read tokens and labels. Documents are where what is ahead ends. */
+static void init_rows(struct feed *f)
+{
+    size_t count = count_streams(f);
+
+    find_aheads(f);
     f->row = ct_arena_array(&f->run->arena, void *, count + 1);
     for (size_t i = 0; i < count; i++) {
         const struct ct_data_stream *s = &f->source.streams[i];
         bool taken = ct_graph_find_input(f->graph, s->name);
+        bool documents = is_called(s->name, "documents");
 
-        if (taken || (!f->source.ops->read_streams && !is_called(s->name, "documents")))
+        if (taken || is_behind(f, s, NULL) || (documents && f->aheads) ||
+            (!f->source.ops->read_streams && !documents))
             f->row[i] = new_row(f, s);
-        if (taken && is_called(s->name, "documents"))
+        is_behind(f, s, f->row[i]);
+        if (taken && documents)
             f->documents = f->row[i];
+        if (f->aheads && documents && s->dtype == CT_I32)
+            f->bounds = f->row[i];
     }
     f->positions = ct_arena_array(&f->run->arena, int32_t, ct_config.training.seq_len);
     for (int64_t t = 0; t < ct_config.training.seq_len; t++)
@@ -55,6 +103,9 @@ static const void *row_of(const struct feed *f, const struct ct_value *v)
     for (size_t i = 0; f->source.streams[i].name; i++)
         if (is_called(f->source.streams[i].name, v->name))
             return f->row[i];
+    for (size_t i = 0; i < f->aheads; i++)
+        if (is_called(f->ahead[i].name, v->name))
+            return f->ahead[i].row;
     return f->positions;
 }
 
@@ -91,8 +142,11 @@ static int check_streams(const struct feed *f)
 {
     for (size_t i = 0; i < f->inputs; i++) {
         const char *name = f->input[i].value->name;
-        const struct ct_data_stream *s = f->source.streams;
+        const struct ct_data_stream *s = f->source.streams, *behind;
+        int64_t by;
 
+        behind = ct_graph_stream_ahead(f->graph, name, &by);
+        name = behind ? behind->name : name;
         while (s->name && !is_called(s->name, name))
             s++;
         if (!s->name && !ct_input_is_made(name))
@@ -173,6 +227,15 @@ int feed_init(struct feed *f, struct ct_run *run, struct ct_executor *executor,
 
 /* ---- reading, in the thread ---- */
 
+static void look_ahead(const struct feed_ahead *a, const int32_t *documents, int64_t count)
+{
+    for (int64_t t = count - 1, end = count; t >= 0; t--) {
+        if (documents && t + 1 < count && documents[t + 1] != documents[t])
+            end = t + 1;
+        a->row[t] = t + a->by < end ? a->from[t + a->by] : a->absent;
+    }
+}
+
 /* Positions begin again with each document. */
 static int read_sample(struct feed *f, int64_t index)
 {
@@ -183,6 +246,8 @@ static int read_sample(struct feed *f, int64_t index)
     ct_calling_end(&before);
     for (int64_t t = 1; rc == 0 && documents && t < ct_config.training.seq_len; t++)
         f->positions[t] = documents[t] == documents[t - 1] ? f->positions[t - 1] + 1 : 0;
+    for (size_t i = 0; rc == 0 && i < f->aheads; i++)
+        look_ahead(&f->ahead[i], f->bounds, ct_config.training.seq_len);
     return rc;
 }
 

@@ -24,6 +24,15 @@ struct feed_input {
     size_t bytes;                  /* of one sample there */
 };
 
+/* An input "S_ahead_N": one sample of it. */
+struct feed_ahead {
+    const char *name;
+    const int32_t *from; /* of the stream */
+    int32_t *row;
+    int64_t by;
+    int32_t absent; /* where the sequence or document ends before */
+};
+
 /* A scalar that is counted in the data. */
 struct feed_count {
     const struct ct_count *count;
@@ -48,6 +57,9 @@ struct feed {
     void **row;               /* by stream: one sample from the source; NULL: it is not needed */
     int32_t *positions;       /* of one sample */
     const int32_t *documents; /* of one sample; NULL: the graph does not take them */
+    struct feed_ahead *ahead;
+    size_t aheads;
+    const int32_t *bounds; /* the documents in which ahead ends; NULL: the source has none */
     struct feed_input *input;
     size_t inputs;
     struct feed_count *count;

@@ -39,7 +39,8 @@ struct ct_value *ct_decoder_parameter(struct ct_decoder *d, const char *what, in
 {
     if (!is_part(d, what))
         return NULL;
-    snprintf(d->name, sizeof(d->name), "%s.%lld.%s", layers_of(d), (long long)d->layer, what);
+    snprintf(d->name, sizeof(d->name), "%s.%lld.%s", layers_of(d), (long long)(d->layer - d->from),
+             what);
     return ct_parameter(&d->b, d->name, ndim, shape, init);
 }
 
@@ -48,8 +49,8 @@ struct ct_value *ct_decoder_weight(struct ct_decoder *d, const char *what, int n
 {
     if (!is_part(d, what))
         return NULL;
-    snprintf(d->name, sizeof(d->name), "%s.%lld.%s.weight", layers_of(d), (long long)d->layer,
-             what);
+    snprintf(d->name, sizeof(d->name), "%s.%lld.%s.weight", layers_of(d),
+             (long long)(d->layer - d->from), what);
     return ct_parameter(&d->b, d->name, ndim, shape, init);
 }
 
@@ -208,30 +209,84 @@ int64_t ct_decoder_padding(const struct ct_decoder_sizes *s)
     return s->padding < 0 ? s->vocabulary + s->padding : s->padding - 1;
 }
 
+double ct_decoder_depth_std(int64_t layer)
+{
+    return 0.02 / sqrt(2.0 * (double)(layer + 1));
+}
+
+static struct ct_value *look_up(struct ct_decoder *d, const char *name, struct ct_value *tokens)
+{
+    return ct_padded_embedding(&d->b, name, tokens, d->embedding, ct_decoder_padding(d->sizes));
+}
+
+static struct ct_value *look_up_ahead(struct ct_decoder *d, const char *name,
+                                      struct ct_value *tokens)
+{
+    return look_up(d, ct_decoder_named(d, name), tokens);
+}
+
 static struct ct_value *embed(struct ct_decoder *d)
 {
     d->b.region = "embedding";
     d->embedding = ct_parameter(
         &d->b, "model.embed_tokens.weight", 2, (int64_t[]){d->sizes->vocabulary, d->sizes->dim},
         d->sizes->tied ? ct_decoder_head_init(d->sizes) : ct_init_weight(1, 1));
-    return ct_padded_embedding(&d->b, "embedding", d->tokens, d->embedding,
-                               ct_decoder_padding(d->sizes));
+    return look_up(d, "embedding", d->tokens);
 }
 
-static void head(struct ct_decoder *d, struct ct_value *x, const struct ct_decoder_parts *parts)
+/* By a weight of the whole model. */
+static struct ct_value *norm(struct ct_decoder *d, const char *name, struct ct_value *x,
+                             const char *weight)
+{
+    char parameter[96];
+
+    snprintf(parameter, sizeof(parameter), "%s.weight", weight);
+    return ct_rms_norm(&d->b, name, x,
+                       ct_parameter(&d->b, parameter, 1, &d->sizes->dim, CT_INIT_ONE),
+                       d->sizes->norm_eps);
+}
+
+static struct ct_value *norm_ahead(struct ct_decoder *d, const char *name, struct ct_value *x,
+                                   const char *weight)
+{
+    return norm(d, ct_decoder_named(d, name), x, weight);
+}
+
+static struct ct_value *logits(struct ct_decoder *d, const char *name, struct ct_value *x)
 {
     int64_t shape[] = {d->sizes->vocabulary, d->sizes->dim};
-    struct ct_value *w = d->embedding;
 
+    if (!d->head)
+        d->head = d->sizes->tied ? d->embedding
+                                 : ct_parameter(&d->b, "lm_head.weight", 2, shape,
+                                                ct_decoder_head_init(d->sizes));
+    return ct_linear(&d->b, name, x, d->head);
+}
+
+static struct ct_value *layer(struct ct_decoder *d, struct ct_value *x)
+{
+    return d->parts->feed_forward(d, d->parts->attention(d, x));
+}
+
+/* The final norm belongs to the region of what reads it first. */
+static void finish(struct ct_decoder *d, struct ct_value *x)
+{
+    static const struct ct_prediction_parts own = {look_up_ahead, norm_ahead, layer, logits};
+    const struct ct_predictions *p = d->parts->predictions;
+    bool predicts = p && p->depths;
+
+    d->b.region =
+        predicts ? ct_arena_printf(d->b.graph->arena, "layers.%lld", (long long)d->sizes->layers)
+                 : "head";
+    x = norm(d, "norm", x, "model.norm");
+    if (d->parts->end)
+        x = d->parts->end(d, x);
+    if (predicts)
+        ct_decoder_predict(d, x, p, &own);
     d->b.region = "head";
-    x = ct_rms_norm(&d->b, "norm", x,
-                    ct_parameter(&d->b, "model.norm.weight", 1, &d->sizes->dim, CT_INIT_ONE),
-                    d->sizes->norm_eps);
-    if (parts->end)
-        x = parts->end(d, x);
-    if (!d->sizes->tied)
-        w = ct_parameter(&d->b, "lm_head.weight", 2, shape, ct_decoder_head_init(d->sizes));
-    ct_graph_fetch(d->b.graph, "logits", ct_linear(&d->b, "logits", x, w));
+    ct_graph_fetch(d->b.graph, "logits", logits(d, "logits", x));
+    if (predicts)
+        ct_decoder_predicted(d, p);
 }
 
 int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
@@ -241,7 +296,8 @@ int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
     int64_t shape[] = {request->batch, request->seq_len};
     struct ct_decoder d = {.b = ct_builder_at_end(graph, CT_PART_F, "embedding"),
                            .sizes = (const struct ct_decoder_sizes *)(const void *)model,
-                           .request = request};
+                           .request = request,
+                           .parts = parts};
     struct ct_value *x;
 
     d.tokens = ct_input(&d.b, "tokens", shape);
@@ -255,11 +311,10 @@ int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
 
         snprintf(region, sizeof(region), "layers.%lld", (long long)d.layer);
         d.b.region = region;
-        d.depth_std = 0.02 / sqrt(2.0 * (double)(d.layer + 1));
-        x = parts->attention(&d, x);
-        x = parts->feed_forward(&d, x);
+        d.depth_std = ct_decoder_depth_std(d.layer);
+        x = layer(&d, x);
     }
-    head(&d, x, parts);
+    finish(&d, x);
     return d.b.status;
 }
 

@@ -82,13 +82,15 @@ static int hold(const struct ct_stored_rule *rule, const struct ct_weight *w, co
 int ct_stored_each_held(struct ct_arena *arena, const struct ct_stored_rule *rules,
                         const struct ct_weight *w, ct_stored_held_work *work, void *context)
 {
-    const struct ct_stored_rule *ignored;
+    const struct ct_stored_rule *first = ct_stored_rule(rules, w->name);
     struct ct_stored_held held;
     bool known = false;
     int64_t index;
     size_t base;
     int rc = 0;
 
+    if (first && !first->stored)
+        return 0;
     for (const struct ct_stored_rule *r = rules; rc == 0 && r && r->suffix; r++) {
         if (!r->stored || !matches(r, w->name, &base, &index))
             continue;
@@ -100,8 +102,7 @@ int ct_stored_each_held(struct ct_arena *arena, const struct ct_stored_rule *rul
         if (rc == 0)
             rc = work(context, w, &held);
     }
-    ignored = known || rc < 0 ? NULL : ct_stored_rule(rules, w->name);
-    if (known || rc < 0 || (ignored && !ignored->stored))
+    if (known || rc < 0)
         return rc;
     rc = hold(NULL, w, w->name, 0, &held);
     return rc < 0 ? rc : work(context, w, &held);

@@ -74,7 +74,8 @@ static int read_box(const struct ct_run *run, const struct ct_weights *weights,
 {
     const struct ct_stored_rule *rule = ct_stored_rule(run->model_ops->stored, param->name);
     struct ct_arena arena = {0};
-    struct ct_weight want = ct_stored_tensor(&arena, rule, param, box->offset[0]);
+    int64_t index = ct_stored_stacked(rule) ? box->offset[0] : 0;
+    struct ct_weight want = ct_stored_tensor(&arena, rule, param, index);
     const struct ct_weight *w = find(weights, want.name);
     struct ct_stored_rule own;
     struct ct_stored_box t;
@@ -83,7 +84,7 @@ static int read_box(const struct ct_run *run, const struct ct_weights *weights,
     if (rule && w) {
         own = ct_stored_rule_for(rule, w);
         rule = &own;
-        want = ct_stored_tensor(&arena, rule, param, box->offset[0]);
+        want = ct_stored_tensor(&arena, rule, param, index);
     }
     t = ct_stored_to_tensor(rule, param, box);
     if (!w)

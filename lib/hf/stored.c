@@ -110,7 +110,17 @@ void ct_stored_add(struct ct_run *run, const struct ct_stored_rule *rules)
 
 int64_t ct_stored_count(const struct ct_stored_rule *rule, const struct ct_state *param)
 {
-    return ct_stored_stacked(rule) ? param->shape[0] : 1;
+    return ct_stored_stacked(rule) ? param->shape[0]
+                                   : 1 + (rule && rule->copies ? rule->copied : 0);
+}
+
+const char *ct_stored_numbered(struct ct_arena *arena, const char *text, int64_t number)
+{
+    int before = (int)strcspn(text, "#");
+
+    if (!text[before])
+        return ct_arena_strdup(arena, text);
+    return ct_arena_printf(arena, "%.*s%lld%s", before, text, (long long)number, text + before + 1);
 }
 
 static void swap(int64_t *sizes, int ndim)
@@ -126,7 +136,7 @@ struct ct_weight ct_stored_tensor(struct ct_arena *arena, const struct ct_stored
 {
     struct ct_weight w = {.name = param->name, .dtype = param->dtype};
     int first = ct_stored_stacked(rule);
-    size_t base, before;
+    size_t base;
 
     w.ndim = param->ndim - first;
     memcpy(w.shape, param->shape + first, sizeof(*w.shape) * (size_t)w.ndim);
@@ -138,11 +148,13 @@ struct ct_weight ct_stored_tensor(struct ct_arena *arena, const struct ct_stored
         w.shape[ct_stored_part_dim(rule, param->ndim) - first] *= rule->parts;
     if (rule->transposed)
         swap(w.shape, w.ndim);
+    if (!first && index) {
+        w.name = ct_stored_numbered(arena, rule->copies, rule->first_copy + index - 1);
+        return w;
+    }
     base = strlen(param->name) - strlen(rule->suffix);
-    before = strcspn(rule->stored, "#");
-    w.name = first ? ct_arena_printf(arena, "%.*s%.*s%lld%s", (int)base, param->name, (int)before,
-                                     rule->stored, (long long)index, rule->stored + before + 1)
-                   : ct_arena_printf(arena, "%.*s%s", (int)base, param->name, rule->stored);
+    w.name = ct_arena_printf(arena, "%.*s%s", (int)base, param->name,
+                             first ? ct_stored_numbered(arena, rule->stored, index) : rule->stored);
     return w;
 }
 

@@ -122,12 +122,12 @@ static struct ct_value *attention(struct build *s, struct ct_value *input)
     struct ct_value *v = heads(s, "v", input, WEIGHT_V, WEIGHT_COUNT, z->kv_heads), *h;
     int64_t all = z->heads * z->head_dim;
 
-    if (decoder_rotates(s->m, d->layer)) {
+    if (decoder_rotates(s->m, s->like)) {
         q = ct_rope(&d->b, named(s, "q_rope"), q, d->positions, &s->rope);
         k = ct_rope(&d->b, named(s, "k_rope"), k, d->positions, &s->rope);
     }
     how.softcap = s->m->soft_cap;
-    how.window = decoder_slides(s->m, d->layer) ? s->m->window : 0;
+    how.window = decoder_slides(s->m, s->like) ? s->m->window : 0;
     h = ct_attention(&d->b, named(s, "attention"), q, k, v, d->documents, &how);
     h = ct_view(&d->b, named(s, "attention_flat"), h, 3,
                 (int64_t[]){d->request->batch, d->request->seq_len, all});
@@ -163,7 +163,7 @@ static struct ct_value *feed_forward(struct build *s, struct ct_value *h)
     bool bias = s->m->mlp_bias;
     struct ct_value *gate = NULL, *up;
 
-    if (decoder_is_mixture(s->m, d->layer))
+    if (decoder_is_mixture(s->m, s->like))
         return ct_decoder_mixture_of(d, h, &s->mixture);
     if (s->m->gated)
         gate = ct_decoder_project(&s->d, "gate", h, weight(s, WEIGHT_GATE), width, dim, 0.02, bias);
@@ -205,7 +205,7 @@ static struct ct_value *before(struct build *s, const char *name, struct ct_valu
 /* What the layer's mixer of tokens gives for h, which is normed. */
 static struct ct_value *mix(struct build *s, struct ct_value *h)
 {
-    switch (decoder_mixer(s->m, s->d.layer)) {
+    switch (decoder_mixer(s->m, s->like)) {
     case MIXER_ATTENTION:
         return attention(s, h);
     case MIXER_DELTA:
@@ -221,14 +221,30 @@ static struct ct_value *single(struct build *s, struct ct_value *x)
 {
     struct ct_value *h = before(s, "norm", x, WEIGHT_ATTENTION_NORM);
 
-    h = decoder_forwards(s->m, s->d.layer) ? feed_forward(s, h) : mix(s, h);
+    h = decoder_forwards(s->m, s->like) ? feed_forward(s, h) : mix(s, h);
     return add(s, "sum", x, h, WEIGHT_ATTENTION_AFTER);
+}
+
+/* The current layer becomes of the kind of one of the model's. */
+static void begin(struct build *s)
+{
+    int64_t context = ct_config.training.seq_len;
+    const struct ct_model_request *request = s->d.request;
+    int rc;
+
+    /* Tokens of a sequence, of which a graph that generates gets parts only. */
+    context = request->logits && context > request->seq_len ? context : request->seq_len;
+    s->like = decoder_like(s->m, s->d.layer);
+    rc = decoder_rope(s->m, s->like, context, request->documents, &s->rope);
+    if (rc < 0 && s->d.b.status == 0)
+        s->d.b.status = rc;
 }
 
 static struct ct_value *layer(struct build *s, struct ct_value *x)
 {
     struct ct_value *h, *y;
 
+    begin(s);
     if (s->m->single)
         return single(s, x);
     h = before(s, "attention_norm", x, WEIGHT_ATTENTION_NORM);
@@ -246,12 +262,18 @@ static struct ct_value *layer(struct build *s, struct ct_value *x)
 
 /* ---- the ends ---- */
 
-/* A parameter of the whole model: one of its weights, and ".weight" or ".bias". */
+/* A parameter of the whole model: "NAME.weight" or "NAME.bias". */
+static struct ct_value *named_whole(struct build *s, const char *name, const char *kind, int ndim,
+                                    const int64_t *shape, struct ct_init init)
+{
+    snprintf(s->d.name, sizeof(s->d.name), "%s.%s", name, kind);
+    return ct_parameter(&s->d.b, s->d.name, ndim, shape, init);
+}
+
 static struct ct_value *whole(struct build *s, enum decoder_weight which, const char *kind,
                               int ndim, const int64_t *shape, struct ct_init init)
 {
-    snprintf(s->d.name, sizeof(s->d.name), "%s.%s", weight(s, which), kind);
-    return ct_parameter(&s->d.b, s->d.name, ndim, shape, init);
+    return named_whole(s, weight(s, which), kind, ndim, shape, init);
 }
 
 /* By what embeddings are multiplied. The root is a weight's number in transformers, rounded to its
@@ -267,66 +289,119 @@ static double embedding_scale(const struct ct_model *m)
     return scale * (double)(narrow ? ct_bf16_to_f32(ct_f32_to_bf16(root)) : root);
 }
 
-static struct ct_value *embed(struct build *s)
+static struct ct_value *look_up(struct build *s, const char *name, struct ct_value *tokens)
 {
     struct ct_decoder *d = &s->d;
     double scale = embedding_scale(s->m);
+    char part[64];
     struct ct_value *x;
+
+    snprintf(part, sizeof(part), "%s_scaled", name);
+    x = ct_padded_embedding(&d->b, name, tokens, d->embedding, ct_decoder_padding(d->sizes));
+    return scale != 1 ? ct_scale(&d->b, part, x, scale) : x;
+}
+
+static struct ct_value *embed(struct build *s)
+{
+    struct ct_decoder *d = &s->d;
 
     d->b.region = "embedding";
     d->embedding =
         whole(s, WEIGHT_EMBEDDING, "weight", 2, (int64_t[]){d->sizes->vocabulary, d->sizes->dim},
               d->sizes->tied ? ct_decoder_head_init(s->d.sizes) : ct_init_weight(1, 1));
-    x = ct_padded_embedding(&d->b, "embedding", d->tokens, d->embedding,
-                            ct_decoder_padding(d->sizes));
-    return scale != 1 ? ct_scale(&d->b, "embedding_scaled", x, scale) : x;
+    return look_up(s, "embedding", d->tokens);
 }
 
-static struct ct_value *final_norm(struct build *s, struct ct_value *x)
+/* The norm by a weight of the whole model. */
+static struct ct_value *whole_norm(struct build *s, const char *name, struct ct_value *x,
+                                   const char *weight)
 {
     const int64_t *dim = &s->d.sizes->dim;
     bool one = s->m->norm == NORM_RMS_ONE;
     struct ct_value *w =
-        whole(s, WEIGHT_FINAL_NORM, "weight", 1, dim, one ? (struct ct_init){0} : CT_INIT_ONE);
+        named_whole(s, weight, "weight", 1, dim, one ? (struct ct_init){0} : CT_INIT_ONE);
 
     if (s->m->norm != NORM_LAYER)
-        return ct_rms_norm_offset(&s->d.b, "norm", x, w, s->d.sizes->norm_eps, one);
-    return ct_layer_norm(&s->d.b, "norm", x, w,
-                         whole(s, WEIGHT_FINAL_NORM, "bias", 1, dim, (struct ct_init){0}),
+        return ct_rms_norm_offset(&s->d.b, name, x, w, s->d.sizes->norm_eps, one);
+    return ct_layer_norm(&s->d.b, name, x, w,
+                         named_whole(s, weight, "bias", 1, dim, (struct ct_init){0}),
                          s->d.sizes->norm_eps);
 }
 
-static void head(struct build *s, struct ct_value *x)
+/* Logits of x, which is normed. */
+static struct ct_value *logits(struct build *s, const char *name, struct ct_value *x)
 {
     struct ct_decoder *d = &s->d;
     int64_t shape[] = {d->sizes->vocabulary, d->sizes->dim};
-    struct ct_value *w = d->embedding;
+    char product[64], capped[64];
 
-    d->b.region = "head";
-    x = final_norm(s, x);
-    x = ct_decoder_balance(d, x, &s->mixture);
-    if (!d->sizes->tied)
-        w = whole(s, WEIGHT_HEAD, "weight", 2, shape, ct_decoder_head_init(s->d.sizes));
+    snprintf(product, sizeof(product), "%s%s", name, s->m->head_bias ? "_product" : "");
+    snprintf(capped, sizeof(capped), "%s_capped", name);
+    if (!d->head)
+        d->head = d->sizes->tied
+                      ? d->embedding
+                      : whole(s, WEIGHT_HEAD, "weight", 2, shape, ct_decoder_head_init(s->d.sizes));
+    if (s->m->head_bias && !s->head_bias)
+        s->head_bias = whole(s, WEIGHT_HEAD, "bias", 1, shape, (struct ct_init){0});
     if (s->m->logits_divisor > 0)
         x = ct_scale(&d->b, "norm_scaled", x, 1 / s->m->logits_divisor);
-    x = ct_linear(&d->b, s->m->head_bias ? "logits_product" : "logits", x, w);
-    if (s->m->head_bias)
-        x = ct_bias(&d->b, "logits", x,
-                    whole(s, WEIGHT_HEAD, "bias", 1, shape, (struct ct_init){0}));
-    if (s->m->logits_soft_cap > 0)
-        x = soft_cap(&d->b, "logits_capped", x, s->m->logits_soft_cap);
-    ct_graph_fetch(d->b.graph, "logits", x);
+    x = ct_linear(&d->b, product, x, d->head);
+    if (s->head_bias)
+        x = ct_bias(&d->b, name, x, s->head_bias);
+    return s->m->logits_soft_cap > 0 ? soft_cap(&d->b, capped, x, s->m->logits_soft_cap) : x;
+}
+
+/* ---- predictions of further tokens ---- */
+
+static struct build *build_of(struct ct_decoder *d)
+{
+    return (struct build *)(void *)d;
+}
+
+static struct ct_value *embed_ahead(struct ct_decoder *d, const char *name, struct ct_value *tokens)
+{
+    return look_up(build_of(d), ct_arena_strdup(d->b.graph->arena, ct_decoder_named(d, name)),
+                   tokens);
+}
+
+static struct ct_value *norm_ahead(struct ct_decoder *d, const char *name, struct ct_value *x,
+                                   const char *weight)
+{
+    return whole_norm(build_of(d), ct_arena_strdup(d->b.graph->arena, ct_decoder_named(d, name)), x,
+                      weight);
+}
+
+static struct ct_value *layer_ahead(struct ct_decoder *d, struct ct_value *x)
+{
+    return layer(build_of(d), x);
+}
+
+static struct ct_value *logits_ahead(struct ct_decoder *d, const char *name, struct ct_value *x)
+{
+    return logits(build_of(d), name, x);
+}
+
+/* The final norm belongs to the region of what reads it first. */
+static void finish(struct build *s, struct ct_value *x)
+{
+    static const struct ct_prediction_parts parts = {embed_ahead, norm_ahead, layer_ahead,
+                                                     logits_ahead};
+    const struct ct_predictions *p = &s->m->predictions;
+    struct ct_decoder *d = &s->d;
+
+    d->b.region =
+        p->depths ? ct_arena_printf(d->b.graph->arena, "layers.%lld", (long long)d->sizes->layers)
+                  : "head";
+    x = whole_norm(s, "norm", x, weight(s, WEIGHT_FINAL_NORM));
+    x = ct_decoder_balance(d, x, &s->mixture);
+    s->mixture.sums = NULL; /* layers of predictions are not among them */
+    ct_decoder_predict(d, x, p, &parts);
+    d->b.region = "head";
+    ct_graph_fetch(d->b.graph, "logits", logits(s, "logits", x));
+    ct_decoder_predicted(d, p);
 }
 
 /* ---- the whole ---- */
-
-/* Tokens of a sequence, of which a graph that generates gets parts only. */
-static int64_t longest(const struct ct_model_request *request)
-{
-    int64_t context = ct_config.training.seq_len;
-
-    return request->logits && context > request->seq_len ? context : request->seq_len;
-}
 
 int decoder_build(struct ct_model *model, struct ct_graph *graph,
                   const struct ct_model_request *request)
@@ -340,7 +415,6 @@ int decoder_build(struct ct_model *model, struct ct_graph *graph,
                       .mixture = model->mixture};
     struct ct_decoder *d = &s.d;
     struct ct_value *x;
-    int rc;
 
     if (model->mixture.whole.wanted)
         s.mixture.sums = &s.sums;
@@ -352,12 +426,9 @@ int decoder_build(struct ct_model *model, struct ct_graph *graph,
     x = embed(&s);
     for (d->layer = 0; d->layer < model->sizes.layers; d->layer++) {
         d->b.region = ct_arena_printf(graph->arena, "layers.%lld", (long long)d->layer);
-        d->depth_std = 0.02 / sqrt(2.0 * (double)(d->layer + 1));
-        rc = decoder_rope(model, d->layer, longest(request), request->documents, &s.rope);
-        if (rc < 0)
-            return rc;
+        d->depth_std = ct_decoder_depth_std(d->layer);
         x = layer(&s, x);
     }
-    head(&s, x);
+    finish(&s, x);
     return d->b.status;
 }

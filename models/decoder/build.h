@@ -8,7 +8,9 @@
 struct build {
     struct ct_decoder d;
     const struct ct_model *m;
-    struct ct_rope rope; /* of the current layer */
+    int64_t like;               /* layer whose kind the current one has */
+    struct ct_rope rope;        /* of the current layer */
+    struct ct_value *head_bias; /* NULL: not yet there, or none */
     struct ct_mixture mixture;
     struct ct_mixture_sums sums;
 };

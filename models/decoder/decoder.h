@@ -44,7 +44,13 @@ enum decoder_activation {
     X(SHARED, "shared_experts", "mlp.shared_experts")                                              \
     X(SHARED_GATE, "shared_gate", "mlp.shared_expert_gate")                                        \
     X(Q_GATE, "q_gate", "self_attn.q_gate")                                                        \
-    X(LINEAR, "linear", "linear_attn")
+    X(LINEAR, "linear", "linear_attn")                                                             \
+    X(AHEAD_LAYERS, "prediction_layers",                                                           \
+      NULL) /* of multi-token prediction; as the others below */                                   \
+    X(AHEAD_EMBEDDING_NORM, "prediction_embedding_norm", NULL)                                     \
+    X(AHEAD_HIDDEN_NORM, "prediction_hidden_norm", NULL)                                           \
+    X(AHEAD_PROJECTION, "prediction_projection", NULL) /* NULL: the family has none */             \
+    X(AHEAD_NORM, "prediction_norm", NULL)
 
 enum decoder_weight {
 #define X(id, name, usual) WEIGHT_##id,
@@ -137,6 +143,7 @@ struct ct_model {
     bool shared_gated;         /* the shared experts have a gate */
     int64_t sparse_every;      /* every so many layers is a mixture; 0: all */
     struct ct_hf_layers dense; /* layers that are none */
+    struct ct_predictions predictions;
 };
 
 bool decoder_slides(const struct ct_model *m, int64_t layer);
@@ -147,6 +154,8 @@ bool decoder_forwards(const struct ct_model *m, int64_t layer);
 bool decoder_mixes(const struct ct_model *m, int64_t layer);
 bool decoder_is_mixture(const struct ct_model *m, int64_t layer);
 double decoder_scale(const struct ct_model *m);
+/* The layer whose kind that of predictions has: the last one with attention. */
+int64_t decoder_like(const struct ct_model *m, int64_t layer);
 
 /* How many of the features of a head of that size are rotated. */
 int64_t decoder_rotated(const struct ct_rope *rope, int64_t size);
@@ -173,7 +182,8 @@ struct family {
     const char *experts_gate_up, *experts_down; /* tensors of all experts; NULL: each has its own */
     const char *expert[3];                      /* tensors of an expert's gate, up and down */
     const char *each_norm[2];                   /* tensors of heads' norms; NULL: none are apart */
-    const char *ignored;                 /* ends of names of tensors that are no weights, "a b" */
+    const char *copies[2]; /* tensors of predictions with the embedding and head; NULL: none */
+    const char *ignored;   /* ends of names of tensors that are no weights, "a b" */
     const struct ct_recipe *description; /* its sections */
 };
 

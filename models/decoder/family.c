@@ -120,7 +120,7 @@ static const struct special {
 static const char *const with_zero[] = {
     "window_from",  "full_every",      "plain_every", "dense_layers", "attention_every",
     "sparse_every", "shared_dim",      "shared",      "experts",      "chosen",
-    "norm_eps",     "time_step_least", "balance"};
+    "norm_eps",     "time_step_least", "balance",     "predicted"};
 
 static bool has_zero(const char *name)
 {
@@ -284,8 +284,9 @@ static int check_names(const struct ct_recipe *file)
         const char *section, *keys;
     } known[] = {
         {"family", " model_type architecture like outer partial original ignored plugin "},
-        {"stored", " qkv qkv_by gate_up expert_gate expert_up expert_down q_norms k_norms "
-                   "linear_by down experts_gate_up experts_down ignored "},
+        {"stored",
+         " qkv qkv_by gate_up expert_gate expert_up expert_down q_norms k_norms "
+         "linear_by down experts_gate_up experts_down ignored embedding_copies head_copies "},
     };
 
     for (size_t i = 0; i < file->count; i++) {
@@ -339,6 +340,8 @@ static int read_stored(const struct ct_recipe *file, struct family *f)
     f->expert[1] = get(file, "stored", "expert_up");
     f->expert[2] = get(file, "stored", "expert_down");
     f->ignored = get(file, "stored", "ignored");
+    f->copies[0] = get(file, "stored", "embedding_copies");
+    f->copies[1] = get(file, "stored", "head_copies");
     f->each_norm[0] = get(file, "stored", "q_norms");
     f->each_norm[1] = get(file, "stored", "k_norms");
     f->fused = f->qkv ? FUSED_ROWS : FUSED_NONE;

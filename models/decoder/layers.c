@@ -56,6 +56,16 @@ bool decoder_is_mixture(const struct ct_model *m, int64_t layer)
            (!m->sparse_every || (layer + 1) % m->sparse_every == 0);
 }
 
+int64_t decoder_like(const struct ct_model *m, int64_t layer)
+{
+    if (layer < m->sizes.layers)
+        return layer;
+    layer = m->sizes.layers - 1;
+    while (layer > 0 && decoder_mixer(m, layer) != MIXER_ATTENTION)
+        layer--;
+    return layer;
+}
+
 double decoder_scale(const struct ct_model *m)
 {
     double of = (double)(m->scale_of ? m->scale_of : m->sizes.head_dim);

@@ -21,6 +21,7 @@ static struct config {
     const char *family;
     struct ct_decoder_options sizes;
     struct ct_mixture_options mixture;
+    struct ct_predictions predictions;
 } config;
 
 static const struct ct_option options[] = {
@@ -31,6 +32,7 @@ static const struct ct_option options[] = {
         "or llama"),
     CT_DECODER_OPTIONS(struct config, sizes),
     CT_MIXTURE_OPTIONS(struct config, mixture),
+    CT_PREDICTION_OPTIONS(struct config, predictions),
     {0}};
 
 /* ---- which family ---- */
@@ -227,6 +229,34 @@ static void list_layers(struct ct_model *m)
     m->types[1] = forward;
 }
 
+/* Where files have predictions, as many as the file has. */
+static void name_predictions(struct ct_model *m)
+{
+    const char *const *w = m->family->weight;
+    struct ct_predictions *p = &m->predictions;
+
+    p->layers = w[WEIGHT_AHEAD_LAYERS];
+    p->embedding_norm = w[WEIGHT_AHEAD_EMBEDDING_NORM];
+    p->hidden_norm = w[WEIGHT_AHEAD_HIDDEN_NORM];
+    p->projection = w[WEIGHT_AHEAD_PROJECTION];
+    p->norm = w[WEIGHT_AHEAD_NORM];
+    p->embedding_copies = m->family->copies[0];
+    p->head_copies = m->family->copies[1];
+}
+
+/* The recipe says how many are trained. */
+static int apply_predictions(struct ct_model *m)
+{
+    name_predictions(m);
+    m->predictions.depths = config.predictions.depths;
+    m->predictions.weight = config.predictions.weight;
+    if (m->predictions.depths && !m->predictions.projection)
+        return ct_fail(CT_ECONFIG,
+                       "mtp = %lld: the description of %s has no multi-token prediction",
+                       (long long)m->predictions.depths, m->family->name);
+    return 0;
+}
+
 static int finish(const struct ct_run *run, struct ct_model *m)
 {
     int rc;
@@ -246,6 +276,8 @@ static int finish(const struct ct_run *run, struct ct_model *m)
     if (m->mixture.experts && !m->mixture.expert_dim)
         m->mixture.expert_dim = m->sizes.ffn_dim;
     rc = check(m);
+    if (rc == 0)
+        rc = apply_predictions(m);
     if (rc == 0 && m->mixture.experts)
         rc = ct_mixture_apply(&config.mixture, &m->mixture);
     m->mixture.whole.batch = ct_run_batch(run);
@@ -306,6 +338,7 @@ static int stored_for(const char *text, struct ct_arena *arena, const struct ct_
         (rc = ct_hf_read_config_text(&family->config, text, "config.json", &m)) < 0)
         return rc;
     follow(&m.sizes);
+    name_predictions(&m);
     *rules = decoder_stored(&m, arena);
     return 0;
 }
@@ -374,7 +407,9 @@ static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *w
     double q = (double)(z->heads * z->head_dim), pairs = 0, halves = 0;
     double products = 6 * (double)z->dim * (double)z->vocabulary;
 
-    for (int64_t layer = 0; layer < z->layers; layer++) {
+    products += (double)m->predictions.depths * ct_prediction_flops(z);
+    for (int64_t i = 0; i < z->layers + m->predictions.depths; i++) {
+        int64_t layer = decoder_like(m, i);
         struct ct_decoder_seen seen =
             ct_decoder_seen(decoder_slides(m, layer) ? m->window : 0, seq_len);
         bool attends = decoder_mixes(m, layer) && decoder_mixer(m, layer) == MIXER_ATTENTION;

@@ -90,6 +90,7 @@ const struct ct_option decoder_properties[] = {
     SIZE(mixture.shared_dim, "shared_dim", "Width of the shared ones; 0: as many times expert_dim"),
     FLAG(shared_gated, "shared_gated", "false", "What they give is gated by a sigmoid"),
     SIZE(sparse_every, "sparse_every", "Every so many layers has experts; 0: all have"),
+    SIZE(predictions.depths, "predicted", "Depths of multi-token prediction"),
     SIZE(dense_layers, "dense_layers", "The first layers, without experts"),
     {0},
 };

@@ -7,7 +7,7 @@
 
 #include "decoder.h"
 
-#define MOST 48 /* rules */
+#define MOST 64 /* rules, without those of predictions */
 
 struct rules {
     struct ct_arena *arena;
@@ -231,8 +231,13 @@ static void add_ignored(const struct family *f, struct rules *r)
 
 const struct ct_stored_rule *decoder_stored(const struct ct_model *m, struct ct_arena *arena)
 {
-    struct rules r = {arena, ct_arena_array(arena, struct ct_stored_rule, MOST + 1), 0};
+    size_t copies = (size_t)(CT_PREDICTION_RULES * (m->predictions.depths + 1));
+    struct rules r = {arena, ct_arena_array(arena, struct ct_stored_rule, MOST + copies + 1), 0};
+    const char *const *w = m->family->weight;
 
+    r.count =
+        (size_t)ct_prediction_stored(arena, &m->predictions, m->sizes.layers, w[WEIGHT_EMBEDDING],
+                                     m->sizes.tied ? NULL : w[WEIGHT_HEAD], r.rule);
     add_fused(m, &r);
     add_output_gate(m, &r);
     add_linear(m, &r);

@@ -12,6 +12,7 @@
  */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/hf.h>
@@ -26,6 +27,7 @@ struct ct_model {
     struct ct_decoder_sizes sizes;
     struct ct_mixture mixture;
     int64_t dense_layers;        /* the first layers, which are no mixtures */
+    int64_t predicted;           /* depths of multi-token prediction in files */
     int64_t q_latent, kv_latent; /* widths of the small vectors; q_latent 0: none */
     int64_t key_dim, value_dim;  /* of a head: features that are not rotated */
 };
@@ -33,6 +35,7 @@ struct ct_model {
 static struct config {
     struct ct_decoder_options decoder;
     struct ct_mixture_options mixture;
+    struct ct_predictions predictions;
     int64_t dense_layers, shared, groups, groups_chosen;
     int64_t q_latent, kv_latent, key_dim, value_dim;
     double rate;
@@ -60,6 +63,7 @@ static const struct ct_option options[] = {
                "Groups that a token chooses; 0: the flavor's"),
     CT_OPT_INT(struct config, shared, "n_shared_experts", "-1", -1, 1e4,
                "Experts that every token uses; -1: the flavor's"),
+    CT_PREDICTION_OPTIONS(struct config, predictions),
     CT_OPT_FLOAT(struct config, rate, "load_balance_coeff", "1e-3", 0, 1,
                  "What a step adds to the bias of an expert that was chosen too rarely, and takes "
                  "from that of others; 0: biases stay as they are"),
@@ -221,6 +225,7 @@ static const struct ct_hf_key keys[] = {
     {"topk_group", CT_HF_SIZE, FIELD(mixture.choice.groups_chosen), 4},
     {"routed_scaling_factor", CT_HF_NUMBER, FIELD(mixture.choice.scale), 2.5},
     {"norm_topk_prob", CT_HF_BOOL, FIELD(mixture.choice.normalised), 1},
+    {"num_nextn_predict_layers", CT_HF_COUNT, FIELD(predicted), 0},
     {0},
 };
 
@@ -231,7 +236,6 @@ static const struct ct_hf_fixed fixed[] = {
     {"scoring_func", "\"sigmoid\"", false},
     {"topk_method", "\"noaux_tc\"", false},
     {"moe_layer_freq", "1", false},
-    {"num_nextn_predict_layers", "0|1", true}, /* predict further tokens: not trained */
     {0},
 };
 
@@ -260,6 +264,7 @@ static int apply(const struct ct_run *run, struct ct_model *m)
     override(&m->dense_layers, config.dense_layers, -1);
     override(&m->mixture.shared, config.shared, -1);
     override(&m->mixture.choice.groups, config.groups, 0);
+    m->predicted = config.predictions.depths;
     override(&m->mixture.choice.groups_chosen, config.groups_chosen, 0);
     if (s->kv_heads != s->heads)
         return ct_fail(CT_ECONFIG, "%lld heads of queries, but %lld of keys and values",
@@ -275,9 +280,57 @@ static int apply(const struct ct_run *run, struct ct_model *m)
 static const struct ct_decoder_family family = {
     "deepseek_v3", &hf_config, flavors, sizeof(struct ct_model), .own_heads = true, .apply = apply};
 
+/* ---- predictions, and where files have them ---- */
+
+static struct ct_predictions predictions_of(const struct ct_model *m)
+{
+    return (struct ct_predictions){.depths = m->predicted,
+                                   .weight = config.predictions.weight,
+                                   .embedding_norm = "model.layers.#.enorm",
+                                   .hidden_norm = "model.layers.#.hnorm",
+                                   .projection = "model.layers.#.eh_proj",
+                                   .norm = "model.layers.#.shared_head.norm",
+                                   .embedding_copies = "model.layers.#.embed_tokens",
+                                   .head_copies = "model.layers.#.shared_head.head"};
+}
+
+static const struct ct_stored_rule stored[] = {CT_MIXTURE_STORED, {0}};
+
+static const struct ct_stored_rule *rules_of(const struct ct_model *m, struct ct_arena *arena)
+{
+    struct ct_predictions p = predictions_of(m);
+    size_t room = CT_COUNT(stored) + (size_t)(CT_PREDICTION_RULES * (p.depths + 1));
+    struct ct_stored_rule *rules = ct_arena_array(arena, struct ct_stored_rule, room);
+    int count = ct_prediction_stored(arena, &p, m->sizes.layers, "model.embed_tokens",
+                                     m->sizes.tied ? NULL : "lm_head", rules);
+
+    memcpy(rules + count, stored, sizeof(stored));
+    return rules;
+}
+
+static int stored_for(const char *text, struct ct_arena *arena, const struct ct_stored_rule **rules)
+{
+    struct ct_model m = {0};
+    int rc = ct_hf_read_config_text(&hf_config, text, "config.json", &m);
+
+    if (rc == 0)
+        *rules = rules_of(&m, arena);
+    return rc;
+}
+
+static const struct ct_model_ops ops;
+
 static int create(struct ct_run *run, struct ct_model **out)
 {
-    return ct_decoder_create(run, &family, &config.decoder, out);
+    struct ct_model_ops *own;
+    int rc = ct_decoder_create(run, &family, &config.decoder, out);
+
+    if (rc < 0)
+        return rc;
+    own = ct_arena_copy(&run->arena, &ops, sizeof(ops));
+    own->stored = rules_of(*out, &run->arena);
+    run->model_ops = own;
+    return 0;
 }
 
 /* ---- graph ---- */
@@ -388,7 +441,8 @@ static struct ct_value *feed_forward(struct ct_decoder *d, struct ct_value *x)
 static int build(struct ct_model *model, struct ct_graph *graph,
                  const struct ct_model_request *request)
 {
-    static const struct ct_decoder_parts parts = {attention, feed_forward};
+    const struct ct_predictions predictions = predictions_of(model);
+    const struct ct_decoder_parts parts = {attention, feed_forward, .predictions = &predictions};
 
     return ct_decoder_build_with(model, graph, request, &parts);
 }
@@ -405,11 +459,13 @@ static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *w
     int64_t kv = s->heads * m->key_dim + v;
     int64_t weights = (m->q_latent ? m->q_latent * (s->dim + q) : s->dim * q) +
                       s->dim * (m->kv_latent + s->head_dim) + m->kv_latent * kv + v * s->dim;
-    int64_t dense = m->dense_layers < s->layers ? m->dense_layers : s->layers;
-    double products = 6 * (double)(s->vocabulary * s->dim + s->layers * weights +
-                                   dense * 3 * s->dim * s->ffn_dim) +
-                      (double)(s->layers - dense) * ct_mixture_flops(&m->mixture, s->dim);
-    double pairs = 6 * (double)(s->layers * (q + v)) * (double)seq_len;
+    int64_t layers = s->layers + m->predicted;
+    int64_t dense = m->dense_layers < layers ? m->dense_layers : layers;
+    double products =
+        6 * (double)(s->vocabulary * s->dim + layers * weights + dense * 3 * s->dim * s->ffn_dim) +
+        (double)(layers - dense) * ct_mixture_flops(&m->mixture, s->dim) +
+        (double)m->predicted * ct_prediction_flops(s);
+    double pairs = 6 * (double)(layers * (q + v)) * (double)seq_len;
 
     *whole = products + pairs;
     *halved = products + pairs / 2;
@@ -431,24 +487,24 @@ static const struct ct_shard_rule shard_plan[] = {
     {"*.down_proj.weight", CT_SHARD_ROWWISE},
     {"*.mlp.gate.*", CT_SHARD_REPLICATE},
     {"*norm.weight", CT_SHARD_REPLICATE},
+    {"*.eh_proj.weight", CT_SHARD_REPLICATE},
     {"lm_head.weight", CT_SHARD_VOCAB},
     {0},
 };
 
-static const struct ct_stored_rule stored[] = {CT_MIXTURE_STORED, {0}};
-
-static const struct ct_model_ops model = {.size = sizeof(struct ct_model_ops),
-                                          .flavors = flavors,
-                                          .flavor_size = sizeof(*flavors),
-                                          .create = create,
-                                          .destroy = ct_decoder_destroy,
-                                          .build = build,
-                                          .vocabulary = ct_decoder_vocabulary,
-                                          .flops_per_token = flops_per_token,
-                                          .shard_plan = shard_plan,
-                                          .write_config = write_config,
-                                          .stored = stored,
-                                          .weights = &ct_hf_weights};
+static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
+                                        .flavors = flavors,
+                                        .flavor_size = sizeof(*flavors),
+                                        .create = create,
+                                        .destroy = ct_decoder_destroy,
+                                        .build = build,
+                                        .vocabulary = ct_decoder_vocabulary,
+                                        .flops_per_token = flops_per_token,
+                                        .shard_plan = shard_plan,
+                                        .write_config = write_config,
+                                        .stored = stored,
+                                        .stored_for = stored_for,
+                                        .weights = &ct_hf_weights};
 
 /* ---- the biases of the choice ---- */
 
@@ -472,6 +528,6 @@ static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
 CT_PLUGIN(.name = "deepseek_v3", .version = "1.0",
           .summary = "Model: DeepSeek-V3 (debug, 16B-A3B, 671B-A37B, 1T-A32B)", .options = options,
           .config = &config, .config_size = sizeof(config),
-          .offers = CT_OFFERS({CT_MODEL, "deepseek_v3", &model},
+          .offers = CT_OFFERS({CT_MODEL, "deepseek_v3", &ops},
                               {CT_OPTIMIZER, "deepseek_v3", &corrects},
                               {CT_HOOK, "deepseek_v3", &hook}));

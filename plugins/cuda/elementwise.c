@@ -3,6 +3,7 @@
  */
 #include <stdio.h>
 
+#include <ctitan/core_ops.h>
 #include <ctitan/lib/ops.h>
 
 #include "gpu.h"
@@ -160,7 +161,8 @@ static bool accepts_reciprocal(const struct ct_prepare *p)
 
 static int run_reciprocal(const struct ct_launch *l)
 {
-    struct gpu_scalar a = {l->out[0].data, l->in[0].data, ct_tensor_count(&l->in[0])};
+    struct gpu_scalar a = {l->out[0].data, l->in[0].data, ct_tensor_count(&l->in[0]),
+                           ((const struct ct_reciprocal *)l->op->attrs)->numerator};
 
     return gpu_launch_as(l, "reciprocal", l->in[0].dtype, false,
                          (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},

@@ -95,11 +95,25 @@ static void find_holders(struct pp_local *c)
     }
 }
 
-/* An op after the microbatches runs where all of its inputs are. If there is no such rank, it runs
-   where any input is, and the others are sent there. */
+/* The ranks of a parameter that op updates; NULL: it updates none. */
+static const uint64_t *place_of_updated(const struct pp_local *c, const struct ct_op *op)
+{
+    for (int i = 0; i < op->ins; i++)
+        if (op->in[i] && op->in[i]->role == CT_ROLE_PARAM && ct_op_mutates(op, i))
+            return pp_where(c, op->in[i]);
+    return NULL;
+}
+
+/* An op after the microbatches runs where a parameter is that it updates; another one where all of
+   its inputs are. If there is no such rank, it runs where any input is. Inputs that are elsewhere
+   are sent there. */
 static const uint64_t *place_after(const struct pp_local *c, const struct ct_op *op)
 {
+    const uint64_t *updated = place_of_updated(c, op);
     uint64_t *all = c->set[0], *any = c->set[1];
+
+    if (updated)
+        return updated;
 
     pp_ranks_fill(c, all);
     pp_ranks_clear(c, any);

@@ -97,6 +97,7 @@ static struct ct_graph *one_of_everything(struct ct_arena *arena)
     y->dtype_fixed = true;
     ct_value_set_grad(w, y);
     ct_graph_fetch(graph, "table", y);
+    ct_graph_fetch_loss(graph, "more", y, ct_graph_find(graph, "lr"), 0.25);
     assert_ok(b.status);
     return graph;
 }
@@ -218,8 +219,8 @@ static const struct fault {
      "line 2: ", "reciprocal has 1 outputs, not 2"},
     {"param %p : float32[2]\nF - %y = reciprocal(%p, %p) : float32[2]", "line 2: ", "reciprocal"},
     {"param %p : float32[2]\nF - %y = reciprocal(%p", "line 2: ", "expected %"},
-    {"param %p : float32[2]\nF - %y = reciprocal(%p) {a=1} : float32[2]",
-     "line 2: ", "reciprocal has no attributes"},
+    {"param %p : float32[2]\nF - %y = add(%p, %p) {a=1} : float32[2]",
+     "line 2: ", "add has no attributes"},
     {"param %p : float32[2]\nF - %y = cast(%p) {dtipe=\"float32\"} : float32[2]",
      "line 2: ", "dtipe"},
     {"param %p : float32[2]\nF - %y = cast(%p) {dtype=\"float32} : float32[2]",

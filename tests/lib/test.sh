@@ -176,6 +176,36 @@ wait_for() {
     done
 }
 
+# ---- documents ----
+
+# little BYTES NUMBER..: each in so many bytes, the lowest first.
+little() {
+    local bytes=$1 i text
+    shift
+    for value; do
+        text=
+        for ((i = 0; i < bytes; i++)); do printf -v text '%s\\x%02x' "$text" $((value >> 8 * i & 255)); done
+        printf '%b' "$text"
+    done
+}
+
+# megatron LENGTH: the tokens of $data as Megatron's files, documents.bin and documents.idx, in documents of so many.
+megatron() {
+    local tokens length=$1 lengths i
+    ln -s "$data/tokens.bin" documents.bin
+    tokens=$(($(stat -L -c %s documents.bin) / 4))
+    mapfile -t lengths < <(for ((i = 0; i < tokens; i += length)); do echo $((tokens - i < length ? tokens - i : length)); done)
+    {
+        printf 'MMIDIDX\0\0'
+        little 8 1
+        little 1 4
+        little 8 ${#lengths[@]} $((${#lengths[@]} + 1))
+        little 4 "${lengths[@]}"
+        for i in "${!lengths[@]}"; do little 8 $((4 * length * i)); done
+        for ((i = 0; i <= ${#lengths[@]}; i++)); do little 8 $i; done
+    } >documents.idx
+}
+
 # ---- numbers ----
 
 # values KEY.. FILE: the values of the keys of each line of JSON that has them all, with blanks between.

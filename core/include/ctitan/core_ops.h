@@ -41,6 +41,10 @@ CT_CORE_OPS(X)
 CT_API struct ct_value *ct_add(struct ct_builder *b, const char *name, struct ct_value *x,
                                struct ct_value *y);
 
+struct ct_reciprocal { /* numerator / x */
+    double numerator;
+};
+
 struct ct_cast {
     enum ct_dtype dtype;
 };

@@ -163,6 +163,7 @@ struct ct_graph {
     const struct ct_count *counts; /* scalars counted in the data, ended by {0}; NULL: ct_counts */
     bool same_parameters;          /* a parameter that is declared again is the one of that name */
     const char **over; /* by fetch: name of the fetch that divides it; NULL: it is a sum */
+    double *weight;    /* by fetch: how often it is a part of what is differentiated */
 };
 
 /* The uses of a value, in order of creation. The body of the safe form may change the current
@@ -216,6 +217,10 @@ CT_API void ct_graph_fetch(struct ct_graph *graph, const char *name, struct ct_v
 /* The same for a mean: the host divides the sum by the scalar `over`, which is fetched, too. */
 CT_API void ct_graph_fetch_mean(struct ct_graph *graph, const char *name, struct ct_value *value,
                                 struct ct_value *over);
+/* The same for a mean that is differentiated: `weight` times it is added to the loss, whose own fetch
+   (ct_graph_fetch_mean) does not show it. */
+CT_API void ct_graph_fetch_loss(struct ct_graph *graph, const char *name, struct ct_value *value,
+                                struct ct_value *over, double weight);
 /* Drop the last fetch of this name. Returns its value; NULL: there is none. */
 CT_API struct ct_value *ct_graph_unfetch(struct ct_graph *graph, const char *name);
 /* The name of the fetch that divides it; NULL: it is a sum, or there is none. */

@@ -19,6 +19,9 @@
  *
  *   positions     int32 [batch, seq_len]  the position of each token in its sequence, or, if the
  *                                         graph takes documents, in its document there
+ *   S_ahead_N     int32 [batch, seq_len]  of the int32 stream S, [seq_len] in each sample: the entry
+ *                                         that is N places behind each token, "tokens_ahead_1". Where
+ *                                         its sequence or document ends before, 0, or -100 of labels
  *   lr            float64                 the learning rate of the step
  *   step          float64                 1 for the first update that is applied
  *
@@ -94,6 +97,9 @@ CT_API struct ct_value *ct_graph_find_input(const struct ct_graph *graph, const 
 /* The stream of that name, which feeds the graph; NULL: none. */
 CT_API const struct ct_data_stream *ct_graph_find_stream(const struct ct_graph *graph,
                                                          const char *name);
+/* The stream of which an input called "S_ahead_N" is made, and N; NULL: it is no such input. */
+CT_API const struct ct_data_stream *ct_graph_stream_ahead(const struct ct_graph *graph,
+                                                          const char *name, int64_t *ahead);
 /* The dimension of an input that runs along sequences; -1: none. value->sequence is that, or 0 for
    dimension 1 of an input that has one. */
 CT_API int ct_input_sequence(const struct ct_value *input);

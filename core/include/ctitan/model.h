@@ -36,7 +36,7 @@ struct ct_shard_rule {
  * first rule whose suffix the parameter's name has applies.
  */
 struct ct_stored_rule {
-    const char *suffix; /* of the parameter's name; begins with '.' */
+    const char *suffix; /* of the parameter's name; begins with '.', or is all of it */
     /* Replaces the suffix. With one '#', each index of the parameter's dimension 0 is a tensor of
        its own, and the index stands in the place of '#'. NULL: tensors of the files with this
        suffix are no parameters, and are ignored. "": files lack the parameter. */
@@ -55,6 +55,11 @@ struct ct_stored_rule {
     struct ct_stored_rows {
         int64_t own, all, offset, block, stride;
     } rows;
+    /* Files have `copied` further tensors that are the same, under this whole name with a number
+       from first_copy on in the place of '#'. They are written, and not read. Not with '#' in
+       `stored`, nor with parts. */
+    const char *copies;
+    int64_t first_copy, copied;
 };
 
 struct ct_model; /* one model, defined by the plugin: its sizes */

@@ -100,19 +100,24 @@ struct ct_value *ct_cast(struct ct_builder *b, const char *name, struct ct_value
 static int reciprocal_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
+    double numerator = ((const struct ct_reciprocal *)l->op->attrs)->numerator;
 
     for (int64_t i = 0; i < ct_tensor_count(&l->out[0]); i++)
-        r.out[0][i] = 1 / r.in[0][i];
+        r.out[0][i] = numerator / r.in[0][i];
     return ct_reference_end(&r, 0);
 }
 
 const struct ct_op_type ct_op_reciprocal = {
     .size = sizeof(struct ct_op_type),
     .name = "reciprocal",
-    .summary = "1 / x",
+    .summary = "numerator / x",
     .signature = "x[.] T -> y[.] T",
+    .attrs = (const struct ct_option[]){CT_OPT_FLOAT(struct ct_reciprocal, numerator, "numerator",
+                                                     "1", -1e300, 1e300, "What is divided"),
+                                        {0}},
+    .attrs_size = sizeof(struct ct_reciprocal),
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .reference = reciprocal_reference,
-    .pointwise = "y = 1 / x",
-    .samples = "positive[2,4]",
+    .pointwise = "y = numerator / x",
+    .samples = "positive[2,4]; numerator=0.3: positive[2,4]",
 };

@@ -160,6 +160,18 @@ static int64_t concat_part(const struct ct_op *op, const struct ct_mesh *mesh, i
     return at;
 }
 
+static int concat_vjp(struct ct_vjp *v)
+{
+    int dim = (int)((const struct ct_concat *)v->op->attrs)->dim;
+    int64_t at = 0;
+
+    for (int i = 0; i < v->op->ins; at += v->op->in[i++]->shape[dim])
+        if (v->wanted[i])
+            v->din[i] = ct_narrow(v->b, ct_gradient_name(v, i), v->dout[0], dim, at,
+                                  v->op->in[i]->shape[dim]);
+    return v->b->status;
+}
+
 const struct ct_op_type ct_op_concat = {
     .size = sizeof(struct ct_op_type),
     .name = "concat",
@@ -170,6 +182,7 @@ const struct ct_op_type ct_op_concat = {
     .attrs_size = sizeof(struct ct_concat),
     .infer = concat_infer,
     .factors = part_factors,
+    .vjp = concat_vjp,
     .reference = copy_parts,
     .collective = &ct_collective_concat,
     .part = concat_part,

@@ -356,12 +356,17 @@ static void parse_mesh(struct parser *p)
 
 static void parse_fetch(struct parser *p)
 {
-    char *name = word(p, "=", "a name"), *over;
+    char *name = word(p, "=", "a name"), *over, *weight, *end;
 
     need(p, "=");
     ct_graph_fetch(p->graph, name ? name : "", value_used(p));
     if (take(p, "/") && (over = word(p, "", "a name")))
         p->graph->over[p->graph->fetch_count - 1] = over;
+    if (take(p, "*") && (weight = word(p, "", "a number"))) {
+        p->graph->weight[p->graph->fetch_count - 1] = strtod(weight, &end);
+        if (*end)
+            fault(p, "a number");
+    }
 }
 
 static void parse_grad(struct parser *p)

@@ -16,7 +16,8 @@
  * "float32!" is a dtype fixed by a transform. "opaque<N>" is a layout of N bytes. "chunks=0,3,1,2"
  * in the first line is the order of the sequence's chunks. "sequence=2" behind an input is the
  * dimension that runs along sequences (-1: none), where that is not dimension 1. The host divides a
- * fetch by the one whose name is behind "/". The text after "; " says why the op is there.
+ * fetch by the one whose name is behind "/", and is a part of what is differentiated where "*" and a
+ * number follow. The text after "; " says why the op is there.
  * Attributes with their default values are left out.
  */
 #include <inttypes.h>
@@ -170,9 +171,13 @@ void ct_graph_print(const struct ct_graph *graph, FILE *out)
     }
     ct_for_each_op (op, graph)
         print_op(graph, op, out);
-    for (size_t i = 0; i < graph->fetch_count; i++)
-        fprintf(out, "fetch %s = %%%s%s%s\n", graph->fetches[i].name, graph->fetches[i].value->name,
+    for (size_t i = 0; i < graph->fetch_count; i++) {
+        fprintf(out, "fetch %s = %%%s%s%s", graph->fetches[i].name, graph->fetches[i].value->name,
                 graph->over[i] ? " / " : "", graph->over[i] ? graph->over[i] : "");
+        if (graph->weight[i] != 0)
+            fprintf(out, " * %.17g", graph->weight[i]);
+        fputc('\n', out);
+    }
     for (size_t i = 0; i < graph->value_count; i++)
         if (graph->values[i]->grad)
             fprintf(out, "grad %%%s = %%%s\n", graph->values[i]->name,

@@ -80,7 +80,7 @@
     R(gelu_grad, CPU_STRIDED, isa)                                                                 \
     R(add, CPU_STRIDED, isa)                                                                       \
     R(cast, CPU_STRIDED, isa)                                                                      \
-    R(reciprocal, CPU_STRIDED, isa)
+    R(reciprocal, 0, isa)
 
 /* The same in bfloat16, on a unit: cpu_NAME_bf16_prepare and so on, for op NAME. */
 #define CPU_UNIT_KERNELS(P, isa)                                                                   \

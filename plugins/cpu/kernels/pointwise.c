@@ -2,6 +2,7 @@
  * add, reciprocal, cast: one pass over memory.
  */
 #include "kernels.h"
+#include <ctitan/core_ops.h>
 #include <ctitan/lib/cpu/runs.h>
 #include "vector.h"
 
@@ -51,47 +52,24 @@ int CPU_ISA(cpu_add_run)(const struct ct_launch *launch)
     return 0;
 }
 
-CPU_INLINE void reciprocal(enum ct_dtype dtype, void *const *p, int64_t n)
-{
-    const void *x = p[0];
-    void *y = p[1];
-
-    for (int64_t i = 0; i < n; i += CPU_LANES)
-        v_put(dtype, y, i, n, 1.0f / v_get(dtype, x, i, n));
-}
-
-static void reciprocal_f32(void *const *p, int64_t n)
-{
-    reciprocal(CT_F32, p, n);
-}
-
-static void reciprocal_bf16(void *const *p, int64_t n)
-{
-    reciprocal(CT_BF16, p, n);
-}
-
-static void reciprocal_f64(void *const *p, int64_t n)
-{
-    const double *x = p[0];
-    double *y = p[1];
-
-    for (int64_t i = 0; i < n; i++)
-        y[i] = 1 / x[i];
-}
-
-static cpu_run_body *const reciprocals[CT_DTYPE_COUNT] = {
-    [CT_F32] = reciprocal_f32, [CT_BF16] = reciprocal_bf16, [CT_F64] = reciprocal_f64};
-
+/* Scalars of a step: nothing is gained by vectors. */
 bool CPU_ISA(cpu_reciprocal_accepts)(const struct ct_prepare *prepare)
 {
-    return reciprocals[prepare->out->dtype] && prepare->in->dtype == prepare->out->dtype;
+    enum ct_dtype dtype = prepare->out->dtype;
+
+    return (dtype == CT_F32 || dtype == CT_F64) && prepare->in->dtype == dtype;
 }
 
 int CPU_ISA(cpu_reciprocal_run)(const struct ct_launch *launch)
 {
-    const struct ct_tensor *t[] = {launch->in, launch->out};
+    double numerator = ((const struct ct_reciprocal *)launch->op->attrs)->numerator;
+    const struct ct_tensor *x = &launch->in[0], *y = &launch->out[0];
 
-    cpu_for_runs(t, 2, reciprocals[launch->out->dtype]);
+    for (int64_t i = 0; i < ct_tensor_count(y); i++)
+        if (y->dtype == CT_F32)
+            ((float *)y->data)[i] = (float)numerator / ((const float *)x->data)[i];
+        else
+            ((double *)y->data)[i] = numerator / ((const double *)x->data)[i];
     return 0;
 }
 

@@ -22,6 +22,7 @@ struct gpu_scalar {
     void *out;
     const void *in;
     int64_t count;
+    double numerator;
 };
 
 #define GPU_TERMS 64

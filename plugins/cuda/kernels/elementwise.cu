@@ -276,7 +276,7 @@ KERNEL(reciprocal_float32, gpu_scalar, 256)
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 
     if (i < a.count)
-        ((float *)a.out)[i] = 1.0f / ((const float *)a.in)[i];
+        ((float *)a.out)[i] = (float)a.numerator / ((const float *)a.in)[i];
 }
 
 KERNEL(reciprocal_float64, gpu_scalar, 256)
@@ -284,7 +284,7 @@ KERNEL(reciprocal_float64, gpu_scalar, 256)
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 
     if (i < a.count)
-        ((double *)a.out)[i] = 1.0 / ((const double *)a.in)[i];
+        ((double *)a.out)[i] = a.numerator / ((const double *)a.in)[i];
 }
 
 KERNEL(add_numbers, gpu_add_numbers, 1)

@@ -133,6 +133,8 @@ CT_API extern const struct ct_shard_rule ct_decoder_shard_plan[];
 
 /* ---- for models whose layers differ ---- */
 
+struct ct_decoder_parts;
+
 /* What the functions below share while one graph is built. */
 struct ct_decoder {
     struct ct_builder b;
@@ -140,11 +142,13 @@ struct ct_decoder {
     const struct ct_model_request *request;
     struct ct_value *tokens;
     struct ct_value *documents, *positions; /* NULL: none */
-    struct ct_value *embedding;             /* its table */
+    struct ct_value *embedding, *head;      /* their weights; head NULL: not yet there */
     int64_t layer;                          /* the current one */
     double depth_std;                       /* standard deviation of its o, up and down */
     char name[96];
     const char *layers; /* what names of its parameters begin with; NULL: "model.layers" */
+    int64_t from;       /* number of the layer that is 0 in these */
+    const struct ct_decoder_parts *parts; /* NULL: another program's */
 };
 
 typedef struct ct_value *ct_decoder_part_fn(struct ct_decoder *d, struct ct_value *x);
@@ -155,12 +159,64 @@ CT_API ct_decoder_part_fn ct_decoder_attention, ct_decoder_feed_forward;
 struct ct_decoder_parts {
     ct_decoder_part_fn *attention, *feed_forward; /* of each layer */
     ct_decoder_part_fn *end; /* from the final norm to the head; NULL: nothing is between them */
+    const struct ct_predictions *predictions; /* NULL: none */
 };
 
 /* ct_decoder_build with other parts. */
 CT_API int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
                                  const struct ct_model_request *request,
                                  const struct ct_decoder_parts *parts);
+
+/*
+ * Multi-token prediction (DeepSeek-AI 2024, section 2.2). Depth k of D has a layer, whose input at
+ * token i is a product of two normed vectors side by side: the embedding of token i + k, and what
+ * the head reads at depth k - 1 (0: of the model itself). It predicts token i + k + 1 through a
+ * norm and the model's own head. The loss of the objective is differentiated with weight / D times
+ * the sum over k of these losses more, each divided as the objective's is; they are fetched as
+ * "mtp_loss_k". Tokens are predicted from their own sequence and document only.
+ */
+struct ct_predictions {
+    int64_t depths; /* D; 0: none */
+    double weight;
+    /* Names of weights, without ".weight"; '#' stands for the number of the layer, where each depth
+       has its own, behind the model's. */
+    const char *embedding_norm, *hidden_norm, *projection, *norm;
+    const char *layers; /* what names of its layers' weights begin with, which count from 0; NULL:
+                           they count on from the model's */
+    /* Tensors that files have besides, with the model's own embedding and head. NULL: none */
+    const char *embedding_copies, *head_copies;
+};
+/* Rules for these copies: at most CT_PREDICTION_RULES of each depth and of the model. embedding,
+   head: names of these weights, without ".weight"; head NULL: the embedding. Returns how many. */
+#define CT_PREDICTION_RULES 2
+CT_API int ct_prediction_stored(struct ct_arena *arena, const struct ct_predictions *predictions,
+                                int64_t layers, const char *embedding, const char *head,
+                                struct ct_stored_rule *rules);
+/* Rows of an option table. T: a struct with the members m.depths and m.weight. */
+#define CT_PREDICTION_OPTIONS(T, m)                                                                \
+    CT_OPT_INT(T, m.depths, "mtp", "0", 0, 64,                                                     \
+               "Tokens that are predicted behind the next one (multi-token prediction)"),          \
+        CT_OPT_FLOAT(T, m.weight, "mtp_weight", "0.3", 0, 1e6,                                     \
+                     "Weight of the mean of these predictions' losses")
+/* The parts of a model that its predictions use. */
+struct ct_prediction_parts {
+    struct ct_value *(*embed)(struct ct_decoder *d, const char *name, struct ct_value *tokens);
+    /* weight: its whole name, without ".weight". */
+    struct ct_value *(*norm)(struct ct_decoder *d, const char *name, struct ct_value *x,
+                             const char *weight);
+    ct_decoder_part_fn *layer;
+    struct ct_value *(*logits)(struct ct_decoder *d, const char *name, struct ct_value *x);
+};
+/* Add the predictions to what the final norm gives, x[b, t, n], in regions of layers behind the
+   model's. */
+CT_API void ct_decoder_predict(struct ct_decoder *d, struct ct_value *x,
+                               const struct ct_predictions *predictions,
+                               const struct ct_prediction_parts *parts);
+/* To be called when the graph is complete: one without a loss predicts nothing, and is left with the
+   parameters, which checkpoints have. */
+CT_API void ct_decoder_predicted(struct ct_decoder *d, const struct ct_predictions *predictions);
+/* FLOPs per token, forward and backward, of the products of a depth without its layer. */
+CT_API double ct_prediction_flops(const struct ct_decoder_sizes *sizes);
 
 /* SwiGLU of this width on h, with new weights "WHERE.gate_proj", "WHERE.up_proj" and
    "WHERE.down_proj"; the values' names begin with `prefix`. */
@@ -202,6 +258,8 @@ CT_API struct ct_value *ct_decoder_biased(struct ct_decoder *d, const char *name
 CT_API struct ct_value *ct_decoder_project(struct ct_decoder *d, const char *name,
                                            struct ct_value *x, const char *what, int64_t rows,
                                            int64_t columns, double std, bool biased);
+/* Standard deviation of initial weights of o, up and down in a layer. */
+CT_API double ct_decoder_depth_std(int64_t layer);
 /* Initial values of the head, and of an embedding that is one, too. */
 CT_API struct ct_init ct_decoder_head_init(const struct ct_decoder_sizes *sizes);
 /* h times a new weight, "self_attn.WHAT_proj", as heads: [b, t, count, head_dim]. `what` is q, k or

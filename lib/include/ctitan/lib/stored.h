@@ -19,6 +19,8 @@ CT_API bool ct_stored_absent(const struct ct_stored_rule *rule);
 CT_API bool ct_stored_stacked(const struct ct_stored_rule *rule);
 /* The dimension of a parameter of `ndim` along which its tensor has parts; -1: it has none. */
 CT_API int ct_stored_part_dim(const struct ct_stored_rule *rule, int ndim);
+/* text with a number in the place of its '#'; without one, as it is. In arena. */
+CT_API const char *ct_stored_numbered(struct ct_arena *arena, const char *text, int64_t number);
 /* For transforms that add parameters: let rules (ended by {0}, which live as long as the run) come
    in front of those of the run's model. The same rules are added once. */
 CT_API void ct_stored_add(struct ct_run *run, const struct ct_stored_rule *rules);
@@ -29,9 +31,9 @@ CT_API enum ct_dtype ct_stored_dtype(const struct ct_stored_rule *rule, enum ct_
 /* Whether the elements of a box of the parameter are in the same order in the box of the tensor in
    which it is, without others between. */
 CT_API bool ct_stored_dense(const struct ct_stored_rule *rule);
-/* Number of tensors that hold the parameter. */
+/* Number of tensors that hold the parameter, its copies among them. */
 CT_API int64_t ct_stored_count(const struct ct_stored_rule *rule, const struct ct_state *param);
-/* Name, dtype and shape of tensor `index` of those. The name is in arena. */
+/* Name, dtype and shape of tensor `index` of those. The name is in arena. Copies are last. */
 CT_API struct ct_weight ct_stored_tensor(struct ct_arena *arena, const struct ct_stored_rule *rule,
                                          const struct ct_state *param, int64_t index);
 
