@@ -175,6 +175,8 @@ static int read_stretch(const json_t *scaling, bool dynamic, struct ct_rope *rop
     int rc = read_scaling_number(scaling, "factor", &rope->factor);
 
     rope->scaling = CT_ROPE_LINEAR;
+    if (dynamic && !hf_absent(json_object_get(scaling, "alpha")))
+        return ct_fail(CT_ECONFIG, "alpha of type dynamic is not supported");
     rope->dynamic = dynamic;
     return rc == 0 && rope->factor < 1
                ? ct_fail(CT_ECONFIG, "a factor of %g is below 1", rope->factor)

@@ -36,17 +36,22 @@ static struct ct_value *expert_weight(struct ct_decoder *d, const struct ct_mixt
                              ct_init_weight(std, 1));
 }
 
+static const char *router_of(const struct ct_mixture *m)
+{
+    return m->router ? m->router : "mlp.gate";
+}
+
 /* In the dtype that it is stored in, whatever the forward pass computes in: an update moves it by
    less than bfloat16 could tell. */
 static struct ct_value *correction(struct ct_decoder *d, const struct ct_mixture *m)
 {
     struct ct_value *bias;
+    char name[96];
 
     if (!m->corrected)
         return NULL;
-    snprintf(d->name, sizeof(d->name), "model.layers.%lld" CT_MIXTURE_CORRECTION,
-             (long long)d->layer);
-    bias = ct_parameter(&d->b, d->name, 1, &m->experts, (struct ct_init){.kind = CT_INIT_ZERO});
+    snprintf(name, sizeof(name), "%s" CT_MIXTURE_CORRECTION, router_of(m));
+    bias = ct_decoder_parameter(d, name, 1, &m->experts, (struct ct_init){.kind = CT_INIT_ZERO});
     if (bias)
         bias->dtype_fixed = true;
     return bias;
@@ -63,7 +68,7 @@ static struct ct_value *expert_bias(struct ct_decoder *d, const struct ct_mixtur
 
 static struct ct_value *route(struct ct_decoder *d, struct ct_value *h, const struct ct_mixture *m)
 {
-    const char *where = m->router ? m->router : "mlp.gate";
+    const char *where = router_of(m);
 
     return m->biased
                ? ct_decoder_biased(d, "router", h, where, m->experts, d->sizes->dim, 0.02, 0.02)
@@ -86,7 +91,9 @@ static struct ct_value *shared_experts(struct ct_decoder *d, struct ct_value *h,
                                        const struct ct_mixture *m)
 {
     const char *where = m->shared_where ? m->shared_where : "mlp.shared_experts";
-    struct ct_value *y = ct_decoder_swiglu(d, "shared_", h, where, shared_dim(m)), *gate;
+    struct ct_value *y = m->shared_part ? m->shared_part(d, h, where, shared_dim(m))
+                                        : ct_decoder_swiglu(d, "shared_", h, where, shared_dim(m));
+    struct ct_value *gate;
 
     if (!m->shared_gate)
         return y;
@@ -165,19 +172,23 @@ static struct ct_value *scaled_experts(struct ct_decoder *d, struct ct_value *h,
 struct ct_value *ct_decoder_mixture_of(struct ct_decoder *d, struct ct_value *h,
                                        const struct ct_mixture *m)
 {
+    /* relu(u)^2 is u times u sigmoid(alpha u) for a large alpha: a gate of the same weights. */
+    static const struct ct_experts squares = {.alpha = 1e9};
+    const struct ct_experts *how = m->squared ? &squares : &m->activation;
     int64_t dim = d->sizes->dim, f = m->expert_dim;
     struct ct_value *weights, *ids, *gate, *up, *down, *gate_bias, *up_bias, *bias, *sum;
 
     weights = choose(d, h, m, &ids);
-    gate = expert_weight(d, m, "gate_proj", f, dim, 0.02);
-    up = expert_weight(d, m, "up_proj", f, dim, d->depth_std);
+    gate = m->squared ? NULL : expert_weight(d, m, "gate_proj", f, dim, 0.02);
+    up = expert_weight(d, m, "up_proj", f, dim, m->squared ? 0.02 : d->depth_std);
+    gate = gate ? gate : up;
     down = expert_weight(d, m, "down_proj", dim, f, d->depth_std);
     gate_bias = expert_bias(d, m, "mlp.experts.gate_proj.bias", f);
     up_bias = expert_bias(d, m, "mlp.experts.up_proj.bias", f);
     sum = m->scaled_inputs
               ? scaled_experts(d, h, weights, ids, (struct ct_value *[]){gate, up, down}, m)
               : ct_experts(&d->b, ct_decoder_named(d, "experts"), h, weights, ids, gate, up, down,
-                           gate_bias, up_bias, &m->activation);
+                           gate_bias, up_bias, how);
     bias = expert_bias(d, m, "mlp.experts.down_proj.bias", dim);
     if (bias) {
         bias = ct_expert_bias(&d->b, ct_decoder_named(d, "experts_bias"), weights, ids, bias);
@@ -272,6 +283,7 @@ int ct_mixture_apply_balance(const struct ct_run *run, struct ct_mixture *m, int
 double ct_mixture_flops(const struct ct_mixture *m, int64_t dim)
 {
     return 6 * (double)dim *
-           (double)(m->experts + 3 * (m->choice.k * m->expert_dim + shared_dim(m)) +
+           (double)(m->experts +
+                    (m->squared ? 2 : 3) * (m->choice.k * m->expert_dim + shared_dim(m)) +
                     (m->shared_gate ? 1 : 0));
 }

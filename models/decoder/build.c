@@ -24,6 +24,37 @@ static const char *named(struct build *s, const char *what)
 
 /* ---- norms and products ---- */
 
+static bool adds_one(const struct build *s)
+{
+    return s->m->norm == NORM_RMS_ONE || s->m->norm == NORM_LAYER_ONE;
+}
+
+static struct ct_init norm_init(const struct build *s)
+{
+    return adds_one(s) ? (struct ct_init){0} : CT_INIT_ONE;
+}
+
+static bool has_norm_bias(const struct build *s)
+{
+    return s->m->norm == NORM_LAYER || s->m->norm == NORM_LAYER_ONE;
+}
+
+/* The norm called `name` by weights, and a bias unless that is NULL. */
+static struct ct_value *norm_by(struct build *s, const char *name, struct ct_value *x,
+                                struct ct_value *w, struct ct_value *bias)
+{
+    struct ct_builder *b = &s->d.b;
+    double eps = s->d.sizes->norm_eps;
+    char part[96];
+
+    if (!has_norm_bias(s))
+        return ct_rms_norm_offset(b, name, x, w, eps, adds_one(s));
+    snprintf(part, sizeof(part), "%s_weight", name);
+    if (adds_one(s))
+        w = ct_add(b, part, w, ct_ones(b, part, w));
+    return ct_layer_norm(b, name, x, w, bias, eps);
+}
+
 /* The norm of rows of this size, with weights called `what` of the layer. */
 static struct ct_value *norm(struct build *s, const char *name, struct ct_value *x,
                              const char *what, int64_t size, bool bias)
@@ -31,17 +62,14 @@ static struct ct_value *norm(struct build *s, const char *name, struct ct_value 
     struct ct_decoder *d = &s->d;
     struct ct_value *w, *b = NULL;
     char part[96];
-    double eps = d->sizes->norm_eps;
 
-    w = ct_decoder_weight(d, what, 1, &size,
-                          s->m->norm == NORM_RMS_ONE ? (struct ct_init){0} : CT_INIT_ONE);
-    if (s->m->norm != NORM_LAYER)
-        return ct_rms_norm_offset(&d->b, named(s, name), x, w, eps, s->m->norm == NORM_RMS_ONE);
-    if (bias) {
-        snprintf(part, sizeof(part), "%s.bias", what);
+    if (s->m->norm == NORM_LAYER_PLAIN)
+        return whiten(&d->b, named(s, name), x, d->sizes->norm_eps);
+    w = ct_decoder_weight(d, what, 1, &size, norm_init(s));
+    snprintf(part, sizeof(part), "%s.bias", what);
+    if (bias && has_norm_bias(s))
         b = ct_decoder_parameter(d, part, 1, &size, (struct ct_init){0});
-    }
-    return ct_layer_norm(&d->b, named(s, name), x, w, b, eps);
+    return norm_by(s, ct_arena_strdup(d->b.graph->arena, named(s, name)), x, w, b);
 }
 
 /* ---- attention ---- */
@@ -73,7 +101,8 @@ static struct ct_value *heads(struct build *s, const char *name, struct ct_value
                               enum decoder_weight which, enum decoder_weight normed, int64_t count)
 {
     struct ct_decoder *d = &s->d;
-    enum decoder_qk_norm how = normed < WEIGHT_COUNT ? s->m->qk_norm : QK_NORM_NONE;
+    bool now = normed < WEIGHT_COUNT && !s->m->qk_rotated;
+    enum decoder_qk_norm how = now ? s->m->qk_norm : QK_NORM_NONE;
     int64_t size = d->sizes->head_dim, rows = count * size;
     char view[32], norms[32], clipped[32];
 
@@ -126,6 +155,10 @@ static struct ct_value *attention(struct build *s, struct ct_value *input)
         q = ct_rope(&d->b, named(s, "q_rope"), q, d->positions, &s->rope);
         k = ct_rope(&d->b, named(s, "k_rope"), k, d->positions, &s->rope);
     }
+    if (s->m->qk_rotated && s->m->qk_norm == QK_NORM_HEAD) {
+        q = norm(s, "q_norm", q, weight(s, WEIGHT_Q_NORM), z->head_dim, s->m->qk_bias);
+        k = norm(s, "k_norm", k, weight(s, WEIGHT_K_NORM), z->head_dim, s->m->qk_bias);
+    }
     how.softcap = s->m->soft_cap;
     how.window = decoder_slides(s->m, s->like) ? s->m->window : 0;
     h = ct_attention(&d->b, named(s, "attention"), q, k, v, d->documents, &how);
@@ -154,6 +187,18 @@ static struct ct_value *activate(struct build *s, struct ct_value *x)
         return relu(b, named(s, "relu"), x, s->m->activation == ACTIVATION_RELU2);
     }
     return NULL;
+}
+
+struct ct_value *decoder_squared(struct ct_decoder *d, struct ct_value *h, const char *where,
+                                 int64_t width)
+{
+    char weight[96];
+
+    snprintf(weight, sizeof(weight), "%s.up_proj", where);
+    h = ct_decoder_linear(d, "shared_up", h, weight, width, d->sizes->dim, 0.02);
+    h = relu(&d->b, ct_decoder_named(d, "shared_relu"), h, true);
+    snprintf(weight, sizeof(weight), "%s.down_proj", where);
+    return ct_decoder_linear(d, "shared_down", h, weight, d->sizes->dim, width, d->depth_std);
 }
 
 static struct ct_value *feed_forward(struct build *s, struct ct_value *h)
@@ -186,7 +231,7 @@ static struct ct_value *add(struct build *s, const char *name, struct ct_value *
 
     if (s->m->norms != NORMS_BEFORE && after < WEIGHT_COUNT) {
         snprintf(part, sizeof(part), "%s_norm", name);
-        y = norm(s, part, y, weight(s, after), s->d.sizes->dim, true);
+        y = norm(s, part, y, weight(s, after), s->d.sizes->dim, s->m->norm_bias);
     }
     if (s->m->residual_multiplier > 0) {
         snprintf(part, sizeof(part), "%s_scaled", name);
@@ -198,8 +243,9 @@ static struct ct_value *add(struct build *s, const char *name, struct ct_value *
 static struct ct_value *before(struct build *s, const char *name, struct ct_value *x,
                                enum decoder_weight which)
 {
-    return s->m->norms == NORMS_AFTER ? x
-                                      : norm(s, name, x, weight(s, which), s->d.sizes->dim, true);
+    return s->m->norms == NORMS_AFTER
+               ? x
+               : norm(s, name, x, weight(s, which), s->d.sizes->dim, s->m->norm_bias);
 }
 
 /* What the layer's mixer of tokens gives for h, which is normed. */
@@ -317,15 +363,14 @@ static struct ct_value *whole_norm(struct build *s, const char *name, struct ct_
                                    const char *weight)
 {
     const int64_t *dim = &s->d.sizes->dim;
-    bool one = s->m->norm == NORM_RMS_ONE;
-    struct ct_value *w =
-        named_whole(s, weight, "weight", 1, dim, one ? (struct ct_init){0} : CT_INIT_ONE);
+    struct ct_value *w, *bias = NULL;
 
-    if (s->m->norm != NORM_LAYER)
-        return ct_rms_norm_offset(&s->d.b, name, x, w, s->d.sizes->norm_eps, one);
-    return ct_layer_norm(&s->d.b, name, x, w,
-                         named_whole(s, weight, "bias", 1, dim, (struct ct_init){0}),
-                         s->d.sizes->norm_eps);
+    if (s->m->norm == NORM_LAYER_PLAIN)
+        return whiten(&s->d.b, name, x, s->d.sizes->norm_eps);
+    w = named_whole(s, weight, "weight", 1, dim, norm_init(s));
+    if (s->m->norm_bias && has_norm_bias(s))
+        bias = named_whole(s, weight, "bias", 1, dim, (struct ct_init){0});
+    return norm_by(s, name, x, w, bias);
 }
 
 /* Logits of x, which is normed. */
@@ -343,8 +388,10 @@ static struct ct_value *logits(struct build *s, const char *name, struct ct_valu
                       : whole(s, WEIGHT_HEAD, "weight", 2, shape, ct_decoder_head_init(s->d.sizes));
     if (s->m->head_bias && !s->head_bias)
         s->head_bias = whole(s, WEIGHT_HEAD, "bias", 1, shape, (struct ct_init){0});
-    if (s->m->logits_divisor > 0)
-        x = ct_scale(&d->b, "norm_scaled", x, 1 / s->m->logits_divisor);
+    if (s->m->logits_divisor > 0 || s->m->logits_multiplier > 0)
+        x = ct_scale(&d->b, "norm_scaled", x,
+                     s->m->logits_multiplier > 0 ? s->m->logits_multiplier
+                                                 : 1 / s->m->logits_divisor);
     x = ct_linear(&d->b, product, x, d->head);
     if (s->head_bias)
         x = ct_bias(&d->b, name, x, s->head_bias);

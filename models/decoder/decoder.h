@@ -7,7 +7,8 @@
 
 #include <ctitan/lib/mixture.h>
 
-enum decoder_norm { NORM_RMS, NORM_RMS_ONE, NORM_LAYER }; /* one: of weights that 1 is added to */
+/* one: of weights that 1 is added to; plain: without weights */
+enum decoder_norm { NORM_RMS, NORM_RMS_ONE, NORM_LAYER, NORM_LAYER_ONE, NORM_LAYER_PLAIN };
 enum decoder_norms { NORMS_BEFORE, NORMS_AFTER, NORMS_BOTH }; /* of attention and feed-forward */
 enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WHOLE, QK_NORM_EACH };
 enum decoder_positions { POSITIONS_ROPE, POSITIONS_NONE };
@@ -94,8 +95,10 @@ struct ct_model {
     enum decoder_norm norm;
     enum decoder_norms norms;
     enum decoder_qk_norm qk_norm;
-    bool qk_normed; /* false: qk_norm is none */
-    bool qk_bias;   /* the norms of queries and keys have biases, as layer norms have */
+    bool qk_normed;  /* false: qk_norm is none */
+    bool norm_bias;  /* layer norms have biases, but for those of q and k */
+    bool qk_rotated; /* norms of q and k are behind rope */
+    bool qk_bias;    /* the norms of queries and keys have biases, as layer norms have */
     bool q_bias, o_bias, mlp_bias, head_bias; /* q_bias: also of k and v */
     bool attention_bias, all_bias;            /* q and o; these and mlp */
 
@@ -110,6 +113,7 @@ struct ct_model {
     struct ct_hf_layers sliding;
 
     int64_t plain_every;         /* every so many layers has no rope; 0: all have it */
+    bool plain_full;             /* where some layers slide, the others have no rope */
     struct ct_hf_layers rotated; /* layers with rope */
     enum decoder_positions positions;
     bool local; /* sliding layers have a rope of their own: local_rope */
@@ -119,7 +123,7 @@ struct ct_model {
     bool output_gate; /* attention's result times the sigmoid of a projection */
 
     enum decoder_mixer mixer;      /* of the linear layers; attention: there are none */
-    struct ct_hf_layers types[2];  /* linear layers; of `single`, those of feed-forward */
+    struct ct_hf_layers types[3];  /* linear layers; of `single`, feed-forward; mixtures */
     struct ct_hf_layers attending; /* those with attention, where files list them instead */
     int64_t
         attention_every; /* every so many layers has attention, where no list is given; 0: none */
@@ -136,6 +140,7 @@ struct ct_model {
     bool embedding_root;         /* embeddings are multiplied by the root of dim */
     double residual_multiplier;  /* of what is added to the residual stream; 0: 1 */
     double logits_divisor;       /* 0: 1 */
+    double logits_multiplier;    /* 0: 1 */
     double logits_soft_cap;      /* 0: none */
 
     struct ct_mixture mixture; /* experts 0: none */
@@ -154,6 +159,11 @@ bool decoder_forwards(const struct ct_model *m, int64_t layer);
 bool decoder_mixes(const struct ct_model *m, int64_t layer);
 bool decoder_is_mixture(const struct ct_model *m, int64_t layer);
 double decoder_scale(const struct ct_model *m);
+/* Whether feed-forward layers have no gate, and the square of relu. */
+bool decoder_squares(const struct ct_model *m);
+/* Such a layer of this width on h, with weights "WHERE.up_proj" and "WHERE.down_proj". */
+struct ct_value *decoder_squared(struct ct_decoder *d, struct ct_value *h, const char *where,
+                                 int64_t width);
 /* The layer whose kind that of predictions has: the last one with attention. */
 int64_t decoder_like(const struct ct_model *m, int64_t layer);
 

@@ -197,7 +197,7 @@ static int read_words(const struct ct_setting *s, const char *words, struct ct_h
         count += *at == '|';
     key->words = words;
     return count < 2 || count > 1 + CT_COUNT(((struct ct_model *)NULL)->types)
-               ? ct_fail(CT_ECONFIG, "%s: %s is %zu types of layers; 2 or 3 can be told apart",
+               ? ct_fail(CT_ECONFIG, "%s: %s is %zu types of layers; 2 to 4 can be told apart",
                          s->source, words, count)
                : 0;
 }

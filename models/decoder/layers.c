@@ -20,6 +20,8 @@ bool decoder_rotates(const struct ct_model *m, int64_t layer)
 {
     if (m->positions == POSITIONS_NONE)
         return false;
+    if (m->plain_full && m->windowed && m->window && !decoder_slides(m, layer))
+        return false;
     if (m->rotated.given)
         return ct_hf_has_layer(&m->rotated, layer);
     return !m->plain_every || (layer + 1) % m->plain_every;
@@ -41,7 +43,7 @@ bool decoder_forwards(const struct ct_model *m, int64_t layer)
     if (!m->single)
         return true;
     if (m->types[1].given)
-        return ct_hf_has_layer(&m->types[1], layer);
+        return ct_hf_has_layer(&m->types[1], layer) || ct_hf_has_layer(&m->types[2], layer);
     return m->forward_every && (layer + 1) % m->forward_every == 0;
 }
 
@@ -52,8 +54,17 @@ bool decoder_mixes(const struct ct_model *m, int64_t layer)
 
 bool decoder_is_mixture(const struct ct_model *m, int64_t layer)
 {
+    if (m->single && m->types[1].given)
+        return ct_hf_has_layer(&m->types[2], layer);
+    if (m->single && !m->sparse_every)
+        return false;
     return m->mixture.experts && layer >= m->dense_layers && !ct_hf_has_layer(&m->dense, layer) &&
            (!m->sparse_every || (layer + 1) % m->sparse_every == 0);
+}
+
+bool decoder_squares(const struct ct_model *m)
+{
+    return !m->gated && m->activation == ACTIVATION_RELU2;
 }
 
 int64_t decoder_like(const struct ct_model *m, int64_t layer)
@@ -115,6 +126,7 @@ int decoder_rope(const struct ct_model *m, int64_t layer, int64_t tokens, bool d
     int64_t size = m->sizes.head_dim, rotated;
 
     *rope = m->local && decoder_slides(m, layer) ? m->local_rope : m->sizes.rope;
+    rope->interleaved = m->sizes.rope.interleaved;
     rotated = decoder_rotated(rope, size);
     rope->rotated = rotated < size ? rotated : 0;
     if (rope->amplitude > 0 && rope->amplitude != 1)

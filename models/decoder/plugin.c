@@ -22,6 +22,7 @@ static struct config {
     struct ct_decoder_options sizes;
     struct ct_mixture_options mixture;
     struct ct_predictions predictions;
+    double rate;
 } config;
 
 static const struct ct_option options[] = {
@@ -33,6 +34,9 @@ static const struct ct_option options[] = {
     CT_DECODER_OPTIONS(struct config, sizes),
     CT_MIXTURE_OPTIONS(struct config, mixture),
     CT_PREDICTION_OPTIONS(struct config, predictions),
+    CT_OPT_FLOAT(struct config, rate, "load_balance_coeff", "0", 0, 1,
+                 "What a step adds to the bias of an expert that was chosen too rarely, and takes "
+                 "from that of others; 0: biases stay as they are"),
     {0}};
 
 /* ---- which family ---- */
@@ -201,8 +205,10 @@ static int check(const struct ct_model *m)
     if (m->mixture.experts && m->mixture.choice.k < 1)
         return ct_fail(CT_ECONFIG, "a token must choose at least 1 of %lld experts",
                        (long long)m->mixture.experts);
-    if (m->mixture.experts && m->activation != ACTIVATION_SILU)
-        return ct_fail(CT_ECONFIG, "experts have silu, and no other activation");
+    if (m->mixture.experts && !decoder_squares(m) &&
+        (m->activation != ACTIVATION_SILU || !m->gated))
+        return ct_fail(CT_ECONFIG, "experts have silu and a gate, or relu2 and none; no other "
+                                   "activation");
     return 0;
 }
 
@@ -211,14 +217,15 @@ static void list_layers(struct ct_model *m)
 {
     struct ct_hf_layers sliding = {.given = true}, rotated = {.given = true},
                         attending = {.given = true}, linear = {.given = true},
-                        forward = {.given = true};
+                        forward = {.given = true}, mixtures = {.given = true};
 
     for (int64_t i = 0; i < m->sizes.layers; i++) {
         bool mixes = decoder_mixes(m, i), attends = decoder_mixer(m, i) == MIXER_ATTENTION;
 
         sliding.bits[i / 64] |= (uint64_t)decoder_slides(m, i) << i % 64;
         linear.bits[i / 64] |= (uint64_t)(mixes && !attends) << i % 64;
-        forward.bits[i / 64] |= (uint64_t)!mixes << i % 64;
+        forward.bits[i / 64] |= (uint64_t)(!mixes && !decoder_is_mixture(m, i)) << i % 64;
+        mixtures.bits[i / 64] |= (uint64_t)(!mixes && decoder_is_mixture(m, i)) << i % 64;
         attending.bits[i / 64] |= (uint64_t)(mixes && attends) << i % 64;
         rotated.bits[i / 64] |= (uint64_t)decoder_rotates(m, i) << i % 64;
     }
@@ -227,6 +234,7 @@ static void list_layers(struct ct_model *m)
     m->attending = attending;
     m->types[0] = linear;
     m->types[1] = forward;
+    m->types[2] = mixtures;
 }
 
 /* Where files have predictions, as many as the file has. */
@@ -270,6 +278,8 @@ static int finish(const struct ct_run *run, struct ct_model *m)
     m->mixture.router = m->family->weight[WEIGHT_ROUTER];
     m->mixture.where = m->family->weight[WEIGHT_EXPERTS];
     m->mixture.shared_where = m->family->weight[WEIGHT_SHARED];
+    m->mixture.squared = decoder_squares(m);
+    m->mixture.shared_part = m->mixture.squared ? decoder_squared : NULL;
     m->mixture.shared_gate = m->shared_gated ? m->family->weight[WEIGHT_SHARED_GATE] : NULL;
     if (!m->mixture.experts && !m->sizes.ffn_dim)
         m->sizes.ffn_dim = m->mixture.shared_dim;
@@ -438,6 +448,20 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .stored_for = stored_for,
                                         .weights = &ct_hf_weights};
 
+/* ---- the biases of the choice ---- */
+
+static int correct(struct ct_builder *b, struct ct_value *const *params, size_t count,
+                   struct ct_value *lr, struct ct_value *step, struct ct_value *clip)
+{
+    (void)lr, (void)step;
+    return ct_mixture_correct(b, params, count, clip, config.rate);
+}
+
+static const struct ct_optimizer_ops corrects = {.size = sizeof(struct ct_optimizer_ops),
+                                                 .build = correct,
+                                                 .takes = ct_mixture_is_correction,
+                                                 .no_norm = true};
+
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_STEP_END,
                                     .call = ct_mixture_report,
@@ -446,13 +470,12 @@ static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
 CT_PLUGIN(.name = "decoder", .version = "1.0",
           .summary = "Model: decoders by the description of their family", .options = options,
           .config = &config, .config_size = sizeof(config),
-          .offers = CT_OFFERS({CT_MODEL, "decoder", &ops}, {CT_HOOK, "decoder", &hook},
-                              {CT_OP, "soft_cap", &op_soft_cap},
-                              {CT_OP, "soft_cap_grad", &op_soft_cap_grad},
-                              {CT_OP, "clip", &op_clip}, {CT_OP, "clip_grad", &op_clip_grad},
-                              {CT_OP, "relu", &op_relu}, {CT_OP, "relu_grad", &op_relu_grad},
-                              {CT_OP, "whiten", &op_whiten},
-                              {CT_OP, "whiten_grad", &op_whiten_grad},
-                              {CT_OP, "scale_columns", &op_scale_columns},
-                              {CT_OP, "scale_columns_grad", &op_scale_columns_grad},
-                              {CT_KERNELS, "cpu", decoder_cpu_kernels}));
+          .offers = CT_OFFERS(
+              {CT_MODEL, "decoder", &ops}, {CT_HOOK, "decoder", &hook},
+              {CT_OPTIMIZER, "decoder", &corrects}, {CT_OP, "soft_cap", &op_soft_cap},
+              {CT_OP, "soft_cap_grad", &op_soft_cap_grad}, {CT_OP, "clip", &op_clip},
+              {CT_OP, "clip_grad", &op_clip_grad}, {CT_OP, "relu", &op_relu},
+              {CT_OP, "relu_grad", &op_relu_grad}, {CT_OP, "whiten", &op_whiten},
+              {CT_OP, "whiten_grad", &op_whiten_grad}, {CT_OP, "scale_columns", &op_scale_columns},
+              {CT_OP, "scale_columns_grad", &op_scale_columns_grad},
+              {CT_KERNELS, "cpu", decoder_cpu_kernels}));

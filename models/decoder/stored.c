@@ -168,7 +168,7 @@ static void add_stacked(const struct ct_model *m, struct rules *r)
     static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
     const struct family *f = m->family;
 
-    for (int i = 0; m->mixture.experts && !f->experts_down && i < 3; i++)
+    for (int i = decoder_squares(m); m->mixture.experts && !f->experts_down && i < 3; i++)
         add(r, ct_arena_printf(r->arena, "%s.%s", f->weight[WEIGHT_EXPERTS], parts[i]), "weight",
             ct_arena_printf(r->arena, "%s.#.%s.weight", f->weight[WEIGHT_EXPERTS],
                             f->expert[i] ? f->expert[i] : parts[i]));
@@ -220,6 +220,18 @@ static void add_mamba(const struct ct_model *m, struct rules *r)
         }
 }
 
+/* In its own dtype whatever the files' is. */
+static void add_correction(const struct ct_model *m, struct rules *r)
+{
+    struct ct_stored_rule *rule;
+
+    if (!m->mixture.corrected)
+        return;
+    rule = &r->rule[r->count++];
+    rule->suffix = rule->stored = CT_MIXTURE_CORRECTION;
+    rule->whole_dtype = true;
+}
+
 static void add_ignored(const struct family *f, struct rules *r)
 {
     char *rest = ct_arena_strdup(r->arena, f->ignored ? f->ignored : ""), *end;
@@ -243,6 +255,7 @@ const struct ct_stored_rule *decoder_stored(const struct ct_model *m, struct ct_
     add_linear(m, &r);
     add_stacked(m, &r);
     add_mamba(m, &r);
+    add_correction(m, &r);
     add_ignored(m->family, &r);
     return r.rule;
 }

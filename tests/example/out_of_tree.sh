@@ -1,6 +1,6 @@
 #!/bin/bash
 # out_of_tree.sh BUILD SOURCE: installs the build into a folder, makes examples/sgd against what was
-# installed, and trains with it.
+# installed, and trains with it; and a model by a description of its family, that of docs/models.md.
 set -euo pipefail
 
 . "$(dirname "$0")/installed.sh" "$1" "$2" sgd
@@ -48,3 +48,13 @@ harmed() {
 }
 harmed 's/.op = "sgd"/.op = "sdg"/' 'kernel plain on cpu: .*sdg'
 harmed 's/.reference = reference,//' 'op sgd has no reference'
+
+mkdir -p own/families
+sed -n '/^    \[family\]/,/^    vocabulary/s/^    //p' "$source/docs/models.md" >own/families/breeze.ini
+(($(wc -l <own/families/breeze.ini) <= 40))
+export CTITAN_PLUGIN_PATH=$work/own
+rm -rf out
+recipe -tokens -local +text +bytes model.name=decoder decoder.family=breeze model.flavor=small decoder.dim=32 decoder.n_layers=2 \
+    decoder.n_heads=2 decoder.n_kv_heads=1 decoder.ffn_dim=64 decoder.vocab_size=320 -training.local_batch_size training.steps=2 \
+    training.mixed_precision_param=float32 text.path="$source/core"
+expect 'done: 2 steps' "$ctitan" train recipe.ini

@@ -217,8 +217,8 @@ CT_API void ct_graph_fetch(struct ct_graph *graph, const char *name, struct ct_v
 /* The same for a mean: the host divides the sum by the scalar `over`, which is fetched, too. */
 CT_API void ct_graph_fetch_mean(struct ct_graph *graph, const char *name, struct ct_value *value,
                                 struct ct_value *over);
-/* The same for a mean that is differentiated: `weight` times it is added to the loss, whose own fetch
-   (ct_graph_fetch_mean) does not show it. */
+/* The same for a mean that is differentiated: `weight` times it is added to the loss, whose own
+   fetch (ct_graph_fetch_mean) does not show it. */
 CT_API void ct_graph_fetch_loss(struct ct_graph *graph, const char *name, struct ct_value *value,
                                 struct ct_value *over, double weight);
 /* Drop the last fetch of this name. Returns its value; NULL: there is none. */

@@ -19,9 +19,10 @@
  *
  *   positions     int32 [batch, seq_len]  the position of each token in its sequence, or, if the
  *                                         graph takes documents, in its document there
- *   S_ahead_N     int32 [batch, seq_len]  of the int32 stream S, [seq_len] in each sample: the entry
- *                                         that is N places behind each token, "tokens_ahead_1". Where
- *                                         its sequence or document ends before, 0, or -100 of labels
+ *   S_ahead_N     int32 [batch, seq_len]  of the int32 stream S, [seq_len]: the entry
+ *                                         that is N places behind each token; 0, or
+ *                                         -100 of labels, where its sequence or
+ *                                         document ends before
  *   lr            float64                 the learning rate of the step
  *   step          float64                 1 for the first update that is applied
  *

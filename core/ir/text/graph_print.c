@@ -16,8 +16,8 @@
  * "float32!" is a dtype fixed by a transform. "opaque<N>" is a layout of N bytes. "chunks=0,3,1,2"
  * in the first line is the order of the sequence's chunks. "sequence=2" behind an input is the
  * dimension that runs along sequences (-1: none), where that is not dimension 1. The host divides a
- * fetch by the one whose name is behind "/", and is a part of what is differentiated where "*" and a
- * number follow. The text after "; " says why the op is there.
+ * fetch by the one whose name is behind "/", and is a part of what is differentiated where "*"
+ * and a number follow. The text after "; " says why the op is there.
  * Attributes with their default values are left out.
  */
 #include <inttypes.h>

@@ -212,8 +212,8 @@ struct ct_prediction_parts {
 CT_API void ct_decoder_predict(struct ct_decoder *d, struct ct_value *x,
                                const struct ct_predictions *predictions,
                                const struct ct_prediction_parts *parts);
-/* To be called when the graph is complete: one without a loss predicts nothing, and is left with the
-   parameters, which checkpoints have. */
+/* To be called when the graph is complete: one without a loss predicts nothing, and is left with
+   the parameters, which checkpoints have. */
 CT_API void ct_decoder_predicted(struct ct_decoder *d, const struct ct_predictions *predictions);
 /* FLOPs per token, forward and backward, of the products of a depth without its layer. */
 CT_API double ct_prediction_flops(const struct ct_decoder_sizes *sizes);

@@ -36,7 +36,7 @@ struct ct_mixture {
     int64_t experts, expert_dim;
     int64_t shared;         /* SwiGLU of so many times expert_dim for every token; 0: none */
     struct ct_top_k choice; /* choice.k experts for each token */
-    bool corrected; /* a parameter, mlp.gate.e_score_correction_bias, is added to the scores for the
+    bool corrected; /* a parameter, "ROUTER.e_score_correction_bias", is added to the scores for the
                        choice */
     bool reported;  /* loads are fetched for ct_mixture_report */
     bool biased;    /* the router and the experts have biases */
@@ -52,6 +52,11 @@ struct ct_mixture {
     /* Weights [1, n]: the sigmoid of their product multiplies what the shared ones give; NULL: none
        are there. */
     const char *shared_gate;
+    /* Experts have no gate, and the square of relu: h = relu(up[e] x)^2. Without biases. */
+    bool squared;
+    /* What the shared ones give for h, with weights at `where`, of this width; NULL: SwiGLU. */
+    struct ct_value *(*shared_part)(struct ct_decoder *d, struct ct_value *h, const char *where,
+                                    int64_t width);
 };
 
 /* The recipe's changes: options of the plugin's section. */
@@ -124,7 +129,7 @@ CT_API int ct_mixture_apply_balance(const struct ct_run *run, struct ct_mixture 
    shared experts. */
 CT_API double ct_mixture_flops(const struct ct_mixture *m, int64_t dim);
 
-#define CT_MIXTURE_CORRECTION ".mlp.gate.e_score_correction_bias"
+#define CT_MIXTURE_CORRECTION ".e_score_correction_bias"
 /* Rows of a table of struct ct_stored_rule. */
 #define CT_MIXTURE_STORED                                                                          \
     {".experts.gate_proj.weight", ".experts.#.gate_proj.weight", false, 0, 0},                     \
