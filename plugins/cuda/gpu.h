@@ -180,6 +180,9 @@ static inline bool gpu_may_load_8(const void *rows, int kind, int64_t columns)
     X(attention_dnn)                                                                               \
     X(attention_documents)                                                                         \
     X(attention)                                                                                   \
+    X(recurrence)                                                                                  \
+    X(causal_conv)                                                                                 \
+    X(states)                                                                                      \
     X(sink)                                                                                        \
     X(reduce)                                                                                      \
     X(adamw)                                                                                       \
