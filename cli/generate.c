@@ -579,5 +579,5 @@ const struct verb verb_generate = {
     .examples = CT_NAMES("ctitan generate recipes/quickstart.ini --prompt 'Once upon a time'",
                          "ctitan generate ~/models/Llama-3.2-1B --chat --tokens 500",
                          "ctitan generate outputs/big -n 4 --with local,tp --set tp.degree=4"),
-    .details = "With several ranks, weights and caches lie on them as in training (tp, fsdp, ep),\n"
-               "and rank 0 prints. pp and cp must have degree 1.\n"};
+    .details = "With several ranks, weights and caches lie on them as in training (tp, fsdp,\n"
+               "ep), and rank 0 prints. pp and cp must have degree 1.\n"};

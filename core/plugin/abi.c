@@ -114,7 +114,7 @@ static int refuse(const struct ct_offer *o, const struct layout *l)
                    ct_kind_name(o->kind), o->name, l->type, why.message, l->type);
 }
 
-/* The struct that a model's points to. Where the plugin is not loaded, one of a library is zeros. */
+/* The struct that a model points to. Where the plugin is not loaded, one of a library is zeros. */
 static int widen_weights(struct ct_offer *o, struct ct_arena *arena)
 {
     const struct layout *l = &weights_layout;

@@ -107,6 +107,7 @@ static double position(uint64_t stream, int64_t i)
 
 static const struct fill fills[] = {
     {"real", true, false, CT_DTYPE_COUNT, normal},
+    {"fixed", true, false, CT_DTYPE_COUNT, normal, true},
     {"positive", true, false, CT_DTYPE_COUNT, positive},
     {"statistic", true, true, CT_DTYPE_COUNT, positive},
     {"given", true, true, CT_DTYPE_COUNT, positive, true},

@@ -17,27 +17,35 @@
 
 /* ---- slots of tokens ---- */
 
+/* Copy the vectors of token t of sequence b into a slot. */
+static void write_slot(const struct ct_tensor *cache, int64_t slot, const struct ct_tensor *x,
+                       int64_t b, int64_t t)
+{
+    size_t item = ct_dtype_size(x->dtype);
+    char *to =
+        (char *)cache->data + (size_t)(b * cache->stride[0] + slot * cache->stride[1]) * item;
+    const char *from = (const char *)x->data + (size_t)(b * x->stride[0] + t * x->stride[1]) * item;
+
+    for (int64_t i = 0; i < x->shape[2] * x->shape[3]; i++) {
+        int64_t g = i / x->shape[3], d = i % x->shape[3];
+
+        memcpy(to + (size_t)(g * cache->stride[2] + d * cache->stride[3]) * item,
+               from + (size_t)(g * x->stride[2] + d * x->stride[3]) * item, item);
+    }
+}
+
 static int write_reference(const struct ct_launch *l)
 {
     const struct ct_tensor *cache = &l->in[0], *x = &l->in[1], *slots = &l->in[2];
-    size_t item = ct_dtype_size(x->dtype), bytes = (size_t)x->shape[3] * item;
 
     for (int64_t i = 0; i < x->shape[0] * x->shape[1]; i++) {
-        int64_t b = i / x->shape[1], t = i % x->shape[1];
         int64_t slot = (int64_t)ct_tensor_load(slots, i);
 
-        if (slot < 0)
-            continue;
         if (slot >= cache->shape[1])
             return ct_fail(CT_EINVAL, "slot %lld of a cache of %lld", (long long)slot,
                            (long long)cache->shape[1]);
-        for (int64_t g = 0; g < x->shape[2]; g++)
-            memcpy((char *)cache->data + (size_t)(b * cache->stride[0] + slot * cache->stride[1] +
-                                                  g * cache->stride[2]) *
-                                             item,
-                   (const char *)x->data +
-                       (size_t)(b * x->stride[0] + t * x->stride[1] + g * x->stride[2]) * item,
-                   bytes);
+        if (slot >= 0)
+            write_slot(cache, slot, x, i / x->shape[1], i % x->shape[1]);
     }
     return 0;
 }
@@ -46,7 +54,7 @@ const struct ct_op_type ct_op_cache_write = {
     .size = sizeof(struct ct_op_type),
     .name = "cache_write",
     .summary = "writes the vectors of tokens into their slots",
-    .signature = "!cache[bSgd] A, x[btgd] A, slots[bt] i",
+    .signature = "!cache[bSgd] A, x[bTgd] A, slots[bT] i",
     .flags = CT_OP_MOVES,
     .reference = write_reference,
     .samples = "real[2,8,2,4] real[2,6,2,4] position[2,6]",

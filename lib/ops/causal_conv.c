@@ -210,7 +210,7 @@ const struct ct_op_type ct_op_causal_conv = {
                " @flops=96: real[2,6,2] real[2,2] real[2] packed[2,6];"
                " @flops=72: real[1,2,6] real[6,3] real[6];"
                " @flops=384: real[2,2,4,4] real[4,3] - document[2,2,4] - - "
-               "given[2,2,1,2,4]",
+               "fixed[2,2,1,2,4]",
 };
 
 /* dx takes the gradient of the state behind, whose rows are the last document's last tokens. */

@@ -382,7 +382,7 @@ const struct ct_op_type ct_op_state_scan_carry = {
     .reference = scan_carry_reference,
     .samples = "@inner_roundings=1 @flops=480: real[2,5,4,3] real[2,5,4] real[4] real[2,5,2,2] "
                "real[4];"
-               " @inner_roundings=1 @flops=192 least=0.3 most=1.1: real[2,2,4,2,2] real[2,2,4,2] "
+               " @inner_roundings=1 @flops=384 least=0.3 most=1.1: real[2,2,4,2,2] real[2,2,4,2] "
                "real[2] real[2,2,4,1,3] real[2] packed[2,2,4]",
 };
 
@@ -422,7 +422,7 @@ const struct ct_op_type ct_op_state_scan_dstate = {
     .reference = scan_dstate_reference,
     .samples = "@inner_roundings=1 @flops=480: real[2,5,4,3] real[2,5,4] real[4] real[2,5,2,2] "
                "real[4];"
-               " @inner_roundings=1 @flops=192 least=0.3 most=1.1: real[2,2,4,2,2] real[2,2,4,2] "
+               " @inner_roundings=1 @flops=384 least=0.3 most=1.1: real[2,2,4,2,2] real[2,2,4,2] "
                "real[2] real[2,2,4,1,3] real[2] packed[2,2,4]",
 };
 

@@ -119,9 +119,9 @@ const struct ct_op_type ct_op_fold_states = {
     .infer = fold_infer,
     .flops = fold_flops,
     .reference = fold_reference,
-    .samples = "@flops=576: real[2,6,2,2,2] real[2,6,2,2,6] small[2,6,2];"
+    .samples = "@flops=1152: real[2,6,2,2,2] real[2,6,2,2,6] small[2,6,2];"
                " @flops=192 back=true: real[2,4,2,1,1] real[2,4,2,2,3] small[2,4,2];"
-               " @flops=576 back=true: real[2,6,2,2,2] real[2,6,2,2,6];"
+               " @flops=1152 back=true: real[2,6,2,2,2] real[2,6,2,2,6];"
                " @flops=0: - real[2,4,1,3,4] small[2,4,2]",
 };
 

@@ -325,7 +325,7 @@ static int create(struct ct_run *run, struct ct_model **out)
     struct ct_model_ops *own;
     int rc = ct_decoder_create(run, &family, &config.decoder, out);
 
-    if (rc < 0)
+    if (rc < 0 || !run)
         return rc;
     own = ct_arena_copy(&run->arena, &ops, sizeof(ops));
     own->stored = rules_of(*out, &run->arena);

@@ -548,7 +548,7 @@ static void calls_that_cannot_be_reach_no_communicator(void **state)
     call = good, call.kind = CT_CALL_KINDS;
     assert_refused_call(call, "there is no kind of call with number 9");
     call = good, call.dtype = (enum ct_dtype)CT_DTYPE_COUNT;
-    assert_refused_call(call, "all_reduce in group 'dp': there is no dtype with number 9");
+    assert_refused_call(call, "all_reduce in group 'dp': there is no dtype with number 10");
     call = good, call.reduction = (enum ct_reduction)7;
     assert_refused_call(call, "all_reduce in group 'dp': there is no reduction with number 7");
     call = good, call.count = SIZE_MAX / 8;

@@ -95,6 +95,17 @@ DEVICE chunk_task task_of(const gpu_chunks &a, int64_t ldv)
     return t;
 }
 
+/* The task of this block, in shared memory: its addresses would fill the registers. given: the
+   state before the first chunk counts, whether there is one or not. */
+DEVICE void begin_task(const gpu_chunks &a, chunk_task &t, int64_t ldv, bool given)
+{
+    if (threadIdx.x == 0) {
+        t = task_of(a, ldv);
+        t.given |= given;
+    }
+    __syncthreads();
+}
+
 /* ---- matrices; each ends with a barrier ---- */
 
 DEVICE void fill(float *x, int64_t n, float value)

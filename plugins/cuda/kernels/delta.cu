@@ -125,8 +125,9 @@ DEVICE void store_numbers(const gpu_chunks &a, const chunk_task &t, const chunk_
 KERNEL(gated_delta, gpu_chunks, CHUNK_THREADS)
 {
     __shared__ chunk_numbers n;
-    chunk_task t = task_of(a, (a.value + 15) & ~15);
+    __shared__ chunk_task t;
 
+    begin_task(a, t, (a.value + 15) & ~15, false);
     for (int64_t head = t.begin; head < t.end; head++) {
         read_state(a, t, a.state, head, t.s, false);
         for (int64_t chunk = 0; chunk < t.chunks; chunk++) {
@@ -144,9 +145,9 @@ KERNEL(gated_delta_carry, gpu_chunks, CHUNK_THREADS)
 {
     __shared__ chunk_numbers n;
     int64_t width = (a.key + 15) & ~15;
-    chunk_task t = task_of(a, width + ((a.value + 15) & ~15));
+    __shared__ chunk_task t;
 
-    t.given = true;
+    begin_task(a, t, width + ((a.value + 15) & ~15), true);
     for (int64_t head = t.begin; head < t.end; head++) {
         FOR_THREADS(i, t.ldk * t.ldv)
         t.s[i] = i / t.ldv == i % t.ldv && i / t.ldv < a.key ? 1 : 0;
@@ -164,9 +165,9 @@ KERNEL(gated_delta_carry, gpu_chunks, CHUNK_THREADS)
 KERNEL(gated_delta_dstate, gpu_chunks, CHUNK_THREADS)
 {
     __shared__ chunk_numbers n;
-    chunk_task t = task_of(a, (a.value + 15) & ~15);
+    __shared__ chunk_task t;
 
-    t.given = true;
+    begin_task(a, t, (a.value + 15) & ~15, true);
     fill(t.w, CHUNK * t.ldv, 0);
     for (int64_t head = t.begin; head < t.end; head++) {
         fill(t.ds, t.ldk * t.ldv, 0);
@@ -185,24 +186,25 @@ KERNEL(gated_delta_dstate, gpu_chunks, CHUNK_THREADS)
 KERNEL(gated_delta_grad, gpu_chunks, CHUNK_THREADS)
 {
     __shared__ chunk_numbers n;
-    chunk_task t = task_of(a, (a.value + 15) & ~15);
-    int64_t size = t.ldk * t.ldv;
+    __shared__ chunk_task t;
 
+    begin_task(a, t, (a.value + 15) & ~15, false);
     for (int64_t head = t.begin; head < t.end; head++) {
         read_state(a, t, a.state, head, t.states, false);
         for (int64_t chunk = 0; chunk + 1 < t.chunks; chunk++) {
-            float *next = t.states + (chunk + 1) * size;
+            float *next = t.states + (chunk + 1) * (t.ldk * t.ldv);
+            const float *before = next - t.ldk * t.ldv;
 
             read_chunk(a, t, &n, chunk, head, 0);
-            solve(a, t, &n, next - size);
-            FOR_THREADS(i, size)
-            next[i] = next[i - size];
+            solve(a, t, &n, before);
+            FOR_THREADS(i, t.ldk * t.ldv)
+            next[i] = before[i];
             __syncthreads();
             chunk_advance(t, &n, next);
         }
         read_state(a, t, a.after, head, t.ds, false);
         for (int64_t chunk = t.chunks - 1; chunk >= 0; chunk--) {
-            const float *s = t.states + chunk * size;
+            const float *s = t.states + chunk * (t.ldk * t.ldv);
 
             read_chunk(a, t, &n, chunk, head, 0);
             solve(a, t, &n, s);

@@ -50,8 +50,9 @@ DEVICE void read_chunk(const gpu_chunks &a, const chunk_task &t, chunk_numbers *
 KERNEL(state_scan, gpu_chunks, CHUNK_THREADS)
 {
     __shared__ chunk_numbers n;
-    chunk_task t = task_of(a, (a.value + 15) & ~15);
+    __shared__ chunk_task t;
 
+    begin_task(a, t, (a.value + 15) & ~15, false);
     for (int64_t head = t.begin; head < t.end; head++) {
         float skip = number_at(a.skip.data, a.skip.kind, head);
 
@@ -72,9 +73,9 @@ KERNEL(state_scan, gpu_chunks, CHUNK_THREADS)
 KERNEL(state_scan_carry, gpu_chunks, CHUNK_THREADS)
 {
     __shared__ chunk_numbers n;
-    chunk_task t = task_of(a, (a.value + 15) & ~15);
+    __shared__ chunk_task t;
 
-    t.given = true;
+    begin_task(a, t, (a.value + 15) & ~15, true);
     for (int64_t head = t.begin; head < t.end; head++) {
         float keeps = 1;
 
@@ -95,9 +96,9 @@ KERNEL(state_scan_carry, gpu_chunks, CHUNK_THREADS)
 KERNEL(state_scan_dstate, gpu_chunks, CHUNK_THREADS)
 {
     __shared__ chunk_numbers n;
-    chunk_task t = task_of(a, (a.value + 15) & ~15);
+    __shared__ chunk_task t;
 
-    t.given = true;
+    begin_task(a, t, (a.value + 15) & ~15, true);
     for (int64_t head = t.begin; head < t.end; head++) {
         set_head(a, &n, head);
         fill(t.ds, t.ldk * t.ldv, 0);
@@ -143,9 +144,10 @@ DEVICE void store_chunk(const gpu_chunks &a, const chunk_task &t, chunk_numbers 
 KERNEL(state_scan_grad, gpu_chunks, CHUNK_THREADS)
 {
     __shared__ chunk_numbers n;
-    chunk_task t = task_of(a, (a.value + 15) & ~15);
-    int64_t size = t.ldk * t.ldv, sequences = a.tasks / a.blocks / a.groups;
+    __shared__ chunk_task t;
 
+    begin_task(a, t, (a.value + 15) & ~15, false);
+    int64_t size = t.ldk * t.ldv, sequences = a.tasks / a.blocks / a.groups;
     for (int64_t head = t.begin; head < t.end; head++) {
         float skip = number_at(a.skip.data, a.skip.kind, head);
         double sums[3] = {};

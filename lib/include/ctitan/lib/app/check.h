@@ -23,11 +23,12 @@ struct ct_check_allowance;
 struct ct_sample {
     const char *type;
     const char *attrs; /* "eps=0.01 seed=3"; NULL: the defaults */
-    /* "real[2,3] index[2] -": inputs by what fills them. real: normal numbers; positive: 0.5
-       to 1.5; statistic and square: likewise, in float32 at least and in float64; given: as
-       statistic, without a derivative; factor: likewise, in float32; index: 0 to 5; small: 0 or 1;
-       label: as index, each third masked; document: runs of four equal numbers; packed: runs of
-       three; position; offloaded: as positive, in another memory; "-": absent. */
+    /* "real[2,3] index[2] -": inputs by what fills them. real: normal numbers; fixed: as real,
+       without a derivative; positive: 0.5 to 1.5; statistic and square: likewise, in float32 at
+       least and in float64; given: as statistic, without a derivative; factor: likewise, in
+       float32; index: 0 to 5; small: 0 or 1; label: as index, each third masked; document: runs of
+       four equal numbers; packed: runs of three; position; offloaded: as positive, in another
+       memory; "-": absent. */
     const char *inputs;
     unsigned gradients; /* bit i: output i may be given a gradient; 0: output 0 only */
     double step;        /* of finite differences; 0: 1e-4 */
