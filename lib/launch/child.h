@@ -24,7 +24,7 @@ struct child {
     bool running;
     bool follows; /* failed because of another one */
     int status;
-    int orders;    /* the end of a pipe to its standard input; -1: it gets signals */
+    int orders;    /* a socket whose other end is its standard input; -1: it gets signals */
     int ends_by;   /* the signal that asks it to end in order; 0: any */
     double killed; /* when it was ordered to kill; 0: not yet */
     struct stream out, err;

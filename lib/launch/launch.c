@@ -25,6 +25,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -98,7 +99,7 @@ static void set_rank(const struct launcher *l, int i)
     setenv("CTITAN_JOB", l->job, 1);
 }
 
-/* Pipes of a child: what it prints, and orders for it. -1: none. */
+/* Pipes of a child: what it prints, and a socket for its orders. -1: none. */
 struct pipes {
     int out[2], err[2], orders[2];
 };
@@ -150,7 +151,7 @@ static int start_child(struct launcher *l, int i)
     int rc = 0;
 
     if ((!leads && pipe2(p.out, O_CLOEXEC) < 0) || pipe2(p.err, O_CLOEXEC) < 0 ||
-        (ordered && pipe2(p.orders, O_CLOEXEC) < 0))
+        (ordered && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, p.orders) < 0))
         rc = ct_fail(CT_EIO, "cannot start %s of %d: %s%s", c->name, l->all.count, strerror(errno),
                      errno == EMFILE ? ": raise ulimit -n" : "");
     if (rc == 0)
@@ -165,8 +166,6 @@ static int start_child(struct launcher *l, int i)
     c->out.from = p.out[0];
     c->err.from = p.err[0];
     c->orders = p.orders[1];
-    if (c->orders >= 0)
-        fcntl(c->orders, F_SETFL, O_NONBLOCK);
     if (rc < 0)
         return rc;
     c->running = true;
@@ -215,15 +214,17 @@ static const struct {
 } orders[] = {{'.', 0},       {'I', SIGINT},  {'T', SIGTERM}, {'H', SIGHUP},
               {'U', SIGUSR1}, {'Q', SIGQUIT}, {'C', SIGCONT}, {'K', SIGKILL}};
 
-/* A command that does not read its orders is killed like one that does not follow them. */
+/* Nobody may read it any more. A command that does not follow the order to kill is killed. */
 static void order(struct child *c, int number)
 {
     for (size_t i = 0; i < CT_COUNT(orders); i++)
-        if (orders[i].number == number && write(c->orders, &orders[i].letter, 1) < 0)
-            return;
-    if (number == SIGKILL && c->killed == 0)
+        if (orders[i].number == number)
+            send(c->orders, &orders[i].letter, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (number != SIGKILL)
+        return;
+    if (c->killed == 0)
         c->killed = ct_now();
-    else if (number == SIGKILL && ct_now() > c->killed + MERCY)
+    else if (ct_now() > c->killed + MERCY)
         kill(-c->pid, SIGKILL);
 }
 
