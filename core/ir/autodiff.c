@@ -240,16 +240,24 @@ static struct ct_value *seed(struct ct_graph *graph, const char *name, const cha
                          1, &(struct ct_reciprocal){weight});
 }
 
-/* What is differentiated: the loss, and further ones with a weight. */
-static void seed_all(struct diff *d, const struct ct_value *loss)
-{
-    struct ct_graph *graph = d->graph;
+struct start {
+    const struct ct_value *value;
+    struct ct_value *gradient;
+};
 
-    d->grad[loss->id] = seed(graph, "loss", ct_graph_fetched_over(graph, "loss"), 1);
-    for (size_t i = 0; i < graph->fetch_count; i++)
+/* What is differentiated: the loss, and further fetches with a weight. Returns how many. */
+static size_t seed_all(struct ct_graph *graph, const struct ct_value *loss, struct start *starts)
+{
+    size_t count = 0, fetches = graph->fetch_count;
+
+    starts[count++] =
+        (struct start){loss, seed(graph, "loss", ct_graph_fetched_over(graph, "loss"), 1)};
+    for (size_t i = 0; i < fetches; i++)
         if (graph->weight[i] != 0)
-            d->grad[graph->fetches[i].value->id] =
-                seed(graph, graph->fetches[i].name, graph->over[i], graph->weight[i]);
+            starts[count++] =
+                (struct start){graph->fetches[i].value, seed(graph, graph->fetches[i].name,
+                                                             graph->over[i], graph->weight[i])};
+    return count;
 }
 
 int ct_differentiate(struct ct_graph *graph)
@@ -258,16 +266,21 @@ int ct_differentiate(struct ct_graph *graph)
     struct ct_value *loss = ct_graph_fetched(graph, "loss");
     struct diff d = {.graph = graph, .b = ct_builder_at_end(graph, CT_PART_I, "")};
     struct ct_op *last = graph->last;
+    struct start *starts;
+    size_t count;
     int rc;
 
     if (!loss || !loss->producer)
         return ct_fail(CT_EINVAL, "the graph fetches no loss to differentiate");
+    starts = ct_arena_array(&scratch, struct start, graph->fetch_count + 1);
+    count = seed_all(graph, loss, starts); /* their ops are visited, too */
     d.count = graph->value_count;
     d.wanted = ct_arena_array(&scratch, bool, d.count);
     d.weight = ct_arena_array(&scratch, bool, d.count);
     d.grad = ct_arena_array(&scratch, struct ct_value *, d.count);
     mark_values(&d);
-    seed_all(&d, loss);
+    for (size_t i = 0; i < count; i++)
+        d.grad[starts[i].value->id] = starts[i].gradient;
     rc = differentiate_part(&d, last, CT_PART_F);
     if (rc == 0) {
         separate_sums(&d);
