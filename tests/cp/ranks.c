@@ -307,7 +307,7 @@ static void check_states(void)
     static const char *const models[] = {"qwen3_next", "bamba"};
     static const char *const of_states[] = {
         "-n 2 --set cp.degree=2",
-        "-n 3 --set cp.degree=3" NONE,
+        ("-n 3 --set cp.degree=3" NONE),
         "-n 4 --set cp.degree=4 --set cp.method=allgather",
         "-n 4 --with tp --set cp.degree=2 --set tp.degree=2",
         "-n 4 --with pp --set cp.degree=2 --set pp.degree=2 --set pp.microbatch_size=1",
