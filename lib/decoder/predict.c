@@ -71,23 +71,26 @@ static void begin(struct ct_decoder *d, int64_t k, const struct ct_predictions *
     }
 }
 
+/* The losses stand behind all depths, in the head, so that regions follow each other and a pipeline
+   may be cut between any two. */
 void ct_decoder_predict(struct ct_decoder *d, struct ct_value *x, const struct ct_predictions *p,
                         const struct ct_prediction_parts *parts)
 {
     struct ct_graph *graph = d->b.graph;
     struct ct_decoder before = *d;
+    struct ct_value **read = ct_arena_array(graph->arena, struct ct_value *, p->depths + 1);
     bool same = graph->same_parameters;
 
     for (int64_t k = 1; k <= p->depths; k++) {
         begin(d, k, p);
         x = join(d, x, k, p, parts);
         x = parts->layer(d, x);
-        x = parts->norm(d, "ahead_norm", x, expand(d, p->norm));
-        d->b.region = "head";
-        if (d->request->loss)
-            add_loss(d, x, k, p, parts);
+        x = read[k] = parts->norm(d, "ahead_norm", x, expand(d, p->norm));
         graph->same_parameters = true; /* depths may share them */
     }
+    d->b.region = "head";
+    for (int64_t k = 1; d->request->loss && k <= p->depths; k++)
+        add_loss(d, read[k], k, p, parts);
     graph->same_parameters = same;
     d->layer = before.layer;
     d->layers = before.layers;

@@ -16,8 +16,10 @@
 /* The ops of one direction: forward values go up, gradients down. */
 struct direction {
     enum ct_part part;
-    int step;                     /* +1: to later stages */
-    struct ct_op **first, **last; /* by stage: of the pass; NULL: not on this rank */
+    int step; /* +1: to later stages */
+    /* By stage: of the pass, or where there are none (a head whose gradient computes the loss, too)
+       the op of another pass beside which they would be; NULL: the stage is not on this rank. */
+    struct ct_op **first, **last;
 };
 
 static bool of_pass(const struct direction *d, const struct ct_op *op)
@@ -28,15 +30,26 @@ static bool of_pass(const struct direction *d, const struct ct_op *op)
 
 static void find_pass(struct pp_local *c, struct direction *d)
 {
+    struct ct_op **beside = ct_arena_array(&c->scratch, struct ct_op *, c->stages.count);
+
     d->first = ct_arena_array(&c->scratch, struct ct_op *, c->stages.count);
     d->last = ct_arena_array(&c->scratch, struct ct_op *, c->stages.count);
     ct_for_each_op (op, c->graph) {
+        int stage = op->section->group;
+
+        if (!ct_part_is_microbatch(op->section->part))
+            continue;
+        if (!beside[stage] || d->step < 0)
+            beside[stage] = op;
         if (!of_pass(d, op))
             continue;
-        if (!d->first[op->section->group])
-            d->first[op->section->group] = op;
-        d->last[op->section->group] = op;
+        if (!d->first[stage])
+            d->first[stage] = op;
+        d->last[stage] = op;
     }
+    for (int s = 0; s < c->stages.count; s++)
+        if (!d->first[s])
+            d->first[s] = d->last[s] = beside[s];
 }
 
 /* The section of a stage's transfers in one direction: "1SEND_F", "0RECV_B". */
