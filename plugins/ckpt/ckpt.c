@@ -242,51 +242,61 @@ static int ready(struct ct_run *run)
     return rc < 0 ? rc : ckpt_resume(run);
 }
 
-static void step_begin(struct ct_run *run)
+/* A save is due after the last step. It begins with the next one, when all that belongs to the last
+   has happened, its validation too. */
+static bool due;
+
+static int begin_due(struct ct_run *run)
 {
+    bool any = terminated;
+    int rc;
+
+    if (!due)
+        return 0;
+    due = false;
+    rc = ckpt_save_advance(run, true, &any);
+    if (rc == 0)
+        rc = ckpt_save_begin(run, ckpt_config.async_mode == ASYNC, false);
+    return rc == 0 && ckpt_config.async_mode == DISABLED ? ckpt_save_advance(run, true, &any) : rc;
+}
+
+static int step_begin(struct ct_run *run)
+{
+    int rc = begin_due(run);
+
     is_launched = ct_launch_is_rank();
     if (!catches && !ckpt_config.load_only)
         catches = !sigaction(SIGTERM,
                              &(struct sigaction){.sa_handler = on_sigterm, .sa_flags = SA_RESTART},
                              &former);
     ckpt_skip_batches(run);
+    return rc;
 }
 
 static int step_end(struct ct_run *run, const struct ct_step_result *r)
 {
-    bool last = r->step == ct_config.training.steps, any = terminated;
-    bool due = r->step % ckpt_config.interval == 0 || (r->step == 1 && ckpt_config.first_step);
+    bool any = terminated;
     int rc;
 
     if (r->skipped && !strcmp(ct_config.training.non_finite, "rewind"))
         return ckpt_rewind(run, r->step);
     if (ckpt_config.load_only)
         return 0;
-    rc = ckpt_save_advance(run, due && !last, &any);
+    rc = ckpt_save_advance(run, false, &any);
     if (rc < 0)
         return rc;
     if (any && run->rank == 0)
         ct_info("SIGTERM: the run ends after step %lld, with a checkpoint", (long long)r->step);
     if (any)
         ct_run_stop(run, "SIGTERM");
-    else if (due && !last)
-        rc = ckpt_save_begin(run, ckpt_config.async_mode == ASYNC, false);
-    return rc == 0 && ckpt_config.async_mode == DISABLED ? ckpt_save_advance(run, true, &any) : rc;
+    else
+        due = r->step % ckpt_config.interval == 0 || (r->step == 1 && ckpt_config.first_step);
+    return 0;
 }
 
-/* The weights of the best validation; STEP_END may have begun to save them. */
-static int validated(struct ct_run *run, const struct ct_event_data *data)
+static void validated(const struct ct_event_data *data)
 {
-    bool any = terminated;
-    int rc;
-
-    if (!data->best || !ckpt_config.keep_best || ckpt_config.load_only ||
-        data->step == ct_config.training.steps || ckpt_save_has(data->step))
-        return 0;
-    rc = ckpt_save_advance(run, true, &any);
-    if (rc == 0)
-        rc = ckpt_save_begin(run, ckpt_config.async_mode == ASYNC, false);
-    return rc == 0 && ckpt_config.async_mode == DISABLED ? ckpt_save_advance(run, true, &any) : rc;
+    due |= data->best && ckpt_config.keep_best && !ckpt_config.load_only;
 }
 
 static void tell_best(struct ct_run *run)
@@ -299,6 +309,7 @@ static void tell_best(struct ct_run *run)
 
 static void finish(struct ct_run *run)
 {
+    due = false;
     ckpt_save_finish();
     if (catches)
         sigaction(SIGTERM, &former, NULL);
@@ -362,12 +373,12 @@ static int on_event(const struct ct_event_data *data, void *context)
         run->rewinds = true;
         return ready(run);
     case CT_EVENT_STEP_BEGIN:
-        step_begin(run);
-        return 0;
+        return step_begin(run);
     case CT_EVENT_STEP_END:
         return step_end(run, data->result);
     case CT_EVENT_VALIDATED:
-        return validated(run, data);
+        validated(data);
+        return 0;
     case CT_EVENT_RUN_END:
         return run_end(run);
     default:

@@ -111,12 +111,6 @@ struct ckpt {
     const struct ckpt_data *data[CKPT_DATA]; /* NULL: unknown */
 };
 
-/* Bytes of an element, or of the byte that has several. */
-static inline size_t ckpt_item(enum ct_dtype dtype)
-{
-    return ct_dtype_bits(dtype) < 8 ? 1 : ct_dtype_size(dtype);
-}
-
 static inline size_t ckpt_chunks(const struct ckpt_file *f, size_t chunk)
 {
     return (f->bytes + chunk - 1) / chunk;
@@ -360,8 +354,6 @@ int ckpt_save_begin(struct ct_run *run, bool aside, bool model_only);
 /* Advance the current save; block: to its end. *terminated: whether this rank got SIGTERM; becomes
    whether any rank did. All ranks call this, with or without a save. */
 int ckpt_save_advance(struct ct_run *run, bool block, bool *terminated);
-/* Whether the checkpoint of a step has been saved last, or is being saved. */
-bool ckpt_save_has(int64_t step);
 bool ckpt_save_is_running(void);
 /* Wait for the thread of a save that other ranks may not complete, and forget it. */
 void ckpt_save_finish(void);

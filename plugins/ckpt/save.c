@@ -285,11 +285,6 @@ int ckpt_save_advance(struct ct_run *run, bool block, bool *terminated)
     return rc;
 }
 
-bool ckpt_save_has(int64_t step)
-{
-    return ckpt_own.saved == step || (save.phase != IDLE && save.step == step);
-}
-
 bool ckpt_save_is_running(void)
 {
     return save.phase != IDLE;

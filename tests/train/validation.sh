@@ -43,9 +43,14 @@ tell 'the weights of the best step have its loss'
 
 # Started again, the run that had no patience left ends at once.
 cp out/metrics.jsonl before
-train --set validation.patience=3
-cmp before out/metrics.jsonl && grep -q 'patience' log
+train --set validation.patience=3 && cmp before out/metrics.jsonl && grep -q 'patience' log
 tell 'a run whose patience has ended trains no further step'
+for interval in 1 2; do
+    often=(--set job.dump_folder=often --set ckpt.interval=$interval --set validation.patience=3)
+    rm -rf often
+    train "${often[@]}" && cp often/metrics.jsonl before && train "${often[@]}" && cmp before often/metrics.jsonl && grep -q 'patience' log
+    tell "nor where a checkpoint is due after a validation, every $interval steps"
+done
 
 # Interrupted and resumed on another mesh: the same end.
 run train recipe.ini --set job.dump_folder=on --set validation.patience=3 --set "training.steps=$((best + 2))" -n 2 --with fsdp --set training.local_batch_size=2
