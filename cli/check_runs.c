@@ -289,7 +289,7 @@ static int run(struct check *c, bool with, const struct mesh *mesh, const char *
         argv_add_list(arena, &a, extra);
     if (ranks > 1)
         argv_add(arena, &a, "-n", ct_arena_printf(arena, "%d", ranks));
-    rc = child_start(a.list, PATIENCE, &child);
+    rc = child_start(THIS_PROGRAM, a.list, PATIENCE, &child);
     if (rc < 0)
         return rc;
     o->status = child_finish(arena, &child, NULL, &o->why);

@@ -2,6 +2,7 @@
  * Children write to files in memory, not to pipes: none of them waits for a reader.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -58,7 +59,7 @@ static void end_running(void)
     }
 }
 
-int child_start(const char *const *argv, double patience, struct child *child)
+int child_start(const char *program, const char *const *argv, double patience, struct child *child)
 {
     extern char **environ;
     posix_spawn_file_actions_t actions;
@@ -68,13 +69,14 @@ int child_start(const char *const *argv, double patience, struct child *child)
     child->out = memfd_create("out", MFD_CLOEXEC);
     child->err = memfd_create("err", MFD_CLOEXEC);
     posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, child->out, STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions, child->err, STDERR_FILENO);
     posix_spawnattr_init(&attributes);
     if (patience > 0)
         posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-    child->patience = patience;
-    rc = posix_spawn(&child->pid, "/proc/self/exe", &actions, &attributes, (char **)argv, environ);
+    child->end = patience > 0 ? ct_now() + patience : 0;
+    rc = posix_spawnp(&child->pid, program, &actions, &attributes, (char **)argv, environ);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     if (rc == 0) {
@@ -83,7 +85,7 @@ int child_start(const char *const *argv, double patience, struct child *child)
     }
     close(child->out);
     close(child->err);
-    return ct_fail(CT_EIO, "starting ctitan %s: %s", argv[1], strerror(rc));
+    return ct_fail(CT_EIO, "starting %s %s: %s", argv[0], argv[1], strerror(rc));
 }
 
 /* Cut the line breaks at the end of a text. Returns its last line. */
@@ -117,18 +119,17 @@ static const char *last_line(struct ct_arena *arena, int file)
    1 if that is lost. */
 static int wait_for(const struct child *child)
 {
-    double end = ct_now() + child->patience;
     int status = 0;
     pid_t ended;
 
-    while ((ended = waitpid(child->pid, &status, child->patience > 0 ? WNOHANG : 0)) == 0 ||
+    while ((ended = waitpid(child->pid, &status, child->end > 0 ? WNOHANG : 0)) == 0 ||
            (ended < 0 && errno == EINTR)) {
-        if (child->patience > 0 && ct_now() > end)
+        if (child->end > 0 && ct_now() > child->end)
             kill(-child->pid, SIGKILL);
         if (ended == 0)
             ct_nap(0.005);
     }
-    replace_running(child->patience > 0 ? -child->pid : child->pid, 0);
+    replace_running(child->end > 0 ? -child->pid : child->pid, 0);
     if (ended < 0)
         return 1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

@@ -21,13 +21,16 @@ void argv_add_list(struct ct_arena *arena, struct argv *argv, const char *const 
 
 struct child {
     pid_t pid;
-    int out, err;    /* what it prints */
-    double patience; /* seconds */
+    int out, err; /* what it prints */
+    double end;   /* when it is killed; 0: never */
 };
 
-/* Run this program with argv, which NULL ends; argv[0] is "ctitan". patience above 0: the process
-   and its own children are a group, which is killed if it runs for more seconds than that. */
-int child_start(const char *const *argv, double patience, struct child *child);
+#define THIS_PROGRAM "/proc/self/exe"
+
+/* Run a program, found on PATH, with argv, which NULL ends. patience above 0: the process and its
+   own children are a group, which is killed if it runs for more seconds than that. It reads
+   nothing. */
+int child_start(const char *program, const char *const *argv, double patience, struct child *child);
 /* How a launcher's last line ends where the rank that it names has said more before it. */
 #define LAST_LINE_ABOVE "; its message is above"
 

@@ -207,7 +207,7 @@ static int plan(struct comparison *c, struct side *s)
 
     begin(c, s, "plan", &argv);
     argv_add(&c->arena, &argv, "--json");
-    rc = child_start(argv.list, 0, &child);
+    rc = child_start(THIS_PROGRAM, argv.list, 0, &child);
     if (rc < 0)
         return rc;
     status = child_finish(&c->arena, &child, &out, &last);
@@ -251,7 +251,7 @@ static int train(struct comparison *c, struct side *s, double *seconds, double *
              ct_arena_printf(&c->arena, "training.steps=%lld", (long long)c->steps), "--set",
              "training.epochs=0", "--set", "metrics.log_freq=1");
     scratch_remove(folder);
-    rc = child_start(argv.list, 0, &child);
+    rc = child_start(THIS_PROGRAM, argv.list, 0, &child);
     if (rc < 0)
         return rc;
     status = child_finish(&c->arena, &child, NULL, &last);

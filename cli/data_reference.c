@@ -40,8 +40,8 @@ int data_reference_apply(struct ct_recipe *recipe, const char *path)
 
 static int open_scorer(struct scorer *s, struct ct_recipe *recipe)
 {
-    struct ct_run_options options = {
-        .depth = CT_RUN_READY, .logits = true, .sequences = ct_config.training.local_batch_size};
+    /* Logits of one sequence at a time: those of a batch may not fit into the host's memory. */
+    struct ct_run_options options = {.depth = CT_RUN_READY, .logits = true, .sequences = 1};
     int64_t seq_len = s->of->seq_len;
     int rc = ct_run_open(recipe, &options, &s->run);
 
@@ -75,6 +75,17 @@ static int write_input(struct scorer *s, const char *name, const int32_t *data)
                  : 0;
 }
 
+static int check_labels(const struct scorer *s, int64_t sample)
+{
+    for (int64_t i = 0; i < s->of->seq_len; i++)
+        if (s->of->labels[i] != CT_MASKED &&
+            (s->of->labels[i] < 0 || s->of->labels[i] >= s->vocabulary))
+            return ct_fail(CT_ECONFIG,
+                           "sample %lld has token %d, and the model a vocabulary of %lld",
+                           (long long)sample, (int)s->of->labels[i], (long long)s->vocabulary);
+    return 0;
+}
+
 static double sum_of(struct scorer *s, int64_t at)
 {
     int64_t seq_len = s->of->seq_len, v = s->vocabulary;
@@ -102,6 +113,8 @@ static int score_batch(struct scorer *s, int64_t first, int64_t count)
 
     for (int64_t i = 0; rc == 0 && i < count; i++) {
         rc = ct_data_read(s->of->ops, s->of->data, first + i, s->of->sample);
+        if (rc == 0)
+            rc = check_labels(s, first + i);
         memcpy(s->tokens + i * seq_len, s->of->tokens, (size_t)seq_len * sizeof(*s->tokens));
         memcpy(s->labels + i * seq_len, s->of->labels, (size_t)seq_len * sizeof(*s->labels));
         s->hash[first + i] = ct_labels_hash(s->of->tokens, s->of->labels, seq_len);

@@ -86,7 +86,7 @@ static int measure(struct args *args, const char *folder, const char *file, cons
         argv_add(arena, &argv, "--set", *set);
     if (args->ranks > 1)
         argv_add(arena, &argv, "-n", ct_arena_printf(arena, "%lld", (long long)args->ranks));
-    rc = child_start(argv.list, 0, &child);
+    rc = child_start(THIS_PROGRAM, argv.list, 0, &child);
     if (rc < 0)
         return rc;
     status = child_finish(arena, &child, NULL, &last);

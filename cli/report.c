@@ -31,7 +31,7 @@ FILE *report_ask(struct report *r, const struct report_run *run, const char *ver
         argv_add(&r->arena, &argv, run->status.launcher > 0 ? "-n" : "--world",
                  ct_arena_printf(&r->arena, "%lld", (long long)run->status.ranks));
     argv_add_list(&r->arena, &argv, options);
-    if (child_start(argv.list, 0, &child) < 0) {
+    if (child_start(THIS_PROGRAM, argv.list, 0, &child) < 0) {
         *failure = ct_arena_strdup(&r->arena, ct_error_message());
         return NULL;
     }

@@ -258,7 +258,7 @@ static bool recorded(struct report *r, struct report_run *run, const char *path)
     struct stat st;
 
     if (stat(ct_arena_printf(&r->arena, "%s/flight", run->folder), &st) < 0 ||
-        child_start(argv, 0, &child) < 0)
+        child_start(THIS_PROGRAM, argv, 0, &child) < 0)
         return false;
     child_finish(&r->arena, &child, NULL, &last); /* its status is the run's */
     run->timeline.seconds = true;

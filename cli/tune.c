@@ -227,7 +227,7 @@ static int spawn(struct search *s, const char *const *set, size_t sets, struct c
     args_changes(s->args, &argv);
     for (size_t i = 0; i < sets; i++)
         argv_add(arena, &argv, "--set", set[i]);
-    return child_start(argv.list, 0, child);
+    return child_start(THIS_PROGRAM, argv.list, 0, child);
 }
 
 static void take_plan(struct search *s, struct candidate *c, json_t *plan)

@@ -2,18 +2,13 @@
  * Lists of hosts, and the remote shell.
  */
 #include <errno.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
-#include <ctitan/file.h>
 
 #include "../child.h"
 #include "hosts.h"
@@ -102,7 +97,7 @@ static int read_file(struct ct_arena *arena, const char *path, char **text)
 int hosts_read(struct ct_arena *arena, const char *text, int64_t each, struct hosts *hosts)
 {
     char *copy = ct_arena_strdup(arena, text);
-    int rc = strchr(text, '/') ? read_file(arena, text, &copy) : 0;
+    int rc = strchr(text, '/') || access(text, F_OK) == 0 ? read_file(arena, text, &copy) : 0;
 
     if (rc == 0)
         rc = read_words(arena, copy, each, hosts);
@@ -179,108 +174,50 @@ const char *const *hosts_command(struct ct_arena *arena, const char *shell, cons
 
 /* ---- probes ---- */
 
-#define LAST 512
-
-struct probe {
-    pid_t pid;
-    int from; /* what it prints; -1: it has ended */
-    size_t used;
-    char text[4096];
-};
-
-static void start_probe(struct probe *p, const char *const *argv)
+/* The last line of what a child printed. */
+static const char *last_of(struct ct_arena *arena, FILE *out)
 {
-    posix_spawn_file_actions_t actions;
-    int ends[2];
+    const char *last = "";
+    char *line = NULL;
+    size_t room = 0;
 
-    p->from = -1;
-    p->pid = 0;
-    p->used = 0;
-    if (pipe(ends) < 0)
-        return;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", 0, 0);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
-    posix_spawn_file_actions_addclose(&actions, ends[0]);
-    posix_spawn_file_actions_addclose(&actions, ends[1]);
-    if (posix_spawnp(&p->pid, argv[0], &actions, NULL, (char *const *)argv, environ) == 0)
-        p->from = ends[0];
-    else
-        close(ends[0]);
-    close(ends[1]);
-    posix_spawn_file_actions_destroy(&actions);
+    while (out && getline(&line, &room, out) > 0)
+        last = ct_arena_printf(arena, "%.*s", (int)strcspn(line, "\r\n"), line);
+    free(line);
+    if (out)
+        fclose(out);
+    return last;
 }
 
-/* Text beyond the room is dropped from its beginning: the last line counts. */
-static void read_probe(struct probe *p)
+static void end_probe(struct ct_arena *arena, struct child *child, struct host *host,
+                      double seconds)
 {
-    ssize_t n;
+    const char *failure;
+    FILE *out;
+    int status = child_finish(arena, child, &out, &failure);
 
-    if (p->used > sizeof(p->text) / 2) {
-        memmove(p->text, p->text + sizeof(p->text) / 4, p->used - sizeof(p->text) / 4);
-        p->used -= sizeof(p->text) / 4;
-    }
-    n = read(p->from, p->text + p->used, sizeof(p->text) - 1 - p->used);
-    if (n > 0) {
-        p->used += (size_t)n;
-    } else if (n == 0 || errno != EINTR) {
-        close(p->from);
-        p->from = -1;
-    }
-}
-
-static const char *last_line(struct ct_arena *arena, struct probe *p)
-{
-    char *line;
-
-    while (p->used && strchr("\r\n ", p->text[p->used - 1]))
-        p->used--;
-    p->text[p->used] = '\0';
-    line = strrchr(p->text, '\n');
-    return ct_arena_printf(arena, "%.*s", LAST, line ? line + 1 : p->text);
-}
-
-static void end_probe(struct ct_arena *arena, struct probe *p, struct host *host, double seconds)
-{
-    int status = 1;
-    bool late = p->from >= 0;
-
-    if (late) {
-        close(p->from);
-        kill(p->pid, SIGKILL);
-    }
-    while (p->pid > 0 && waitpid(p->pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    host->words = last_line(arena, p);
-    host->answers = p->pid > 0 && !late && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (late)
+    host->answers = status == 0;
+    host->words = last_of(arena, out);
+    if (!host->answers)
+        host->words = *failure ? failure : "the remote shell fails";
+    if (ct_now() >= child->end)
         host->words = ct_arena_printf(arena, "no answer within %g s", seconds);
-    else if (!host->answers && !*host->words)
-        host->words = "the remote shell fails";
 }
 
 void hosts_probe(struct ct_arena *arena, struct hosts *hosts, const char *shell, const char *line,
                  double seconds)
 {
-    struct probe *probes = ct_arena_array(arena, struct probe, hosts->count);
-    struct pollfd *ready = ct_arena_array(arena, struct pollfd, hosts->count);
-    double end = ct_now() + seconds;
-    int open = 0;
+    struct child *child = ct_arena_array(arena, struct child, hosts->count);
 
+    for (int i = 0; i < hosts->count; i++) {
+        struct host *h = &hosts->at[i];
+        const char *const *argv = hosts_command(arena, shell, h->name, line);
+
+        h->answers = child_start(argv[0], argv, seconds, &child[i]) == 0;
+    }
     for (int i = 0; i < hosts->count; i++)
-        start_probe(&probes[i], hosts_command(arena, shell, hosts->at[i].name, line));
-    do {
-        open = 0;
-        for (int i = 0; i < hosts->count; i++) {
-            ready[i] = (struct pollfd){.fd = probes[i].from, .events = POLLIN};
-            open += probes[i].from >= 0;
-        }
-        if (open && poll(ready, (nfds_t)hosts->count, 100) > 0)
-            for (int i = 0; i < hosts->count; i++)
-                if (ready[i].revents)
-                    read_probe(&probes[i]);
-    } while (open && ct_now() < end);
-    for (int i = 0; i < hosts->count; i++)
-        end_probe(arena, &probes[i], &hosts->at[i], seconds);
+        if (hosts->at[i].answers)
+            end_probe(arena, &child[i], &hosts->at[i], seconds);
+        else
+            hosts->at[i].words = ct_arena_strdup(arena, "the remote shell cannot be started");
 }

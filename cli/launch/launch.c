@@ -6,12 +6,10 @@
  * answer get ranks; those behind them are spare. A host that was lost is thus taken in again once
  * it answers.
  */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/sysinfo.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <ctitan/error.h>
@@ -177,6 +175,11 @@ static void choose_starter(struct launch_args *args)
 
 static int check(const struct launch_args *args, const struct hosts *hosts)
 {
+    if (!strcmp(args->starter, "mpirun") && args->shell && strstr(args->shell, "{}"))
+        return ct_fail(CT_ECONFIG,
+                       "--shell %s: mpirun adds the host and the command itself: give "
+                       "it a shell like ssh, without {}",
+                       args->shell);
     if (args->spares >= hosts->count)
         return ct_fail(CT_ECONFIG, "--spares %lld of %d hosts leaves none", (long long)args->spares,
                        hosts->count);
@@ -201,11 +204,11 @@ static int run(struct launch_args *args)
     if (rc == 0)
         rc = args->list ? hosts_read(&args->args.arena, args->list, args->args.ranks, &on.hosts)
                         : hosts_of_slurm(&args->args.arena, args->args.ranks, &on.hosts);
+    choose_starter(args);
     if (rc == 0)
         rc = check(args, &on.hosts);
     if (rc < 0)
         return rc;
-    choose_starter(args);
     on.used = on.hosts.count - (int)args->spares;
     job.status = ct_arena_array(&args->args.arena, int, on.hosts.count);
     rc = choose(&job);
@@ -236,7 +239,8 @@ static const struct ct_argument arguments[] = {
     CT_ARG_TEXT(struct launch_args, program, "program", 0, "PATH",
                 "Where ctitan is on the hosts; the path of this one where it is left out"),
     CT_ARG_TEXT(struct launch_args, address, "address", 0, "ADDRESS",
-                "Where the other hosts reach the first one; its name where it is left out"),
+                "Where the other hosts reach the first one, in which {} stands for its name; its "
+                "name where it is left out"),
     CT_ARG_INT(struct launch_args, port, "port", 0, "PORT", 1, 65534,
                "The port there; another one for each start where it is left out"),
     CT_ARG_FLAG(struct launch_args, here, "here", 0, "Print what this host has; launch asks so"),

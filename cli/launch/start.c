@@ -56,6 +56,19 @@ static const struct host *first_host(const struct hosts *hosts)
 
 /* ---- by the remote shell ---- */
 
+/* Where the others reach the first host: its name, or --address with the name for {}. */
+static const char *address_of(struct ct_arena *arena, const struct launch_args *args,
+                              const struct host *first)
+{
+    const char *at = args->address ? strstr(args->address, "{}") : NULL;
+
+    if (!args->address)
+        return first->name;
+    return at ? ct_arena_printf(arena, "%.*s%s%s", (int)(at - args->address), args->address,
+                                first->name, at + 2)
+              : args->address;
+}
+
 static const char *quoted_line(struct ct_arena *arena, const struct argv *argv)
 {
     const char *line = "exec";
@@ -84,8 +97,7 @@ static const char *line_of(struct job *job, const struct host *host, int rank0)
     for (char **v = environ; *v; v++)
         if (is_passed_on(*v))
             argv_add(arena, &argv, *v);
-    argv_add(arena, &argv,
-             ct_arena_printf(arena, "MASTER_ADDR=%s", args->address ? args->address : first->name),
+    argv_add(arena, &argv, ct_arena_printf(arena, "MASTER_ADDR=%s", address_of(arena, args, first)),
              ct_arena_printf(arena, "MASTER_PORT=%lld", (long long)port_of(job, args)),
              args->program, "launch", "--part",
              ct_arena_printf(arena, "%d:%d:%d:%d", rank0, host->ranks, job->ranks, job->restart));
@@ -120,19 +132,18 @@ static int by_shell(struct job *job, struct ct_launch_request *request)
 
 /* ---- by one command ---- */
 
-/* "a:8,b:8", or "a,b". */
-static const char *list_of(struct ct_arena *arena, const struct hosts *hosts, bool with_ranks)
+/* "a:8,b:8" */
+static const char *list_of(struct ct_arena *arena, const struct hosts *hosts)
 {
     const char *list = "";
 
     for (int i = 0; i < hosts->count; i++) {
         const struct host *h = &hosts->at[i];
-        const char *name = strchr(h->name, ':') ? ct_arena_printf(arena, "[%s]", h->name) : h->name;
+        bool bare = !strchr(h->name, ':');
 
         if (h->ranks)
-            list = ct_arena_printf(arena, "%s%s%s", list, *list ? "," : "", name);
-        if (h->ranks && with_ranks)
-            list = ct_arena_printf(arena, "%s:%d", list, h->ranks);
+            list = ct_arena_printf(arena, "%s%s%s%s%s:%d", list, *list ? "," : "", bare ? "" : "[",
+                                   h->name, bare ? "" : "]", h->ranks);
     }
     return list;
 }
@@ -143,7 +154,7 @@ static void add_mpirun(struct job *job, struct argv *argv)
     struct ct_arena *arena = &job->args->arena;
     const char *shell = on->args->shell;
 
-    argv_add(arena, argv, "mpirun", "--host", list_of(arena, &on->hosts, true), "-n",
+    argv_add(arena, argv, "mpirun", "--host", list_of(arena, &on->hosts), "-n",
              ct_arena_printf(arena, "%d", job->ranks), "--bind-to", "none");
     if (shell)
         argv_add(arena, argv, "--mca", "plm_rsh_agent", shell);
@@ -158,12 +169,17 @@ static void add_srun(struct job *job, struct argv *argv)
 {
     const struct hosts_job *on = job->context;
     struct ct_arena *arena = &job->args->arena;
+    const char *list = "";
     int hosts = 0;
 
-    for (int i = 0; i < on->hosts.count; i++)
+    /* A host stands as often as it has ranks, which are numbered in this order. */
+    for (int i = 0; i < on->hosts.count; i++) {
         hosts += on->hosts.at[i].ranks > 0;
+        for (int k = 0; k < on->hosts.at[i].ranks; k++)
+            list = ct_arena_printf(arena, "%s%s%s", list, *list ? "," : "", on->hosts.at[i].name);
+    }
     argv_add(arena, argv, "srun", "--overlap", "--mpi=pmix", "--kill-on-bad-exit=1", "--nodelist",
-             list_of(arena, &on->hosts, false), "-N", ct_arena_printf(arena, "%d", hosts), "-n",
+             list, "--distribution=arbitrary", "-N", ct_arena_printf(arena, "%d", hosts), "-n",
              ct_arena_printf(arena, "%d", job->ranks));
 }
 

@@ -57,7 +57,7 @@ static void end_line(const struct children *all, struct child *c, struct stream 
 
     if (s == &c->err) {
         keep_last(all, c, s->line, length);
-        c->echoed = is_echo(all, c);
+        c->echoed = may_be_message(all, s->line, length) && is_echo(all, c);
     }
     if (!(s == &c->err && c->echoed) && s->raw) {
         ct_outlet_write(s->to, s->line + s->shown, length - s->shown);

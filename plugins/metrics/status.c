@@ -98,17 +98,17 @@ static bool take_over(const struct ct_job_end *job, bool *ended)
 {
     char path[CT_PATH_ROOM];
     const char *state = "";
-    json_int_t launcher = 0, step = 0;
+    json_int_t launcher = 0, step = 0, ranks = job->ranks;
     json_t *o;
 
     snprintf(path, sizeof(path), "%s/status.json", ct_config.job.dump_folder);
     if (ct_json_read_file(path, 0, &o) < 0)
         o = NULL; /* the job has not begun to write it */
-    json_unpack(o, "{s:s, s:I, s:I, s:F}", "state", &state, "launcher", &launcher, "step", &step,
-                "began", &now.began);
+    json_unpack(o, "{s:s, s:I, s:I, s:I, s:F}", "state", &state, "launcher", &launcher, "step",
+                &step, "ranks", &ranks, "began", &now.began);
     *ended = !strcmp(state, "stopped") || !strcmp(state, "done");
     json_decref(o);
-    now.ranks = job->ranks;
+    now.ranks = ranks; /* of all hosts */
     now.step = last_logged();
     if (now.step < step)
         now.step = step;
@@ -125,7 +125,9 @@ int status_job_end(const struct ct_event_data *data)
 {
     bool interrupted = is_interrupted(data), ended;
 
-    if (!data->message || !take_over(data->job, &ended) || (interrupted && ended))
+    /* The launcher of the host with rank 0 speaks for the job. */
+    if (!data->message || data->job->rank0 > 0 || !take_over(data->job, &ended) ||
+        (interrupted && ended))
         return 0;
     return write_status(interrupted ? "stopped" : "failed", wall_clock(), data->message, getpid());
 }
