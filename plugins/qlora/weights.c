@@ -61,13 +61,35 @@ static void note_rows(struct encoding *e, int64_t row, int64_t rows)
     }
 }
 
+/* The rows whose numbers decide on scales of this rank: all if scales have scales, whose mean is of
+   the whole weight; otherwise those in which blocks of its own rows begin and end. */
+static void find_rows(const struct encoding *e, int64_t *begin, int64_t *end)
+{
+    const struct qlora_blocks *b = &e->blocks;
+    int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS], last;
+
+    *begin = 0;
+    *end = b->rows;
+    if (e->nested || !b->columns)
+        return;
+    ct_run_shard(e->run, e->absmax, e->run->rank, shape, offset);
+    *end = 0;
+    if (!shape[0])
+        return;
+    *begin = qlora_first(b, offset[0]) * QLORA_BLOCK / b->columns;
+    last = ((offset[0] + shape[0]) * b->columns - 1) / QLORA_BLOCK * QLORA_BLOCK + QLORA_BLOCK - 1;
+    *end = last / b->columns + 1;
+    *end = *end < b->rows ? *end : b->rows;
+}
+
 static int find_scales(struct encoding *e)
 {
-    int64_t step = rows_at_once(e->blocks.columns);
+    int64_t step = rows_at_once(e->blocks.columns), begin, end;
     int rc = 0;
 
-    for (int64_t row = 0; rc == 0 && row < e->blocks.rows; row += step) {
-        int64_t offset[CT_MAX_DIMS] = {row}, left = e->blocks.rows - row;
+    find_rows(e, &begin, &end);
+    for (int64_t row = begin; rc == 0 && row < end; row += step) {
+        int64_t offset[CT_MAX_DIMS] = {row}, left = end - row;
         int64_t shape[CT_MAX_DIMS] = {left < step ? left : step, e->blocks.columns};
 
         rc = e->read(e->context, offset, shape, e->numbers);
@@ -156,7 +178,8 @@ static int encode(struct ct_run *run, const struct ct_state *param,
     e.scale = ct_arena_array(&e.arena, float, b->blocks + 1);
     e.nested_code = ct_arena_array(&e.arena, uint8_t, b->blocks + 1);
     e.nested_scale = ct_arena_array(&e.arena, float, b->groups + 1);
-    e.numbers = ct_arena_array(&e.arena, float, rows_at_once(b->columns) * b->columns + 1);
+    /* Rows at once of the weight, or of this rank's shard, which has more of shorter ones. */
+    e.numbers = ct_arena_array(&e.arena, float, (b->columns > AT_ONCE ? b->columns : AT_ONCE) + 1);
     if (rc == 0)
         rc = find_scales(&e);
     if (rc == 0)
