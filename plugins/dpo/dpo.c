@@ -66,7 +66,7 @@ struct ct_value *dpo_log_probabilities(struct ct_objective *o, const char *name,
     return pairs_of(o, &b, ct_emit_type1(&b, &dpo_logp_type, name, in, 2, NULL));
 }
 
-static bool has_reference(void)
+bool dpo_has_reference(void)
 {
     return dpo_config.loss != DPO_SIMPO && dpo_config.loss != DPO_ORPO;
 }
@@ -79,7 +79,7 @@ static int find_reference(struct ct_objective *o, struct ct_value **reference)
     int rc = 0;
 
     *reference = NULL;
-    if (!has_reference())
+    if (!dpo_has_reference())
         return 0;
     if (strcmp(dpo_config.reference, "stored") == 0) {
         b = ct_objective_builder(o);
@@ -97,6 +97,9 @@ static int check_request(const struct ct_objective *o)
 {
     if (*dpo_config.reference_path && strcmp(dpo_config.reference, "stored") != 0)
         return ct_fail(CT_ECONFIG, "[dpo] reference_path has no effect: set reference = stored");
+    if (*dpo_config.reference_path && !dpo_has_reference())
+        return ct_fail(CT_ECONFIG,
+                       "[dpo] reference_path has no effect: this loss takes no reference");
     if (dpo_config.label_smoothing > 0 && dpo_config.loss != DPO_SIGMOID &&
         dpo_config.loss != DPO_ROBUST)
         return ct_fail(CT_ECONFIG, "[dpo] label_smoothing: only the losses dpo and robust take it");

@@ -19,6 +19,8 @@ struct dpo_config {
 };
 
 extern struct dpo_config dpo_config;
+/* Whether the loss compares with the model that training began with. */
+bool dpo_has_reference(void);
 
 enum dpo_loss {
     DPO_SIGMOID,

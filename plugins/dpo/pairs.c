@@ -127,8 +127,8 @@ static int take_tokens(struct ct_data *data, const json_t *object, const char *n
 /* Whether lines have log-probabilities of the reference. */
 static bool has_references(const struct ct_data *data)
 {
-    return strcmp(dpo_config.reference, "stored") == 0 && dpo_config.loss != DPO_SIMPO &&
-           dpo_config.loss != DPO_ORPO && !(data->repeat && *dpo_config.reference_path);
+    return strcmp(dpo_config.reference, "stored") == 0 && dpo_has_reference() &&
+           !(data->repeat && *dpo_config.reference_path);
 }
 
 static int take_reference(const struct ct_data *data, const json_t *object, struct pair *p)

@@ -37,7 +37,7 @@ int dpo_read_reference(const char *path, struct ct_data *data, int64_t samples, 
     const char *at;
     size_t size;
     double logp = 0;
-    char *text;
+    char *text = NULL;
     int rc = ct_file_read(&arena, path, SIZE_MAX / 2, &text, &size);
 
     rc = rc == CT_ENOENT ? CT_ECONFIG : rc;

@@ -35,7 +35,7 @@ static int fit(const struct ct_data *task, struct choice *c)
 {
     int64_t over = c->count - task->seq_len - 1;
 
-    if (c->count == c->prompt)
+    if (c->count <= c->prompt) /* tokens may reach across its end */
         return ct_fail(CT_ECONFIG, "a choice adds no token to its prompt");
     if (over >= c->prompt)
         return ct_fail(CT_ECONFIG, "a choice has %lld tokens, more than [training] seq_len = %lld",

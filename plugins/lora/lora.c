@@ -92,11 +92,27 @@ static int check_folder(const struct ct_run *run)
                : 0;
 }
 
+/* A pass of the model that training began with leaves the adapters out. */
+static int check_reference(const struct ct_run *run)
+{
+    ct_marks reference = ct_mark("reference");
+
+    ct_for_each_op (op, run->graph)
+        if (op->marks & reference)
+            return ct_fail(CT_ECONFIG,
+                           "[lora] init_from: the objective compares with a pass of the model that "
+                           "training began with, which would be that without these adapters; "
+                           "store what it gives (dpo: `ctitan data --reference`)");
+    return 0;
+}
+
 /* Adapters that a checkpoint has filled already are trained. */
 static int on_ready(struct ct_run *run)
 {
-    int rc = *lora_config.init_from ? lora_is_trained(run) : 1;
+    int rc = *lora_config.init_from ? check_reference(run) : 0;
 
+    if (rc == 0)
+        rc = *lora_config.init_from ? lora_is_trained(run) : 1;
     if (rc == 0)
         rc = lora_load(run, lora_config.init_from);
     rc = rc < 0 ? rc : 0;

@@ -127,7 +127,7 @@ static int add_product(const struct ct_tensor *w, const int64_t *offset, const f
     return rc;
 }
 
-/* *before: the shard as it was; before NULL: nobody needs it. */
+/* *before: the shard as it was; NULL: this rank has none of it. */
 static int merge_shard(struct ct_run *run, const struct ct_state *w, const float *a, const float *b,
                        void **before)
 {
@@ -143,14 +143,12 @@ static int merge_shard(struct ct_run *run, const struct ct_state *w, const float
     bytes = ct_run_shard_bytes(run, w);
     data = malloc(bytes);
     row = malloc(sizeof(*row) * (size_t)shape[1]);
-    if (before)
-        *before = malloc(bytes);
-    rc = data && row && (!before || *before)
-             ? ct_run_read(run, w, NULL, NULL, data)
-             : ct_fail(CT_ENOMEM, "%zu bytes of %s", bytes, w->name);
-    if (rc == 0 && before)
+    *before = malloc(bytes);
+    rc = data && row && *before ? ct_run_read(run, w, NULL, NULL, data)
+                                : ct_fail(CT_ENOMEM, "%zu bytes of %s", bytes, w->name);
+    if (rc == 0)
         memcpy(*before, data, bytes);
-    if (rc < 0 && before) {
+    if (rc < 0) {
         free(*before);
         *before = NULL;
     }

@@ -145,6 +145,14 @@ static int open_chat(struct ct_data *data, const struct ct_tokenizer_ops *tokeni
     return 0;
 }
 
+static bool has_weights(void)
+{
+    unsigned format = text_config.format;
+    bool messages = format == CORPUS_CHAT || format == CORPUS_SHAREGPT || format == CORPUS_PROMPT;
+
+    return format == CORPUS_IDS || (messages && text_config.train_on != CHAT_ALL);
+}
+
 static int check_config(void)
 {
     if (!*text_config.path && !*text_config.command)
@@ -154,6 +162,11 @@ static int check_config(void)
     if (*text_config.command && *text_config.weights)
         return ct_fail(CT_ECONFIG, "[text] weights: a command is one corpus; they are for the "
                                    "items of path");
+    if (text_config.label_weights && !has_weights())
+        return ct_fail(CT_ECONFIG,
+                       "[text] label_weights: only messages and ids have weights: set "
+                       "format = chat, sharegpt, prompt or ids, and not train_on = all, "
+                       "which trains messages as one text");
     if (*text_config.validation_path && text_config.validation_fraction > 0)
         return ct_fail(CT_ECONFIG, "[text] validation_path and validation_fraction: set one of "
                                    "them");

@@ -124,6 +124,7 @@ refused 'it has more lines than the 6 samples' --set dpo.path=less.jsonl --set d
 tac bare.jsonl >turned.jsonl
 refused 'line 1 is of another sample' --set dpo.path=turned.jsonl --set dpo.reference_path=once.logp
 refused '[dpo] reference_path has no effect' "${adapters[@]}" --set dpo.reference=pass --set dpo.path=bare.jsonl --set dpo.reference_path=once.logp
+refused 'this loss takes no reference' --set dpo.loss=orpo --set dpo.path=bare.jsonl --set dpo.reference_path=once.logp
 echo 'log-probabilities stored once'
 
 # Its weights would move with those that are trained.
