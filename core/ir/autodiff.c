@@ -241,12 +241,11 @@ static struct ct_value *seed(struct ct_graph *graph, const char *name, const cha
 }
 
 struct start {
-    const struct ct_value *value;
-    struct ct_value *gradient;
+    struct ct_value *value, *gradient;
 };
 
 /* What is differentiated: the loss, and further fetches with a weight. Returns how many. */
-static size_t seed_all(struct ct_graph *graph, const struct ct_value *loss, struct start *starts)
+static size_t seed_all(struct ct_graph *graph, struct ct_value *loss, struct start *starts)
 {
     size_t count = 0, fetches = graph->fetch_count;
 
@@ -280,7 +279,7 @@ int ct_differentiate(struct ct_graph *graph)
     d.grad = ct_arena_array(&scratch, struct ct_value *, d.count);
     mark_values(&d);
     for (size_t i = 0; i < count; i++)
-        d.grad[starts[i].value->id] = starts[i].gradient;
+        add_gradient(&d, starts[i].value, starts[i].gradient); /* a value may be fetched twice */
     rc = differentiate_part(&d, last, CT_PART_F);
     if (rc == 0) {
         separate_sums(&d);

@@ -300,18 +300,8 @@ struct listing {
 static bool list_files(const char *folder, void *context)
 {
     struct listing *l = context;
-    DIR *dir = opendir(folder);
-    size_t tail = strlen(l->ending);
 
-    for (struct dirent *entry; dir && (entry = readdir(dir));) {
-        size_t length = strlen(entry->d_name);
-
-        if (*entry->d_name != '.' && length > tail &&
-            !strcmp(entry->d_name + length - tail, l->ending))
-            add_name(&l->names, entry->d_name, length - tail);
-    }
-    if (dir)
-        closedir(dir);
+    scan(&l->names, folder, l->ending);
     return false;
 }
 

@@ -32,8 +32,10 @@ static int check_stream(const struct ct_data_stream *s, int64_t seq_len)
     if (s->ndim < 0 || s->ndim >= CT_MAX_DIMS)
         return ct_fail(CT_EINVAL, "stream %s: ndim is %d: expected 0 to %d", s->name, s->ndim,
                        CT_MAX_DIMS - 1);
-    if (!ct_dtype_size(s->dtype))
-        return ct_fail(CT_EINVAL, "stream %s: it has no dtype", s->name);
+    if ((unsigned)s->dtype >= CT_DTYPE_COUNT || ct_dtype_bits(s->dtype) < 8)
+        return ct_fail(CT_EINVAL,
+                       "stream %s: it has no dtype whose elements have bytes of their own",
+                       s->name);
     for (int d = 0; d < s->ndim; d++)
         if (s->shape[d] < 1)
             return ct_fail(CT_EINVAL, "stream %s: dimension %d of a sample is %lld", s->name, d,

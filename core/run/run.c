@@ -635,7 +635,8 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
     rc = open_memory(run, options);
     if (rc == 0)
         rc = fire(run, CT_EVENT_RUN_READY);
-    return rc < 0 || !run->data ? rc : ct_run_count_epochs(run);
+    /* A checkpoint may have left fewer samples than there were when the data was opened. */
+    return rc < 0 || !run->data || run->progress.step == 1 ? rc : ct_run_count_epochs(run);
 }
 
 int ct_run_open(struct ct_recipe *recipe, const struct ct_run_options *options, struct ct_run **out)

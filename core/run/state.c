@@ -104,17 +104,12 @@ struct rows {
     int64_t shape[CT_MAX_DIMS];
 };
 
-/* Bytes of what the sizes of a place count: elements, or bytes of smaller ones (in_bytes). */
-static size_t item_of(const struct ct_state *s)
-{
-    return ct_dtype_bits(s->dtype) < 8 ? 1 : ct_dtype_size(s->dtype);
-}
-
 /* Trailing dimensions that the box spans in both tensors are merged into one row. */
 static struct rows rows_of(const struct ct_state *s, const int64_t *shape, const struct place *a,
                            const struct place *b)
 {
-    struct rows r = {.bytes = item_of(s), .count = 1, .ndim = s->ndim};
+    /* of what a place counts: elements, or bytes of smaller ones (in_bytes) */
+    struct rows r = {.bytes = ct_dtype_bytes(s->dtype, 0, NULL), .count = 1, .ndim = s->ndim};
     bool whole = true;
 
     r.item = r.bytes;

@@ -93,7 +93,8 @@ static int check_factors(const struct trace *t, const struct step *s)
             continue;
         if ((f == rule->tie[0] || f == rule->tie[1]) && !in_chunks(t, rule))
             return refuse(t, op, op->in[factor->operand], "splits or merges sequences");
-        if (factor->kind == CT_FACTOR_WHOLE && !factor->position && !op->type->recurrence)
+        if (factor->kind == CT_FACTOR_WHOLE && !factor->position &&
+            !ct_op_type_whole(op->type)->recurrence)
             return refuse(t, op, op->in[factor->operand],
                           "takes whole sequences without positions (\"@\" in its signature)");
     }

@@ -63,7 +63,8 @@ static int put(void *context, const struct ckpt_box *box, const int64_t *offset,
     size_t tensor = index_of(w, box->name);
     const struct ckpt_tensor *t = &w->c->tensors[tensor];
     int64_t count = ct_shape_count(t->ndim, shape);
-    size_t item = ckpt_item(t->dtype), bytes = ct_dtype_bytes(t->dtype, t->ndim, shape);
+    size_t item = ct_dtype_bytes(t->dtype, 0, NULL),
+           bytes = ct_dtype_bytes(t->dtype, t->ndim, shape);
     bool packed = ct_dtype_bits(t->dtype) < 8;
     struct ct_tensor a = ct_tensor_dense(w->own, t->dtype, t->ndim, shape);
     struct ct_tensor b = ct_tensor_dense(w->other, t->dtype, t->ndim, shape);

@@ -127,7 +127,7 @@ void ckpt_place(struct ct_arena *arena, struct ckpt_file *file)
         for (size_t i = 0; i < file->box_count; i++) {
             struct ckpt_box *b = &file->boxes[i];
 
-            if (ckpt_item(b->dtype) == (size_t)8 >> order / 2 &&
+            if (ct_dtype_bytes(b->dtype, 0, NULL) == (size_t)8 >> order / 2 &&
                 (b->bytes % BLOCK != 0) == order % 2) {
                 b->at = file->bytes;
                 file->bytes += b->bytes;

@@ -77,7 +77,7 @@ static int put_elements(const struct reader *r, const struct ckpt_box *b, int64_
         count *= d < b->ndim ? stride[d + 1] : 1;
         in_elements(b, offset, shape);
         rc = r->sink->put(r->sink->context, b, offset, shape, data);
-        data += (size_t)count * ckpt_item(b->dtype);
+        data += (size_t)count * ct_dtype_bytes(b->dtype, 0, NULL);
         begin += count;
     }
     return rc;
@@ -90,7 +90,7 @@ static int put_data(const struct reader *r, size_t begin, size_t end, const char
 
     for (size_t i = 0; rc == 0 && i < r->file->box_count; i++) {
         const struct ckpt_box *b = &r->file->boxes[i];
-        size_t item = ckpt_item(b->dtype);
+        size_t item = ct_dtype_bytes(b->dtype, 0, NULL);
         size_t first = b->at + r->from[i] > begin ? b->at + r->from[i] : begin;
         size_t last = b->at + r->to[i] < end ? b->at + r->to[i] : end;
 

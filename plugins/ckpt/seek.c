@@ -173,7 +173,7 @@ static int read_common(struct ckpt_seek *s, const struct ckpt_seek_box *from, co
 {
     const struct ckpt_box *b = from->box;
     int64_t begin[CT_MAX_DIMS], size[CT_MAX_DIMS], run = 1, runs = 1;
-    size_t item = ckpt_item(b->dtype);
+    size_t item = ct_dtype_bytes(b->dtype, 0, NULL);
     int outer = b->ndim, rc = 0;
     bool whole = true;
 

@@ -76,7 +76,7 @@ static int convert(struct copy *c, const struct ckpt_box *b, size_t begin, size_
 /* The bytes [begin, end) of a box in the file. */
 static int copy_part(struct copy *c, const struct ckpt_box *b, size_t begin, size_t end, char *to)
 {
-    size_t item = ckpt_item(b->dtype);
+    size_t item = ct_dtype_bytes(b->dtype, 0, NULL);
 
     if (b->weight) {
         ct_stored_read(b->places, (int64_t)(begin / item), (int64_t)((end - begin) / item),

@@ -281,14 +281,14 @@ int CPU_ISA(cpu_causal_conv_grad_run)(const struct ct_launch *l)
     for (int64_t i = 0; i < blocks; i++) {
         struct cpu_range channels = block_of(&c, i);
 
-        for (int64_t t = 0; t < c.batch * c.tokens; t++) {
-            int64_t b = t / c.tokens;
+        for (int64_t b = 0; b < c.batch; b++) {
             struct sequence s = gradient_sequence(l, b);
 
-            if (s.x.dtype == CT_F32)
-                gradient_token(CT_F32, &c, &s, channels, t % c.tokens);
-            else
-                gradient_token(CT_BF16, &c, &s, channels, t % c.tokens);
+            for (int64_t t = 0; t < c.tokens; t++)
+                if (s.x.dtype == CT_F32)
+                    gradient_token(CT_F32, &c, &s, channels, t);
+                else
+                    gradient_token(CT_BF16, &c, &s, channels, t);
         }
         store_block(l, &c, channels);
     }
@@ -316,7 +316,7 @@ int CPU_ISA(cpu_causal_conv_carry_run)(const struct ct_launch *l)
         for (int64_t i = 1; i <= rows; i++) {
             char *row = to.at + (rows - i) * to.head;
 
-            same = same && (i == 1 || !row_begins(&documents, tokens - i + 1));
+            same = same && i <= tokens && (i == 1 || !row_begins(&documents, tokens - i + 1));
             if (same)
                 memcpy(row, row_at(&from, tokens - i, 0), bytes);
             else
