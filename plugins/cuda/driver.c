@@ -70,7 +70,9 @@ int gpu_driver_open(void)
         return 0;
     rc = gpu_library(names, &library);
     if (rc < 0)
-        return ct_context(rc, "there is no CUDA device, as no NVIDIA driver is installed");
+        return ct_context(
+            rc, "there is no CUDA device, as no NVIDIA driver is installed (plan and tune "
+                "have --device NAME; --without cuda --with cpu runs on processors)");
     missing = gpu_find_calls(library, calls, CT_COUNT(calls));
     if (missing)
         return ct_fail(CT_ENOENT, "the NVIDIA driver is too old for this plugin: it has no %s",
