@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #define MOST_ROUNDS 99
+#define ON_CPUS "--without", "cuda,nccl,sac", "--with", "cpu,local"
 
 struct sample {
     double cpu, wall, megabytes;
@@ -31,7 +32,7 @@ static char dump_setting[sizeof("job.dump_folder=") + sizeof(dump_folder)];
 
 static const struct row {
     const char *what, *goal;
-    const char *arguments[12];
+    const char *arguments[18];
 } more_steps = {"",
                 "",
                 {"train", "recipes/debug.ini", "--set", "training.steps=3", "--set", dump_setting,
@@ -39,14 +40,14 @@ static const struct row {
   rows[] = {
       {"plan Llama 405B, 512 ranks",
        "3 s CPU",
-       {"plan", "recipes/llama3_405b.ini", "--world", "512", "--rank", "5"}},
+       {"plan", "recipes/llama3_405b.ini", ON_CPUS, "--world", "512", "--rank", "5"}},
       {"plan Llama 405B, 16,384 ranks",
        "6 s CPU, 1,000 MB",
-       {"plan", "recipes/llama3_405b.ini", "--world", "16384", "--rank", "5"}},
+       {"plan", "recipes/llama3_405b.ini", ON_CPUS, "--world", "16384", "--rank", "5"}},
       {"the same, 64 stages, 128 microbatches",
        "",
-       {"plan", "recipes/llama3_405b.ini", "--world", "16384", "--set", "pp.degree=64", "--set",
-        "pp.schedule=1f1b", "--set", "training.local_batch_size=128"}},
+       {"plan", "recipes/llama3_405b.ini", ON_CPUS, "--world", "16384", "--set", "pp.degree=64",
+        "--set", "pp.schedule=1f1b", "--set", "training.local_batch_size=128"}},
       {"plan the debug model", "", {"plan", "recipes/debug.ini"}},
       {"train the debug model, one step",
        "0.25 s",
@@ -75,7 +76,7 @@ static double seconds(struct timeval t)
 
 static _Noreturn void become(const char *ctitan, const struct row *row)
 {
-    const char *arguments[16] = {ctitan};
+    const char *arguments[24] = {ctitan};
     int nowhere = open("/dev/null", O_WRONLY);
 
     memcpy(arguments + 1, row->arguments, sizeof(row->arguments));

@@ -42,26 +42,4 @@ while read -r plugin; do
     [[ -e examples/$plugin ]] || "$ctitan" help "$plugin" >/dev/null || complain "the pages load $plugin"
 done < <(grep -ohE -e '--([ab]-)?with(out)? [a-z0-9_]+\b' "${pages[@]}" | cut -d' ' -f2 | sort -u)
 
-# Every recipe can be planned, on a stand-in for its data and on the ranks that it names.
-tokens=$(mktemp)
-trap 'rm -f "$tokens"' EXIT
-head -c 100000 /dev/zero >"$tokens"
-for recipe in recipes/*.ini; do
-    data=(--set model.init_from=)
-    if grep -q '^init_from = models/base' "$recipe"; then
-        data=(--set model.init_from=tests/generate/folder)
-    fi
-    if grep -q '^\[text\]' "$recipe"; then
-        data+=(--without text --with tokens)
-    fi
-    if grep -q '^\[dpo\]' "$recipe"; then
-        data+=(--without dpo --unset objective.name --with tokens)
-    fi
-    data+=(--set "tokens.path=$tokens")
-    if grep -q '^validation_path' "$recipe"; then
-        data+=(--set "tokens.validation_path=$tokens")
-    fi
-    world=$(sed -nE 's/^;.*--world ([0-9]+).*/\1/p' "$recipe" | head -n 1)
-    "$ctitan" plan "$recipe" "${data[@]}" --world "${world:-1}" >/dev/null || complain "ctitan plan $recipe fails"
-done
 exit $status
