@@ -175,8 +175,8 @@ static void print_row(const struct sac *s, const struct sac_plan *plan, const ch
 
 #define ROWS 12
 
-/* The basis of the choice: some of the plans, those that were lowered, and the chosen one. A plan of
-   all ranks shows that of its own. */
+/* The basis of the choice: some of the plans, those that were lowered, and the chosen one. A plan
+   of all ranks shows that of its own. */
 static void print_table(const struct sac *s, const struct ct_run *run,
                         const struct sac_plan *chosen, size_t without)
 {
