@@ -218,6 +218,8 @@ int feed_init(struct feed *f, struct ct_run *run, struct ct_executor *executor,
                        .microbatches = microbatches,
                        .lock = PTHREAD_MUTEX_INITIALIZER,
                        .changed = PTHREAD_COND_INITIALIZER};
+    f->work = ct_arena_array(&run->arena, double, feed_samples(f));
+    f->slot = ct_arena_array(&run->arena, int64_t, feed_samples(f));
     metrics_init(&f->metrics, run, executor, graph);
     init_rows(f);
     init_inputs(f);
@@ -303,6 +305,25 @@ static int read_within(struct feed *f, int64_t index)
                    : rc;
 }
 
+/* Every rank finds the same slots. */
+static int find_slots(struct feed *f)
+{
+    int64_t each = f->input[0].local[0], count = feed_samples(f);
+    const struct ct_data_ops *ops = f->source.ops;
+    struct ct_calling before = ct_calling_begin("data source", NULL);
+    int rc = ops->cost ? 0 : 1;
+
+    for (int64_t i = 0; rc == 0 && i < count; i++)
+        rc = ops->cost(f->source.data, f->first + i, &f->work[i]);
+    ct_calling_end(&before);
+    if (rc == 0)
+        ct_balance_samples(f->work, ct_graph_batch(f->graph) / each, f->microbatches, each,
+                           f->slot);
+    for (int64_t i = 0; rc == 1 && i < count; i++)
+        f->slot[i] = i;
+    return rc < 0 ? rc : 0;
+}
+
 /* Every rank reads the last sample to decide whether the data suffices; otherwise some would find
    all of theirs, and wait for the others. */
 static int read_step(struct feed *f)
@@ -311,14 +332,19 @@ static int read_step(struct feed *f)
     int64_t batch = ct_graph_batch(f->graph);
     int rc = read_sample(f, f->first + feed_samples(f) - 1);
 
+    if (rc == 0)
+        rc = find_slots(f);
     for (size_t i = 0; i < f->counts; i++)
         f->count[i].found = 0;
-    for (int m = 0; rc == 0 && m < f->microbatches; m++)
-        for (int64_t b = 0; rc == 0 && b < in->local[0]; b++) {
-            rc = read_within(f, f->first + m * batch + in->offset[0] + b);
-            if (rc == 0)
-                split_sample(f, m * in->local[0] + b);
-        }
+    for (int64_t i = 0; rc == 0 && i < feed_samples(f); i++) {
+        int64_t m = f->slot[i] / batch, b = f->slot[i] % batch - in->offset[0];
+
+        if (b < 0 || b >= in->local[0])
+            continue;
+        rc = read_within(f, f->first + i);
+        if (rc == 0)
+            split_sample(f, m * in->local[0] + b);
+    }
     return rc;
 }
 

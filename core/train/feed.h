@@ -74,6 +74,8 @@ struct feed {
     pthread_cond_t changed;
     enum { FEED_IDLE, FEED_READ, FEED_DONE, FEED_QUIT } state;
     int64_t first; /* sample of the request */
+    double *work;  /* of each sample of the step, for the thread */
+    int64_t *slot; /* of each: microbatch by microbatch, there in the order of the batch */
     int rc;
     char message[1024];
 };

@@ -212,17 +212,67 @@ static int read_row(struct source *data, int64_t row, const struct source_sample
     return rc;
 }
 
-int source_read(struct source *data, int64_t index, const struct source_sample *s)
+/* The row or window that a sample is, in the epoch that it belongs to. */
+static int64_t find_row(struct source *data, int64_t index)
 {
     int64_t epoch = index / data->samples, sample = index % data->samples;
 
-    if (epoch > 0 && !data->repeat)
-        return 1;
     if (epoch != data->epoch)
         arrange(data, epoch);
-    if (data->shuffle)
-        sample = (int64_t)permutation_at(&data->windows, (uint64_t)sample);
-    return data->packed ? read_row(data, sample, s) : read_window(data, sample, s);
+    return data->shuffle ? (int64_t)permutation_at(&data->windows, (uint64_t)sample) : sample;
+}
+
+int source_read(struct source *data, int64_t index, const struct source_sample *s)
+{
+    int64_t row;
+
+    if (index >= data->samples && !data->repeat)
+        return 1;
+    row = find_row(data, index);
+    return data->packed ? read_row(data, row, s) : read_window(data, row, s);
+}
+
+/* ---- work ---- */
+
+static double pairs(int64_t tokens)
+{
+    return (double)tokens * (double)(tokens + 1) / 2;
+}
+
+static double window_pairs(const struct source *data, int64_t window)
+{
+    int64_t first = window * data->seq_len, end = first + data->seq_len;
+    double sum = 0;
+
+    for (int64_t d = document_at(data, first); first < end; d++) {
+        int64_t next = data->begin[d + 1] < end ? data->begin[d + 1] : end;
+
+        sum += pairs(next - first);
+        first = next;
+    }
+    return sum;
+}
+
+static double row_pairs(const struct source *data, int64_t row)
+{
+    const struct packing *p = &data->packing;
+    int64_t left = data->seq_len;
+    double sum = 0;
+
+    for (int64_t i = p->row[row]; i < p->row[row + 1]; i++) {
+        int64_t size = packing_size(&p->parts[i], data->store.start, data->seq_len);
+
+        sum += pairs(size);
+        left -= size;
+    }
+    return sum + pairs(left);
+}
+
+double source_pairs(struct source *data, int64_t index)
+{
+    int64_t row = find_row(data, index);
+
+    return data->packed ? row_pairs(data, row) : window_pairs(data, row);
 }
 
 /* ---- the whole ---- */

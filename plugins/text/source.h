@@ -58,5 +58,8 @@ struct source_sample {
 
 /* As ct_data_ops.read. */
 int source_read(struct source *source, int64_t index, const struct source_sample *sample);
+/* Pairs of tokens of sample `index` that see each other within its documents. Padding is one more
+   document. */
+double source_pairs(struct source *source, int64_t index);
 
 #endif

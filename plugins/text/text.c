@@ -85,6 +85,9 @@ static const struct ct_option options[] = {
     CT_OPT_ENUM(struct text_config, document_mask, "document_mask", "auto", "auto|false|true",
                 "Keep tokens from attending to, or predicting, another document's tokens; auto: "
                 "where documents are packed whole"),
+    CT_OPT_BOOL(struct text_config, balance, "balance", "true",
+                "Give the samples of a step to ranks and microbatches so that attention within "
+                "their documents is equal work, not in their order"),
     {0},
 };
 
@@ -160,6 +163,19 @@ static int text_read(struct ct_data *data, int64_t index, void *const *sample)
     s.labels = s.labels ? s.labels : data->spare + data->seq_len;
     source = data->count > 1 ? mixture_at(&data->mixture, index, &index) : 0;
     return source_read(&data->sources[source], index, &s);
+}
+
+/* Without documents, all samples make the same work. */
+static int text_cost(struct ct_data *data, int64_t index, double *cost)
+{
+    size_t source = 0;
+
+    if (!text_config.balance || !text_has_documents())
+        return 1;
+    if (data->count > 1)
+        source = mixture_at(&data->mixture, index, &index);
+    *cost = source_pairs(&data->sources[source], index);
+    return 0;
 }
 
 void text_close(struct ct_data *data)
@@ -248,7 +264,8 @@ static const struct ct_data_ops ops = {.size = sizeof(struct ct_data_ops),
                                        .chat = text_chat,
                                        .samples = text_samples,
                                        .open_set = text_open_set,
-                                       .has_validation = has_validation};
+                                       .has_validation = has_validation,
+                                       .cost = text_cost};
 
 CT_PLUGIN(.name = "text", .version = "1.0",
           .summary = "Data: text and JSON lines, tokenised, packed, shuffled and mixed",

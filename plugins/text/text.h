@@ -11,7 +11,7 @@ struct text_config {
         *malformed, *cache, *spool, *fields, *date;
     unsigned split, format, packing, too_long, document_mask, train_on;
     int64_t packing_window;
-    bool any_template, repeat, shuffle, label_weights, per_sequence;
+    bool any_template, repeat, shuffle, label_weights, per_sequence, balance;
     double validation_fraction;
 };
 extern struct text_config text_config;

@@ -138,6 +138,32 @@ static void streams_are_fed_in_their_shape_and_dtype(void **state)
     ct_run_close(run);
 }
 
+/* Samples 24 to 31, of work 1 to 128: the three least beside the largest, microbatch by microbatch.
+   They are in the step in any case, and so are all labels. */
+static void samples_go_to_microbatches_by_their_work(void **state)
+{
+    static const int want[2][4] = {{24, 25, 26, 31}, {27, 28, 29, 30}};
+    struct ct_run *run;
+
+    (void)state;
+    use_streams();
+    toy.width = 2;
+    toy_data.cost = toy_cost;
+    ct_config.training.global_batch_size = 8;
+    run = toy_opened();
+    train(run);
+    for (int m = 0; m < 2; m++) {
+        struct ct_tensor kind =
+            ct_executor_tensor(run->executor, ct_graph_find_input(run->graph, "kind"), m);
+
+        for (int i = 0; i < 4; i++)
+            assert_int_equal(((const int32_t *)kind.data)[i], want[m][i]);
+    }
+    ct_run_close(run);
+    toy_data.cost = NULL;
+    ct_config.training.global_batch_size = -1;
+}
+
 static void an_input_that_no_stream_feeds_names_the_streams(void **state)
 {
     (void)state;
@@ -218,6 +244,7 @@ int main(void)
         TEST(data_that_goes_on_after_its_end_is_refused),
         TEST(a_count_in_too_many_streams_is_refused),
         TEST(streams_are_fed_in_their_shape_and_dtype),
+        TEST(samples_go_to_microbatches_by_their_work),
         TEST(an_input_that_no_stream_feeds_names_the_streams),
         TEST(an_input_of_another_shape_than_its_stream_is_refused),
         TEST(scalars_that_are_fetched_are_metrics),

@@ -541,6 +541,61 @@ static void test_rows_of_epochs(void **state)
     text()->close(data);
 }
 
+/* ---- work ---- */
+
+static void check_costs(struct ct_data *data, int64_t samples)
+{
+    int32_t tokens[256], labels[256], documents[256];
+    double cost, first = 0;
+    int differs = 0;
+
+    for (int64_t n = 0; n < samples; n++) {
+        int64_t index = n * 7 % samples, pairs = 0, length = 0; /* in any order */
+
+        assert_int_equal(read_text(data, index, tokens, labels, documents), 0);
+        for (int t = 0; t < 256; t++) {
+            length = t && documents[t] == documents[t - 1] ? length + 1 : 1;
+            pairs += length;
+        }
+        assert_int_equal(text()->cost(data, index, &cost), 0);
+        assert_true(cost == (double)pairs);
+        first = n ? first : cost;
+        differs += cost != first;
+    }
+    assert_true(differs > samples / 2);
+    text()->close(data);
+}
+
+/* The work of a sample is the pairs of tokens of its documents, and of its padding. */
+static void test_costs(void **state)
+{
+    char paths[16384];
+    struct ct_data *data;
+    double cost;
+
+    (void)state;
+    TEST_OPTIONS(test_plugin("bytes"), "add_bos=false", "add_eos=false");
+    write_lengths();
+    USE("lengths.jsonl", "packing=first_fit");
+    assert_int_equal(open_text(256, 1, false, &data), 0);
+    check_costs(data, 48);
+    USE("lengths.jsonl", "document_mask=true");
+    assert_int_equal(open_text(256, 1, false, &data), 0);
+    check_costs(data, 45);
+    write_text("b.jsonl", "{\"text\": \"bbb\"}");
+    snprintf(paths, sizeof(paths), "path=%s/lengths.jsonl, %s/b.jsonl", folder, folder);
+    TEST_OPTIONS(test_plugin("text"), cache, paths, "weights=0.7, 0.3", "packing=first_fit");
+    assert_int_equal(open_text(256, 1, false, &data), 0);
+    check_costs(data, 48);
+    for (int i = 0; i < 3; i++) {
+        USE("lengths.jsonl", i ? "document_mask=false" : "document_mask=true",
+            i == 1 ? "packing=first_fit" : "packing=concat", i ? "balance=true" : "balance=false");
+        assert_int_equal(open_text(256, 1, false, &data), 0);
+        assert_int_equal(text()->cost(data, 0, &cost), 1);
+        text()->close(data);
+    }
+}
+
 static void test_splits(void **state)
 {
     const char content[] = "one\ntwo\n\n \t\nthree\n\n\nfour";
@@ -1411,6 +1466,7 @@ int main(void)
                                        TEST(test_rows),
                                        TEST(test_long_documents),
                                        TEST(test_rows_of_epochs),
+                                       TEST(test_costs),
                                        TEST(test_splits),
                                        TEST(test_paths),
                                        TEST(test_bad_paths),

@@ -207,6 +207,12 @@ struct ct_data_ops {
                     struct ct_data **data);
     /* With open_set: whether the options name held-out data, so that `open` has some. */
     bool (*has_validation)(void);
+    /* Work that sample `index` makes beyond what all samples make alike, such as attention within
+       its documents, in a unit of the source's. The samples of a step are given to ranks and
+       microbatches so that their work is as equal as it may be; a step has the same samples in any
+       case. A pure function of the index and the request. Called as `read` is. Returns 0, or 1 for
+       a source whose samples are to stay in their order. NULL: 1. */
+    int (*cost)(struct ct_data *data, int64_t index, double *cost);
 };
 
 /*

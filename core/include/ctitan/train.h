@@ -37,6 +37,16 @@ CT_API int ct_evaluation_run(struct ct_evaluation *evaluation, int64_t first, in
 /* evaluation may be NULL. */
 CT_API void ct_evaluation_close(struct ct_evaluation *evaluation);
 
+/*
+ * The slot of each sample of a step of ranks x microbatches x each samples, so that the work of the
+ * ranks, in the step and in each of its microbatches, is as equal as the greedy rule "longest
+ * first" makes it. slot[i]: of the i-th sample, whose work is work[i]; slots are in the order of
+ * microbatches, then ranks, then the samples of one rank in a microbatch. Equal work, and one rank
+ * with one microbatch, leave all samples in their order.
+ */
+CT_API void ct_balance_samples(const double *work, int64_t ranks, int64_t microbatches,
+                               int64_t each, int64_t *slot);
+
 /* A mark of parameters, for transforms in front of the phase update: an optimizer has an op for
    those of each region, so that one can end before the next begins, and one for all without it. */
 #define CT_UPDATE_BY_REGION "update.by_region"
