@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/hf_recipe.h>
 #include <ctitan/plugins.h>
 #include <ctitan/recipe.h>
 
@@ -178,15 +179,12 @@ static int replace_device(struct args *args, struct ct_recipe *recipe)
 
 int args_read(struct args *args, struct ct_recipe **recipe)
 {
-    int rc = args_read_path(&args->arena, args->path, recipe);
+    int rc;
 
-    if (rc < 0)
-        return rc;
-    args->recipe = *recipe;
-    rc = ct_recipe_change(*recipe, &args->changes);
-    if (rc == 0)
-        rc = args_choose_model(&args->arena, *recipe);
-    return rc < 0 ? rc : args_choose_tokenizer(&args->arena, *recipe);
+    *recipe = NULL;
+    rc = ct_hf_recipe(&args->arena, args->path, &args->changes, recipe);
+    args->recipe = *recipe; /* a failure is located in it, too */
+    return rc;
 }
 
 int args_recipe(struct args *args, struct ct_recipe **recipe)

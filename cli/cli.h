@@ -184,16 +184,7 @@ int args_parse(const struct ct_argument *table, int argc, char **argv, struct ar
 /* CT_ECONFIG: an argument that the verb does not have may be an option of the recipe, and the
    message says how to write it. 0: all others, and verbs without --set. */
 int args_explain_unknown(const struct ct_argument *table, int argc, char **argv);
-/* Read a recipe, that of a run's folder, or one that is made for a Hugging Face folder. CT_ECONFIG;
-   CT_ENOENT. */
-int args_read_path(struct ct_arena *arena, const char *path, struct ct_recipe **recipe);
-/* Load the model that config.json in [model] init_from is of, where the recipe lists none. */
-int args_choose_model(struct ct_arena *arena, struct ct_recipe *recipe);
-/* Load the tokenizer of [model] init_from, where the data needs one and the recipe lists none. */
-int args_choose_tokenizer(struct ct_arena *arena, struct ct_recipe *recipe);
-/* The plugin whose tokenizer reads this file, or what is in this folder; NULL: none does. */
-const char *find_tokenizer(struct ct_arena *arena, const char *path);
-/* Read the recipe and change it as the command line says. It is in args->arena. */
+/* Read the recipe and change it as the command line says (ct_hf_recipe). It is in args->arena. */
 int args_read(struct args *args, struct ct_recipe **recipe);
 /* The same, then put --device in, and apply it. */
 int args_recipe(struct args *args, struct ct_recipe **recipe);

@@ -10,6 +10,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/file.h>
+#include <ctitan/lib/hf_recipe.h>
 #include <ctitan/plugins.h>
 #include <ctitan/model.h>
 
@@ -50,7 +51,7 @@ static int parse(int argc, char **argv, struct request *r)
 
 static int open_tokenizer(struct request *r, const struct ct_tokenizer_ops **ops)
 {
-    const char *name = find_tokenizer(&r->arena, r->tokenizer);
+    const char *name = ct_hf_tokenizer(&r->arena, r->tokenizer);
     const struct ct_plugin *plugin;
     int rc;
 

@@ -8,6 +8,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/hf_recipe.h>
 #include <ctitan/plugins.h>
 #include <ctitan/recipe.h>
 #include <ctitan/verb.h>
@@ -32,10 +33,8 @@ static const struct ct_argument arguments[] = {
 
 static int read_recipe(struct request *r, struct ct_recipe **recipe)
 {
-    int rc = ct_recipe_read(&r->arena, r->recipe, recipe);
+    int rc = ct_hf_recipe(&r->arena, r->recipe, &r->changes, recipe);
 
-    if (rc == 0)
-        rc = ct_recipe_change(*recipe, &r->changes);
     return rc == 0 ? ct_recipe_apply(*recipe) : rc;
 }
 

@@ -26,6 +26,7 @@
 #include <ctitan/lib/decoder.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/hf_config.h>
+#include <ctitan/lib/hf_recipe.h>
 #include <ctitan/lib/jinja.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/launch.h>

@@ -47,7 +47,7 @@ folder_of() {
 lib_folder_of() {
     case $1 in
     compiler.h | vector.h) echo pointwise ;;
-    hf_config.h | safetensors.h | stored.h) echo hf ;;
+    hf_config.h | hf_recipe.h | safetensors.h | stored.h) echo hf ;;
     rates.h) echo measure ;;
     terminal.h) echo launch ;;
     app/simulate.h) echo pipeline ;;

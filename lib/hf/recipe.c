@@ -1,6 +1,6 @@
 /*
- * Folders in the place of a recipe: that of a run, which has its recipe, and that of a Hugging Face
- * model, for which a recipe is made.
+ * The recipe that a user names. A folder may be in its place: that of a run, which has its recipe,
+ * or that of a Hugging Face model, for which a recipe is made.
  */
 #include <dirent.h>
 #include <stdlib.h>
@@ -13,12 +13,11 @@
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/hf_config.h>
+#include <ctitan/lib/hf_recipe.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/model.h>
 #include <ctitan/option.h>
 #include <ctitan/plugins.h>
-
-#include "cli.h"
 
 #define POSITIONS 2048 /* of a context, at most, unless the command line says more */
 
@@ -87,7 +86,7 @@ static bool is_wide(const json_t *config)
 static int read_model(struct ct_arena *arena, const char *folder, struct ct_recipe **recipe)
 {
     const char *path = ct_arena_printf(arena, "%s/config.json", folder), *name = NULL;
-    const char *tokenizer = find_tokenizer(arena, folder);
+    const char *tokenizer = ct_hf_tokenizer(arena, folder);
     json_t *config = NULL;
     int rc = ct_hf_read_root(folder, &config);
 
@@ -129,7 +128,7 @@ static int nearest_file(struct ct_arena *arena, const char *path)
                 : CT_ENOENT;
 }
 
-int args_read_path(struct ct_arena *arena, const char *path, struct ct_recipe **recipe)
+static int read_path(struct ct_arena *arena, const char *path, struct ct_recipe **recipe)
 {
     struct stat s;
     int rc;
@@ -164,7 +163,8 @@ static bool loads(const struct ct_recipe *recipe, enum ct_kind kind, bool (*has)
     return false;
 }
 
-int args_choose_model(struct ct_arena *arena, struct ct_recipe *recipe)
+/* The model that config.json in [model] init_from is of, where the recipe lists none. */
+static int add_model(struct ct_arena *arena, struct ct_recipe *recipe)
 {
     const char *folder = ct_recipe_get(recipe, "model", "init_from"), *path, *name = NULL;
     json_t *config;
@@ -189,13 +189,26 @@ static bool tokenizes(const void *data)
     return ((const struct ct_data_ops *)data)->tokenizes;
 }
 
-int args_choose_tokenizer(struct ct_arena *arena, struct ct_recipe *recipe)
+/* The tokenizer of [model] init_from, where the data needs one and the recipe lists none. */
+static int add_tokenizer(struct ct_arena *arena, struct ct_recipe *recipe)
 {
     const char *folder = ct_recipe_get(recipe, "model", "init_from"), *name;
 
     if (!folder || !*folder || loads(recipe, CT_TOKENIZER, NULL) ||
         !loads(recipe, CT_DATA, tokenizes))
         return 0;
-    name = find_tokenizer(arena, folder);
+    name = ct_hf_tokenizer(arena, folder);
     return name ? ct_recipe_with(recipe, name) : 0;
+}
+
+int ct_hf_recipe(struct ct_arena *arena, const char *path, const struct ct_recipe_changes *changes,
+                 struct ct_recipe **recipe)
+{
+    int rc = read_path(arena, path, recipe);
+
+    if (rc == 0)
+        rc = ct_recipe_change(*recipe, changes);
+    if (rc == 0)
+        rc = add_model(arena, *recipe);
+    return rc < 0 ? rc : add_tokenizer(arena, *recipe);
 }

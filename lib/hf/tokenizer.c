@@ -6,10 +6,9 @@
 #include <sys/stat.h>
 
 #include <ctitan/error.h>
-#include <ctitan/plugins.h>
+#include <ctitan/lib/hf_recipe.h>
 #include <ctitan/model.h>
-
-#include "cli.h"
+#include <ctitan/plugins.h>
 
 static bool is_file(const char *path, const char *begins)
 {
@@ -36,7 +35,7 @@ static bool is_there(struct ct_arena *arena, const char *path, const struct ct_t
     return end && given && !strcmp(end, given) && is_file(path, file->begins);
 }
 
-const char *find_tokenizer(struct ct_arena *arena, const char *path)
+const char *ct_hf_tokenizer(struct ct_arena *arena, const char *path)
 {
     const char **names, *best = NULL;
     size_t count = ct_plugin_names(arena, &names);
