@@ -86,8 +86,9 @@ static int check_cuda(const struct request *r)
 
 /* ---- files ---- */
 
-/* The folder of the examples: beside the program in a build tree, below share/ if installed. */
-static int find_folder(struct ct_arena *arena, const char **folder)
+/* The folder of the examples: beside the program in a build tree, below share/ if installed. make
+   is the command that finds the headers there. */
+static int find_folder(struct ct_arena *arena, const char **folder, const char **make)
 {
     static const char *const places[] = {"examples", CT_DATA_FOLDER "/examples"};
     char program[PATH_MAX];
@@ -96,6 +97,9 @@ static int find_folder(struct ct_arena *arena, const char **folder)
     program[size < 0 ? 0 : size] = '\0';
     if (strrchr(program, '/'))
         *strrchr(program, '/') = '\0';
+    *make = "make";
+    if (access(ct_arena_printf(arena, "%s/meson-uninstalled", program), F_OK) == 0)
+        *make = ct_arena_printf(arena, "PKG_CONFIG_PATH=%s/meson-uninstalled make", program);
     for (size_t i = 0; i < CT_COUNT(places); i++) {
         *folder = ct_arena_printf(arena, "%s/%s", program, places[i]);
         if (access(*folder, R_OK) == 0)
@@ -179,8 +183,8 @@ static int copy_if_there(struct ct_arena *arena, const char *folder, const char 
 static int write_plugin(struct ct_arena *arena, const char *example, const char *name)
 {
     static const char *const endings[] = {".c", ".h", "_cpu.c", ".cu"};
-    const char *folder;
-    int rc = find_folder(arena, &folder);
+    const char *folder, *make;
+    int rc = find_folder(arena, &folder, &make);
 
     if (rc == 0)
         rc = ct_file_make_folder(name);
@@ -190,9 +194,9 @@ static int write_plugin(struct ct_arena *arena, const char *example, const char 
         rc = copy_file(arena, ct_arena_printf(arena, "%s/%s/Makefile", folder, example),
                        ct_arena_printf(arena, "%s/Makefile", name), example, name);
     if (rc == 0)
-        printf("%s/%s.c is the example %s under its new name. `make -C %s` builds it, `ctitan "
-               "check %s/%s.so` tries it.\n",
-               name, name, example, name, name, name);
+        printf("%s/%s.c is the example %s under its new name. `%s -C %s` builds it, `ctitan check "
+               "%s/%s.so` tries it.\n",
+               name, name, example, make, name, name, name);
     return rc;
 }
 
