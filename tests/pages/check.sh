@@ -11,7 +11,7 @@ complain() {
 }
 
 # Links of the pages, relative to each, and what they name in code quotes.
-for page in README.md docs/*.md; do
+for page in README.md docs/*.md docs/*/*.md; do
     while read -r target; do
         [[ -e $(dirname "$page")/$target || -e $target ]] || complain "$page names $target"
     done < <(
@@ -23,12 +23,12 @@ for page in README.md docs/*.md; do
 done
 
 # Verbs.
-grep -ohE '`ctitan [a-z]+' README.md docs/*.md | cut -d' ' -f2 | sort -u | while read -r verb; do
+grep -ohE '`ctitan [a-z]+' README.md docs/*.md docs/*/*.md | cut -d' ' -f2 | sort -u | while read -r verb; do
     "$ctitan" help "$verb" >/dev/null || exit 1
 done || complain "the pages name a verb that is not there"
 
 # Commands: an option is of its verb, --set names an option of a section, --with and --without a plugin.
-pages=(README.md docs/*.md recipes/*.ini recipes/*/*.ini)
+pages=(README.md docs/*.md docs/*/*.md recipes/*.ini recipes/*/*.ini)
 while read -r verb rest; do
     usage=$("$ctitan" help "$verb" 2>/dev/null) || continue
     while read -r option; do
@@ -41,5 +41,13 @@ done < <(grep -ohE -e '--([ab]-)?set [a-z0-9_]+\.[a-z0-9_]+=' "${pages[@]}" | cu
 while read -r plugin; do
     [[ -e examples/$plugin ]] || "$ctitan" help "$plugin" >/dev/null || complain "the pages load $plugin"
 done < <(grep -ohE -e '--([ab]-)?with(out)? [a-z0-9_]+\b' "${pages[@]}" | cut -d' ' -f2 | sort -u)
+
+# Options in code quotes, as `[section] key, key` or `[section] key = value`, of sections that are there.
+while read -r section keys; do
+    has=$("$ctitan" help "$section" 2>/dev/null) || continue
+    for key in ${keys//,/ }; do
+        grep -q "^  $key = " <<<"$has" || complain "the pages name [$section] $key"
+    done
+done < <(grep -ohE '`\[[a-z0-9_]+\] [a-z0-9_]+(, [a-z0-9_]+)*( = [^`]*)?`' README.md docs/*.md docs/*/*.md | sed -E 's/ = .*//' | tr -d '`[]' | sort -u)
 
 exit $status
