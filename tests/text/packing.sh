@@ -54,7 +54,11 @@ echo '{"ids": [1, 300]}' >beyond.jsonl
 if run data recipe.ini --set text.path=between.jsonl; then fail 'a token that the model lacks is shown'; fi
 grep -q 'is no token of the vocabulary of 211' log || fail "$(cat log)"
 run data recipe.ini --set text.path=beyond.jsonl --set model.init_from= --set model.flavor=debug || fail "$(cat log)"
-run data recipe.ini --set text.path=beyond.jsonl --without llama || ! grep -q 'vocabulary of 258' log || fail "$(cat log)"
+# The model of the folder counts, whether the recipe lists it or not; without one there is the tokenizer alone.
+if run data recipe.ini --set text.path=beyond.jsonl --without llama; then fail 'a token that the folder lacks is shown'; fi
+grep -q 'is no token of the vocabulary of 211' log || fail "$(cat log)"
+if run data recipe.ini --set text.path=beyond.jsonl --without llama --set model.init_from=; then fail 'a token that nothing has is shown'; fi
+grep -q 'is no token of the vocabulary of 258' log || fail "$(cat log)"
 echo 'ids as the model has them'
 
 checkpoints=(--with ckpt --set ckpt.interval=2)

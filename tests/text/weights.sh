@@ -50,16 +50,22 @@ loss() {
     rm -rf out
     train --without bytes --with bpe --set "model.init_from=$chat" --set training.steps=1 --set training.local_batch_size=1 \
         --set training.global_batch_size=1 --set training.seq_len=512 --set text.format=chat --set "text.path=$1" --set validation.freq=1 \
-        --set "text.validation_path=$1" --set validation.steps=1 --set adamw.lr=0 "${@:2}"
+        --set "text.validation_path=$1" --set validation.steps=1 --set adamw.lr=0 "${@:2}" || return
     values loss out/metrics.jsonl | head -n 1
     values validation_label_weights out/metrics.jsonl
 }
-{ loss a.jsonl; loss b.jsonl; loss both.jsonl; } >got
-paste -sd ' ' got | awk '{ want = ($1 * $2 * 0.5 + $3 * $4) / ($2 * 0.5 + $4); print $5; print want > "want" }' >mean
-near mean want 1e-5
+{ loss a.jsonl && loss b.jsonl && loss both.jsonl; } >got &&
+    paste -sd ' ' got | awk 'NF == 6 { want = ($1 * $2 * 0.5 + $3 * $4) / ($2 * 0.5 + $4); print $5; print want > "want" }' >mean &&
+    near mean want 1e-5
 tell 'messages with weights'
 fails 2 '"weight" is neither 0 nor 1: others need \[text\] label_weights' loss both.jsonl --set text.label_weights=false --set text.per_sequence=true
 tell 'a weight of a message that nobody reads is refused'
+for unread in format=text format=jsonl format=alpaca 'format=chat --set text.train_on=all'; do
+    read -ra arguments <<<"text.$unread"
+    fails 2 'label_weights: only messages and ids have weights: set format = chat, sharegpt, prompt or ids, and not train_on = all' \
+        loss both.jsonl --set "${arguments[@]}"
+    tell "label_weights with $unread is refused"
+done
 run check weighted --quick
 tell 'the op is what its reference says'
 finish
