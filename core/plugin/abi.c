@@ -14,6 +14,7 @@
 #include <ctitan/model.h>
 #include <ctitan/objective.h>
 #include <ctitan/pass.h>
+#include <ctitan/reader.h>
 
 #include "plugin/abi.h"
 
@@ -42,6 +43,7 @@ static const struct layout {
     [CT_VERB] = LAYOUT(struct ct_verb_ops, run),
     [CT_OBJECTIVE] = LAYOUT(struct ct_objective_ops, build),
     [CT_ORDER] = LAYOUT(struct ct_order_ops, order),
+    [CT_READER] = LAYOUT(struct ct_reader_ops, read),
 };
 static const struct layout option_layout = LAYOUT(struct ct_option, choices);
 static const struct layout weights_layout = LAYOUT(struct ct_weights_ops, identify);

@@ -12,6 +12,7 @@
 #include <ctitan/objective.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugins.h>
+#include <ctitan/reader.h>
 
 /* ---- offers ---- */
 
@@ -67,6 +68,8 @@ static const struct must {
     MUST(ORDER, order_ops, microbatch_size),
     MUST(ORDER, order_ops, order),
     MUST(TRANSPORT, transport, call),
+    MUST(READER, reader_ops, suffixes),
+    MUST(READER, reader_ops, read),
 };
 
 /* A struct that is too short is refused by what reads it. */

@@ -28,6 +28,20 @@ const char *ct_plugin_list(struct ct_arena *scratch, const char *const *names, s
     return list;
 }
 
+/* A plugin that was not built is not asked what it offers: often a thing of its own name. */
+static int not_built(struct ct_arena *scratch, const char *subject, const char *thing,
+                     const char *name)
+{
+    const struct ct_absent *absent;
+    size_t count = ct_plugin_absent(scratch, &absent);
+
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(absent[i].name, name))
+            return ct_fail(CT_ENOENT, "%s %s, and plugin %s was not built: %s", subject, thing,
+                           name, absent[i].why);
+    return 0;
+}
+
 /* No plugin offers what: "model:lama". Those with something of its kind may be meant. */
 static int offered_by_none(struct ct_arena *scratch, const char *subject, const char *thing,
                            const char *what)
@@ -36,7 +50,10 @@ static int offered_by_none(struct ct_arena *scratch, const char *subject, const 
     const char **names;
     size_t count =
         ct_plugin_providers(scratch, ct_arena_printf(scratch, "%.*s:*", kind, what), &names);
+    int rc = not_built(scratch, subject, thing, what + kind + 1);
 
+    if (rc < 0)
+        return rc;
     return ct_fail(CT_ENOENT, "%s %s, and no plugin that was found has it; with a %.*s: %s%s",
                    subject, thing, kind, what, ct_plugin_list(scratch, names, count),
                    ct_did_you_mean(what + kind + 1, names, count));

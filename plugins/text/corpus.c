@@ -11,6 +11,8 @@
 
 #include "binary.h"
 #include "corpus.h"
+#include "members.h"
+#include "name.h"
 #include "spool.h"
 #include "stream.h"
 #include "unpack.h"
@@ -20,12 +22,6 @@
 struct corpus_file {
     const char *path; /* or a command */
     bool stream;
-};
-
-/* An open file. */
-struct mapped {
-    const char *path, *base; /* mapped */
-    size_t size;
 };
 
 static void add_path(struct corpus *c, const char *path, bool stream)
@@ -151,17 +147,6 @@ static int find_files(struct corpus *c, const char *paths)
     return 0;
 }
 
-static int map_file(struct mapped *file)
-{
-    const void *base;
-    int rc = ct_file_map(file->path, &base, &file->size);
-
-    file->base = base;
-    if (rc == 0 && !base)
-        rc = ct_fail(CT_ECONFIG, "%s is empty", file->path);
-    return rc == CT_ENOENT ? CT_ECONFIG : rc;
-}
-
 int corpus_add(struct corpus *c, const struct document *document)
 {
     int rc = c->take(c->context, document);
@@ -208,25 +193,6 @@ static int add_text(struct corpus *c, const char *text, size_t size)
     return rc == 0 && begin ? add_part(c, begin, end) : rc;
 }
 
-/* By the name, without what a compressor adds to it. */
-static bool is_json(const char *path)
-{
-    static const char *const packed[] = {".gz", ".zst", ".zstd"};
-    static const char *const lines[] = {".jsonl", ".ndjson", ".json"};
-    size_t size = strlen(path);
-
-    for (size_t i = 0; i < CT_COUNT(packed); i++)
-        if (size > strlen(packed[i]) && !strcmp(path + size - strlen(packed[i]), packed[i])) {
-            size -= strlen(packed[i]);
-            break;
-        }
-    for (size_t i = 0; i < CT_COUNT(lines); i++)
-        if (size > strlen(lines[i]) &&
-            !strncmp(path + size - strlen(lines[i]), lines[i], strlen(lines[i])))
-            return true;
-    return false;
-}
-
 static size_t count_lines(const char *from, const char *to)
 {
     size_t lines = 1;
@@ -245,7 +211,7 @@ static void count_broken(struct corpus *c, const char *path, const char *text, s
 
     while (at < end && (at = (const char *)u8_check((const uint8_t *)at, (size_t)(end - at)))) {
         if (!c->broken++) {
-            c->broken_path = path;
+            c->broken_path = ct_arena_strdup(&c->arena, path);
             c->broken_line = count_lines(text, at);
         }
         at++;
@@ -261,41 +227,47 @@ static int add_documents(struct corpus *c, const char *path, const char *text, s
     text += mark;
     size -= mark;
     if (format == CORPUS_AUTO)
-        format = is_json(path) ? CORPUS_JSONL : CORPUS_TEXT;
+        format = name_is_json(path) ? CORPUS_JSONL : CORPUS_TEXT;
     rc = binary_refuse(path, text, size, format == CORPUS_TEXT);
     if (rc < 0)
         return rc;
     if (format == CORPUS_TEXT && !c->request->any_bytes)
         count_broken(c, path, text, size);
     return format == CORPUS_TEXT ? add_text(c, text, size)
-                                 : corpus_add_lines(c, path, text, size, format);
+                                 : corpus_add_lines(c, path, text, size, 1, format);
 }
 
-static int add_packed(struct corpus *c, const struct mapped *file)
+static int add_unpacked(struct corpus *c, const char *path, const char *data, size_t size)
+{
+    const struct ct_offer *reader = ct_reader_find(path, name_length(path));
+
+    return reader ? members_add(c, reader, path, data, size) : add_documents(c, path, data, size);
+}
+
+static int add_packed(struct corpus *c, const char *path, const char *data, size_t size)
 {
     struct spool text;
     int rc = spool_open(&text, c->request->spool);
 
     if (rc == 0)
-        rc = ct_context(unpack(file->base, file->size, &text), "%s", file->path);
+        rc = ct_context(unpack(data, size, &text), "%s", path);
     if (rc == 0)
-        rc = add_documents(c, file->path, text.data, text.size);
+        rc = add_unpacked(c, path, text.data, text.size);
     spool_close(&text);
     return rc;
 }
 
-static int add_mapped(struct corpus *c, const struct mapped *file)
+int corpus_add_file(struct corpus *c, const char *path, const char *data, size_t size)
 {
-    return unpack_is_packed(file->base, file->size)
-               ? add_packed(c, file)
-               : add_documents(c, file->path, file->base, file->size);
+    return unpack_is_packed(data, size) ? add_packed(c, path, data, size)
+                                        : add_unpacked(c, path, data, size);
 }
 
 /* What is read once is complete before the first document is taken from it. */
 static int add_stream(struct corpus *c, const char *path)
 {
     bool command = c->request->command;
-    struct mapped file = {.path = command ? "its output" : path};
+    const char *name = command ? "its output" : path;
     struct spool text;
     int rc = spool_open(&text, c->request->spool);
 
@@ -306,25 +278,31 @@ static int add_stream(struct corpus *c, const char *path)
     if (rc == 0)
         rc = spool_map(&text);
     if (rc == 0 && !text.size)
-        rc = ct_fail(CT_ECONFIG, "%s is empty", file.path);
-    file.base = text.data;
-    file.size = text.size;
+        rc = ct_fail(CT_ECONFIG, "%s is empty", name);
     if (rc == 0)
-        rc = add_mapped(c, &file);
+        rc = corpus_add_file(c, name, text.data, text.size);
     spool_close(&text);
     return rc;
 }
 
 static int add_file(struct corpus *c, const char *path)
 {
-    struct mapped file = {.path = path};
-    int rc = map_file(&file);
+    const void *base;
+    size_t size;
+    int rc = ct_file_map(path, &base, &size);
 
+    if (rc == 0 && !base)
+        rc = ct_fail(CT_ECONFIG, "%s is empty", path);
     if (rc < 0)
-        return rc;
-    rc = add_mapped(c, &file);
-    ct_file_unmap(file.base, file.size);
+        return rc == CT_ENOENT ? CT_ECONFIG : rc;
+    rc = corpus_add_file(c, path, base, size);
+    ct_file_unmap(base, size);
     return rc;
+}
+
+static bool tells_format(const char *path)
+{
+    return name_is_json(path) || ct_reader_find(path, name_length(path));
 }
 
 /* A stream whose name tells no format, and a pipe of any name, are to be described. */
@@ -335,7 +313,7 @@ static int check_stream(struct corpus *c, const struct corpus_file *file)
     if (!file->stream)
         return 0;
     c->streams++;
-    if (c->request->format == CORPUS_AUTO && (c->request->command || !is_json(file->path)))
+    if (c->request->format == CORPUS_AUTO && (c->request->command || !tells_format(file->path)))
         return ct_fail(CT_ECONFIG,
                        "%s has no name that tells its format: set [text] format to jsonl, text, "
                        "chat ..",

@@ -6,7 +6,8 @@
  * more than a file's pages or a line's document is in memory. Files may be compressed by gzip or
  * zstd; their first bytes tell, and what is no text is refused by them. Those called NAME.jsonl,
  * NAME.ndjson or NAME.json (or NAME.jsonl.gz ..) hold an object of JSON on each line, whose field
- * is a document. The output of a process, a pipe and standard input (the path "-") are read once.
+ * is a document. Files of other forms go to the readers that plugins offer (members.h). The output
+ * of a process, a pipe and standard input (the path "-") are read once.
  */
 #ifndef CORPUS_H
 #define CORPUS_H
@@ -100,8 +101,12 @@ int corpus_check_list(const char *list);
 
 /* Hand over a document. */
 int corpus_add(struct corpus *corpus, const struct document *document);
-/* Hand over the documents of a file of JSON lines. path appears in messages. */
+/* Hand over the documents of a file's bytes, packed or not. path tells the format, and appears in
+   messages. */
+int corpus_add_file(struct corpus *corpus, const char *path, const char *data, size_t size);
+/* Hand over the documents of JSON lines. path appears in messages, and the number of the first
+   line. */
 int corpus_add_lines(struct corpus *corpus, const char *path, const char *text, size_t size,
-                     enum corpus_format format);
+                     size_t first, enum corpus_format format);
 
 #endif

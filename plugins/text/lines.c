@@ -60,12 +60,12 @@ static int malformed(struct corpus *c, int rc, const char *path, size_t number)
 }
 
 int corpus_add_lines(struct corpus *c, const char *path, const char *text, size_t size,
-                     enum corpus_format format)
+                     size_t first, enum corpus_format format)
 {
     const char *at = text, *end = text + size;
     int rc = 0;
 
-    for (size_t number = 1; rc == 0 && at < end; number++) {
+    for (size_t number = first; rc == 0 && at < end; number++) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
         const char *stop = newline ? newline : end;
 

@@ -14,9 +14,11 @@
 #include <ctitan/error.h>
 #include <ctitan/log.h>
 #include <ctitan/model.h>
+#include <ctitan/reader.h>
 
 #include "chat.h"
 #include "encode.h"
+#include "name.h"
 #include "store.h"
 
 /* Two changes of a file within a tick of the system's clock give it the same times. */
@@ -30,6 +32,17 @@ struct opening {
 };
 
 /* ---- names ---- */
+
+/* What is read in a file of another form depends on its reader. */
+static void add_reader(XXH3_state_t *hash, const char *path)
+{
+    const struct ct_offer *reader = ct_reader_find(path, name_length(path));
+
+    if (!reader)
+        return;
+    XXH3_128bits_update(hash, reader->name, strlen(reader->name) + 1);
+    XXH3_128bits_update(hash, &((const struct ct_reader_ops *)reader->ops)->version, sizeof(int));
+}
 
 static int add_file(XXH3_state_t *hash, const char *path)
 {
@@ -51,6 +64,7 @@ static int add_file(XXH3_state_t *hash, const char *path)
     XXH3_128bits_update(hash, &s.st_size, sizeof(s.st_size));
     XXH3_128bits_update(hash, &s.st_mtim, sizeof(s.st_mtim));
     XXH3_128bits_update(hash, &s.st_ctim, sizeof(s.st_ctim));
+    add_reader(hash, path);
     free(whole);
     return 0;
 }
@@ -64,6 +78,7 @@ static int add_stream(XXH3_state_t *hash, const char *name, const struct corpus_
         return ct_fail(CT_EIO, "the current folder: %s", strerror(errno));
     XXH3_128bits_update(hash, c->command ? "command" : "pipe", c->command ? 8 : 5);
     XXH3_128bits_update(hash, name, strlen(name) + 1);
+    add_reader(hash, name);
     XXH3_128bits_update(hash, folder, strlen(folder) + 1);
     XXH3_128bits_update(hash, c->stream_key, strlen(c->stream_key) + 1);
     return 0;

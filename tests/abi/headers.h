@@ -56,6 +56,7 @@
 #include <ctitan/plugin.h>
 #include <ctitan/plugins.h>
 #include <ctitan/program.h>
+#include <ctitan/reader.h>
 #include <ctitan/recipe.h>
 #include <ctitan/rng.h>
 #include <ctitan/rule.h>

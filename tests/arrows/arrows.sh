@@ -33,7 +33,7 @@ folder_of() {
     case $1 in
     app/exhausted.h | app/sorted.h | arena.h | base.h | clock.h | error.h | file.h | hook.h | log.h | number.h | option.h | rng.h) echo base ;;
     app/verify.h | calling.h | core_ops.h | device/comm.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | rule.h | sharding.h | stream.h | tensor.h | text.h) echo ir ;;
-    config.h | model.h | objective.h | plugin.h | plugins.h | verb.h) echo plugin ;;
+    config.h | model.h | objective.h | plugin.h | plugins.h | reader.h | verb.h) echo plugin ;;
     collective.h | comm.h) echo comm ;;
     app/segments.h | program.h) echo lower ;;
     recipe.h) echo recipe ;;

@@ -219,7 +219,7 @@ static void lines(const uint8_t *data, size_t size)
 
         if (chat_fields(&corpus.arena, format, "", how.field) < 0)
             abort();
-        corpus_add_lines(&corpus, "fuzz.jsonl", (const char *)data, size, format);
+        corpus_add_lines(&corpus, "fuzz.jsonl", (const char *)data, size, 1, format);
         corpus_close(&corpus);
     }
 }

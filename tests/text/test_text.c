@@ -868,7 +868,8 @@ static void test_binary(void **state)
         size_t size, at;
         const char *words;
     } files[] = {
-        {"PAR1", 4, 0, "x is a Parquet file, and not text in UTF-8: convert it: python3 -c"},
+        {"PAR1", 4, 0, "x is a Parquet file, and not text in UTF-8: this run needs the reader"},
+        {"PAR1", 4, 0, "; or convert it: python3 -c"},
         {"ARROW1\0\0", 8, 0, "an Arrow file"},
         {"\xff\xff\xff\xff\x10\0\0\0", 8, 0, "a stream of Arrow"},
         {"\xfd"
