@@ -14,10 +14,13 @@
  * on the segments of each rank, with states that pass from one to the next (states.c).
  *
  * With causal attention, later tokens cost more. Head-tail balancing splits the sequence into 2 x
- * degree chunks and gives rank r the chunks r and 2 x degree - 1 - r. Sequences are fed in an order
- * that makes these two chunks adjacent. Ops that depend on positions say so in their signatures and
- * take them as an input; ops that would be wrong are rejected.
+ * degree chunks and gives rank r the chunks r and 2 x degree - 1 - r. Where documents share a
+ * sequence, each begins at no cost again, so this is done in each of many stretches of the sequence
+ * (`pairs`), and a document that is longer than a stretch is shared alike. Sequences are fed in an
+ * order that makes the chunks of a rank adjacent. Ops that depend on positions say so in their
+ * signatures and take them as an input; ops that would be wrong are rejected.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -25,6 +28,8 @@
 #include <ctitan/plugin.h>
 
 #include "cp.h"
+
+#define PART 64 /* tokens where documents share a sequence: a tile of attention */
 
 struct cp_config cp_config;
 
@@ -36,6 +41,9 @@ static const struct ct_option options[] = {
     CT_OPT_CHOICE(struct cp_config, load_balancer, "load_balancer", "headtail", "headtail|none",
                   "headtail: give each rank an early and a late part of the sequence; none: one "
                   "shard; no effect with ulysses"),
+    CT_OPT_INT(struct cp_config, pairs, "pairs", "0", 0, 1 << 20,
+               "With headtail, pairs of an early and a late part that each rank has; 0: one, or, "
+               "where documents share a sequence, as many as have parts of 64 tokens"),
     {0}};
 
 int cp_axis(const struct ct_graph *graph)
@@ -50,34 +58,70 @@ static bool method_is(const char *name)
 
 /* ---- inputs ---- */
 
-/* With ulysses every rank has all tokens of its heads: their order balances nothing. */
-static int64_t chunks(void)
+static bool is_headtail(void)
 {
-    if (method_is("ulysses"))
-        return cp_config.degree;
-    return strcmp(cp_config.load_balancer, "headtail") ? cp_config.degree : 2 * cp_config.degree;
+    return !method_is("ulysses") && !strcmp(cp_config.load_balancer, "headtail");
 }
 
-static int check_length(int64_t tokens)
+/* Segments of recurrences wait for each other, so those have as few as possible. */
+static bool has_recurrence(struct ct_graph *graph)
 {
-    if (tokens % chunks() == 0)
+    ct_for_each_op (op, graph)
+        if (ct_op_type_whole(op->type)->recurrence)
+            return true;
+    return false;
+}
+
+static int64_t pairs(struct ct_graph *graph)
+{
+    int64_t tokens = ct_graph_seq_len(graph), least = 2 * cp_config.degree * PART;
+
+    if (cp_config.pairs)
+        return cp_config.pairs;
+    if (!ct_graph_find_input(graph, "documents") || has_recurrence(graph) || tokens % least)
+        return 1;
+    return tokens / least;
+}
+
+/* With ulysses every rank has all tokens of its heads: their order balances nothing. */
+static int64_t chunks(struct ct_graph *graph)
+{
+    return is_headtail() ? 2 * cp_config.degree * pairs(graph) : cp_config.degree;
+}
+
+static int check_length(int64_t tokens, int64_t count)
+{
+    char how_many[48] = "";
+
+    if (cp_config.pairs && !is_headtail())
+        return ct_fail(CT_ECONFIG, "[cp] pairs = %lld has no effect with %s: unset it",
+                       (long long)cp_config.pairs,
+                       method_is("ulysses") ? "method = ulysses" : "load_balancer = none");
+    if (tokens % count == 0)
         return 0;
+    if (cp_config.pairs)
+        snprintf(how_many, sizeof(how_many), ", pairs = %lld", (long long)cp_config.pairs);
     return ct_fail(CT_ECONFIG,
                    "[training] seq_len = %lld is not a multiple of %lld, as [cp] degree = %lld "
-                   "with load_balancer = %s needs",
-                   (long long)tokens, (long long)chunks(), (long long)cp_config.degree,
-                   cp_config.load_balancer);
+                   "with load_balancer = %s%s needs",
+                   (long long)tokens, (long long)count, (long long)cp_config.degree,
+                   cp_config.load_balancer, how_many);
 }
 
-static void balance(struct ct_graph *graph)
+/* Stretch by stretch, of which rank r has the parts r and 2 x degree - 1 - r. */
+static void balance(struct ct_graph *graph, int32_t count)
 {
-    int32_t count = (int32_t)chunks(), *order;
+    int32_t stretch = 2 * (int32_t)cp_config.degree, of_rank = count / (int32_t)cp_config.degree;
+    int32_t *order;
 
-    if (count == cp_config.degree)
+    if (!is_headtail())
         return;
     order = ct_arena_array(graph->arena, int32_t, count);
-    for (int32_t i = 0; i < count; i++)
-        order[i] = i % 2 ? count - 1 - i / 2 : i / 2;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t rank = i / of_rank, part = i % of_rank;
+
+        order[i] = part / 2 * stretch + (part % 2 ? stretch - 1 - rank : rank);
+    }
     graph->chunks = count;
     graph->chunk_order = order;
 }
@@ -100,6 +144,7 @@ static int split_inputs(struct ct_graph *graph, struct ct_run *run)
     const int64_t shape[] = {ct_graph_batch(graph), ct_graph_seq_len(graph)};
     const struct ct_value *first = ct_graph_sequence_input(graph);
     struct ct_value *positions;
+    int64_t count;
     int rc;
 
     (void)run;
@@ -110,11 +155,12 @@ static int split_inputs(struct ct_graph *graph, struct ct_run *run)
                        "[cp] degree = %lld: the model has no input that runs along "
                        "sequences",
                        (long long)cp_config.degree);
-    rc = check_length(shape[1]);
+    count = chunks(graph);
+    rc = check_length(shape[1], count);
     if (rc < 0)
         return rc;
-    balance(graph);
-    rc = cp_pass_states(graph, chunks());
+    balance(graph, (int32_t)count);
+    rc = cp_pass_states(graph, count);
     if (rc == 0 && graph->chunks)
         rc = ct_check_sequences(graph, "[cp] load_balancer = headtail feeds sequences in another "
                                        "order; load_balancer = none keeps the order");

@@ -5,7 +5,7 @@
 #include <ctitan/run.h>
 
 struct cp_config {
-    int64_t degree;
+    int64_t degree, pairs;
     const char *method, *load_balancer;
 };
 

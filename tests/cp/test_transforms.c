@@ -152,6 +152,7 @@ static void rings_expand_and_share_rotations(void **state)
 /* Rank r of n gets the chunks r and 2 n - 1 - r. */
 static void headtail_pairs_early_and_late_chunks(void **state)
 {
+    static const int64_t pairs[] = {0, 5, 6, 11, 1, 4, 7, 10, 2, 3, 8, 9};
     struct ct_arena arena = {0};
     struct ct_graph *g = model(&arena, 12, 4, 3);
 
@@ -162,6 +163,15 @@ static void headtail_pairs_early_and_late_chunks(void **state)
         for (int64_t i = 0; i < 4; i++)
             assert_int_equal(ct_graph_position(g, 12, 4 * rank + i),
                              i < 2 ? 2 * rank + i : 2 * (5 - rank) + i - 2);
+    g = model(&arena, 12, 4, 3);
+    TEST_OPTIONS(plugin, "degree=3", "pairs=2"); /* of parts of one token, in two stretches */
+    assert_ok(apply_both(g));
+    for (int64_t i = 0; i < 12; i++)
+        assert_int_equal(ct_graph_position(g, 12, i), pairs[i]);
+    g = model(&arena, 1536, 4, 2); /* has documents */
+    TEST_OPTIONS(plugin, "degree=2");
+    assert_ok(apply_both(g));
+    assert_int_equal(g->chunks, 1536 / 64);
     g = model(&arena, 12, 4, 3);
     TEST_OPTIONS(plugin, "degree=3", "load_balancer=none");
     assert_ok(apply_both(g));
@@ -184,7 +194,21 @@ static void check_refusal(int64_t tokens, int64_t kv_heads, const char *method,
 
 static void wrong_settings_are_refused(void **state)
 {
+    struct ct_arena arena = {0};
+
     (void)state;
+    TEST_OPTIONS(plugin, "degree=2", "pairs=4");
+    assert_int_equal(apply_both(model(&arena, 24, 4, 2)), CT_ECONFIG);
+    assert_string_equal(ct_error_message(),
+                        "[training] seq_len = 24 is not a multiple of 16, as [cp] degree = 2 with "
+                        "load_balancer = headtail, pairs = 4 needs");
+    TEST_OPTIONS(plugin, "degree=2", "pairs=1", "method=ulysses");
+    assert_fails(apply_both(model(&arena, 24, 4, 2)), CT_ECONFIG,
+                 "[cp] pairs = 1 has no effect with method = ulysses");
+    TEST_OPTIONS(plugin, "degree=2", "pairs=1", "load_balancer=none");
+    assert_fails(apply_both(model(&arena, 24, 4, 2)), CT_ECONFIG,
+                 "[cp] pairs = 1 has no effect with load_balancer = none");
+    ct_arena_finish(&arena);
     check_refusal(6, 4, "ring", "headtail",
                   "[training] seq_len = 6 is not a multiple of 4, as [cp] degree = 2 with "
                   "load_balancer = headtail needs");

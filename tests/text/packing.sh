@@ -39,8 +39,8 @@ grep -q 'epochs = 3, of 16 samples each, of which 16 are read: 10 more steps of 
 [[ $(values step longer/metrics.jsonl | tail -n 1) == 14 ]] || fail 'three epochs end elsewhere'
 if "$ctitan" train recipe.ini --unset training.steps --set training.epochs=1 --set training.global_batch_size=20 >log 2>&1; then fail 'no step is no error'; fi
 grep -q 'epochs = 1: 16 samples an epoch are less than one step of 20' log || fail "$(cat log)"
-for mesh in '-n 2 --with fsdp --set training.local_batch_size=2' '-n 2 --with tp --set tp.degree=2' '-n 2 --with cp --set cp.degree=2' \
-    '-n 2 --with cp --set cp.degree=2 --set cp.method=allgather' '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=1'; do
+for mesh in '-n 2 --with fsdp --set training.local_batch_size=2' '-n 2 --with fsdp --set training.local_batch_size=1 --set text.balance=false' '-n 2 --with tp --set tp.degree=2' '-n 2 --with cp --set cp.degree=2 --set cp.pairs=4' \
+    '-n 2 --with cp --set cp.degree=2 --set cp.method=allgather --set cp.pairs=8' '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=1'; do
     read -ra arguments <<<"$mesh"
     rm -rf many
     train_to many "${arguments[@]}"
