@@ -18,7 +18,10 @@
 #include <ctitan/run.h>
 
 #include "cli.h"
+#include "data_balance.h"
 #include "data_reference.h"
+
+#define CHECKED 1000 /* samples, unless --samples says so */
 
 struct options {
     struct args args; /* first */
@@ -49,10 +52,12 @@ static const struct ct_argument arguments[] = {
     CT_ARG_INT(struct options, first, "sample", 0, "N", 0, INT32_MAX,
                "Show from sample N on, 0 by default"),
     CT_ARG_INT(struct options, count, "samples", 0, "N", 1, INT32_MAX,
-               "Show N samples, 1 by default; with --check, read N, 1000 by default"),
+               "Show N samples, 1 by default; with --check or --world, read N, 1000 by default"),
     CT_ARG_FLAG(struct options, check, "check", 0,
                 "Count faults instead: documents without labels or an end, or with two "
                 "beginnings"),
+    CT_ARG_INT(struct options, args.world, "world", 0, "RANKS", 1, MOST_RANKS,
+               "Print how equal the work of so many ranks is instead, in the first N samples"),
     CT_ARG_TEXT(struct options, reference, "reference", 0, "FILE",
                 "Write the log-probability of the labels of each sample instead, by the model "
                 "that training begins with: for [dpo] reference_path"),
@@ -305,7 +310,7 @@ static int report(const struct reader *r)
 
 static int read_samples(struct reader *r)
 {
-    int64_t count = r->o->count ? r->o->count : r->o->check ? 1000 : 1;
+    int64_t count = r->o->count ? r->o->count : r->o->check ? CHECKED : 1;
     int rc = 0;
 
     for (int64_t i = r->o->first; rc == 0 && i < r->o->first + count; i++) {
@@ -358,7 +363,10 @@ static int show_data(int argc, char **argv)
     if (rc == 0)
         rc = open_reader(&r, recipe);
     if (rc == 0)
-        rc = o.reference ? write_reference(&r, recipe) : read_samples(&r);
+        rc = o.reference    ? write_reference(&r, recipe)
+             : o.args.world ? data_balance_print(recipe, o.args.world, r.ops, r.data,
+                                                 o.count ? o.count : CHECKED)
+                            : read_samples(&r);
     if (r.data)
         r.ops->close(r.data);
     return args_finish(&o.args, rc);
@@ -370,4 +378,5 @@ const struct verb verb_data = {
     .run = show_data,
     .arguments = arguments,
     .examples = CT_NAMES("ctitan data recipe.ini --sample 3", "ctitan data recipe.ini --check",
+                         "ctitan data recipe.ini --world 8",
                          "ctitan data recipe.ini --reference pairs.logp")};

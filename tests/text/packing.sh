@@ -48,6 +48,13 @@ for mesh in '-n 2 --with fsdp --set training.local_batch_size=2' '-n 2 --with fs
     echo "$mesh: the losses of PyTorch"
 done
 
+# Pairs of tokens within documents, as an independent count has them: 2 steps of 4 ranks, 2 microbatches and 1 row each.
+run data recipe.ini --world 4 --with fsdp --set training.local_batch_size=1 --set training.global_batch_size=8 || fail "$(cat log)"
+tail -n 2 log | diff - <(echo '  in order: the busiest rank has 1.184, those of each microbatch together 1.468'
+    echo '  balanced: the busiest rank has 1.077, those of each microbatch together 1.189') || fail 'the work of ranks'
+if run data recipe.ini --world 2 --with fsdp --set text.balance=false --set training.local_batch_size=2; then fail 'work that nobody tells is shown'; fi
+echo 'work of ranks'
+
 # Ids are judged by the model's vocabulary, of 211 here and more in the flavor, not by that of the tokenizer, 258.
 echo '{"ids": [1, 230]}' >between.jsonl
 echo '{"ids": [1, 300]}' >beyond.jsonl
