@@ -148,6 +148,22 @@ static int save_recipe(const struct ct_recipe *recipe, bool replace)
     return rc < 0 ? ct_context(CT_ECONFIG, "[job] dump_folder") : 0;
 }
 
+/* A start after a failure: where the time went. */
+static void report_start(const struct ct_run *run, int restart)
+{
+    char text[512] = "";
+    double all = 0;
+
+    for (int i = 0; i < CT_START_PART_COUNT; i++) {
+        size_t used = strlen(text);
+
+        all += run->spent[i];
+        snprintf(text + used, sizeof(text) - used, "%s%s %.2f s", i ? ", " : "",
+                 ct_start_part_name(i), run->spent[i]);
+    }
+    ct_info("restart %d: the first step ended after %.2f s: %s", restart, all, text);
+}
+
 static int on_event(const struct ct_event_data *data, void *context)
 {
     const struct ct_identity *id = context;
@@ -157,6 +173,8 @@ static int on_event(const struct ct_event_data *data, void *context)
 
         return rc == 0 && id->rank == 0 ? save_recipe(data->run->recipe, false) : rc;
     }
+    if (id->restart && id->rank == 0 && !last.step)
+        report_start(data->run, id->restart);
     last = *data->result;
     return stop_if_wanted(data->run, data->result);
 }

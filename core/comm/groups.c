@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/text.h>
 
@@ -23,9 +24,11 @@ static int make(const struct ct_communicator *c, const int64_t *ranks, int64_t c
                 const char *name, const char *key, struct ct_group **group)
 {
     struct ct_communicator_groups *known = c->groups;
+    double begin = ct_now();
     int rc = count > INT32_MAX ? ct_fail(CT_EINVAL, "a group of %lld ranks", (long long)count)
                                : c->ops->group(c->comm, ranks, (int)count, name, group);
 
+    known->seconds += ct_now() - begin;
     if (rc < 0)
         return ct_context(rc, "group %s", name);
     for (size_t i = 0; i < known->count; i++)

@@ -14,6 +14,7 @@ struct ct_communicator_groups {
     struct ct_arena *arena; /* for the list */
     struct ct_known_group *item;
     size_t count, room;
+    double seconds; /* that making them took */
 };
 
 /* The group of the ranks along some axes on one stream, and the group of given ranks. */

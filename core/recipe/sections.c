@@ -97,6 +97,11 @@ static const struct ct_option objective_options[] = {
 static const struct ct_option comm_options[] = {
     CT_OPT_FLOAT(struct ct_comm_config, timeout, "timeout", "300", 0.1, 1e6,
                  "Seconds that a rank waits in any call before it names those who are missing"),
+    CT_OPT_FLOAT(struct ct_comm_config, start_timeout, "start_timeout", "0", 0, 1e6,
+                 "The same until the first step has ended: ranks may start, load weights and "
+                 "compile at different times; 0: timeout"),
+    CT_OPT_STRING(struct ct_comm_config, interface, "interface", "",
+                  "Network interface that ranks of several hosts use, like eth1; empty: any"),
     {0}};
 
 static const struct ct_option validation_options[] = {

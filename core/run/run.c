@@ -18,6 +18,7 @@
 #include "run/mesh.h"
 #include "run/open_data.h"
 #include "run/size.h"
+#include "run/start.h"
 #include "run/states.h"
 
 struct ct_config ct_config;
@@ -476,7 +477,8 @@ static int open_communicator(struct ct_run *run, const struct ct_run_options *op
                                       .local_rank = options->local_rank,
                                       .local_ranks = options->local_ranks,
                                       .job = options->job,
-                                      .timeout = ct_config.comm.timeout};
+                                      .timeout = ct_run_start_timeout(),
+                                      .interface = ct_config.comm.interface};
     int64_t *ranks = ct_arena_array(&run->arena, int64_t, run->world);
     const struct ct_offer *offer;
     int rc;
@@ -561,6 +563,7 @@ static int join_ranks(struct ct_run *run, const struct ct_run_options *options)
 {
     int rc = open_communicator(run, options);
 
+    ct_run_lap(run, CT_START_RENDEZVOUS);
     if (rc < 0)
         return rc;
     list(run);
@@ -622,19 +625,24 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
         rc = open_graphs(run, options, &microbatches);
     if (rc < 0 || options->depth == CT_RUN_GRAPH)
         return rc;
+    ct_run_lap(run, CT_START_GRAPH);
     if (options->depth == CT_RUN_READY)
         rc = join_ranks(run, options);
+    ct_run_lap(run, CT_START_COMPARE);
     if (rc == 0)
         rc = open_programs(run, options->logits, microbatches);
     if (rc == 0 && run->validation_graph && !options->logits)
         ct_run_keep(run, "validation.best", &run->best, sizeof(run->best));
     if (rc == 0)
         rc = fire(run, CT_EVENT_PLAN_READY);
+    ct_run_lap(run, CT_START_LOWER);
     if (rc < 0 || options->depth == CT_RUN_PROGRAM)
         return rc;
     rc = open_memory(run, options);
+    ct_run_lap(run, CT_START_WEIGHTS);
     if (rc == 0)
         rc = fire(run, CT_EVENT_RUN_READY);
+    ct_run_lap(run, CT_START_LOAD);
     /* A checkpoint may have left fewer samples than there were when the data was opened. */
     return rc < 0 || !run->data || run->progress.step == 1 ? rc : ct_run_count_epochs(run);
 }

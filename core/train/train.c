@@ -13,6 +13,7 @@
 #include <ctitan/train.h>
 
 #include "run/size.h"
+#include "run/start.h"
 #include "train/feed.h"
 #include "train/metrics.h"
 #include "train/validate.h"
@@ -228,6 +229,8 @@ static int run_and_tell(struct ct_run *run, struct feed *feed, struct ct_step_re
         return rc;
     run->progress.step++;
     metrics_publish(&feed->metrics);
+    if (!run->spent[CT_START_FIRST_STEP])
+        ct_run_started(run);
     rc = fire(run, CT_EVENT_STEP_END, r);
     if (rc == 0 && r->skipped && !went_back(run, r) && policy_is("rewind"))
         return ct_fail(CT_EINVAL,

@@ -460,11 +460,17 @@ static int make_group(struct ct_comm *base, const int64_t *ranks, int count, con
 
 static int open_comm(const struct ct_comm_request *request, struct ct_comm **comm);
 
+static void set_timeout(struct ct_comm *base, double seconds)
+{
+    ((struct comm *)base)->timeout = seconds;
+}
+
 static const struct ct_comm_ops ops = {.size = sizeof(struct ct_comm_ops),
                                        .open = open_comm,
                                        .close = close_comm,
                                        .group = make_group,
-                                       .call = call};
+                                       .call = call,
+                                       .set_timeout = set_timeout};
 
 /* Waits for all ranks in the making of a group of them, which stays. */
 static int open_comm(const struct ct_comm_request *request, struct ct_comm **out)

@@ -35,6 +35,7 @@
 #include <ctitan/log.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/lib/outlet.h>
+#include <ctitan/lib/secret.h>
 #include <ctitan/lib/terminal.h>
 
 #include "child.h"
@@ -50,9 +51,10 @@ struct launcher {
     int signals;
     int orders; /* standard input; -1: none, or it has ended */
     sigset_t caught, before;
-    char job[64];
+    char job[64], secret[CT_SECRET_ROOM];
 
     int first;         /* first child that failed by itself, or because of another; or -1 */
+    double failing;    /* when it did */
     bool failed;       /* some child failed, perhaps because it got a signal to end */
     int received;      /* signals to end */
     bool asked;        /* got SIGQUIT, which ranks answer with a report */
@@ -97,6 +99,8 @@ static void set_rank(const struct launcher *l, int i)
     set_number("LOCAL_WORLD_SIZE", l->all.count);
     set_number("TORCHELASTIC_RESTART_COUNT", r->restart);
     setenv("CTITAN_JOB", l->job, 1);
+    if (*l->secret)
+        setenv("CTITAN_SECRET", l->secret, 1);
 }
 
 /* Pipes of a child: what it prints, and a socket for its orders. -1: none. */
@@ -168,6 +172,9 @@ static int start_child(struct launcher *l, int i)
     c->orders = p.orders[1];
     if (rc < 0)
         return rc;
+    if (ordered && l->request->commands[i].first)
+        send(c->orders, l->request->commands[i].first, strlen(l->request->commands[i].first),
+             MSG_NOSIGNAL);
     c->running = true;
     l->running++;
     return 0;
@@ -254,6 +261,8 @@ static void ask_all(struct launcher *l)
 
         if (c->running && c->orders >= 0)
             order(c, SIGQUIT);
+        else if (c->running && l->request->commands)
+            ct_warn("%s does not pass SIGQUIT on: send it to a rank", c->name);
         else if (c->running)
             kill(c->pid, SIGQUIT);
     }
@@ -289,8 +298,10 @@ static void blame(struct launcher *l, int i)
     c->follows = WIFEXITED(c->status) && WEXITSTATUS(c->status) == CT_LAUNCH_FOLLOWS;
     if (c->follows)
         c->status = W_EXITCODE(1, 0);
-    if (l->first < 0)
-        schedule_end(l, ct_now() + l->patience);
+    if (l->first < 0) {
+        l->failing = ct_now();
+        schedule_end(l, l->failing + l->patience);
+    }
     if (l->first < 0 || (l->all.at[l->first].follows && !c->follows && !l->told))
         l->first = i;
 }
@@ -551,6 +562,8 @@ static void finish(struct launcher *l)
         request->status[i] = l->all.at[i].status;
     if (request->first)
         *request->first = l->first;
+    if (request->after)
+        *request->after = l->first < 0 ? 0 : ct_now() - l->failing;
     if (request->followed)
         *request->followed = l->first >= 0 ? l->all.at[l->first].follows : l->orphaned;
 }
@@ -588,9 +601,17 @@ int ct_launch(const struct ct_launch_request *request)
         return ct_fail(CT_EINVAL, "%d ranks", request->ranks);
     l.all.at = calloc((size_t)l.all.count, sizeof(*l.all.at));
     l.poll = calloc((size_t)l.all.count * 2 + 4, sizeof(*l.poll));
-    snprintf(l.job, sizeof(l.job), "%d-%llx", (int)getpid(), (unsigned long long)(ct_now() * 1e6));
+    if (request->job)
+        snprintf(l.job, sizeof(l.job), "%s", request->job);
+    else
+        snprintf(l.job, sizeof(l.job), "%d-%llx", (int)getpid(),
+                 (unsigned long long)(ct_now() * 1e6));
     l.leave = request->leave > 0 ? request->leave : l.grace;
-    rc = l.all.at && l.poll ? run(&l) : ct_fail(CT_ENOMEM, "%d ranks", l.all.count);
+    rc = l.all.at && l.poll ? 0 : ct_fail(CT_ENOMEM, "%d ranks", l.all.count);
+    if (rc == 0 && !request->commands && !getenv("CTITAN_SECRET") && !getenv("CTITAN_SECRET_FILE"))
+        rc = ct_secret_make(l.secret);
+    if (rc == 0)
+        rc = run(&l);
     free(l.all.at);
     free(l.poll);
     return rc;

@@ -95,8 +95,11 @@ static int read_local(const struct scheme *s, struct ct_identity *id)
 
 static void name_job(const struct scheme *s, struct ct_identity *id)
 {
-    const char *name = getenv("CTITAN_JOB"), *step = getenv("SLURM_STEP_ID");
+    const char *name = getenv("CTITAN_JOB"), *start = getenv("CTITAN_START"),
+               *step = getenv("SLURM_STEP_ID");
 
+    if (!name && s)
+        name = start;
     if (name && *name)
         snprintf(id->job, sizeof(id->job), "%s", name);
     else if (s && !strcmp(s->by, "Slurm") && getenv(s->job) && step)

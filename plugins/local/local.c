@@ -259,6 +259,11 @@ static int local_end(struct ct_group *group)
     return local_config.link > 0 ? pass_link((struct group *)group, rc) : rc;
 }
 
+static void set_timeout(struct ct_comm *base, double seconds)
+{
+    ((struct comm *)base)->timeout = seconds;
+}
+
 static const struct ct_comm_ops ops = {.size = sizeof(struct ct_comm_ops),
                                        .open = local_open,
                                        .close = local_close,
@@ -266,7 +271,8 @@ static const struct ct_comm_ops ops = {.size = sizeof(struct ct_comm_ops),
                                        .group = local_group,
                                        .begin = local_batch_begin,
                                        .end = local_end,
-                                       .call = local_call};
+                                       .call = local_call,
+                                       .set_timeout = set_timeout};
 
 static int local_open(const struct ct_comm_request *request, struct ct_comm **out)
 {

@@ -27,6 +27,13 @@ static void ignore_broken_pipes(void)
         signal(SIGPIPE, SIG_IGN);
 }
 
+/* Open MPI reads it when it starts. */
+static void choose_interface(const char *name)
+{
+    if (name && *name)
+        setenv("OMPI_MCA_btl_tcp_if_include", name, 0);
+}
+
 static int start_mpi(struct comm *comm)
 {
     int started = 0, ended = 0, level = MPI_THREAD_SINGLE, code = MPI_SUCCESS;
@@ -190,12 +197,18 @@ static int mpi_group(struct ct_comm *base, const int64_t *ranks, int count, cons
 
 static int mpi_open(const struct ct_comm_request *request, struct ct_comm **comm);
 
+static void set_timeout(struct ct_comm *base, double seconds)
+{
+    ((struct comm *)base)->timeout = seconds;
+}
+
 static const struct ct_comm_ops ops = {.size = sizeof(struct ct_comm_ops),
                                        .open = mpi_open,
                                        .close = mpi_close,
                                        .group = mpi_group,
                                        .call = cluster_call,
-                                       .starter = "mpirun"};
+                                       .starter = "mpirun",
+                                       .set_timeout = set_timeout};
 
 static int mpi_open(const struct ct_comm_request *request, struct ct_comm **out)
 {
@@ -210,6 +223,7 @@ static int mpi_open(const struct ct_comm_request *request, struct ct_comm **out)
     comm->base.ops = &ops;
     comm->timeout = request->timeout;
     pthread_mutex_init(&comm->lock, NULL);
+    choose_interface(request->interface);
     rc = start_mpi(comm);
     if (rc == 0)
         rc = identify(comm, request);

@@ -41,6 +41,7 @@
 #include <ctitan/lib/pointwise.h>
 #include <ctitan/lib/rates.h>
 #include <ctitan/lib/safetensors.h>
+#include <ctitan/lib/secret.h>
 #include <ctitan/lib/stored.h>
 #include <ctitan/lib/terminal.h>
 #include <ctitan/lib/tokenizer.h>

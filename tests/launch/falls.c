@@ -1,4 +1,4 @@
-/* A plugin that crashes, or does not return: option `how` says where. */
+/* A plugin that crashes, does not return, or comes late: option `how` says where. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static struct config {
 } config;
 
 static const struct ct_option options[] = {
-    CT_OPT_CHOICE(struct config, how, "how", "hook", "hook|op|transform|abort|loop",
+    CT_OPT_CHOICE(struct config, how, "how", "hook", "hook|op|transform|abort|loop|first|third",
                   "What it does"),
     CT_OPT_INT(struct config, rank, "rank", "0", 0, 8, "The rank that does it"),
     {0}};
@@ -26,6 +26,10 @@ static void fall(const char *how, const struct ct_run *run)
 
     if (strcmp(config.how, how) != 0 || (run && run->rank != config.rank))
         return;
+    if (!strcmp(how, "first") || !strcmp(how, "third")) {
+        sleep(2);
+        return;
+    }
     if (!strcmp(how, "abort"))
         abort();
     if (!strcmp(how, "loop"))
@@ -40,10 +44,13 @@ static int on_event(const struct ct_event_data *data, void *context)
     (void)context;
     if (data->event == CT_EVENT_OP_BEGIN)
         fall("op", data->run);
+    if (data->event == CT_EVENT_RUN_READY)
+        fall("first", data->run);
     if (data->event == CT_EVENT_STEP_END && data->step == 3) {
         fall("hook", data->run);
         fall("abort", data->run);
         fall("loop", data->run);
+        fall("third", data->run);
     }
     return 0;
 }
@@ -56,7 +63,8 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
 }
 
 static const struct ct_hook hook = {.size = sizeof(hook),
-                                    .events = 1u << CT_EVENT_STEP_END | 1u << CT_EVENT_OP_BEGIN,
+                                    .events = 1u << CT_EVENT_STEP_END | 1u << CT_EVENT_OP_BEGIN |
+                                              1u << CT_EVENT_RUN_READY,
                                     .call = on_event};
 static const struct ct_transform transform = {
     .size = sizeof(transform), .name = "falls.here", .phase = CT_PHASE_FUSE, .apply = apply};

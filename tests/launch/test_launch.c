@@ -23,6 +23,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/lib/outlet.h>
+#include <ctitan/lib/secret.h>
 
 static double now(void)
 {
@@ -482,6 +483,51 @@ static void wrong_environments_are_refused(void **state)
     }
 }
 
+/* ---- codes of secrets ---- */
+
+/* RFC 4231, cases 1, 2 and 6. */
+static void codes_are_those_of_the_standard(void **state)
+{
+    static const uint8_t a[20] = {0x0b, 0x0b, 0x0b, 0x0b, 0x0b, 0x0b, 0x0b, 0x0b, 0x0b, 0x0b,
+                                  0x0b, 0x0b, 0x0b, 0x0b, 0x0b, 0x0b, 0x0b, 0x0b, 0x0b, 0x0b};
+    static const char *const words[] = {"Hi There", "what do ya want for nothing?",
+                                        "Test Using Larger Than Block-Size Key - Hash Key First"};
+    static const char *const right[] = {
+        "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7",
+        "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843",
+        "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"};
+    uint8_t code[CT_CODE_BYTES], again[CT_CODE_BYTES], c[131];
+
+    (void)state;
+    memset(c, 0xaa, sizeof(c));
+    for (size_t i = 0; i < CT_COUNT(right); i++) {
+        const void *keys[] = {a, "Jefe", c};
+        const size_t bytes[] = {sizeof(a), 4, sizeof(c)};
+        char text[2 * CT_CODE_BYTES + 1];
+
+        ct_code(keys[i], bytes[i], words[i], strlen(words[i]), code);
+        for (size_t k = 0; k < sizeof(code); k++)
+            snprintf(text + 2 * k, 3, "%02x", code[k]);
+        assert_string_equal(text, right[i]);
+    }
+    memcpy(again, code, sizeof(again));
+    assert_true(ct_code_is(code, again));
+    again[31] ^= 1;
+    assert_false(ct_code_is(code, again));
+}
+
+/* Two secrets differ, and are 64 digits. */
+static void secrets_are_new(void **state)
+{
+    char one[CT_SECRET_ROOM], two[CT_SECRET_ROOM];
+
+    (void)state;
+    assert_int_equal(ct_secret_make(one), 0);
+    assert_int_equal(ct_secret_make(two), 0);
+    assert_true(ct_secret_is(one) && ct_secret_is(two));
+    assert_string_not_equal(one, two);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -498,6 +544,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(launchers_are_recognised),
         cmocka_unit_test(slurm_says_where_rank_0_is),
         cmocka_unit_test(wrong_environments_are_refused),
+        cmocka_unit_test(codes_are_those_of_the_standard),
+        cmocka_unit_test(secrets_are_new),
     };
 
     if (argc == 3 && !strcmp(argv[1], "rank"))

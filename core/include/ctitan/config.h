@@ -38,7 +38,9 @@ struct ct_validation_set {
     const char *name, *path;
 };
 struct ct_comm_config {
-    double timeout; /* seconds */
+    double timeout;        /* seconds */
+    double start_timeout;  /* until the first step has ended; 0: timeout */
+    const char *interface; /* of the network; empty: any */
 };
 struct ct_config {
     struct ct_job_config job;

@@ -102,6 +102,11 @@ struct ct_job_end {
     const int *status; /* of each, as of waitpid */
     int first;         /* the rank that failed first; -1: none did by itself */
     int rank0;         /* the first of these ranks, where others run on other hosts */
+    /* Where hosts have other dump folders than this process: copy their files FOLDER/NAME* to
+       FOLDER/hosts/HOST of this one. Returns how many hosts gave some. NULL: all ranks were of this
+       host. */
+    int (*gather)(const struct ct_job_end *job, const char *folder, const char *name);
+    void *context;
 };
 
 /* A field that is not said below to be set for an event is 0 or NULL. */

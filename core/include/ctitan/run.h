@@ -83,6 +83,24 @@ struct ct_best {
     int64_t since; /* validations after it */
 };
 
+/* Where the time goes from ct_run_open to the end of the first step, in the order of the work. */
+#define CT_START_PARTS(X)                                                                          \
+    X(GRAPH, "graph and data")                                                                     \
+    X(RENDEZVOUS, "rendezvous")                                                                    \
+    X(COMPARE, "comparing ranks")                                                                  \
+    X(LOWER, "lowering")                                                                           \
+    X(GROUPS, "groups")                                                                            \
+    X(WEIGHTS, "memory and weights")                                                               \
+    X(LOAD, "checkpoint and hooks")                                                                \
+    X(FIRST_STEP, "first step")
+
+enum ct_start_part {
+#define X(id, text) CT_START_##id,
+    CT_START_PARTS(X)
+#undef X
+        CT_START_PART_COUNT
+};
+
 struct ct_run {
     struct ct_arena arena;
     struct ct_recipe *recipe;
@@ -138,6 +156,7 @@ struct ct_run {
     struct ct_named_data *sets; /* beside validation_data, which may be NULL then */
     size_t set_count;
     struct ct_best best;
+    double spent[CT_START_PART_COUNT]; /* seconds of each part, by enum ct_start_part */
 };
 
 enum ct_run_depth {
@@ -208,6 +227,8 @@ CT_API struct ct_group *ct_run_world(const struct ct_run *run);
    all. Collective, as the calls above. CT_ECONFIG on all ranks, with the first line that differs
    from rank 0's. */
 CT_API int ct_run_compare(struct ct_run *run, const char *text);
+/* "rendezvous" */
+CT_API const char *ct_start_part_name(enum ct_start_part part);
 /* The open run that has this group of all ranks; NULL: none. */
 CT_API struct ct_run *ct_run_of_world(const struct ct_group *world);
 

@@ -93,8 +93,9 @@ struct ct_call {
 struct ct_comm_request {
     int rank, world; /* -1: the communicator determines them (mpi) */
     int local_rank, local_ranks;
-    const char *job; /* unique on this host while the job runs */
-    double timeout;  /* seconds for any call, above 0 */
+    const char *job;       /* unique on this host while the job runs */
+    double timeout;        /* seconds for any call, above 0; set_timeout may change it */
+    const char *interface; /* for traffic between hosts; empty: any */
 };
 
 struct ct_comm_ops {
@@ -131,6 +132,10 @@ struct ct_comm_ops {
 
     size_t group_memory; /* bytes of the device's memory that a group needs beside arenas, about */
     const char *starter; /* the program that has to start its ranks: "mpirun"; NULL: any does */
+
+    /* Seconds for calls from now on, in the place of the request's. No call is in progress. Every
+       rank calls it after the same call. NULL: not offered. */
+    void (*set_timeout)(struct ct_comm *comm, double seconds);
 };
 
 /* A communicator in use: what kernels of collectives get. */

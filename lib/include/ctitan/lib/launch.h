@@ -3,7 +3,8 @@
  *
  * `ctitan train -n N` supervises N processes that run the same program again. Each learns its rank
  * from torchrun's variables RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. CTITAN_JOB names
- * what they share on this host. torchrun itself, mpirun and srun start ranks as well; a program
+ * what they share on this host, and CTITAN_SECRET is a secret of the job (secret.h), a new one if
+ * there is none. torchrun itself, mpirun and srun start ranks as well; a program
  * calls ct_launch_identify and need not know what started it.
  */
 #ifndef CT_LAUNCH_H
@@ -37,6 +38,7 @@ struct ct_launch_command {
     bool
         ordered; /* its standard input takes orders, and passes them to the other host's launcher */
     int ends_by; /* otherwise the signal that asks its ranks to end; 0: the one that came */
+    const char *first; /* comes before the orders; NULL: nothing */
 };
 
 struct ct_launch_request {
@@ -55,6 +57,8 @@ struct ct_launch_request {
     bool ordered;     /* standard input has orders, as of a command's launcher */
     double silence;   /* seconds without an order, after which the ranks are ended; 0: for ever */
     bool *followed;   /* out: the failure is another host's; NULL: not wanted */
+    const char *job;  /* for ct_identity; NULL: a new name */
+    double *after;    /* out: seconds from the first failure to the end; NULL: not wanted */
 };
 
 /* The exit status of a rank that failed because another one did. `status` has 1 in its place. */
