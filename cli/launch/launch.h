@@ -2,6 +2,8 @@
 #ifndef CT_CLI_LAUNCH_H
 #define CT_CLI_LAUNCH_H
 
+#include <ctitan/lib/secret.h>
+
 #include "../supervise.h"
 #include "hosts.h"
 
@@ -20,13 +22,17 @@ struct launch_args {
 struct hosts_job {
     struct launch_args *args;
     struct hosts hosts;
-    int used; /* hosts that the job began with */
+    int used;                    /* hosts that the job began with */
+    char secret[CT_SECRET_ROOM]; /* of the job: the user's, or a new one */
 };
 
 /* start.c: run the job on the hosts that have ranks, by one command for each or for all of them. */
 int launch_on_hosts(struct job *job);
 /* Run the ranks that a part says, as an order of launch_on_hosts. */
 int launch_part(struct launch_args *args);
+
+/* gather.c: of struct ct_job_end. */
+int launch_gather(const struct ct_job_end *end, const char *folder, const char *name);
 
 /* The remote shell's default, in a job of Slurm and elsewhere. */
 const char *launch_shell(const struct launch_args *args);

@@ -4,8 +4,10 @@
  * By the remote shell, each host runs `ctitan launch --part`, which starts its ranks with
  * torchrun's variables and follows the orders that come through the shell's connection. The
  * connection thus is the control: who may use the shell may control the job, and no port is open
- * for it. MPI's ranks need what mpirun or srun gives them, so one such command starts them all.
+ * for it. The job's secret comes first through it: a command line can be read by all users. MPI's
+ * ranks need what mpirun or srun gives them, so one such command starts them all.
  */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/run.h>
 #include <ctitan/lib/launch.h>
@@ -22,6 +25,7 @@
 
 #define LEAST_PORT 20000
 #define PORTS 20000
+#define SECRET "CTITAN_SECRET" /* begins the names of its variables */
 #define LATE 5.0 /* seconds that ranks have, after [comm] timeout, to say what they waited for */
 
 /* Variables that ranks on other hosts get as well. */
@@ -30,6 +34,8 @@ static bool is_passed_on(const char *variable)
     static const char *const begins[] = {"CTITAN_", "CUDA_", "GOMP_",           "LD_LIBRARY_PATH=",
                                          "NCCL_",   "OMP_",  "XDG_CACHE_HOME=", "UCX_"};
 
+    if (!strncmp(variable, SECRET, strlen(SECRET)))
+        return false;
     for (size_t i = 0; i < CT_COUNT(begins); i++)
         if (!strncmp(variable, begins[i], strlen(begins[i])))
             return true;
@@ -123,6 +129,7 @@ static int by_shell(struct job *job, struct ct_launch_request *request)
         commands[request->ranks++] = (struct ct_launch_command){
             .name = ct_arena_printf(arena, "host %s", h->name),
             .argv = hosts_command(arena, launch_shell(on->args), h->name, line_of(job, h, rank0)),
+            .first = ct_arena_printf(arena, "%s\n", on->secret),
             .ordered = true};
         rank0 += h->ranks;
     }
@@ -160,6 +167,7 @@ static void add_mpirun(struct job *job, struct argv *argv)
         argv_add(arena, argv, "--mca", "plm_rsh_agent", shell);
     if (geteuid() == 0)
         argv_add(arena, argv, "--allow-run-as-root");
+    argv_add(arena, argv, "-x", SECRET);
     for (char **v = environ; *v; v++)
         if (is_passed_on(*v))
             argv_add(arena, argv, "-x", ct_arena_printf(arena, "%.*s", (int)strcspn(*v, "="), *v));
@@ -193,6 +201,7 @@ static int by_one_command(struct job *job, struct ct_launch_request *request)
 
     snprintf(restart, sizeof(restart), "%d", job->restart);
     setenv("CTITAN_RESTART", restart, 1);
+    setenv(SECRET, on->secret, 1);
     if (!strcmp(on->args->starter, "srun"))
         add_srun(job, &argv);
     else
@@ -205,12 +214,33 @@ static int by_one_command(struct job *job, struct ct_launch_request *request)
     return job_launch(job, request);
 }
 
+/* The same name for the job's ranks on all hosts, another one for each start. */
+static void name_start(const struct job *job)
+{
+    char name[64];
+
+    snprintf(name, sizeof(name), "launch-%d-%llx-%d", (int)getpid(),
+             (unsigned long long)(ct_now() * 1e6), job->restart);
+    setenv("CTITAN_START", name, 1);
+}
+
+static int find_secret(struct hosts_job *on)
+{
+    int rc = *on->secret ? 1 : ct_secret_find(on->secret);
+
+    return rc == 0 ? ct_secret_make(on->secret) : rc;
+}
+
 int launch_on_hosts(struct job *job)
 {
-    const struct hosts_job *on = job->context;
+    struct hosts_job *on = job->context;
     char *const argv[] = {(char[]){"ctitan"}, NULL};
     struct ct_launch_request request = {.argv = argv, .patience = ct_config.comm.timeout + LATE};
+    int rc = find_secret(on);
 
+    if (rc < 0)
+        return rc;
+    name_start(job);
     return strcmp(on->args->starter, "shell") ? by_one_command(job, &request)
                                               : by_shell(job, &request);
 }
@@ -228,6 +258,30 @@ static int read_part(const char *text, int numbers[4])
     return 0;
 }
 
+/* The line with the job's secret, before the orders, which are read later. It becomes the ranks'
+   environment. */
+static int take_secret(void)
+{
+    char secret[CT_SECRET_ROOM];
+    size_t n = 0;
+
+    while (n < sizeof(secret)) {
+        ssize_t got = read(STDIN_FILENO, secret + n, sizeof(secret) - n);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return ct_fail(CT_EPEER, "the launcher of this job is gone");
+        n += (size_t)got;
+    }
+    secret[n - 1] = '\0'; /* the line's end */
+    if (!ct_secret_is(secret))
+        return ct_fail(CT_ECONFIG, "--part: standard input does not begin with the job's secret, "
+                                   "which `ctitan launch` sends");
+    setenv(SECRET, secret, 1);
+    return 0;
+}
+
 int launch_part(struct launch_args *args)
 {
     struct ct_arena *arena = &args->args.arena;
@@ -237,6 +291,8 @@ int launch_part(struct launch_args *args)
     bool followed = false;
     int part[4], rc = read_part(args->part, part);
 
+    if (rc == 0)
+        rc = take_secret();
     if (rc < 0)
         return rc;
     rc = train_prepare(&(struct ct_identity){
@@ -253,6 +309,7 @@ int launch_part(struct launch_args *args)
     request.world = part[2];
     request.silence = ct_config.comm.timeout;
     request.followed = &followed;
+    request.job = getenv("CTITAN_START");
     rc = job_launch(&job, &request);
     if (followed)
         failure_status = CT_LAUNCH_FOLLOWS;

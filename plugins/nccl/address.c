@@ -2,6 +2,8 @@
 #include "address.h"
 
 #include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -145,8 +147,9 @@ static in_port_t port_of(const struct address *a)
                                        : ((const struct sockaddr_in *)&a->at)->sin_port;
 }
 
-/* A socket, or -1 with errno. */
-static int listen_at(const struct address *a, int world)
+/* A socket, or -1 with errno. Strangers must not fill its queue: the system drops the connections
+   that find it full, and those who want them try again after seconds. */
+static int listen_at(const struct address *a)
 {
     int listener = socket(a->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int on = 1, off = 0, error;
@@ -157,7 +160,7 @@ static int listen_at(const struct address *a, int world)
     if (a->at.ss_family == AF_INET6)
         setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
     if (bind(listener, (const struct sockaddr *)&a->at, a->length) == 0 &&
-        listen(listener, world) == 0)
+        listen(listener, SOMAXCONN) == 0)
         return listener;
     error = errno;
     close(listener);
@@ -167,33 +170,92 @@ static int listen_at(const struct address *a, int world)
 
 /* All addresses of this host, as its own name often stands for its loopback address, which no
    other host reaches. The address of IPv6 serves IPv4 too. */
-static int listen_everywhere(const struct address *a, int world)
+static int listen_everywhere(const struct address *a)
 {
     struct address any = {.length = sizeof(struct sockaddr_in6)};
     int listener;
 
     *(struct sockaddr_in6 *)&any.at =
         (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = port_of(a)};
-    listener = listen_at(&any, world);
+    listener = listen_at(&any);
     if (listener >= 0)
         return listener;
     any.length = sizeof(struct sockaddr_in);
     *(struct sockaddr_in *)&any.at =
         (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port_of(a)};
-    return listen_at(&any, world);
+    return listen_at(&any);
 }
 
 int nccl_address_listen(const struct addresses *addresses, const struct ct_comm_request *request)
 {
     const struct address *a = &addresses->list[0];
-    int listener = request->local_ranks == request->world ? listen_at(a, request->world)
-                                                          : listen_everywhere(a, request->world);
+    const char *interface = request->interface;
+    int listener;
+
+    if (interface && *interface && !if_nametoindex(interface))
+        return ct_fail(CT_ECONFIG, "[comm] interface = %s: this host has none of this name",
+                       interface);
+    listener = request->local_ranks == request->world ? listen_at(a) : listen_everywhere(a);
 
     if (listener >= 0)
         return listener;
     return ct_fail(errno == EADDRINUSE ? CT_ECONFIG : CT_EIO,
                    "rendezvous: rank 0 cannot listen at %s: %s; another port: [nccl] port",
                    addresses->name, strerror(errno));
+}
+
+/* ---- who connects ---- */
+
+/* An address of IPv4 that a socket of IPv6 shows is one of IPv4. */
+static struct sockaddr_in6 as_six(const struct sockaddr *at)
+{
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6};
+
+    if (at->sa_family == AF_INET6) {
+        six.sin6_addr = ((const struct sockaddr_in6 *)at)->sin6_addr;
+    } else {
+        six.sin6_addr.s6_addr[10] = six.sin6_addr.s6_addr[11] = 0xff;
+        memcpy(&six.sin6_addr.s6_addr[12], &((const struct sockaddr_in *)at)->sin_addr, 4);
+    }
+    return six;
+}
+
+/* The loopback interface is that of this host's own ranks. */
+static bool is_on(const struct sockaddr_in6 *six, const char *interface)
+{
+    struct ifaddrs *all = NULL;
+    bool found = false;
+
+    if (getifaddrs(&all) < 0)
+        return false;
+    for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
+        const struct sockaddr *at = i->ifa_addr;
+        struct sockaddr_in6 own;
+
+        if (!at || (at->sa_family != AF_INET && at->sa_family != AF_INET6) ||
+            (strcmp(i->ifa_name, interface) && !(i->ifa_flags & IFF_LOOPBACK)))
+            continue;
+        own = as_six(at);
+        found = !memcmp(&own.sin6_addr, &six->sin6_addr, sizeof(own.sin6_addr));
+    }
+    freeifaddrs(all);
+    return found;
+}
+
+bool nccl_address_may_come(int socket, const char *interface)
+{
+    struct sockaddr_storage here;
+    struct ucred peer;
+    socklen_t size = sizeof(here), room = sizeof(peer);
+    struct sockaddr_in6 six;
+
+    if (getsockname(socket, (struct sockaddr *)&here, &size) < 0)
+        return false;
+    if (here.ss_family == AF_UNIX)
+        return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &room) == 0 &&
+               peer.uid == geteuid();
+    six = as_six((const struct sockaddr *)&here);
+    return !interface || !*interface || is_on(&six, interface);
 }
 
 /* ---- connecting ---- */

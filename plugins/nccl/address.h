@@ -27,6 +27,9 @@ struct addresses {
 int nccl_address_find(const struct ct_comm_request *request, struct addresses *addresses);
 /* Rank 0: returns a non-blocking socket that listens, or CT_ECONFIG if the place is taken. */
 int nccl_address_listen(const struct addresses *addresses, const struct ct_comm_request *request);
+/* Whether a process of this user, or a host on that interface (NULL, empty: any), is at the other
+   end of an accepted socket. */
+bool nccl_address_may_come(int socket, const char *interface);
 /* Returns a non-blocking socket that is connected, or CT_EPEER after `timeout` seconds. */
 int nccl_address_join(const struct addresses *addresses, double timeout);
 

@@ -20,6 +20,7 @@
 #include <ctitan/clock.h>
 #include <ctitan/collective.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/secret.h>
 #include <ctitan/op.h>
 
 #include "library.h"
@@ -36,7 +37,7 @@ struct watched;
 
 struct comm {
     struct ct_comm base;
-    double timeout;
+    _Atomic double timeout; /* the watchdog reads it */
     struct store *store;
     struct watchdog *watchdog;
     CUcontext context;
@@ -75,6 +76,25 @@ int nccl_store_set(struct store *store, const char *key, const void *value, size
 /* 1: found within the given seconds; 0: not found. */
 int nccl_store_get(struct store *store, const char *key, void *value, size_t bytes,
                    double patience);
+
+/* ---- greet.c ---- */
+
+struct greeting {
+    uint32_t magic;
+    uint8_t nonce[CT_CODE_BYTES], code[CT_CODE_BYTES];
+};
+
+/* One side of a connection; secret and client are set by its owner. */
+struct greeter {
+    const char *secret; /* empty: none */
+    bool client, known; /* known: both sides have shown that they know the secret */
+    int stage;
+    uint8_t mine[CT_CODE_BYTES], other[CT_CODE_BYTES]; /* nonces */
+};
+
+/* Take a greeting, and put the next one in its place. A client begins with an empty one.
+   CT_ECONFIG: the other side has another secret. */
+int nccl_greet(struct greeter *greeter, struct greeting *greeting);
 
 /* ---- watchdog.c ---- */
 

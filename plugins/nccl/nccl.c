@@ -406,10 +406,22 @@ static void pretend_hosts(int rank)
         setenv(settings[i][0], settings[i][1], 0);
 }
 
+/* '=': no other one whose name begins so. */
+static void choose_interface(const char *name)
+{
+    char text[64];
+
+    if (!name || !*name)
+        return;
+    snprintf(text, sizeof(text), "=%s", name);
+    setenv("NCCL_SOCKET_IFNAME", text, 0);
+}
+
 static int start(struct comm *comm, const struct ct_comm_request *request)
 {
     int rc;
 
+    choose_interface(request->interface);
     if (nccl_config.share_device)
         pretend_hosts(request->rank);
     rc = nccl_library_open(nccl_config.windows);
@@ -429,13 +441,19 @@ static int check(struct ct_comm *base)
     return nccl_look((struct comm *)base);
 }
 
+static void set_timeout(struct ct_comm *base, double seconds)
+{
+    ((struct comm *)base)->timeout = seconds;
+}
+
 static const struct ct_comm_ops ops = {.size = sizeof(struct ct_comm_ops),
                                        .open = open_nccl,
                                        .close = close_comm,
                                        .group = open_group,
                                        .call = nccl_host_call,
                                        .check = check,
-                                       .group_memory = (size_t)512 << 20};
+                                       .group_memory = (size_t)512 << 20,
+                                       .set_timeout = set_timeout};
 
 static int open_nccl(const struct ct_comm_request *request, struct ct_comm **out)
 {

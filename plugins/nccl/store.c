@@ -1,6 +1,7 @@
 /*
  * The store: a thread of rank 0 answers requests as they become complete, and waits for no client,
- * as anything may connect to its port. All ranks, including rank 0, are its clients.
+ * as anything may connect to its port. All ranks, including rank 0, are its clients. A client that
+ * has not shown in time that it knows the job's secret (greet.c) is sent away.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +17,8 @@
 
 #define NAP 2e-3       /* seconds */
 #define INCOMPLETE 1.0 /* seconds until the rest of a request must be there */
+#define GREETING 2.0   /* seconds for a new client to show that it knows the secret */
+#define STRANGERS 64   /* clients that have not shown it yet, beside as many as there are ranks */
 #define ANSWER 10.0    /* seconds: if rank 0 is stopped, the others have to report it */
 
 struct message {
@@ -30,9 +33,11 @@ struct entry {
 };
 
 struct client {
+    struct greeter greeter; /* of a client that is not known yet */
     struct message request;
-    size_t bytes; /* of the request, that have come */
-    double since; /* the first of them */
+    size_t bytes; /* of the request, or of a greeting, that have come */
+    double since; /* the first of them; before it is known, when it came */
+    bool known;
 };
 
 struct store {
@@ -40,6 +45,9 @@ struct store {
     int listener; /* on rank 0; -1 elsewhere */
     int stop[2];  /* a pipe; its end tells the server to stop */
     char place[160];
+    char secret[CT_SECRET_ROOM];
+    const char *interface;
+    int world;
     pthread_t server;
     bool serves;
     struct entry *entries;
@@ -82,43 +90,73 @@ static void answer(struct store *s, struct message *m)
         memcpy(m->value, e->value, sizeof(e->value));
 }
 
-/* Take what has come of a request. false: the client has left, or is not a client. */
+static size_t expected(const struct client *c)
+{
+    return c->known ? sizeof(struct message) : sizeof(struct greeting);
+}
+
+/* Take what has come of a request or greeting, which both begin with MAGIC. false: the client has
+   left, or is not a client. */
 static bool take(struct client *c, int socket)
 {
-    ssize_t n =
-        recv(socket, (char *)&c->request + c->bytes, sizeof(c->request) - c->bytes, MSG_DONTWAIT);
+    ssize_t n = recv(socket, (char *)&c->request + c->bytes, expected(c) - c->bytes, MSG_DONTWAIT);
 
     if (n < 0)
         return errno == EINTR || errno == EAGAIN;
-    if (c->bytes == 0)
+    if (c->bytes == 0 && c->known)
         c->since = ct_now();
     c->bytes += (size_t)n;
     return n > 0 && (c->bytes < sizeof(MAGIC) || c->request.magic == MAGIC);
 }
 
-/* An answer fits into the socket: a client has one request at a time. */
+/* What is sent fits into the socket: a client has one request at a time. */
+static bool send_whole(int socket, const void *data, size_t bytes)
+{
+    return send(socket, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
+}
+
+static bool greet(struct client *c, int socket)
+{
+    struct greeting g;
+
+    memcpy(&g, &c->request, sizeof(g));
+    if (nccl_greet(&c->greeter, &g) < 0)
+        return false;
+    c->known = c->greeter.known;
+    return send_whole(socket, &g, sizeof(g));
+}
+
 static bool serve_one(struct server *v, int i)
 {
     struct client *c = &v->clients[i];
+    int socket = v->fds[i].fd;
 
-    if (v->fds[i].revents && !take(c, v->fds[i].fd))
+    if (v->fds[i].revents && !take(c, socket))
         return false;
-    if (c->bytes < sizeof(c->request))
-        return c->bytes == 0 || ct_now() - c->since < INCOMPLETE;
-    answer(v->store, &c->request);
+    if (c->bytes < expected(c)) {
+        double waited = ct_now() - c->since;
+
+        return c->known ? c->bytes == 0 || waited < INCOMPLETE : waited < GREETING;
+    }
     c->bytes = 0;
-    return send(v->fds[i].fd, &c->request, sizeof(c->request), MSG_NOSIGNAL | MSG_DONTWAIT) ==
-           sizeof(c->request);
+    if (!c->known)
+        return greet(c, socket);
+    answer(v->store, &c->request);
+    return send_whole(socket, &c->request, sizeof(c->request));
+}
+
+static void drop(struct server *v, int i)
+{
+    close(v->fds[i].fd);
+    v->fds[i] = v->fds[--v->count];
+    v->clients[i] = v->clients[v->count];
 }
 
 static void serve_all(struct server *v)
 {
     for (int i = v->count - 1; i >= FIRST; i--)
-        if (!serve_one(v, i)) {
-            close(v->fds[i].fd);
-            v->fds[i] = v->fds[--v->count];
-            v->clients[i] = v->clients[v->count];
-        }
+        if (!serve_one(v, i))
+            drop(v, i);
 }
 
 static bool grow(struct server *v)
@@ -137,22 +175,46 @@ static bool grow(struct server *v)
     return true;
 }
 
+/* Strangers must not take all descriptors: the oldest leaves, and comes again if it is a rank. */
+static void make_room(struct server *v)
+{
+    int strangers = 0, oldest = -1;
+
+    for (int i = FIRST; i < v->count; i++) {
+        if (v->clients[i].known)
+            continue;
+        strangers++;
+        if (oldest < 0 || v->clients[i].since < v->clients[oldest].since)
+            oldest = i;
+    }
+    if (strangers >= v->store->world + STRANGERS)
+        drop(v, oldest);
+}
+
+/* One connection of the queue. */
 static void admit(struct server *v)
 {
-    int socket = grow(v) ? accept4(v->store->listener, NULL, NULL, SOCK_CLOEXEC) : -1;
+    int socket;
 
+    make_room(v);
+    socket = grow(v) ? accept4(v->store->listener, NULL, NULL, SOCK_CLOEXEC) : -1;
     if (socket < 0) {
         ct_nap(NAP); /* no descriptor or no memory is left: some other client may leave */
         return;
     }
+    if (!nccl_address_may_come(socket, v->store->interface)) {
+        close(socket);
+        return;
+    }
     v->fds[v->count] = (struct pollfd){.fd = socket, .events = POLLIN};
-    v->clients[v->count++].bytes = 0;
+    v->clients[v->count++] =
+        (struct client){.greeter = {.secret = v->store->secret}, .since = ct_now()};
 }
 
 static bool is_waiting(const struct server *v)
 {
     for (int i = FIRST; i < v->count; i++)
-        if (v->clients[i].bytes)
+        if (v->clients[i].bytes || !v->clients[i].known)
             return true;
     return false;
 }
@@ -242,20 +304,21 @@ static bool move(int socket, short direction, void *data, size_t bytes, double d
     return true;
 }
 
-static int exchange(struct store *s, struct message *m)
+/* Send a message, which begins with MAGIC, and get one of the same size. */
+static int exchange(struct store *s, void *message, size_t bytes, double deadline)
 {
-    double deadline = ct_now() + ANSWER;
-    char *rest = (char *)m + sizeof(m->magic);
+    uint32_t *magic = message;
+    char *rest = (char *)message + sizeof(*magic);
 
-    if (!move(s->socket, POLLOUT, m, sizeof(*m), deadline) ||
-        !move(s->socket, POLLIN, &m->magic, sizeof(m->magic), deadline))
+    if (!move(s->socket, POLLOUT, message, bytes, deadline) ||
+        !move(s->socket, POLLIN, magic, sizeof(*magic), deadline))
         return ct_fail(CT_EPEER, "rendezvous: rank 0 ended, or does not answer");
-    if (m->magic != MAGIC)
+    if (*magic != MAGIC)
         return ct_fail(CT_ECONFIG,
                        "rendezvous: another program answers at %s, not rank 0; another port: "
                        "[nccl] port",
                        s->place);
-    if (!move(s->socket, POLLIN, rest, sizeof(*m) - sizeof(m->magic), deadline))
+    if (!move(s->socket, POLLIN, rest, bytes - sizeof(*magic), deadline))
         return ct_fail(CT_EPEER, "rendezvous: rank 0 ended, or does not answer");
     return 0;
 }
@@ -267,7 +330,7 @@ static int ask(struct store *s, struct message *m)
 
     m->magic = MAGIC;
     pthread_mutex_lock(&s->lock);
-    rc = exchange(s, m);
+    rc = exchange(s, m, sizeof(*m), ct_now() + ANSWER);
     if (rc < 0)
         shutdown(s->socket, SHUT_RDWR);
     pthread_mutex_unlock(&s->lock);
@@ -307,6 +370,49 @@ int nccl_store_get(struct store *s, const char *key, void *value, size_t bytes, 
         }
         if (ct_now() > deadline)
             return 0;
+        ct_nap(NAP);
+    }
+}
+
+/* ---- joining ---- */
+
+/* Show rank 0 that this rank knows the secret, and see that rank 0 does. */
+static int introduce(struct store *s, double deadline)
+{
+    struct greeter greeter = {.secret = s->secret, .client = true};
+    struct greeting g = {.magic = MAGIC};
+    int rc = 0;
+
+    while (rc == 0 && !greeter.known) {
+        rc = nccl_greet(&greeter, &g);
+        if (rc == 0)
+            rc = exchange(s, &g, sizeof(g), deadline);
+        else if (rc == CT_ECONFIG)
+            rc = ct_fail(CT_ECONFIG,
+                         "rendezvous: who answers at %s has another secret than this rank: "
+                         "CTITAN_SECRET must be the same for all ranks of a job",
+                         s->place);
+    }
+    return rc;
+}
+
+/* Rank 0 may have sent this rank away because many others came at once: it comes again. */
+static int join(struct store *s, const struct addresses *addresses, double timeout)
+{
+    double deadline = ct_now() + timeout;
+    int rc;
+
+    for (;;) {
+        double left = deadline - ct_now();
+
+        left = left > 0 ? left : 0;
+        rc = s->socket = nccl_address_join(addresses, left);
+        if (rc >= 0)
+            rc = introduce(s, ct_now() + (left < ANSWER ? left : ANSWER));
+        if (rc != CT_EPEER || s->socket < 0 || ct_now() > deadline)
+            return rc;
+        close(s->socket);
+        s->socket = -1;
         ct_nap(NAP);
     }
 }
@@ -363,12 +469,16 @@ int nccl_store_open(const struct ct_comm_request *request, struct store **store)
     *store = s;
     s->socket = s->listener = s->stop[0] = s->stop[1] = -1;
     pthread_mutex_init(&s->lock, NULL);
-    rc = nccl_address_find(request, &addresses);
+    s->world = request->world;
+    s->interface = request->interface;
+    rc = ct_secret_find(s->secret);
+    if (rc >= 0)
+        rc = nccl_address_find(request, &addresses);
     memcpy(s->place, addresses.name, sizeof(s->place));
     if (rc == 0 && request->rank == 0)
         rc = host(s, &addresses, request);
     if (rc == 0)
-        rc = s->socket = nccl_address_join(&addresses, request->timeout);
+        rc = join(s, &addresses, request->timeout);
     return rc < 0 ? rc : find_ranks(s, request);
 }
 

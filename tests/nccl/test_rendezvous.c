@@ -19,6 +19,8 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -66,6 +68,9 @@ static int meet_all(struct store *s, int rank, int world)
     return rc < 0 ? rc : 0;
 }
 
+static const char *interface; /* of the ranks that start; NULL: any */
+static rlim_t most_files;     /* that they may open; 0: as this process */
+
 /* `hosts` false: all ranks are on one. job NULL: they have none. */
 static struct rank start(int rank, int world, bool hosts, const char *job, double timeout)
 {
@@ -73,7 +78,8 @@ static struct rank start(int rank, int world, bool hosts, const char *job, doubl
                                       .world = world,
                                       .local_ranks = hosts ? 1 : world,
                                       .job = job,
-                                      .timeout = timeout};
+                                      .timeout = timeout,
+                                      .interface = interface};
     struct store *store = NULL;
     struct rank r;
     int out[2];
@@ -85,6 +91,8 @@ static struct rank start(int rank, int world, bool hosts, const char *job, doubl
         return r;
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (most_files)
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){most_files, most_files});
     if (nccl_store_open(&request, &store) < 0 || meet_all(store, rank, world) < 0)
         dprintf(out[1], "%s", ct_error_message());
     nccl_store_close(store);
@@ -188,6 +196,160 @@ static void strangers_and_signals_stop_no_rank(void **state)
     nccl_config.port = 0;
 }
 
+#define SECRET "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+#define OTHER "ff112233445566778899aabbccddeeff00112233445566778899aabbccddee00"
+
+/* Two ranks, each with a secret of its own; NULL: none. Each ends with the words; NULL: well. */
+static void meet_with(const char *const secrets[2], const char *const words[2])
+{
+    struct rank ranks[2];
+
+    for (int i = 0; i < 2; i++) {
+        if (secrets[i])
+            setenv("CTITAN_SECRET", secrets[i], 1);
+        ranks[i] = start(i, 2, true, NULL, 0.5);
+        unsetenv("CTITAN_SECRET");
+    }
+    for (int i = 1; i >= 0; i--)
+        finish(ranks[i], 4, words[i]);
+}
+
+/* Rank 0 is not ended by a rank with another secret: it waits for the right one. */
+static void a_rank_needs_the_secret(void **state)
+{
+    static const char alone[] = "1 of 2 ranks did not start within 0.5 s: 1",
+                      other[] = "has another secret than this rank";
+
+    (void)state;
+    nccl_config.port = free_port();
+    meet_with((const char *const[]){SECRET, SECRET}, (const char *const[]){NULL, NULL});
+    nccl_config.port = free_port();
+    meet_with((const char *const[]){SECRET, OTHER}, (const char *const[]){alone, other});
+    nccl_config.port = free_port();
+    meet_with((const char *const[]){SECRET, NULL}, (const char *const[]){alone, other});
+    nccl_config.port = free_port();
+    meet_with((const char *const[]){NULL, SECRET}, (const char *const[]){alone, other});
+    nccl_config.port = free_port();
+    meet_with((const char *const[]){"short", "short"},
+              (const char *const[]){"CTITAN_SECRET: expected 64", "CTITAN_SECRET: expected 64"});
+    nccl_config.port = 0;
+}
+
+static void a_secret_in_a_file_is_closed_to_others(void **state)
+{
+    char path[] = "/tmp/ctitan-secret-XXXXXX", secret[CT_SECRET_ROOM];
+    int file = mkstemp(path);
+
+    (void)state;
+    assert_true(file >= 0);
+    assert_int_equal(write(file, SECRET "\n", 65), 65);
+    setenv("CTITAN_SECRET_FILE", path, 1);
+    assert_int_equal(ct_secret_find(secret), 1);
+    assert_string_equal(secret, SECRET);
+    fchmod(file, 0640);
+    assert_int_equal(ct_secret_find(secret), CT_ECONFIG);
+    assert_non_null(strstr(ct_error_message(), "others may read it"));
+    unsetenv("CTITAN_SECRET_FILE");
+    close(file);
+    unlink(path);
+}
+
+/* What a stranger sends that knows the format, but not the secret. */
+static void send_greetings(int s, bool whole)
+{
+    struct greeting g = {.magic = MAGIC};
+
+    send(s, &g, whole ? sizeof(g) : sizeof(g) / 2, MSG_NOSIGNAL);
+    if (whole)
+        send(s, &g, sizeof(g), MSG_NOSIGNAL);
+}
+
+/* More strangers than rank 0 has descriptors; some are silent, some play a rank. */
+static void a_flood_of_strangers_keeps_no_rank_out(void **state)
+{
+    enum { FLOOD = 150 };
+    struct rank ranks[2];
+    int strangers[FLOOD];
+
+    (void)state;
+    nccl_config.port = free_port();
+    setenv("CTITAN_SECRET", SECRET, 1);
+    most_files = 100;
+    ranks[0] = start(0, 2, true, NULL, 20);
+    most_files = 0;
+    for (int i = 0; i < FLOOD; i++) {
+        strangers[i] = connect_to((int)nccl_config.port, 0);
+        if (i % 3)
+            send_greetings(strangers[i], i % 3 == 1);
+    }
+    ranks[1] = start(1, 2, true, NULL, 20);
+    finish(ranks[1], 20, NULL);
+    finish(ranks[0], 20, NULL);
+    for (int i = 0; i < FLOOD; i++)
+        close(strangers[i]);
+    unsetenv("CTITAN_SECRET");
+    nccl_config.port = 0;
+}
+
+/* Who plays a rank without the secret is sent away, and sets no value in the store. */
+static void a_stranger_sets_nothing(void **state)
+{
+    struct {
+        uint32_t magic, found;
+        char key[STORE_KEY], value[STORE_VALUE];
+    } request = {MAGIC, 1, "rank/1", {2}};
+    struct rank ranks[2];
+    int s;
+
+    (void)state;
+    nccl_config.port = free_port();
+    setenv("CTITAN_SECRET", SECRET, 1);
+    ranks[0] = start(0, 2, true, NULL, 20);
+    s = connect_to((int)nccl_config.port, 0);
+    send(s, &request, sizeof(request), MSG_NOSIGNAL);
+    while (recv(s, &request, sizeof(request), 0) > 0)
+        ; /* rank 0's own greeting may come first */
+    close(s);
+    ranks[1] = start(1, 2, true, NULL, 20);
+    finish(ranks[1], 5, NULL);
+    finish(ranks[0], 5, NULL);
+    unsetenv("CTITAN_SECRET");
+    nccl_config.port = 0;
+}
+
+static void ranks_meet_over_six(void **state)
+{
+    struct rank ranks[2];
+
+    (void)state;
+    nccl_config.port = free_port();
+    setenv("MASTER_ADDR", "::1", 1);
+    for (int i = 0; i < 2; i++)
+        ranks[i] = start(i, 2, true, NULL, 5);
+    for (int i = 1; i >= 0; i--)
+        finish(ranks[i], 5, NULL);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    nccl_config.port = 0;
+}
+
+/* Connections of this host come over the loopback interface, which is always allowed. */
+static void an_interface_is_chosen(void **state)
+{
+    struct rank ranks[2];
+
+    (void)state;
+    nccl_config.port = free_port();
+    interface = "lo";
+    for (int i = 0; i < 2; i++)
+        ranks[i] = start(i, 2, true, NULL, 5);
+    for (int i = 1; i >= 0; i--)
+        finish(ranks[i], 5, NULL);
+    interface = "none0";
+    finish(start(0, 2, true, NULL, 5), 3, "[comm] interface = none0: this host has none");
+    interface = NULL;
+    nccl_config.port = 0;
+}
+
 /* A full queue of connections: the host answers no further one, as one that is down. */
 static void a_host_that_never_answers_is_given_up(void **state)
 {
@@ -284,6 +446,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(strangers_and_signals_stop_no_rank),
+        cmocka_unit_test(a_rank_needs_the_secret),
+        cmocka_unit_test(a_secret_in_a_file_is_closed_to_others),
+        cmocka_unit_test(a_flood_of_strangers_keeps_no_rank_out),
+        cmocka_unit_test(a_stranger_sets_nothing),
+        cmocka_unit_test(ranks_meet_over_six),
+        cmocka_unit_test(an_interface_is_chosen),
         cmocka_unit_test(a_host_that_never_answers_is_given_up),
         cmocka_unit_test(a_name_server_that_never_answers_is_given_up),
         cmocka_unit_test(a_taken_port_is_named),
@@ -294,5 +462,6 @@ int main(void)
     /* ranks inherit it: a signal may come before they first run */
     sigaction(SIGUSR1, &(struct sigaction){.sa_handler = ignore}, NULL);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
+    unsetenv("CTITAN_SECRET");
     return cmocka_run_group_tests_name("rendezvous", tests, NULL, NULL);
 }

@@ -1,0 +1,80 @@
+/*
+ * Greetings, by which rank 0 and a client show each other that they know the job's secret.
+ *
+ *     client  its nonce
+ *     rank 0  its nonce, and a code of both nonces
+ *     client  another code of both
+ *     rank 0  the same greeting again: the client is known
+ *
+ * The secret is never sent. Without a secret, codes are made with an empty key, so that a rank that
+ * has one and a rank that has none refuse each other.
+ */
+#include <string.h>
+
+#include "cluster.h"
+
+enum { NONCE, CODE, KNOWN }; /* what has been sent so far */
+
+static void make_code(const struct greeter *g, const char *who, uint8_t code[CT_CODE_BYTES])
+{
+    struct {
+        char who[16];
+        uint8_t client[CT_CODE_BYTES], server[CT_CODE_BYTES];
+    } text = {{0}, {0}, {0}};
+
+    memcpy(text.who, who, strlen(who));
+    memcpy(text.client, g->client ? g->mine : g->other, sizeof(text.client));
+    memcpy(text.server, g->client ? g->other : g->mine, sizeof(text.server));
+    ct_code(g->secret, strlen(g->secret), &text, sizeof(text), code);
+}
+
+static int check_code(const struct greeter *g, const char *who, const uint8_t code[CT_CODE_BYTES])
+{
+    uint8_t right[CT_CODE_BYTES];
+
+    make_code(g, who, right);
+    return ct_code_is(right, code) ? 0 : ct_fail(CT_ECONFIG, "another secret");
+}
+
+/* m: rank 0's last greeting, and then the one to send. */
+static int greet_server(struct greeter *g, struct greeting *m)
+{
+    int rc = 0;
+
+    if (g->stage == NONCE) {
+        rc = ct_random(g->mine, sizeof(g->mine));
+        memcpy(m->nonce, g->mine, sizeof(m->nonce));
+    } else if (g->stage == CODE) {
+        memcpy(g->other, m->nonce, sizeof(g->other));
+        rc = check_code(g, "rank 0", m->code);
+        make_code(g, "client", m->code);
+        memcpy(m->nonce, g->mine, sizeof(m->nonce));
+    }
+    g->stage++;
+    return rc;
+}
+
+/* m: the client's greeting, and then the answer. */
+static int greet_client(struct greeter *g, struct greeting *m)
+{
+    int rc;
+
+    if (g->stage == CODE) {
+        g->known = true;
+        return check_code(g, "client", m->code);
+    }
+    g->stage = CODE;
+    memcpy(g->other, m->nonce, sizeof(g->other));
+    rc = ct_random(g->mine, sizeof(g->mine));
+    memcpy(m->nonce, g->mine, sizeof(m->nonce));
+    make_code(g, "rank 0", m->code);
+    return rc;
+}
+
+int nccl_greet(struct greeter *greeter, struct greeting *greeting)
+{
+    int rc = greeter->client ? greet_server(greeter, greeting) : greet_client(greeter, greeting);
+
+    greeter->known = rc == 0 && (greeter->client ? greeter->stage > CODE : greeter->known);
+    return rc;
+}
