@@ -6,6 +6,7 @@
  * same words of a rank. --elastic goes on with fewer ranks: those that did not end by themselves
  * are given up, and the largest number of the rest is taken that the recipe's mesh allows.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -28,7 +29,9 @@ int job_launch(struct job *job, struct ct_launch_request *request)
 {
     struct ct_job_end end = {.ranks = request->commands ? 0 : request->ranks,
                              .status = job->status,
-                             .rank0 = request->rank0};
+                             .rank0 = request->rank0,
+                             .gather = job->gather,
+                             .context = job};
     struct ct_error_kept kept;
     int rc;
 
@@ -38,6 +41,7 @@ int job_launch(struct job *job, struct ct_launch_request *request)
     request->status = job->status;
     request->first = &job->first;
     request->brief = &job->brief;
+    request->after = &job->after;
     rc = ct_launch(request);
     kept = ct_error_keep();
     end.first = job->first < 0 ? -1 : request->rank0 + job->first;
@@ -151,9 +155,15 @@ static int shorten(const struct job *job, int rc)
 /* Wait for the next start. The failure is the last one recorded. */
 static void await_restart(struct job *job, double *pause)
 {
+    char took[96] = "";
+
+    if (job->after > 0)
+        snprintf(took, sizeof(took), "; the last start ended %.2f s after its first failure",
+                 job->after);
+    job->after = 0; /* said */
     ct_warn("%s", ct_error_message());
-    ct_warn("restart %d of %lld, with %d rank%s, in %g s", ++job->restart,
-            (long long)job->args->restarts, job->ranks, job->ranks > 1 ? "s" : "", *pause);
+    ct_warn("restart %d of %lld, with %d rank%s, in %g s%s", ++job->restart,
+            (long long)job->args->restarts, job->ranks, job->ranks > 1 ? "s" : "", *pause, took);
     ct_nap(*pause);
     *pause = 2 * *pause < LONGEST_PAUSE ? 2 * *pause : LONGEST_PAUSE;
 }

@@ -3,6 +3,7 @@
 #define CT_SUPERVISE_H
 
 #include <ctitan/error.h>
+#include <ctitan/hook.h>
 #include <ctitan/lib/launch.h>
 
 #include "cli.h"
@@ -15,6 +16,8 @@ struct job {
     /* After a failure: set `ranks` to those that are left. CT_EPEER: there are too few. NULL: the
        same ones start again. */
     int (*renew)(struct job *job);
+    /* See struct ct_job_end; its context is the job. NULL: all ranks are of this host. */
+    int (*gather)(const struct ct_job_end *end, const char *folder, const char *name);
     void *context;
 
     int ranks;         /* of the next start */
@@ -23,6 +26,7 @@ struct job {
     bool absent;       /* set by renew: what is missing may come back, so waiting helps */
     int first;         /* of the last launch: see ct_launch_request */
     int *status;
+    double after;                 /* seconds from the last start's first failure to its end */
     int brief;                    /* characters of the failure before the last line; 0: no line */
     struct ct_error_kept failure; /* the last one */
 };

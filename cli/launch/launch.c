@@ -193,8 +193,12 @@ static int check(const struct launch_args *args, const struct hosts *hosts)
 static int run(struct launch_args *args)
 {
     struct hosts_job on = {.args = args};
-    struct job job = {
-        .args = &args->args, .start = launch_on_hosts, .renew = renew, .context = &on, .first = -1};
+    struct job job = {.args = &args->args,
+                      .start = launch_on_hosts,
+                      .renew = renew,
+                      .gather = launch_gather,
+                      .context = &on,
+                      .first = -1};
     int rc = until_set(args->args.until);
 
     if (rc == 0)

@@ -243,24 +243,42 @@ static int rank_of(const char *name)
     return end > name + 5 && !strcmp(end, ".ring") && rank >= 0 && rank < 1 << 20 ? (int)rank : -1;
 }
 
-static int map_all(struct flight_run *run, DIR *folder, const char *path, bool writable)
+/* The files of a folder; `world` counts them. */
+static int map_folder(struct flight_run *run, size_t *room, const char *path, bool writable)
 {
     struct dirent *entry;
-    size_t room = 0;
-    int count = 0, rc = 0;
+    DIR *folder = opendir(path);
+    int rc = 0;
 
-    while (rc == 0 && (entry = readdir(folder))) {
-        int rank = rank_of(entry->d_name);
-
-        if (rank < 0)
+    while (folder && rc == 0 && (entry = readdir(folder))) {
+        if (rank_of(entry->d_name) < 0)
             continue;
         run->rank =
-            ct_arena_grow(&run->arena, run->rank, &room, (size_t)count + 1, sizeof(*run->rank));
+            ct_arena_grow(&run->arena, run->rank, room, (size_t)run->world + 1, sizeof(*run->rank));
         rc = map(ct_arena_printf(&run->arena, "%s/%s", path, entry->d_name), writable,
-                 &run->rank[count]);
-        count += rc == 0;
+                 &run->rank[run->world]);
+        run->world += rc == 0;
     }
-    run->world = count;
+    if (folder)
+        closedir(folder);
+    return rc;
+}
+
+/* Those of this folder, and those that a launcher has copied from other hosts. */
+static int map_all(struct flight_run *run, const char *path, bool writable)
+{
+    const char *hosts = ct_arena_printf(&run->arena, "%s/hosts", path);
+    struct dirent *entry;
+    DIR *folder = opendir(hosts);
+    size_t room = 0;
+    int rc = map_folder(run, &room, path, writable);
+
+    while (folder && rc == 0 && (entry = readdir(folder)))
+        if (entry->d_name[0] != '.')
+            rc = map_folder(run, &room, ct_arena_printf(&run->arena, "%s/%s", hosts, entry->d_name),
+                            writable);
+    if (folder)
+        closedir(folder);
     return rc;
 }
 
@@ -284,14 +302,17 @@ static double latest(const struct flight_header *h)
     return flight_time(h, later(later(h->beat, h->ended), later(h->broken, flight_progress(h))));
 }
 
-/* Whether a rank is of the attempt that another began last. A rank that has failed at once may have
-   ended before another began: what started them tells, unless it has done so before. */
+/* Whether a rank is of the attempt that another began last. `ctitan launch` gives each start a name
+   of its own; clocks of hosts may differ. Elsewhere, a rank that has failed at once may have ended
+   before another began: what started them tells, unless it has done so before. */
 static bool belongs(const struct flight_header *h, const struct flight_header *newest)
 {
     double begin = flight_time(newest, newest->begin);
 
     if (h->rank >= newest->world || h->world != newest->world)
         return false;
+    if (!strncmp(newest->start, "launch-", strlen("launch-")))
+        return !strcmp(h->start, newest->start);
     if (!strcmp(h->host, newest->host) && !strcmp(h->start, newest->start) &&
         begin - flight_time(h, h->begin) < START)
         return true;
@@ -403,20 +424,17 @@ static double first_failure(const struct flight_run *run)
 int flight_run_open(const char *folder, bool writable, struct flight_run *run)
 {
     const char *path;
-    DIR *d;
     int rc;
 
     *run = (struct flight_run){.folder = folder};
     path = ct_arena_printf(&run->arena, "%s/flight", folder);
-    d = opendir(path);
-    if (!d) {
+    if (access(path, R_OK | X_OK) < 0) {
         rc = ct_fail(CT_ENOENT, "%s: %s; train with --with flight_recorder to get one", path,
                      strerror(errno));
         flight_run_close(run);
         return rc;
     }
-    rc = map_all(run, d, path, writable);
-    closedir(d);
+    rc = map_all(run, path, writable);
     if (rc == 0 && !run->world)
         rc = ct_fail(CT_ENOENT, "%s has no rank-N.ring", path);
     if (rc < 0) {

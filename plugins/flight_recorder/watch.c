@@ -181,11 +181,13 @@ void flight_job_end(const struct ct_job_end *job, bool failed)
 {
     char path[CT_PATH_ROOM];
     struct flight_run run;
+    int more = failed && job->gather ? job->gather(job, "flight", "rank-") : 0;
 
     if (flight_run_open(ct_config.job.dump_folder, true, &run) < 0)
         return; /* no rank got so far */
     note_ends(&run, job);
-    if (failed && job->first >= 0 && elected(&run, path) && report(&run, path) < 0)
+    /* A report without the files of other hosts, by ranks of this one, is replaced. */
+    if (failed && job->first >= 0 && (elected(&run, path) || more) && report(&run, path) < 0)
         ct_warn("flight: %s", ct_error_message());
     flight_run_close(&run);
 }
