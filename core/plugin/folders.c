@@ -293,23 +293,52 @@ bool ct_plugin_file(const char *sub, const char *name, char *buffer, size_t room
 }
 
 struct listing {
-    struct names names;
+    struct ct_arena *arena;
     const char *ending;
+    struct ct_plugin_file *file;
+    size_t count, room;
 };
+
+static bool is_listed(const struct listing *l, const char *name)
+{
+    for (size_t i = 0; i < l->count; i++)
+        if (!strcmp(l->file[i].name, name))
+            return true;
+    return false;
+}
 
 static bool list_files(const char *folder, void *context)
 {
     struct listing *l = context;
+    struct names found = {l->arena, NULL, 0, 0};
 
-    scan(&l->names, folder, l->ending);
+    scan(&found, folder, l->ending);
+    for (size_t i = 0; i < found.count; i++) {
+        const char *name = found.item[i];
+        const char *path = ct_arena_printf(l->arena, "%s/%s%s", folder, name, l->ending);
+
+        if (is_listed(l, name) || !is_file(path))
+            continue;
+        l->file = ct_arena_grow(l->arena, l->file, &l->room, l->count + 1, sizeof(*l->file));
+        l->file[l->count++] = (struct ct_plugin_file){name, path};
+    }
     return false;
 }
 
-size_t ct_plugin_file_names(struct ct_arena *where, const char *sub, const char *ending,
-                            const char ***names)
+static int by_file(const void *a, const void *b)
 {
-    struct listing l = {{where, NULL, 0, 0}, ending};
+    return strcmp(((const struct ct_plugin_file *)a)->name,
+                  ((const struct ct_plugin_file *)b)->name);
+}
+
+size_t ct_plugin_files(struct ct_arena *where, const char *sub, const char *ending,
+                       const struct ct_plugin_file **files)
+{
+    struct listing l = {.arena = where, .ending = ending};
 
     visit_beside(sub, list_files, &l);
-    return sorted(&l.names, names);
+    if (l.count)
+        qsort(l.file, l.count, sizeof(*l.file), by_file);
+    *files = l.file;
+    return l.count;
 }

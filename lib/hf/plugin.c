@@ -32,19 +32,22 @@ static bool find_family(const char *name, char *path, size_t room)
     return found;
 }
 
-static size_t list_families(struct ct_arena *arena, const char ***names)
+static size_t list_families(struct ct_arena *arena, const struct ct_plugin_file **files)
 {
-    return ct_plugin_file_names(arena, FAMILIES, ".ini", names);
+    return ct_plugin_files(arena, FAMILIES, ".ini", files);
 }
 
 static int no_family(const char *name)
 {
     struct ct_arena scratch = {0};
-    const char **names, *known = "";
-    size_t count = list_families(&scratch, &names);
+    const struct ct_plugin_file *files;
+    size_t count = list_families(&scratch, &files);
+    const char **names = ct_arena_array(&scratch, const char *, count + 1), *known = "";
 
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        names[i] = files[i].name;
         known = ct_arena_printf(&scratch, "%s%s%s", known, i ? ", " : "", names[i]);
+    }
     ct_fail(CT_ECONFIG, "there is no description of a family %s%s; there are %s", name,
             ct_did_you_mean(name, names, count), count ? known : "none");
     ct_arena_finish(&scratch);
@@ -67,12 +70,13 @@ static bool has_outer(const char *path, const char *outer)
 static bool find_outer(const char *outer, char *path, size_t room)
 {
     struct ct_arena scratch = {0};
-    const char **names;
-    size_t count = list_families(&scratch, &names);
+    const struct ct_plugin_file *files;
+    size_t count = list_families(&scratch, &files);
     bool found = false;
 
     for (size_t i = 0; !found && i < count; i++)
-        found = find_family(names[i], path, room) && has_outer(path, outer);
+        found = has_outer(files[i].path, outer) &&
+                (size_t)snprintf(path, room, "%s", files[i].path) < room;
     ct_arena_finish(&scratch);
     return found;
 }
@@ -107,13 +111,15 @@ static int read_description(const char *path, char *name, size_t room)
 
 size_t ct_hf_families(struct ct_arena *arena, const char *plugin, const char ***names)
 {
-    size_t count = list_families(arena, names), own = 0;
-    char path[PATH_MAX], builder[64];
+    const struct ct_plugin_file *files;
+    size_t count = list_families(arena, &files), own = 0;
+    char builder[64];
 
+    *names = ct_arena_array(arena, const char *, count + 1);
     for (size_t i = 0; i < count; i++)
-        if (find_family((*names)[i], path, sizeof(path)) &&
-            read_description(path, builder, sizeof(builder)) == 0 && !strcmp(builder, plugin))
-            (*names)[own++] = (*names)[i];
+        if (read_description(files[i].path, builder, sizeof(builder)) == 0 &&
+            !strcmp(builder, plugin))
+            (*names)[own++] = files[i].name;
     return own;
 }
 

@@ -320,12 +320,13 @@ static int by_name(const void *a, const void *b)
 /* The names in all folders, in order, each once. Returns their number. */
 static size_t list_known(struct ct_arena *arena, const char ***names)
 {
-    size_t count = ct_plugin_file_names(arena, DEVICES, ".ini", names), room = 0, once = 0;
+    const struct ct_plugin_file *files;
+    size_t count = ct_plugin_files(arena, DEVICES, ".ini", &files), room = 0, once = 0;
     const char **all = ct_arena_grow(arena, NULL, &room, count + 1, sizeof(*all));
     DIR *here = opendir(DEVICES);
 
     for (size_t i = 0; i < count; i++)
-        all[i] = (*names)[i];
+        all[i] = files[i].name;
     for (struct dirent *entry; here && (entry = readdir(here));) {
         size_t length = strlen(entry->d_name);
 

@@ -278,6 +278,25 @@ static void plugins_are_found_by_name(void **state)
     ct_arena_finish(&arena);
 }
 
+static void files_beside_plugins_have_paths(void **state)
+{
+    struct ct_arena arena = {0};
+    const struct ct_plugin_file *files;
+    size_t count = ct_plugin_files(&arena, "families", ".ini", &files);
+    char path[4096];
+
+    (void)state;
+    assert_true(count > 10);
+    for (size_t i = 0; i < count; i++) {
+        assert_true(i == 0 || strcmp(files[i - 1].name, files[i].name) < 0);
+        assert_true(ct_plugin_file("families", ct_arena_printf(&arena, "%s.ini", files[i].name),
+                                   path, sizeof(path)));
+        assert_string_equal(files[i].path, path);
+    }
+    assert_int_equal(ct_plugin_files(&arena, "no such folder", ".ini", &files), 0);
+    ct_arena_finish(&arena);
+}
+
 /* ---- registering ---- */
 
 /* Register the plugins in a child. text: its error message, or "". */
@@ -381,6 +400,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(descriptors_of_broken_plugins_say_why),
         cmocka_unit_test(damaged_files_do_no_harm),
         cmocka_unit_test(plugins_are_found_by_name),
+        cmocka_unit_test(files_beside_plugins_have_paths),
         cmocka_unit_test(needs_and_clashes_are_found),
         cmocka_unit_test(offers_are_found),
     };

@@ -25,9 +25,12 @@ CT_API int ct_plugin_path(const char *name, char *buffer, size_t room);
  */
 /* The path of the file called name, in buffer; false: there is none. */
 CT_API bool ct_plugin_file(const char *sub, const char *name, char *buffer, size_t room);
-/* The names of those with an ending, without it, sorted; the array is in arena. */
-CT_API size_t ct_plugin_file_names(struct ct_arena *arena, const char *sub, const char *ending,
-                                   const char ***names);
+struct ct_plugin_file {
+    const char *name, *path; /* name: without the ending */
+};
+/* Those with an ending, sorted by name; the array is in arena. Returns their number. */
+CT_API size_t ct_plugin_files(struct ct_arena *arena, const char *sub, const char *ending,
+                              const struct ct_plugin_file **files);
 
 /* Open the plugin called name, found in the same way. */
 CT_API int ct_plugin_find(const char *name, const struct ct_plugin **plugin);
