@@ -136,6 +136,17 @@ static int read_size(const json_t *value, const char *key, double fallback, int6
     return 0;
 }
 
+/* The number that a list has for each layer; other values: themselves. */
+static const json_t *one_for_all(const json_t *value)
+{
+    const json_t *first = json_array_get(value, 0);
+
+    for (size_t i = 1; i < json_array_size(value); i++)
+        if (!json_equal(json_array_get(value, i), first))
+            return value;
+    return first ? first : value;
+}
+
 static int read_token(const json_t *value, const char *key, double fallback, int32_t *token)
 {
     json_int_t id = json_integer_value(value);
@@ -363,7 +374,7 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
         return read_size(value, k->key, k->fallback > 0 ? k->fallback : -1, 1, CT_HF_MAX_LAYERS,
                          field);
     case CT_HF_COUNT:
-        return read_size(value, k->key, k->fallback, 0, SIZE_MOST, field);
+        return read_size(one_for_all(value), k->key, k->fallback, 0, SIZE_MOST, field);
     case CT_HF_NUMBER:
         return hf_read_number(value, k->key, k->fallback, field);
     case CT_HF_BOOL:

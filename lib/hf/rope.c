@@ -169,14 +169,19 @@ static int read_long_scaling(const json_t *root, const json_t *scaling,
 
 /* ---- all types ---- */
 
-/* Also by one factor. */
-static int read_stretch(const json_t *scaling, bool dynamic, struct ct_rope *rope)
+/* Also by one factor. An alpha stretches theta, whatever the factor and the context are. */
+static int read_stretch(const json_t *scaling, const struct ct_hf_config *config, bool dynamic,
+                        struct ct_rope *rope)
 {
-    int rc = read_scaling_number(scaling, "factor", &rope->factor);
+    const json_t *alpha = dynamic ? json_object_get(scaling, "alpha") : NULL;
+    int rc;
 
-    rope->scaling = CT_ROPE_LINEAR;
-    if (dynamic && !hf_absent(json_object_get(scaling, "alpha")))
+    if (!hf_absent(alpha) && !config->alpha)
         return ct_fail(CT_ECONFIG, "alpha of type dynamic is not supported");
+    if (!hf_absent(alpha))
+        return hf_read_number(alpha, "alpha", 0, &rope->alpha);
+    rc = read_scaling_number(scaling, "factor", &rope->factor);
+    rope->scaling = CT_ROPE_LINEAR;
     rope->dynamic = dynamic;
     return rc == 0 && rope->factor < 1
                ? ct_fail(CT_ECONFIG, "a factor of %g is below 1", rope->factor)
@@ -193,7 +198,7 @@ static int read_scaling(const json_t *root, const json_t *object, const char *na
     if (config->partial && (!strcmp(name, "longrope") || !strcmp(name, "su")))
         return read_long_scaling(root, object, config, rope);
     if (!strcmp(name, "linear") || (config->partial && !strcmp(name, "dynamic")))
-        return read_stretch(object, *name == 'd', rope);
+        return read_stretch(object, config, *name == 'd', rope);
     if (strcmp(name, "llama3") && strcmp(name, "yarn"))
         return ct_fail(CT_ECONFIG,
                        "rope_type %s is not supported; llama3, yarn, linear%s and default are",
@@ -376,6 +381,9 @@ static json_t *rope_scaling(const struct ct_rope *rope, bool assumed)
 
     if (rope->scaling == CT_ROPE_LONG)
         return long_scaling(rope);
+    if (rope->alpha > 0)
+        return json_pack("{s:s, s:f, s:f}", "rope_type", "dynamic", "factor", 1.0, "alpha",
+                         rope->alpha);
     if (rope->factor <= 1 && !amplified)
         return assumed ? json_pack("{s:s}", "rope_type", "default") : json_null();
     if (rope->scaling == CT_ROPE_YARN)
@@ -410,6 +418,6 @@ bool hf_same_rope(const struct ct_rope *a, const struct ct_rope *b)
            a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
            a->fractional == b->fractional && a->mscale_all_dim == b->mscale_all_dim &&
            a->amplitude == b->amplitude && a->partial == b->partial && a->dynamic == b->dynamic &&
-           same_text(a->longrope.near, b->longrope.near) &&
+           a->alpha == b->alpha && same_text(a->longrope.near, b->longrope.near) &&
            same_text(a->longrope.far, b->longrope.far);
 }

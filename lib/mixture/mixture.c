@@ -175,10 +175,12 @@ struct ct_value *ct_decoder_mixture_of(struct ct_decoder *d, struct ct_value *h,
     /* relu(u)^2 is u times u sigmoid(alpha u) for a large alpha: a gate of the same weights. */
     static const struct ct_experts squares = {.alpha = 1e9};
     const struct ct_experts *how = m->squared ? &squares : &m->activation;
-    int64_t dim = d->sizes->dim, f = m->expert_dim;
-    struct ct_value *weights, *ids, *gate, *up, *down, *gate_bias, *up_bias, *bias, *sum;
+    int64_t dim = m->latent ? m->latent : d->sizes->dim, f = m->expert_dim;
+    struct ct_value *weights, *ids, *gate, *up, *down, *gate_bias, *up_bias, *bias, *sum, *x = h;
 
     weights = choose(d, h, m, &ids);
+    if (m->latent)
+        x = ct_decoder_linear(d, "experts_latent", h, m->latent_in, dim, d->sizes->dim, 0.02);
     gate = m->squared ? NULL : expert_weight(d, m, "gate_proj", f, dim, 0.02);
     up = expert_weight(d, m, "up_proj", f, dim, m->squared ? 0.02 : d->depth_std);
     gate = gate ? gate : up;
@@ -186,14 +188,17 @@ struct ct_value *ct_decoder_mixture_of(struct ct_decoder *d, struct ct_value *h,
     gate_bias = expert_bias(d, m, "mlp.experts.gate_proj.bias", f);
     up_bias = expert_bias(d, m, "mlp.experts.up_proj.bias", f);
     sum = m->scaled_inputs
-              ? scaled_experts(d, h, weights, ids, (struct ct_value *[]){gate, up, down}, m)
-              : ct_experts(&d->b, ct_decoder_named(d, "experts"), h, weights, ids, gate, up, down,
+              ? scaled_experts(d, x, weights, ids, (struct ct_value *[]){gate, up, down}, m)
+              : ct_experts(&d->b, ct_decoder_named(d, "experts"), x, weights, ids, gate, up, down,
                            gate_bias, up_bias, how);
     bias = expert_bias(d, m, "mlp.experts.down_proj.bias", dim);
     if (bias) {
         bias = ct_expert_bias(&d->b, ct_decoder_named(d, "experts_bias"), weights, ids, bias);
         sum = ct_add(&d->b, ct_decoder_named(d, "experts_biased"), sum, bias);
     }
+    if (m->latent)
+        sum = ct_decoder_linear(d, "experts_wide", sum, m->latent_out, d->sizes->dim, dim,
+                                d->depth_std);
     if (shared_dim(m)) {
         h = shared_experts(d, h, m);
         sum = ct_add(&d->b, ct_decoder_named(d, "experts_sum"), sum, h);
@@ -282,8 +287,11 @@ int ct_mixture_apply_balance(const struct ct_run *run, struct ct_mixture *m, int
 
 double ct_mixture_flops(const struct ct_mixture *m, int64_t dim)
 {
+    int parts = m->squared ? 2 : 3; /* products of a feed-forward layer */
+    int64_t width = m->latent ? m->latent : dim;
+
     return 6 * (double)dim *
-           (double)(m->experts +
-                    (m->squared ? 2 : 3) * (m->choice.k * m->expert_dim + shared_dim(m)) +
-                    (m->shared_gate ? 1 : 0));
+               (double)(m->experts + parts * shared_dim(m) + 2 * m->latent +
+                        (m->shared_gate ? 1 : 0)) +
+           6 * (double)width * (double)(parts * m->choice.k * m->expert_dim);
 }

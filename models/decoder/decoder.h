@@ -46,11 +46,12 @@ enum decoder_activation {
     X(SHARED_GATE, "shared_gate", "mlp.shared_expert_gate")                                        \
     X(Q_GATE, "q_gate", "self_attn.q_gate")                                                        \
     X(LINEAR, "linear", "linear_attn")                                                             \
-    X(AHEAD_LAYERS, "prediction_layers",                                                           \
-      NULL) /* of multi-token prediction; as the others below */                                   \
+    X(LATENT_IN, "latent_in", NULL) /* NULL, here and below: a family may have none */             \
+    X(LATENT_OUT, "latent_out", NULL)                                                              \
+    X(AHEAD_LAYERS, "prediction_layers", NULL) /* of multi-token prediction; as those below */     \
     X(AHEAD_EMBEDDING_NORM, "prediction_embedding_norm", NULL)                                     \
     X(AHEAD_HIDDEN_NORM, "prediction_hidden_norm", NULL)                                           \
-    X(AHEAD_PROJECTION, "prediction_projection", NULL) /* NULL: the family has none */             \
+    X(AHEAD_PROJECTION, "prediction_projection", NULL)                                             \
     X(AHEAD_NORM, "prediction_norm", NULL)
 
 enum decoder_weight {
@@ -148,6 +149,7 @@ struct ct_model {
     bool shared_gated;         /* the shared experts have a gate */
     int64_t sparse_every;      /* every so many layers is a mixture; 0: all */
     struct ct_hf_layers dense; /* layers that are none */
+    int64_t rotary_dim; /* features of a head that are rotated, unless a share says it; 0: all */
     struct ct_predictions predictions;
 };
 
@@ -167,8 +169,8 @@ struct ct_value *decoder_squared(struct ct_decoder *d, struct ct_value *h, const
 /* The layer whose kind that of predictions has: the last one with attention. */
 int64_t decoder_like(const struct ct_model *m, int64_t layer);
 
-/* How many of the features of a head of that size are rotated. */
-int64_t decoder_rotated(const struct ct_rope *rope, int64_t size);
+/* How many of the features of a head are rotated. */
+int64_t decoder_rotated(const struct ct_model *m, const struct ct_rope *rope);
 /* The rope of a layer in a context of so many tokens. CT_ECONFIG: the layer has none for it. */
 int decoder_rope(const struct ct_model *m, int64_t layer, int64_t tokens, bool documents,
                  struct ct_rope *rope);
@@ -191,9 +193,10 @@ struct family {
     const char *down;                 /* the tensor of `down`; NULL: as it is called here */
     const char *experts_gate_up, *experts_down; /* tensors of all experts; NULL: each has its own */
     const char *expert[3];                      /* tensors of an expert's gate, up and down */
-    const char *each_norm[2];                   /* tensors of heads' norms; NULL: none are apart */
-    const char *copies[2]; /* tensors of predictions with the embedding and head; NULL: none */
-    const char *ignored;   /* ends of names of tensors that are no weights, "a b" */
+    const char *correction;   /* the tensor of the bias of the choice; NULL: beside the router's */
+    const char *each_norm[2]; /* tensors of heads' norms; NULL: none are apart */
+    const char *copies[2];    /* tensors of predictions with the embedding and head; NULL: none */
+    const char *ignored;      /* ends of names of tensors that are no weights, "a b" */
     const struct ct_recipe *description; /* its sections */
 };
 

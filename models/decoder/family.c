@@ -105,14 +105,17 @@ static const struct special {
     enum ct_hf_kind kind;
     size_t offset;
     const char *words; /* of CT_HF_TYPES */
+    size_t sets;       /* that can be told apart by these */
 } specials[] = {
     {"rope", CT_HF_ROPE, offsetof(struct ct_model, sizes.rope)},
     {"local_rope", CT_HF_LOCAL_ROPE, offsetof(struct ct_model, local_rope)},
     {"sliding", CT_HF_SLIDING, offsetof(struct ct_model, sliding)},
     {"rotated", CT_HF_FLAGS, offsetof(struct ct_model, rotated)},
     {"attending", CT_HF_LAYERS, offsetof(struct ct_model, attending)},
-    {"recurrent", CT_HF_TYPES, offsetof(struct ct_model, types), "linear_attention|full_attention"},
+    {"recurrent", CT_HF_TYPES, offsetof(struct ct_model, types), "linear_attention|full_attention",
+     CT_COUNT(((struct ct_model *)NULL)->types)},
     {"dense", CT_HF_LAYERS, offsetof(struct ct_model, dense)},
+    {"dense_types", CT_HF_TYPES, offsetof(struct ct_model, dense), "dense|sparse", 1},
     {"padding", CT_HF_TOKEN, offsetof(struct ct_model, sizes.padding)},
 };
 
@@ -189,16 +192,17 @@ static int fail_property(const struct ct_setting *s, const char *name)
 }
 
 /* As many types as there are sets of layers, and one more for the rest. */
-static int read_words(const struct ct_setting *s, const char *words, struct ct_hf_key *key)
+static int read_words(const struct ct_setting *s, const char *words, size_t sets,
+                      struct ct_hf_key *key)
 {
     size_t count = 1;
 
     for (const char *at = words; *at; at++)
         count += *at == '|';
     key->words = words;
-    return count < 2 || count > 1 + CT_COUNT(((struct ct_model *)NULL)->types)
-               ? ct_fail(CT_ECONFIG, "%s: %s is %zu types of layers; 2 to 4 can be told apart",
-                         s->source, words, count)
+    return count < 2 || count > 1 + sets
+               ? ct_fail(CT_ECONFIG, "%s: %s is %zu types of layers; 2 to %zu can be told apart",
+                         s->source, words, count, 1 + sets)
                : 0;
 }
 
@@ -217,7 +221,7 @@ static int read_key(const struct ct_setting *s, struct ct_hf_key *key)
             key->words = specials[i].words;
             key->offset = specials[i].offset;
             if (*text && key->kind == CT_HF_TYPES)
-                return read_words(s, text, key);
+                return read_words(s, text, specials[i].sets, key);
             key->fallback = *text ? strtod(text, &end) : 0;
             if (*text && key->kind == CT_HF_TOKEN)
                 key->fallback += 1;
@@ -283,9 +287,9 @@ static int check_names(const struct ct_recipe *file)
     static const struct {
         const char *section, *keys;
     } known[] = {
-        {"family", " model_type architecture like outer partial original ignored plugin "},
+        {"family", " model_type architecture like outer partial original ignored alpha plugin "},
         {"stored",
-         " qkv qkv_by gate_up expert_gate expert_up expert_down q_norms k_norms "
+         " qkv qkv_by gate_up expert_gate expert_up expert_down correction q_norms k_norms "
          "linear_by down experts_gate_up experts_down ignored embedding_copies head_copies "},
     };
 
@@ -321,6 +325,23 @@ static int check_names(const struct ct_recipe *file)
     return 0;
 }
 
+/* Tensors of each layer of predictions: their whole name, with '#' for the layer's number. */
+static int read_copies(const struct ct_recipe *file, struct family *f)
+{
+    static const char *const keys[] = {"embedding_copies", "head_copies"};
+
+    for (size_t i = 0; i < CT_COUNT(keys); i++) {
+        const char *name = f->copies[i] = get(file, "stored", keys[i]);
+
+        if (name && (!strchr(name, '#') || !strchr(name, '.')))
+            return ct_fail(CT_ECONFIG,
+                           "%s: %s = %s: expected the whole name of a tensor, with # for the "
+                           "number of a layer: model.layers.#.embed_tokens",
+                           setting_of(file, "stored", keys[i])->source, keys[i], name);
+    }
+    return 0;
+}
+
 static int read_stored(const struct ct_recipe *file, struct family *f)
 {
     static const char *const by[] = {"", "rows", "heads"};
@@ -339,11 +360,12 @@ static int read_stored(const struct ct_recipe *file, struct family *f)
     f->expert[0] = get(file, "stored", "expert_gate");
     f->expert[1] = get(file, "stored", "expert_up");
     f->expert[2] = get(file, "stored", "expert_down");
+    f->correction = get(file, "stored", "correction");
     f->ignored = get(file, "stored", "ignored");
-    f->copies[0] = get(file, "stored", "embedding_copies");
-    f->copies[1] = get(file, "stored", "head_copies");
     f->each_norm[0] = get(file, "stored", "q_norms");
     f->each_norm[1] = get(file, "stored", "k_norms");
+    if (read_copies(file, f) < 0)
+        return CT_ECONFIG;
     f->fused = f->qkv ? FUSED_ROWS : FUSED_NONE;
     if (linear && strcmp(linear->value, "heads") && strcmp(linear->value, "rows"))
         return ct_fail(CT_ECONFIG, "%s: linear_by is heads or rows, not %s", linear->source,
@@ -377,6 +399,7 @@ static int read_family(const char *name, struct family *f)
     f->config.outer = ct_recipe_get(file, "family", "outer");
     f->config.partial = ct_recipe_get(file, "family", "partial");
     f->config.ignored = ct_recipe_get(file, "family", "ignored");
+    f->config.alpha = ct_recipe_get(file, "family", "alpha") != NULL;
     original = ct_recipe_get(file, "family", "original");
     f->config.original = original ? strtoll(original, NULL, 10) : 0;
     if (!f->config.partial)

@@ -58,7 +58,9 @@ bool decoder_is_mixture(const struct ct_model *m, int64_t layer)
         return ct_hf_has_layer(&m->types[2], layer);
     if (m->single && !m->sparse_every)
         return false;
-    return m->mixture.experts && layer >= m->dense_layers && !ct_hf_has_layer(&m->dense, layer) &&
+    if (!m->dense.given && layer < m->dense_layers) /* a list counts alone */
+        return false;
+    return m->mixture.experts && !ct_hf_has_layer(&m->dense, layer) &&
            (!m->sparse_every || (layer + 1) % m->sparse_every == 0);
 }
 
@@ -115,9 +117,15 @@ static int fit(const struct ct_model *m, int64_t tokens, bool documents, int64_t
     return 0;
 }
 
-int64_t decoder_rotated(const struct ct_rope *rope, int64_t size)
+/* A share is rounded as transformers rounds it. */
+int64_t decoder_rotated(const struct ct_model *m, const struct ct_rope *rope)
 {
-    return rope->partial > 0 && rope->partial < 1 ? (int64_t)((double)size * rope->partial) : size;
+    int64_t size = m->sizes.head_dim;
+    double share = rope->partial;
+
+    if (share <= 0 && m->rotary_dim)
+        share = (double)m->rotary_dim / (double)size;
+    return share > 0 && share < 1 ? (int64_t)((double)size * share) : size;
 }
 
 int decoder_rope(const struct ct_model *m, int64_t layer, int64_t tokens, bool documents,
@@ -127,10 +135,12 @@ int decoder_rope(const struct ct_model *m, int64_t layer, int64_t tokens, bool d
 
     *rope = m->local && decoder_slides(m, layer) ? m->local_rope : m->sizes.rope;
     rope->interleaved = m->sizes.rope.interleaved;
-    rotated = decoder_rotated(rope, size);
+    rotated = decoder_rotated(m, rope);
     rope->rotated = rotated < size ? rotated : 0;
     if (rope->amplitude > 0 && rope->amplitude != 1)
         rope->magnitude = rope->amplitude;
+    if (rope->alpha > 0)
+        rope->theta *= pow(rope->alpha, (double)size / (double)(size - 2));
     if (rope->scaling != CT_ROPE_LONG && !rope->dynamic)
         return 0;
     return fit(m, tokens, documents, rotated, rope);

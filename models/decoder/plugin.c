@@ -144,10 +144,14 @@ static int check_linear(const struct decoder_linear *z)
 /* Features are rotated in pairs. */
 static int check_rope(const struct ct_model *m, const struct ct_rope *rope)
 {
-    int64_t size = m->sizes.head_dim, rotated = decoder_rotated(rope, size);
+    int64_t size = m->sizes.head_dim, rotated = decoder_rotated(m, rope);
 
     if (m->positions == POSITIONS_NONE || (rotated > 0 && rotated % 2 == 0))
         return 0;
+    if (rope->partial <= 0 && m->rotary_dim)
+        return ct_fail(CT_ECONFIG,
+                       "%lld rotated features of heads of %lld: expected an even number",
+                       (long long)m->rotary_dim, (long long)size);
     return rotated == size
                ? ct_fail(CT_ECONFIG, "heads of %lld features are odd, which rope needs in pairs",
                          (long long)size)
@@ -165,6 +169,31 @@ static bool can_tie(const struct family *f)
         if (k->offset == offsetof(struct ct_model, sizes.tied))
             return true;
     return false;
+}
+
+static int check_experts(const struct ct_model *m)
+{
+    if (m->mixture.choice.k < 1)
+        return ct_fail(CT_ECONFIG, "a token must choose at least 1 of %lld experts",
+                       (long long)m->mixture.experts);
+    if (!decoder_squares(m) && (m->activation != ACTIVATION_SILU || !m->gated))
+        return ct_fail(CT_ECONFIG, "experts have silu and a gate, or relu2 and none; no other "
+                                   "activation");
+    if (m->mlp_bias)
+        return ct_fail(CT_ECONFIG, "experts have no biases: mlp_bias must be false");
+    if (m->mixture.latent && (!m->mixture.latent_in || !m->mixture.latent_out))
+        return ct_fail(CT_ECONFIG, "latent = %lld: [weights] of %s has no latent_in and latent_out",
+                       (long long)m->mixture.latent, m->family->name);
+    return 0;
+}
+
+/* A layer without a window has the other rope, whatever its type is called. */
+static int check_local(const struct ct_model *m)
+{
+    if (!m->local || m->window || !m->windowed)
+        return 0;
+    return ct_fail(CT_ECONFIG, "layers that slide have a rope of their own: sliding_window must be "
+                               "a number");
 }
 
 static int check(const struct ct_model *m)
@@ -198,18 +227,13 @@ static int check(const struct ct_model *m)
     rc = check_rope(m, &z->rope);
     if (rc == 0 && m->local)
         rc = check_rope(m, &m->local_rope);
+    if (rc == 0)
+        rc = check_local(m);
     if (rc == 0 && m->mixer == MIXER_DELTA)
         rc = check_linear(&m->linear);
     if (rc < 0)
         return rc;
-    if (m->mixture.experts && m->mixture.choice.k < 1)
-        return ct_fail(CT_ECONFIG, "a token must choose at least 1 of %lld experts",
-                       (long long)m->mixture.experts);
-    if (m->mixture.experts && !decoder_squares(m) &&
-        (m->activation != ACTIVATION_SILU || !m->gated))
-        return ct_fail(CT_ECONFIG, "experts have silu and a gate, or relu2 and none; no other "
-                                   "activation");
-    return 0;
+    return m->mixture.experts ? check_experts(m) : 0;
 }
 
 /* Which layers slide, have rope and attend, one by one: config.json is written so. */
@@ -280,6 +304,8 @@ static int finish(const struct ct_run *run, struct ct_model *m)
     m->mixture.shared_where = m->family->weight[WEIGHT_SHARED];
     m->mixture.squared = decoder_squares(m);
     m->mixture.shared_part = m->mixture.squared ? decoder_squared : NULL;
+    m->mixture.latent_in = m->family->weight[WEIGHT_LATENT_IN];
+    m->mixture.latent_out = m->family->weight[WEIGHT_LATENT_OUT];
     m->mixture.shared_gate = m->shared_gated ? m->family->weight[WEIGHT_SHARED_GATE] : NULL;
     if (!m->mixture.experts && !m->sizes.ffn_dim)
         m->sizes.ffn_dim = m->mixture.shared_dim;

@@ -52,6 +52,7 @@ const struct ct_option decoder_properties[] = {
     FLAG(sizes.rope.interleaved, "rope_interleaved", "false", "Pairs of neighbours are rotated"),
     CT_OPT_ENUM(MODEL, positions, "positions", "rope", "rope|none", "none: no layer has rope"),
     NUMBER(sizes.rope.partial, "partial", "Share of a head's features that is rotated; 0: all"),
+    SIZE(rotary_dim, "rotary_dim", "How many are, where no share is given; 0: all"),
     FLAG(output_gate, "output_gate", "false",
          "Attention's result is gated by the sigmoid of a "
          "projection"),
@@ -88,6 +89,7 @@ const struct ct_option decoder_properties[] = {
     SIZE(mixture.experts, "experts", "Experts of a layer; 0: none"),
     SIZE(mixture.choice.k, "chosen", "Experts of a token"),
     SIZE(mixture.expert_dim, "expert_dim", "Width of an expert"),
+    SIZE(mixture.latent, "latent", "Width of what experts read and give; 0: that of the model"),
     SIZE(mixture.shared, "shared", "Experts that every token has, as one"),
     FLAG(mixture.choice.normalised, "normalised", "false",
          "Weights of a token's experts are divided by their sum"),

@@ -230,6 +230,11 @@ static void add_correction(const struct ct_model *m, struct rules *r)
     rule = &r->rule[r->count++];
     rule->suffix = rule->stored = CT_MIXTURE_CORRECTION;
     rule->whole_dtype = true;
+    if (!m->family->correction)
+        return;
+    rule->suffix =
+        ct_arena_printf(r->arena, ".%s" CT_MIXTURE_CORRECTION, m->family->weight[WEIGHT_ROUTER]);
+    rule->stored = ct_arena_printf(r->arena, ".%s", m->family->correction);
 }
 
 static void add_ignored(const struct family *f, struct rules *r)

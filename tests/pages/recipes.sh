@@ -42,12 +42,13 @@ planned() {
 # shrunken RECIPE: two steps of a small copy.
 shrunken() {
     local model small=() technique ranks=1
-    model=$(sed -nE 's/^name = (llama|llama4|gpt_oss|deepseek_v3)$/\1/p' "$1")
+    model=$(sed -nE 's/^name = (llama|llama4|gpt_oss|deepseek_v3|decoder)$/\1/p' "$1")
     small=(--set "$model.n_layers=4" --set "$model.dim=32" --set "$model.n_heads=4" --set "$model.vocab_size=256")
     [[ $model == gpt_oss ]] || small+=(--set "$model.ffn_dim=48")
     case $model in
     llama) small+=(--set llama.n_kv_heads=2 --set llama.head_dim=8) ;;
     llama4) small+=(--set llama4.n_kv_heads=2 --set llama4.head_dim=8 --set llama4.n_experts=4 --set llama4.expert_dim=32) ;;
+    decoder) small+=(--set decoder.n_kv_heads=2 --set decoder.head_dim=8 --set decoder.n_experts=8 --set decoder.n_chosen=2 --set decoder.expert_dim=32) ;;
     gpt_oss) small+=(--set gpt_oss.n_kv_heads=2 --set gpt_oss.head_dim=8 --set gpt_oss.n_experts=8 --set gpt_oss.expert_dim=32) ;;
     deepseek_v3)
         small+=(--set deepseek_v3.q_lora_rank=16 --set deepseek_v3.kv_lora_rank=16 --set deepseek_v3.qk_nope_head_dim=8

@@ -21,7 +21,7 @@ struct json_t; /* of jansson */
 enum ct_hf_kind {
     CT_HF_SIZE,   /* int64_t, at least 1; a fallback of -1: the key is required, of 0: a size of 0
                      is written as null */
-    CT_HF_COUNT,  /* int64_t, at least 0 */
+    CT_HF_COUNT,  /* int64_t, at least 0; also a list with this number for each layer */
     CT_HF_NUMBER, /* double, above 0; a fallback of 0: the key is required */
     CT_HF_BOOL,   /* bool; null is false */
     CT_HF_ROPE,   /* struct ct_rope (ops.h): rope_theta, and rope_scaling or rope_parameters; first
@@ -101,6 +101,7 @@ struct ct_hf_config {
        is absent, whatever the scaling says of it; 0: the scaling says it then. */
     int64_t original;
     const char *ignored; /* keys that change nothing here, "a, b"; NULL: none but those of all */
+    bool alpha;          /* rope of type dynamic may have an alpha, which then counts alone */
 };
 
 /* Fill sizes from folder/config.json, or its text_config; fields without a key are left as they

@@ -57,6 +57,10 @@ struct ct_mixture {
     /* What the shared ones give for h, with weights at `where`, of this width; NULL: SwiGLU. */
     struct ct_value *(*shared_part)(struct ct_decoder *d, struct ct_value *h, const char *where,
                                     int64_t width);
+    /* Width of what the routed experts read and give: weights [latent, n] and [n, latent] are in
+       front of them and behind; 0: they have the model's width. */
+    int64_t latent;
+    const char *latent_in, *latent_out; /* where these weights are */
 };
 
 /* The recipe's changes: options of the plugin's section. */

@@ -221,6 +221,7 @@ struct ct_rope {
     struct ct_rope_long {
         const char *near, *far; /* divisors for contexts up to the original one, and beyond */
     } longrope;
+    double alpha; /* of heads of d features, theta is multiplied by alpha^(d / (d - 2)) */
 };
 CT_API struct ct_value *ct_rope(struct ct_builder *b, const char *name, struct ct_value *x,
                                 struct ct_value *positions, const struct ct_rope *rope);
