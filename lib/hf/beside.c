@@ -15,6 +15,7 @@
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/log.h>
 #include <ctitan/model.h>
@@ -37,7 +38,7 @@ static bool is_beside(const char *name)
     static const char *const ends[] = {".safetensors", ".index.json", ".bin",     ".pt",   ".pth",
                                        ".ckpt",        ".h5",         ".msgpack", ".gguf", ".onnx",
                                        ".npz",         ".onnx_data",  ".tflite",  ".tmp"};
-    static const char *const names[] = {"config.json", "adapter_config.json", "trainer_state.json"};
+    static const char *const names[] = {"config.json", CT_PEFT_CONFIG, "trainer_state.json"};
 
     for (size_t i = 0; i < CT_COUNT(names); i++)
         if (!strcmp(name, names[i]))

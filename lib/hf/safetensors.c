@@ -22,7 +22,6 @@
 #define HEADER_MAX ((size_t)100 << 20) /* the format's own limit */
 #define HASHED ((size_t)4096)          /* bytes at the beginning and in the middle of a tensor */
 #define SINGLE "model.safetensors"
-#define ADAPTER "adapter_model.safetensors" /* peft's */
 #define INDEX "model.safetensors.index.json"
 
 struct file {
@@ -337,7 +336,7 @@ static int open_folder(struct ct_weights *w, const char *folder)
     if (!access(index, F_OK))
         return open_index(w, folder, index);
     if (access(ct_arena_printf(&w->arena, "%s/" SINGLE, folder), F_OK))
-        name = ADAPTER;
+        name = CT_PEFT_WEIGHTS;
     if (access(ct_arena_printf(&w->arena, "%s/%s", folder, name), F_OK))
         return ct_fail(CT_ENOENT, "%s: neither " SINGLE " nor " INDEX " is there", folder);
     rc = add_file(w, folder, name, &file);

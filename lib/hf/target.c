@@ -15,6 +15,7 @@
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/safetensors.h>
 #include <ctitan/log.h>
 
 #define RECORD "saved_models"
@@ -25,7 +26,7 @@ static bool is_of_model(const char *name)
     static const char *const ends[] = {".safetensors", ".bin", ".pth", ".gguf"};
     size_t size = strlen(name);
 
-    if (!strcmp(name, "config.json") || !strcmp(name, "adapter_config.json"))
+    if (!strcmp(name, "config.json") || !strcmp(name, CT_PEFT_CONFIG))
         return true;
     for (size_t i = 0; i < CT_COUNT(ends); i++)
         if (size >= strlen(ends[i]) && !strcmp(name + size - strlen(ends[i]), ends[i]))
@@ -67,7 +68,7 @@ static bool describe(const char *folder, char *line, size_t size)
         return false;
     snprintf(config, sizeof(config), "%s/config.json", path);
     if (stat(config, &st) < 0)
-        snprintf(config, sizeof(config), "%s/adapter_config.json", path);
+        snprintf(config, sizeof(config), "%s/" CT_PEFT_CONFIG, path);
     return stat(config, &st) == 0 &&
            snprintf(line, size, "%" PRId64 ".%09ld %" PRId64 " %s\n", (int64_t)st.st_mtim.tv_sec,
                     st.st_mtim.tv_nsec, (int64_t)st.st_size, path) < (int)size;

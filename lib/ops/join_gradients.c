@@ -51,7 +51,7 @@ static bool alike(const struct ct_value *a, const struct ct_value *b)
            copies(a->producer) && copies(b->producer) && a->producer->type == b->producer->type;
 }
 
-bool ct_copies_of_one(const struct ct_value *a, const struct ct_value *b)
+static bool are_copies(const struct ct_value *a, const struct ct_value *b)
 {
     while (a && b && a != b && alike(a, b)) {
         const struct ct_value *from = a->producer->in[place_of(a)];
@@ -60,6 +60,25 @@ bool ct_copies_of_one(const struct ct_value *a, const struct ct_value *b)
         a = from;
     }
     return a == b;
+}
+
+/* The same op on the same operands: one was computed again. */
+static bool repeats(const struct ct_op *a, const struct ct_op *b)
+{
+    if (!a || !b || a->type != b->type || a->ins != b->ins || a->outs != 1 ||
+        (a->type->attrs_size && memcmp(a->attrs, b->attrs, a->type->attrs_size)))
+        return false;
+    for (int i = 0; i < a->ins; i++)
+        if (ct_op_mutates(a, i) || !are_copies(a->in[i], b->in[i]))
+            return false;
+    return true;
+}
+
+bool ct_copies_of_one(const struct ct_value *a, const struct ct_value *b)
+{
+    return are_copies(a, b) ||
+           (a && b && a->dtype == b->dtype && ct_sharding_equal(&a->sharding, &b->sharding) &&
+            repeats(a->producer, b->producer));
 }
 
 static bool same_operands(const struct ct_op *a, const struct ct_op *b)

@@ -1,5 +1,5 @@
 /*
- * What is trained, and in which dtype.
+ * What is trained, in which dtype, and what the backward computes again.
  */
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
@@ -67,4 +67,15 @@ int lora_widen(struct ct_graph *graph, struct ct_run *run)
             rc = widen(graph, v);
     }
     return rc < 0 ? rc : ct_graph_infer(graph);
+}
+
+int lora_again(struct ct_graph *graph, struct ct_run *run)
+{
+    int rc = 0;
+
+    (void)run;
+    ct_for_each_op_safe (op, graph)
+        if (rc == 0 && op->type == &lora_op_merge && op->section->part == CT_PART_F)
+            rc = ct_compute_again(graph, op, "lora: stacked weights are merged again");
+    return rc;
 }

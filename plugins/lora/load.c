@@ -19,7 +19,8 @@ static int check_config(const char *path, const json_t *config)
     json_int_t rank = json_integer_value(json_object_get(config, "r"));
     double alpha = json_number_value(json_object_get(config, "lora_alpha"));
     bool rslora = json_is_true(json_object_get(config, "use_rslora"));
-    static const char *const others[] = {"use_dora", "use_qalora", "use_bdlora", "lora_bias"};
+    bool dora = json_is_true(json_object_get(config, "use_dora"));
+    static const char *const others[] = {"use_qalora", "use_bdlora", "lora_bias"};
 
     if (rank != lora_config.rank)
         return ct_fail(CT_ECONFIG, "%s: its adapters have rank %lld: set [lora] rank = %lld", path,
@@ -30,6 +31,9 @@ static int check_config(const char *path, const json_t *config)
     if (rslora != (lora_config.scaling == LORA_RSLORA))
         return ct_fail(CT_ECONFIG, "%s: use_rslora is %s: set [lora] scaling = %s", path,
                        rslora ? "true" : "false", rslora ? "rslora" : "lora");
+    if (dora != lora_config.dora)
+        return ct_fail(CT_ECONFIG, "%s: use_dora is %s: set [lora] dora = %s", path,
+                       dora ? "true" : "false", dora ? "true" : "false");
     for (size_t i = 0; i < CT_COUNT(others); i++)
         if (json_is_true(json_object_get(config, others[i])))
             return ct_fail(CT_ECONFIG, "%s: %s = true is not supported", path, others[i]);
@@ -42,7 +46,7 @@ static int check_config(const char *path, const json_t *config)
 
 static int read_config(struct ct_arena *arena, const char *folder)
 {
-    const char *path = ct_arena_printf(arena, "%s/adapter_config.json", folder);
+    const char *path = ct_arena_printf(arena, "%s/" CT_PEFT_CONFIG, folder);
     json_t *config;
     int rc = ct_json_read_file(path, 0, &config);
 
@@ -53,56 +57,98 @@ static int read_config(struct ct_arena *arena, const char *folder)
     return rc;
 }
 
-/* Fill this rank's shard. */
-static int fill(struct ct_run *run, const struct ct_weight *w, const struct ct_state *state)
-{
-    int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS];
-    void *host;
-    int rc;
+/* ---- tensors ---- */
 
-    if (w->ndim != 2 || w->shape[0] != state->shape[0] || w->shape[1] != state->shape[1])
-        return ct_fail(CT_ECONFIG, "%s has another shape than [%lld, %lld], which this model needs",
-                       w->name, (long long)state->shape[0], (long long)state->shape[1]);
-    if (!state->value || !ct_run_shard(run, state, run->rank, shape, offset))
+static int check_shape(const struct ct_weight *w, const struct lora_tensor *t)
+{
+    struct ct_shape is = ct_shape_of(w->ndim, w->shape), want = ct_shape_of(t->ndim, t->shape);
+    char text[2][64];
+
+    if (w->ndim == t->ndim && !memcmp(w->shape, t->shape, sizeof(*t->shape) * (size_t)t->ndim))
         return 0;
-    host = malloc(ct_run_shard_bytes(run, state) + 1);
-    rc = host ? ct_weights_read(w, offset, shape, state->dtype, host)
-              : ct_fail(CT_ENOMEM, "%s", state->name);
-    if (rc == 0)
-        rc = ct_run_write(run, state, NULL, NULL, host);
-    free(host);
+    ct_shape_print(&is, text[0], sizeof(text[0]));
+    ct_shape_print(&want, text[1], sizeof(text[1]));
+    return ct_fail(CT_ECONFIG, "%s is [%s], and this model needs [%s]", w->name, text[0], text[1]);
+}
+
+static int find_all(const struct ct_weights *weights, const struct lora_tensors *t)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < t->count; i++) {
+        const struct ct_weight *w = ct_weights_find(weights, t->item[i].name);
+
+        rc = w ? check_shape(w, &t->item[i])
+               : ct_fail(CT_ECONFIG,
+                         "it has no %s: leave the layer out ([lora] modules), or take other "
+                         "adapters",
+                         t->item[i].name);
+    }
+    if (rc == 0 && ct_weights_count(weights) != t->count)
+        rc = ct_fail(CT_ECONFIG,
+                     "it has %zu tensors, and the adapters of this run are %zu: [lora] modules "
+                     "must name the layers that it has adapters of",
+                     ct_weights_count(weights), t->count);
     return rc;
 }
 
-static int fill_named(struct ct_arena *arena, struct ct_run *run, const struct ct_weights *weights,
-                      const struct ct_state *state)
+/* A tensor's box [offset, offset + shape), of two dimensions, with these swapped. */
+static int read_transposed(const struct ct_weight *w, const int64_t *offset, const int64_t *shape,
+                           enum ct_dtype dtype, void *to)
 {
-    const char *name = ct_arena_printf(arena, LORA_PREFIX "%s", state->name);
-    const struct ct_weight *w = ct_weights_find(weights, name);
+    int64_t from[] = {offset[1], offset[0]}, size[] = {shape[1], shape[0]};
+    size_t item = ct_dtype_size(dtype);
+    char *box = malloc((size_t)ct_shape_count(2, size) * item + 1);
+    int rc = box ? ct_weights_read(w, from, size, dtype, box) : ct_fail(CT_ENOMEM, "%s", w->name);
 
-    if (!w)
-        return ct_fail(CT_ECONFIG,
-                       "it has no %s: leave the layer out ([lora] modules), or take other adapters",
-                       name);
-    return fill(run, w, state);
+    for (int64_t i = 0; rc == 0 && i < shape[0] * shape[1]; i++)
+        memcpy((char *)to + (size_t)i * item,
+               box + (size_t)(i % shape[1] * shape[0] + i / shape[1]) * item, item);
+    free(box);
+    return rc;
+}
+
+/* Fill the part of a tensor that this rank's shard has. */
+static int fill(struct ct_run *run, const struct ct_weights *weights, const struct lora_tensor *t)
+{
+    const struct ct_state *state = t->state;
+    const struct ct_weight *w = ct_weights_find(weights, t->name);
+    int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS], at[CT_MAX_DIMS] = {0};
+    int stack = state->ndim - t->ndim; /* leading dimensions that the tensor lacks */
+    void *host;
+    int rc;
+
+    if (!state->value || !ct_run_shard(run, state, run->rank, shape, offset))
+        return 0;
+    at[0] = stack ? t->matrix - offset[0] : 0;
+    if (stack && (at[0] < 0 || at[0] >= shape[0]))
+        return 0;
+    shape[0] = stack ? 1 : shape[0];
+    host = malloc((size_t)ct_shape_count(state->ndim, shape) * ct_dtype_size(state->dtype) + 1);
+    rc = !host           ? ct_fail(CT_ENOMEM, "%s", state->name)
+         : t->transposed ? read_transposed(w, offset, shape, state->dtype, host)
+                         : ct_weights_read(w, offset + stack, shape + stack, state->dtype, host);
+    if (rc == 0)
+        rc = ct_run_write(run, state, at, shape, host);
+    free(host);
+    return rc;
 }
 
 static int fill_all(struct ct_arena *arena, struct ct_run *run, const struct ct_weights *weights)
 {
     struct lora_layer *layers;
+    struct lora_tensors t = {0};
     size_t count;
     int rc = lora_layers(arena, run, &layers, &count);
 
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        rc = fill_named(arena, run, weights, layers[i].a);
-        if (rc == 0)
-            rc = fill_named(arena, run, weights, layers[i].b);
+    if (rc == 0)
+        rc = lora_check_peft(run, layers, count);
+    if (rc == 0) {
+        t = lora_tensors_of(arena, run, layers, count);
+        rc = find_all(weights, &t);
     }
-    if (rc == 0 && ct_weights_count(weights) != 2 * count)
-        rc = ct_fail(CT_ECONFIG,
-                     "it has %zu tensors, and the adapters of this run are %zu: [lora] modules "
-                     "must name the layers that it has adapters of",
-                     ct_weights_count(weights), 2 * count);
+    for (size_t i = 0; rc == 0 && i < t.count; i++)
+        rc = fill(run, weights, &t.item[i]);
     return rc;
 }
 

@@ -8,10 +8,14 @@
  * as W x is. Everything else follows: A and B are parameters like others for fsdp, checkpoints and
  * optimizers.
  *
+ * With dora, each output of a layer has a magnitude (dora.c). The adapters of an embedding are
+ * looked up as its table is, A [vocabulary, rank], and multiplied by B; those of stacked weights
+ * are added to them (stack.c).
+ *
  * Parameters but adapters lose their gradients, and with them the ops that only these needed.
  *
  * A is uniform between -1 / sqrt(in) and 1 / sqrt(in), as in peft and TorchTitan (kaiming_uniform
- * with a = sqrt(5)); B is zero.
+ * with a = sqrt(5)); B is zero. Of an embedding, A is zero and B normal, as in peft.
  */
 #include <math.h>
 
@@ -28,11 +32,14 @@ static const struct ct_option options[] = {
                "Rank of the adapters: rows of A and columns of B"),
     CT_OPT_FLOAT(struct lora_config, alpha, "alpha", "16", 1e-6, 1e6,
                  "The product B A counts alpha / rank times, unless scaling says otherwise"),
-    CT_OPT_STRING(struct lora_config, modules, "modules", "all-linear",
-                  "Linear layers with adapters, comma-separated: patterns of their names or of the "
-                  "ends of these, as in q_proj, *.mlp.*; all-linear: all but the head"),
+    CT_OPT_STRING(
+        struct lora_config, modules, "modules", "all-linear",
+        "Layers with adapters, comma-separated: patterns of their names or of the ends of "
+        "these, as in q_proj, *.mlp.*; all-linear: all linear ones but the head"),
     CT_OPT_ENUM(struct lora_config, scaling, "scaling", "lora", "lora|rslora",
                 "lora: B A counts alpha / rank times; rslora: alpha / sqrt(rank) times"),
+    CT_OPT_BOOL(struct lora_config, dora, "dora", "false",
+                "Train a magnitude for each output of a layer, too (DoRA)"),
     CT_OPT_STRING(struct lora_config, init_from, "init_from", "",
                   "Folder of peft's adapters to begin with"),
     CT_OPT_STRING(struct lora_config, save_to, "save_to", "",
@@ -49,7 +56,7 @@ double lora_scale(void)
 static const struct ct_transform adapt = {
     .size = sizeof(struct ct_transform),
     .name = "lora",
-    .summary = "adds adapters to linear layers",
+    .summary = "adds adapters to layers",
     .phase = CT_PHASE_SHARD,
     .gives = CT_NAMES("placed"),
     .after = CT_NAMES("placed"),
@@ -75,6 +82,15 @@ static const struct ct_transform freeze = {
     .needs = CT_NAMES("gradients"),
     .apply = lora_freeze,
     .required = true,
+};
+
+static const struct ct_transform again = {
+    .size = sizeof(struct ct_transform),
+    .name = "lora.again",
+    .summary = "merges stacked weights again for the backward",
+    .phase = CT_PHASE_DIFFERENTIATE,
+    .needs = CT_NAMES("gradients"),
+    .apply = lora_again,
 };
 
 /* ---- saving ---- */
@@ -115,7 +131,8 @@ static int on_ready(struct ct_run *run)
         rc = *lora_config.init_from ? lora_is_trained(run) : 1;
     if (rc == 0)
         rc = lora_load(run, lora_config.init_from);
-    rc = rc < 0 ? rc : 0;
+    if (rc >= 0)
+        rc = lora_start(run);
     return rc == 0 && run->data ? check_folder(run) : rc;
 }
 
@@ -144,6 +161,12 @@ static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
 CT_PLUGIN(.name = "lora", .version = "1.0",
           .summary = "LoRA: low-rank adapters are trained, beside weights that stay as they are",
           .options = options, .config = &lora_config, .config_size = sizeof(lora_config),
-          .offers = CT_OFFERS({CT_TRANSFORM, "lora", &adapt}, {CT_TRANSFORM, "lora.widen", &widen},
-                              {CT_TRANSFORM, "lora.freeze", &freeze}, {CT_HOOK, "lora", &hook},
-                              {CT_VERB, "lora", &lora_verb}));
+          .offers = CT_OFFERS(
+              {CT_TRANSFORM, "lora", &adapt}, {CT_TRANSFORM, "lora.widen", &widen},
+              {CT_TRANSFORM, "lora.freeze", &freeze}, {CT_TRANSFORM, "lora.again", &again},
+              {CT_OP, "lora.squares", &lora_op_squares}, {CT_OP, "lora.magnify", &lora_op_magnify},
+              {CT_OP, "lora.magnify_dm", &lora_op_magnify_dm},
+              {CT_OP, "lora.merge", &lora_op_merge}, {CT_OP, "lora.merge_da", &lora_op_merge_da},
+              {CT_OP, "lora.merge_db", &lora_op_merge_db}, {CT_KERNELS, "cpu", lora_dora_kernels},
+              {CT_KERNELS, "cpu", lora_stack_kernels}, {CT_HOOK, "lora", &hook},
+              {CT_VERB, "lora", &lora_verb}));

@@ -33,21 +33,30 @@ static bool leads_on(const struct ct_op *op)
     return op->type == &ct_op_cast || op->type == &ct_op_redistribute;
 }
 
-/* Whether all that reads a value are linear layers, which take it as a weight. */
+/* Whether an op multiplies with a value as the weight of a layer. */
+static bool multiplies(const struct quantising *q, const struct ct_use *use)
+{
+    const struct ct_op *op = use->op;
+
+    return op->type == &ct_op_linear && use->index > 0 && !(op->marks & q->adapter) &&
+           strcmp(op->region, HEAD) != 0;
+}
+
+/* Whether linear layers read a value as a weight, and besides only what no gradient flows through.
+ */
 static bool is_weight(const struct quantising *q, const struct ct_value *v)
 {
     bool used = false;
 
     ct_for_each_use (use, v) {
         const struct ct_op *op = use->op;
+        bool weight = leads_on(op) ? is_weight(q, op->out[0]) : multiplies(q, use);
 
         if (op->section->part == CT_PART_INIT)
             continue;
-        used = true;
-        if (leads_on(op) ? !is_weight(q, op->out[0])
-                         : op->type != &ct_op_linear || use->index == 0 || op->marks & q->adapter ||
-                               !strcmp(op->region, HEAD))
+        if (!weight && !(op->type->flags & CT_OP_STOPS))
             return false;
+        used |= weight;
     }
     return used && !v->fetch_count;
 }
@@ -132,14 +141,27 @@ static int follow(struct quantising *q, struct ct_op *gather, struct scales *s)
     return b.status;
 }
 
+/* The weight that is decoded for an op just before, in the same layer; NULL: none is. */
+static struct ct_value *decoded_for(const struct ct_value *codes, const struct ct_op *user)
+{
+    for (const struct ct_op *op = user->prev; op && op->region == user->region; op = op->prev)
+        if (op->type == &qlora_op_dequantise && op->in[0] == codes && op->section == user->section)
+            return op->out[0];
+    return NULL;
+}
+
 /* Decode in front of a product, in the dtype that it computed with. */
 static int decode_before(struct quantising *q, struct ct_op *user, int index,
                          struct ct_value *codes, const struct scales *s, enum ct_dtype dtype)
 {
     struct ct_builder b = ct_builder_before(q->graph, user);
     struct qlora_dequantise attrs = {dtype, qlora_config.base, s->together};
-    struct ct_value *w;
+    struct ct_value *w = decoded_for(codes, user);
 
+    if (w) {
+        ct_op_set_input(user, index, w);
+        return 0;
+    }
     b.why = "qlora: a weight is decoded for the product that needs it";
     w = ct_emit_type1(
         &b, &qlora_op_dequantise, ct_arena_printf(q->graph->arena, "%s.decoded", codes->name),
@@ -159,7 +181,7 @@ static int replace(struct quantising *q, struct ct_value *v, struct scales s, en
         struct scales there = s;
         enum ct_dtype before;
 
-        if (rc < 0 || op->section->part == CT_PART_INIT)
+        if (rc < 0 || op->section->part == CT_PART_INIT || op->type == &qlora_op_dequantise)
             continue;
         before = leads_on(op) ? op->out[0]->dtype : dtype;
         if (op->type == &ct_op_redistribute) {
@@ -258,27 +280,6 @@ int qlora_quantise(struct ct_graph *graph, struct ct_run *run)
 
 /* ---- the backward ---- */
 
-/* A decoded weight for each op of another section that uses it. */
-static int decode_again(struct ct_graph *graph, struct ct_op *op)
-{
-    struct ct_value *w = op->out[0];
-
-    ct_for_each_use_safe (use, w) {
-        struct ct_builder b;
-        struct ct_op *copy;
-
-        if (use->op->section == op->section)
-            continue;
-        b = ct_builder_before(graph, use->op);
-        b.why = "qlora: a weight is decoded again for the backward";
-        copy = ct_op_clone(&b, op, NULL, "again");
-        if (!copy)
-            return b.status;
-        ct_op_set_input(use->op, use->index, copy->out[0]);
-    }
-    return 0;
-}
-
 int qlora_again(struct ct_graph *graph, struct ct_run *run)
 {
     int rc = 0;
@@ -286,6 +287,6 @@ int qlora_again(struct ct_graph *graph, struct ct_run *run)
     (void)run;
     ct_for_each_op_safe (op, graph)
         if (rc == 0 && op->type == &qlora_op_dequantise && op->section->part == CT_PART_F)
-            rc = decode_again(graph, op);
+            rc = ct_compute_again(graph, op, "qlora: a weight is decoded again for the backward");
     return rc;
 }

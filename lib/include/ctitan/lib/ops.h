@@ -129,7 +129,8 @@ CT_API int ct_keep_hidden(struct ct_graph *graph, const struct ct_run *run,
                           size_t (*item)(const struct ct_op *forward, const int64_t *gate,
                                          int64_t choices));
 
-/* Whether two values are the same, or copies that were gathered, cast or loaded alike. */
+/* Whether two values are the same, or copies that were gathered, cast or loaded alike, or made of
+   such by the same op. */
 CT_API bool ct_copies_of_one(const struct ct_value *a, const struct ct_value *b);
 
 /* table[v, n], tokens int32 [b, t] (or positions) -> [b, t, n] */
@@ -591,6 +592,11 @@ CT_API extern const struct ct_objective_ops ct_objective_cross_entropy;
 /* For transforms that drop the gradients of parameters (ct_value_set_grad): remove the ops that
    only these needed, and let ops that give several gradients leave out those of weights. */
 CT_API int ct_sweep_gradients(struct ct_graph *graph);
+
+/* Once gradients are made: for each op of another section that uses op's output, emit a copy of op
+   in front of it, which has its output's name with ".again". The output lives no longer than its
+   own section needs it. why: of the copies. */
+CT_API int ct_compute_again(struct ct_graph *graph, struct ct_op *op, const char *why);
 
 /* ---- host memory: between the device's memory and its larger, slower one ---- */
 

@@ -23,6 +23,10 @@
 
 CT_BEGIN_DECLS
 
+/* The files of a folder of peft. */
+#define CT_PEFT_WEIGHTS "adapter_model.safetensors"
+#define CT_PEFT_CONFIG "adapter_config.json"
+
 struct ct_weights; /* an open folder */
 
 struct ct_weight {
