@@ -258,6 +258,8 @@ static struct ct_value *mix(struct build *s, struct ct_value *h)
         return linear_mixer(s, h);
     case MIXER_MAMBA:
         return decoder_mamba(&s->d, s->m, h);
+    case MIXER_CONV:
+        return gated_conv(s, h);
     }
     return NULL;
 }

@@ -17,5 +17,7 @@ struct build {
 
 /* What the mixer of a linear layer gives for h, which is normed (linear.c). */
 struct ct_value *linear_mixer(struct build *s, struct ct_value *h);
+/* The same of a gated convolution (conv.c). */
+struct ct_value *gated_conv(struct build *s, struct ct_value *h);
 
 #endif

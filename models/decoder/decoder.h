@@ -46,6 +46,7 @@ enum decoder_activation {
     X(SHARED_GATE, "shared_gate", "mlp.shared_expert_gate")                                        \
     X(Q_GATE, "q_gate", "self_attn.q_gate")                                                        \
     X(LINEAR, "linear", "linear_attn")                                                             \
+    X(CONV, "conv", "conv")         /* what names of a gated convolution's weights begin with */   \
     X(LATENT_IN, "latent_in", NULL) /* NULL, here and below: a family may have none */             \
     X(LATENT_OUT, "latent_out", NULL)                                                              \
     X(AHEAD_LAYERS, "prediction_layers", NULL) /* of multi-token prediction; as those below */     \
@@ -70,7 +71,7 @@ enum decoder_fused { FUSED_NONE, FUSED_ROWS, FUSED_HEADS };
 enum decoder_linear_fused { LINEAR_NONE, LINEAR_HEADS, LINEAR_ROWS };
 
 /* What mixes tokens in layers that have no attention. */
-enum decoder_mixer { MIXER_ATTENTION, MIXER_DELTA, MIXER_MAMBA };
+enum decoder_mixer { MIXER_ATTENTION, MIXER_DELTA, MIXER_MAMBA, MIXER_CONV };
 
 /* Sizes of the delta net. */
 struct decoder_linear {
@@ -132,6 +133,11 @@ struct ct_model {
     struct decoder_state state;
 
     bool gated;
+    /* Width of feed-forward layers from which ffn_dim follows, where it is not 0: adjusted, it is
+       two thirds of it, times the multiplier, as a multiple of ffn_multiple; else the same. */
+    int64_t ffn_whole, ffn_multiple;
+    double ffn_multiplier; /* 0: none, nor a multiple */
+    bool ffn_adjusted;
 
     bool single;           /* a layer is a mixer or feed-forward, behind one norm */
     int64_t forward_every; /* then every so many is feed-forward, where no list is given; 0: none */

@@ -94,6 +94,25 @@ static void follow(struct ct_decoder_sizes *z)
         z->head_dim = z->dim / z->heads;
 }
 
+/* The width of feed-forward layers that a file gives in another way. */
+static void adjust_width(struct ct_model *m)
+{
+    int64_t width, multiple = m->ffn_multiple ? m->ffn_multiple : 1;
+
+    if (!m->ffn_whole)
+        return;
+    if (config.sizes.ffn_dim) {
+        m->ffn_whole = config.sizes.ffn_dim;
+        m->ffn_adjusted = false;
+    }
+    width = m->ffn_adjusted ? 2 * m->ffn_whole / 3 : m->ffn_whole;
+    if (m->ffn_adjusted && m->ffn_multiplier > 0) {
+        width = (int64_t)(m->ffn_multiplier * (double)width);
+        width = (width + multiple - 1) / multiple * multiple;
+    }
+    m->sizes.ffn_dim = width;
+}
+
 static void apply_options(struct ct_decoder_sizes *z)
 {
     const struct ct_decoder_options *o = &config.sizes;
@@ -173,6 +192,8 @@ static bool can_tie(const struct family *f)
 
 static int check_experts(const struct ct_model *m)
 {
+    if (m->mixture.expert_dim < 1)
+        return ct_fail(CT_ECONFIG, "the width of experts must be at least 1");
     if (m->mixture.choice.k < 1)
         return ct_fail(CT_ECONFIG, "a token must choose at least 1 of %lld experts",
                        (long long)m->mixture.experts);
@@ -231,6 +252,8 @@ static int check(const struct ct_model *m)
         rc = check_local(m);
     if (rc == 0 && m->mixer == MIXER_DELTA)
         rc = check_linear(&m->linear);
+    if (rc == 0 && m->mixer == MIXER_CONV && m->state.conv_size < 1)
+        rc = ct_fail(CT_ECONFIG, "a convolution sees at least 1 token");
     if (rc < 0)
         return rc;
     return m->mixture.experts ? check_experts(m) : 0;
@@ -298,6 +321,7 @@ static int finish(const struct ct_run *run, struct ct_model *m)
     m->q_bias |= m->attention_bias || m->all_bias;
     m->o_bias |= m->attention_bias || m->all_bias;
     m->mlp_bias |= m->all_bias;
+    adjust_width(m);
     apply_options(&m->sizes);
     m->mixture.router = m->family->weight[WEIGHT_ROUTER];
     m->mixture.where = m->family->weight[WEIGHT_EXPERTS];
@@ -419,6 +443,8 @@ static double mixer_flops(const struct ct_model *m, int64_t layer)
         return linear_flops(&m->linear, (double)z->dim);
     case MIXER_MAMBA:
         return state_flops(m);
+    case MIXER_CONV:
+        return 6 * (double)z->dim * (4 * (double)z->dim + (double)m->state.conv_size);
     case MIXER_ATTENTION:
         return 6 * (double)z->dim * ((2 + m->output_gate) * q + 2 * kv);
     }

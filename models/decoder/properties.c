@@ -56,9 +56,9 @@ const struct ct_option decoder_properties[] = {
     FLAG(output_gate, "output_gate", "false",
          "Attention's result is gated by the sigmoid of a "
          "projection"),
-    CT_OPT_ENUM(MODEL, mixer, "mixer", "attention", "attention|delta|mamba",
-                "Mixer of linear layers: the gated delta net, or Mamba-2; attention: there are no "
-                "such layers"),
+    CT_OPT_ENUM(MODEL, mixer, "mixer", "attention", "attention|delta|mamba|conv",
+                "Mixer of linear layers: the gated delta net, Mamba-2, or a gated convolution; "
+                "attention: there are no such layers"),
     SIZE(attention_every, "attention_every", "Every so many layers has attention; 0: none"),
     SIZE(linear.key_heads, "linear_key_heads", "Heads of keys of linear layers"),
     SIZE(linear.value_heads, "linear_value_heads", "Their heads of values"),
@@ -68,6 +68,11 @@ const struct ct_option decoder_properties[] = {
     CT_OPT_ENUM(MODEL, activation, "activation", "silu", "silu|gelu|gelu_tanh|relu|relu2",
                 "Of feed-forward layers"),
     FLAG(gated, "gated", "true", "Feed-forward layers have a gate"),
+    SIZE(ffn_whole, "ffn_whole", "What ffn_dim follows from; 0: nothing"),
+    FLAG(ffn_adjusted, "ffn_adjusted", "false",
+         "It is two thirds of that, times ffn_multiplier, as a multiple of ffn_multiple"),
+    NUMBER(ffn_multiplier, "ffn_multiplier", "0: no factor, and no multiple"),
+    SIZE(ffn_multiple, "ffn_multiple", "See ffn_adjusted"),
     SIZE(state.heads, "state_heads", "Heads of Mamba-2"),
     SIZE(state.head_dim, "state_head_dim", "Features of such a head"),
     SIZE(state.size, "state_size", "Size of its state for each of these"),

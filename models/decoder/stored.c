@@ -220,6 +220,22 @@ static void add_mamba(const struct ct_model *m, struct rules *r)
         }
 }
 
+/* The projections of a gated convolution, which are one tensor. */
+static void add_conv(const struct ct_model *m, struct rules *r)
+{
+    static const char *const parts[] = {"b", "c", "x"}, *const kinds[] = {"weight", "bias"};
+    const char *where = m->family->weight[WEIGHT_CONV];
+
+    for (int i = 0; m->mixer == MIXER_CONV && i < 6; i++) {
+        struct ct_stored_rule *rule =
+            add(r, ct_arena_printf(r->arena, "%s.%s_proj", where, parts[i % 3]), kinds[i / 3],
+                ct_arena_printf(r->arena, "%s.in_proj.%s", where, kinds[i / 3]));
+
+        rule->part = i % 3;
+        rule->parts = 3;
+    }
+}
+
 /* In its own dtype whatever the files' is. */
 static void add_correction(const struct ct_model *m, struct rules *r)
 {
@@ -260,6 +276,7 @@ const struct ct_stored_rule *decoder_stored(const struct ct_model *m, struct ct_
     add_linear(m, &r);
     add_stacked(m, &r);
     add_mamba(m, &r);
+    add_conv(m, &r);
     add_correction(m, &r);
     add_ignored(m->family, &r);
     return r.rule;
@@ -294,6 +311,8 @@ const struct ct_shard_rule *decoder_shard_plan(const struct ct_model *m, struct 
         {ct_arena_printf(arena, "*.%s.gate_proj.weight", w[WEIGHT_EXPERTS]), CT_SHARD_COLWISE},
         {ct_arena_printf(arena, "*.%s.up_proj.weight", w[WEIGHT_EXPERTS]), CT_SHARD_COLWISE},
         {ct_arena_printf(arena, "*.%s.down_proj.weight", w[WEIGHT_EXPERTS]), CT_SHARD_ROWWISE},
+        {ct_arena_printf(arena, "*.%s.?_proj.*", w[WEIGHT_CONV]), CT_SHARD_COLWISE},
+        {ct_arena_printf(arena, "*.%s.out_proj.weight", w[WEIGHT_CONV]), CT_SHARD_ROWWISE},
         {ct_arena_printf(arena, "*.%s.gate_proj.weight", w[WEIGHT_MIXER]), CT_SHARD_COLWISE},
         {ct_arena_printf(arena, "*.%s.x_proj.weight", w[WEIGHT_MIXER]), CT_SHARD_COLWISE},
         {ct_arena_printf(arena, "*.%s.dt_proj.weight", w[WEIGHT_MIXER]), CT_SHARD_COLWISE},
