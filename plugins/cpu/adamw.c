@@ -116,7 +116,7 @@ static int find_layout(const struct ct_prepare *p, int i, int j, struct packed *
     }
     to->use = (enum cpu_use)ct_op_enum(maker, "use");
     dtype = cpu_pack_dtype(maker);
-    rc = cpu_packed_lines(to->use, n, local[1], ct_op_int(maker, "shards"), dtype, &to->lines);
+    rc = cpu_packed_lines(to->use, n, local[1], dtype, &to->lines);
     to->lines.round = cpu_packing_rounds(param->dtype, dtype);
     to->lines.stream = true;
     packed->operand[packed->places++] = j;

@@ -3,7 +3,6 @@
 
 #include <ctitan/plugin.h>
 
-#include "agreement.h"
 #include "cpu.h"
 #include "kernels/kernels.h"
 
@@ -42,8 +41,6 @@ static const struct ct_option options[] = {
     CT_OPT_BOOL(struct cpu_config, keep_hidden, "keep_hidden", "true",
                 "Keep the hidden layers of experts for their gradients, instead of multiplying "
                 "them again"),
-    CT_OPT_BOOL(struct cpu_config, epilogues, "epilogues", "true",
-                "Products compute SwiGLU and squares of gradients from results in the caches"),
     {0}};
 
 int cpu_threads(void)
@@ -67,8 +64,7 @@ CT_PLUGIN(.name = "cpu", .version = "1.0",
               {CT_KERNELS, "cpu", cpu_cross_entropy_kernels},
               {CT_KERNELS, "cpu", cpu_loss_shard_kernels}, {CT_KERNELS, "cpu", cpu_adamw_kernels},
               {CT_KERNELS, "cpu", cpu_experts_kernels}, {CT_KERNELS, "cpu", cpu_reduce_kernels},
-              {CT_KERNELS, "cpu", cpu_sign_step_kernels}, {CT_KERNELS, "cpu", cpu_squares_kernels},
-              {CT_KERNELS, "cpu", cpu_swiglu_kernels}, {CT_KERNELS, "cpu", cpu_init_kernels},
+              {CT_KERNELS, "cpu", cpu_sign_step_kernels}, {CT_KERNELS, "cpu", cpu_init_kernels},
               {CT_KERNELS, "cpu", cpu_offload_kernels}, {CT_KERNELS, "cpu", cpu_pointwise_kernels},
               {CT_KERNELS, "cpu", cpu_chunks_kernels}, {CT_OP, "cpu.pack", &cpu_op_pack},
               {CT_OP, "cpu.pack_both", &cpu_op_pack_both},
@@ -77,13 +73,5 @@ CT_PLUGIN(.name = "cpu", .version = "1.0",
               {CT_OP, "cpu.linear_cross_entropy", &cpu_op_loss},
               {CT_OP, "cpu.linear_cross_entropy_grad", &cpu_op_loss_grad},
               {CT_OP, "cpu.linear_cross_entropy_dx", &cpu_op_loss_dx},
-              {CT_OP, "cpu.squares.linear_dw", &cpu_op_dw_squares},
-              {CT_OP, "cpu.squares.linear_cross_entropy_grad", &cpu_op_loss_grad_squares},
-              {CT_OP, "cpu.add_squares", &cpu_op_add_squares},
-              {CT_OP, "cpu.swiglu.linear", &cpu_op_swiglu_linear},
-              {CT_OP, "cpu.swiglu_grad.linear_dx", &cpu_op_swiglu_linear_dx},
               {CT_TRANSFORM, "pack_weights", &cpu_pack_weights},
-              {CT_TRANSFORM, "keep_hidden", &cpu_keep_hidden},
-              {CT_TRANSFORM, "squares_in_products", &cpu_squares_in_products},
-              {CT_TRANSFORM, "swiglu_in_products", &cpu_swiglu_in_products},
-              {CT_HOOK, "cpu.agreement", &cpu_agreement}));
+              {CT_TRANSFORM, "keep_hidden", &cpu_keep_hidden}));

@@ -39,7 +39,7 @@ struct cpu_config {
     enum cpu_products products;
     enum cpu_attention attention;
     const char *offload_folder; /* of the file that backs host memory; "": no host memory */
-    bool huge_pages, pack_weights, pad_rows, keep_hidden, epilogues;
+    bool huge_pages, pack_weights, pad_rows, keep_hidden;
 };
 extern struct cpu_config cpu_config;
 
@@ -92,12 +92,9 @@ void cpu_release_host(struct ct_device *device, void *base, size_t bytes);
 extern const struct ct_kernel cpu_linear_kernels[], cpu_pack_kernels[], cpu_loss_kernels[],
     cpu_cross_entropy_kernels[], cpu_loss_shard_kernels[], cpu_adamw_kernels[],
     cpu_reduce_kernels[], cpu_init_kernels[], cpu_offload_kernels[], cpu_experts_kernels[],
-    cpu_float8_kernels[], cpu_muon_kernels[], cpu_sign_step_kernels[], cpu_squares_kernels[],
-    cpu_swiglu_kernels[], cpu_chunks_kernels[];
+    cpu_float8_kernels[], cpu_muon_kernels[], cpu_sign_step_kernels[], cpu_chunks_kernels[];
 extern const struct ct_op_type cpu_op_pack, cpu_op_pack_both, cpu_op_pack_into, cpu_op_linear,
-    cpu_op_linear_dx, cpu_op_loss, cpu_op_loss_grad, cpu_op_loss_dx, cpu_op_dw_squares,
-    cpu_op_loss_grad_squares, cpu_op_add_squares, cpu_op_swiglu_linear, cpu_op_swiglu_linear_dx;
-extern const struct ct_transform cpu_pack_weights, cpu_squares_in_products, cpu_swiglu_in_products,
-    cpu_keep_hidden;
+    cpu_op_linear_dx, cpu_op_loss, cpu_op_loss_grad, cpu_op_loss_dx;
+extern const struct ct_transform cpu_pack_weights, cpu_keep_hidden;
 
 #endif

@@ -15,7 +15,6 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/numa.h>
 
-#include "agreement.h"
 #include "cpu.h"
 #include "gemm.h"
 #include "products/unit.h"
@@ -80,7 +79,6 @@ static int open_device(const struct ct_device_request *request, struct ct_device
     if (rc < 0)
         return rc;
     set_threads(request);
-    cpu_agreement_open(request->local_ranks);
     ct_numa_bind(request->local_rank, request->local_ranks > 0 ? request->local_ranks : 1);
     cpu_parallel(start_thread, NULL);
     rc = cpu_gemm_start();

@@ -171,7 +171,7 @@ static void multiply(const struct call *c, int which, const void *a, const void 
 
     spec.accumulate = add;
     cpu_product_plan(c->s->unit, &spec, c->s->threads, &product);
-    cpu_product_run(&product, a, b, to, at(c, c->s->scratch), NULL);
+    cpu_product_run(&product, a, b, to, at(c, c->s->scratch));
 }
 
 static void pack(const struct call *c, int packing, int input, enum cpu_use use)
@@ -415,8 +415,8 @@ static bool adds_to_gradient(const struct call *c, int i)
 static void add_gate_and_up(const struct call *c)
 {
     struct cpu_gemm_spec spec = spec_of(c->s, DW, c->count);
-    struct cpu_gradient both[] = {{spec, at(c, c->s->a), gradient(c, D_GATE), NULL},
-                                  {spec, at(c, c->s->b), gradient(c, D_UP), NULL}};
+    struct cpu_gradient both[] = {{spec, at(c, c->s->a), gradient(c, D_GATE)},
+                                  {spec, at(c, c->s->b), gradient(c, D_UP)}};
 
     both[0].spec.accumulate = adds_to_gradient(c, D_GATE);
     both[1].spec.accumulate = adds_to_gradient(c, D_UP);

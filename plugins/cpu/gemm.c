@@ -255,24 +255,13 @@ static void plan_workspace(struct cpu_gemm *g)
     g->workspace = at;
 }
 
-static bool same_shards(const struct cpu_shards *a, const struct cpu_shards *b)
-{
-    if (a->count <= 1 || b->count <= 1)
-        return a->count <= 1 && b->count <= 1;
-    return a->count == b->count && a->widths.ndim == b->widths.ndim &&
-           !memcmp(a->widths.size, b->widths.size,
-                   sizeof(*a->widths.size) * (size_t)a->widths.ndim);
-}
-
 static bool same_spec(const struct cpu_gemm_spec *a, const struct cpu_gemm_spec *b)
 {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->a_type == b->a_type &&
            a->b_type == b->b_type && a->c_type == b->c_type && a->a_row == b->a_row &&
            a->a_col == b->a_col && a->b_row == b->b_row && a->b_col == b->b_col &&
            a->c_row == b->c_row && a->accumulate == b->accumulate && a->b_use == b->b_use &&
-           a->b_for == b->b_for && a->lanes == b->lanes && a->own == b->own &&
-           a->halves == b->halves && a->passed == b->passed &&
-           same_shards(&a->b_shards, &b->b_shards);
+           a->b_for == b->b_for && a->lanes == b->lanes && a->own == b->own;
 }
 
 static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
@@ -291,7 +280,6 @@ static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
         *out = g;
         return 0;
     }
-    assert(spec->b_shards.count <= 1);
     choose_way(g);
     rc = spec->m && spec->n && spec->k ? create_primitives(g) : 0;
     if (rc < 0) {
@@ -487,45 +475,12 @@ static int run_onednn(struct cpu_gemm *g, const void *a, const void *b, void *c,
     return call.status < 0 ? ct_fail(call.status, "oneDNN failed on a chunk of rows") : 0;
 }
 
-struct results {
-    const struct cpu_gemm_spec *spec;
-    const char *c;
-    const struct cpu_epilogue *epilogue;
-};
-
-static void run_epilogue(void *context, int thread, int threads)
-{
-    const struct results *r = context;
-    const struct cpu_gemm_spec *s = r->spec;
-    struct cpu_range mine = cpu_share(s->m, CPU_PANEL, thread, threads);
-    int64_t stride = s->c_row * (int64_t)ct_dtype_size(s->c_type);
-
-    for (int64_t row = mine.begin; row < mine.end; row += CPU_PANEL) {
-        int64_t rows = mine.end - row < CPU_PANEL ? mine.end - row : CPU_PANEL;
-
-        r->epilogue->run(r->epilogue->context,
-                         &(struct cpu_made){row, rows, 0, s->n, r->c + row * stride, stride});
-    }
-}
-
-int cpu_gemm_run_then(struct cpu_gemm *g, const void *a, const void *b, void *c, void *workspace,
-                      const struct cpu_epilogue *epilogue)
-{
-    int rc;
-
-    if (g->way == OWN) {
-        cpu_product_run(&g->product, a, b, c, workspace, epilogue);
-        return 0;
-    }
-    rc = run_onednn(g, a, b, c, workspace);
-    if (rc >= 0 && epilogue)
-        cpu_parallel(run_epilogue, &(struct results){&g->spec, c, epilogue});
-    return rc;
-}
-
 int cpu_gemm_run(struct cpu_gemm *g, const void *a, const void *b, void *c, void *workspace)
 {
-    return cpu_gemm_run_then(g, a, b, c, workspace, NULL);
+    if (g->way != OWN)
+        return run_onednn(g, a, b, c, workspace);
+    cpu_product_run(&g->product, a, b, c, workspace);
+    return 0;
 }
 
 /* ---- gradients of one x ---- */
@@ -539,7 +494,7 @@ static bool run_together(const struct cpu_gemm_operands *each, int count,
 
         if (o->gemm->way != OWN || o->gemm->product.unit != each->gemm->product.unit)
             return false;
-        gradients[i] = (struct cpu_gradient){o->gemm->spec, o->a, o->c, o->epilogue};
+        gradients[i] = (struct cpu_gradient){o->gemm->spec, o->a, o->c};
     }
     return count > 0;
 }
@@ -572,7 +527,7 @@ int cpu_gemm_run_gradients(const struct cpu_gemm_operands *each, int count, cons
         return 0;
     }
     for (int i = 0; rc >= 0 && i < count; i++)
-        rc = cpu_gemm_run_then(each[i].gemm, each[i].a, b, each[i].c, workspace, each[i].epilogue);
+        rc = cpu_gemm_run(each[i].gemm, each[i].a, b, each[i].c, workspace);
     return rc;
 }
 

@@ -18,13 +18,6 @@
 #include "cpu.h"
 #include "lines.h"
 
-/* Packed weights that were gathered: shards, one behind the other, each of equal parts of all
-   weights, packed by itself. Own kernels multiply them where they lie. */
-struct cpu_shards {
-    int64_t count;          /* up to 1: packed as a whole */
-    struct ct_shape widths; /* rows of each weight in all shards: multiples of count * CPU_PANEL */
-};
-
 /* Element (i, j) of A is at i * a_row + j * a_col; one of the two strides is 1. The same for B. */
 struct cpu_gemm_spec {
     int64_t m, n, k; /* A[m, k], B[k, n], C[m, n] */
@@ -35,36 +28,10 @@ struct cpu_gemm_spec {
     bool accumulate;
     enum cpu_use b_use;
     enum ct_dtype b_for; /* dtype of the activations */
-    struct cpu_shards b_shards;
     /* Above 0: a product runs on the thread that calls cpu_gemm_run_alone, and so many may run at
        once. Both operands are float32, or bfloat16 if cpu_bf16_native(); C is float32. */
     int lanes;
     bool own; /* run by the kernels of products/, not by oneDNN; set by cpu_gemm_prepare */
-    /* Of own products of rows, with an epilogue. halves: columns n/2 .. are a second matrix, and
-       columns j of both are made together; n/2 is a multiple of CPU_PANEL. passed: only the
-       epilogue gets C; c is NULL. */
-    bool halves, passed;
-};
-
-/* Rows and columns of C that are final: at[i * stride + j] is C(row + i, column + j). */
-struct cpu_made {
-    int64_t row, rows, column, columns;
-    const char *at;
-    int64_t stride; /* bytes */
-};
-
-/*
- * What follows a product, and reads its results where they are made: in the caches of a thread.
- * `run` gets every element of C once, from all threads at the same time. Of a weight's gradient
- * (a_row = 1), columns begin at a multiple of CPU_MADE_COLUMNS, and one thread makes these columns
- * of the same 32 rows, from top to bottom.
- */
-#define CPU_MADE_COLUMNS 64
-struct cpu_epilogue {
-    void (*run)(void *context, const struct cpu_made *made);
-    void *context;
-    char *half;       /* with halves: the second matrix */
-    int64_t half_row; /* its elements from row to row */
 };
 
 /* The rows of a tensor that ct_tensor_as_matrix accepts. */
@@ -93,11 +60,6 @@ int cpu_gemm_prepare_as(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm
 /* Bytes; with lanes, of one lane. */
 size_t cpu_gemm_workspace(const struct cpu_gemm *gemm);
 int cpu_gemm_run(struct cpu_gemm *gemm, const void *a, const void *b, void *c, void *workspace);
-/* The same, then the epilogue, if not NULL: own kernels run it block by block, else it follows the
-   product. */
-int cpu_gemm_run_then(struct cpu_gemm *gemm, const void *a, const void *b, void *c, void *workspace,
-                      const struct cpu_epilogue *epilogue);
-
 /* Gradients of weights of one x = B, one for each product. Own ones run together, and read x
    once. count: at most CPU_MAX_WEIGHTS. */
 #define CPU_MAX_WEIGHTS 32
@@ -105,7 +67,6 @@ struct cpu_gemm_operands {
     struct cpu_gemm *gemm;
     const void *a;
     void *c;
-    const struct cpu_epilogue *epilogue; /* or NULL */
 };
 size_t cpu_gemm_gradients_workspace(struct cpu_gemm *const *gemm, int count);
 int cpu_gemm_run_gradients(const struct cpu_gemm_operands *each, int count, const void *b,
@@ -129,7 +90,6 @@ struct cpu_packing_spec {
     const int64_t *n, *stride; /* per weight: its rows; elements between row starts */
     int64_t k;
     enum ct_dtype from, dtype; /* of the weights as they are stored, and of the activations */
-    int64_t shards;            /* 1; or of so many like them, which are multiplied together */
 };
 
 struct cpu_packing;
@@ -137,11 +97,10 @@ struct cpu_packing;
 enum ct_dtype cpu_packed_type(enum ct_dtype dtype);
 /* Whether weights so stored are rounded to bfloat16, and stay float32. */
 bool cpu_packing_rounds(enum ct_dtype from, enum ct_dtype dtype);
-/* Of w[n, k], one of so many shards. */
-int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, int64_t shards, enum ct_dtype dtype,
-                     size_t *bytes);
+/* Of w[n, k]. */
+int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype, size_t *bytes);
 /* 1: the layout is one of lines; 0: another one, which only oneDNN knows. */
-int cpu_packed_lines(enum cpu_use use, int64_t n, int64_t k, int64_t shards, enum ct_dtype dtype,
+int cpu_packed_lines(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype,
                      struct cpu_lines *lines);
 /* CT_EINVAL: weights do not fit in one matrix: an n before the last is no multiple of the block. */
 int cpu_packing_prepare(const struct cpu_packing_spec *spec, struct cpu_packing **packing);

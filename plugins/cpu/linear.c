@@ -11,7 +11,7 @@
 #include <ctitan/error.h>
 
 #include "convert.h"
-#include "squares.h"
+#include "gemm.h"
 
 /* Operands of one product: shards as columns of one matrix, or as rows of one. */
 struct shard {
@@ -21,7 +21,7 @@ struct shard {
 
 struct linear {
     bool summed; /* dx of several shards: summed in float32, then rounded once */
-    size_t sum_at, squares_at;
+    size_t sum_at;
     struct cpu_gemm **each[2]; /* [accumulate][shard] */
 };
 
@@ -196,11 +196,10 @@ static int run_dx(const struct ct_launch *l)
 
 /* ---- linear_dw ---- */
 
-/* The last `others` outputs are none. */
-static int prepare_gradients(struct ct_prepare *p, int others)
+static int prepare_dw(struct ct_prepare *p)
 {
     struct shard shard[CPU_MAX_WEIGHTS];
-    int count = take_shards(shard, p->in + 1, p->out, p->outs - others), rc;
+    int count = take_shards(shard, p->in + 1, p->out, p->outs), rc;
     const struct linear *state;
 
     if (count < 0)
@@ -215,73 +214,15 @@ static int prepare_gradients(struct ct_prepare *p, int others)
     return rc;
 }
 
-static int prepare_dw(struct ct_prepare *p)
-{
-    return prepare_gradients(p, 0);
-}
-
-static int run_gradients(const struct ct_launch *l, int count, struct cpu_squares *squares)
+static int run_dw(const struct ct_launch *l)
 {
     const struct linear *state = l->state;
     struct cpu_gemm_operands each[CPU_MAX_WEIGHTS];
 
-    for (int i = 0; i < count; i++)
-        each[i] =
-            (struct cpu_gemm_operands){state->each[l->accumulate >> i & 1][i], l->in[1 + i].data,
-                                       l->out[i].data, squares ? &squares[i].epilogue : NULL};
-    return cpu_gemm_run_gradients(each, count, l->in[0].data, l->workspace);
-}
-
-static int run_dw(const struct ct_launch *l)
-{
-    return run_gradients(l, l->outs, NULL);
-}
-
-/* ---- cpu.squares.linear_dw ---- */
-
-static bool accepts_squares(const struct ct_prepare *p)
-{
-    return acceptable(p->in, p->ins) && acceptable(p->out, p->outs - 1);
-}
-
-static size_t squares_bytes(const struct ct_tensor *dw)
-{
-    struct ct_matrix rows = cpu_rows_of(dw);
-
-    return cpu_squares_bytes(rows.rows, rows.columns);
-}
-
-static int prepare_dw_squares(struct ct_prepare *p)
-{
-    int rc = prepare_gradients(p, 1);
-
-    if (rc < 0)
-        return rc;
-    ((struct linear *)p->state)->squares_at = p->workspace = (p->workspace + 63) & ~(size_t)63;
-    for (int i = 0; i + 1 < p->outs; i++)
-        p->workspace += squares_bytes(&p->out[i]);
-    return rc;
-}
-
-static int run_dw_squares(const struct ct_launch *l)
-{
-    const struct linear *state = l->state;
-    struct cpu_squares squares[CPU_MAX_WEIGHTS];
-    char *sums = (char *)l->workspace + state->squares_at;
-    double sum = 0;
-    int count = l->outs - 1, rc;
-
-    for (int i = 0; i < count; i++) {
-        struct ct_matrix dw = cpu_rows_of(&l->out[i]);
-
-        cpu_squares_begin(&squares[i], dw.rows, dw.columns, l->out[i].dtype, sums);
-        sums += squares_bytes(&l->out[i]);
-    }
-    rc = run_gradients(l, count, squares);
-    for (int i = 0; i < count; i++)
-        sum += cpu_squares_end(&squares[i]);
-    *(double *)l->out[count].data = sum;
-    return rc;
+    for (int i = 0; i < l->outs; i++)
+        each[i] = (struct cpu_gemm_operands){state->each[l->accumulate >> i & 1][i],
+                                             l->in[1 + i].data, l->out[i].data};
+    return cpu_gemm_run_gradients(each, l->outs, l->in[0].data, l->workspace);
 }
 
 const struct ct_kernel cpu_linear_kernels[] = {
@@ -291,6 +232,4 @@ const struct ct_kernel cpu_linear_kernels[] = {
               run_dx),
     CT_KERNEL("linear_dw", "gemm", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_dw,
               run_dw),
-    CT_KERNEL("cpu.squares.linear_dw", "gemm", CT_KERNEL_STRIDED, accepts_squares,
-              prepare_dw_squares, run_dw_squares),
     {0}};

@@ -8,7 +8,6 @@
 #include "gemm.h"
 #include "loops.h"
 #include "loss.h"
-#include "squares.h"
 
 #define CHUNK_BYTES ((int64_t)16 << 20) /* of logits, as long as that gives enough tokens */
 #define CHUNK_TOKENS 1024               /* enough tokens */
@@ -27,7 +26,7 @@ struct head {
     enum ct_dtype dlogits_type;
     int64_t dlogits_row; /* elements from row to row */
     struct products main, tail;
-    size_t losses_at, logits_at, weight_at, dw_at, squares_at, gemm_at;
+    size_t losses_at, logits_at, weight_at, dw_at, gemm_at;
 };
 
 /* One chunk's rows of logits. */
@@ -171,8 +170,7 @@ static int prepare_products(struct products *p, const struct head *h, int64_t to
     return rc;
 }
 
-static void plan_workspace(struct ct_prepare *p, struct head *h, int64_t tokens, size_t products,
-                           bool squares)
+static void plan_workspace(struct ct_prepare *p, struct head *h, int64_t tokens, size_t products)
 {
     size_t at = 0, logits = (size_t)(h->main.tokens * h->weight.vocabulary);
     size_t weight = (size_t)(h->weight.vocabulary * h->k) * 4;
@@ -181,7 +179,6 @@ static void plan_workspace(struct ct_prepare *p, struct head *h, int64_t tokens,
     h->logits_at = cpu_carve(&at, logits * 4);
     h->weight_at = cpu_carve(&at, h->widen_weight ? weight : 0);
     h->dw_at = cpu_carve(&at, h->round_dw ? weight : 0);
-    h->squares_at = cpu_carve(&at, squares ? cpu_squares_bytes(h->weight.vocabulary, h->k) : 0);
     h->gemm_at = cpu_carve(&at, products);
     p->workspace = at;
 }
@@ -210,7 +207,7 @@ int cpu_head_prepare(struct ct_prepare *p, const struct cpu_head *head,
     rc = prepare_products(&h->main, h, chunk, o, &products);
     if (rc >= 0 && chunk && x.rows % chunk)
         rc = prepare_products(&h->tail, h, x.rows % chunk, o, &products);
-    plan_workspace(p, h, x.rows, products, o->squares);
+    plan_workspace(p, h, x.rows, products);
     p->state = h;
     return rc;
 }
@@ -225,23 +222,6 @@ struct head_call {
     uint32_t accumulate;
     int64_t tokens;
 };
-
-/* The last chunk's gradient is final. */
-static int run_dw(const struct head_call *c, struct cpu_gemm *gemm, const void *dlogits,
-                  const void *x, void *dw, bool last)
-{
-    char *memory = c->workspace + c->head->gemm_at;
-    struct cpu_squares squares;
-    int rc;
-
-    if (!c->o->squares || !last)
-        return cpu_gemm_run(gemm, dlogits, x, dw, memory);
-    cpu_squares_begin(&squares, c->head->weight.vocabulary, c->head->k, CT_F32,
-                      c->workspace + c->head->squares_at);
-    rc = cpu_gemm_run_then(gemm, dlogits, x, dw, memory, &squares.epilogue);
-    *(double *)c->o->squares->data = cpu_squares_end(&squares);
-    return rc;
-}
 
 static int run_chunk(const struct head_call *c, const struct products *p, int64_t first)
 {
@@ -268,8 +248,7 @@ static int run_chunk(const struct head_call *c, const struct products *p, int64_
                       cpu_row(o->dx, first), gemm);
     if (rc < 0 || !o->dw)
         return rc;
-    return run_dw(c, p->dw[add_dw], rows.logits, cpu_row(o->x, first), dw,
-                  first + p->tokens == c->tokens);
+    return cpu_gemm_run(p->dw[add_dw], rows.logits, cpu_row(o->x, first), dw, gemm);
 }
 
 static void finish_dw(const struct head_call *c)

@@ -28,7 +28,6 @@ struct cpu_head_operands {
     const struct ct_tensor *dloss, *x, *labels; /* dloss NULL: compute the loss only */
     const void *forward, *backward;             /* the weight; the same pointer twice if unpacked */
     const struct ct_tensor *dx, *dw, *loss;     /* dw NULL: compute dx and the loss */
-    const struct ct_tensor *squares; /* of dw, in float32: the sum of its squares; or NULL */
 };
 
 bool cpu_head_accepts(const struct cpu_head *head, const struct cpu_head_operands *operands);

@@ -11,8 +11,8 @@
  * the init part. So does one of parameters that an optimizer's op alone updates, if that op can
  * write copies (ct_op_type.write_copy): it renews them with the parameters. The others are packed
  * in each step: weights that are gathered once a step, those of other optimizers, and of these what
- * is in no layout of lines (lines.h). Of weights that are gathered within a microbatch, shards may
- * be packed (gathered.c); those that are loaded there are not packed.
+ * is in no layout of lines (lines.h). Weights that are gathered or loaded within a microbatch are
+ * not packed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -84,8 +84,7 @@ static int try_packing(const struct cpu_packer *p, const struct cpu_pack_attrs *
                                     .n = n,
                                     .stride = stride,
                                     .from = source->value->dtype,
-                                    .dtype = source->dtype,
-                                    .shards = attrs->shards};
+                                    .dtype = source->dtype};
     int rc = cpu_gemm_start();
 
     for (int i = 0; i < count; i++) {
@@ -96,7 +95,7 @@ static int try_packing(const struct cpu_packer *p, const struct cpu_pack_attrs *
     }
     if (rc >= 0)
         rc = cpu_packing_prepare(&spec, &packing);
-    return rc < 0 ? rc : cpu_packed_bytes(use, sum, spec.k, spec.shards, spec.dtype, bytes);
+    return rc < 0 ? rc : cpu_packed_bytes(use, sum, spec.k, spec.dtype, bytes);
 }
 
 static bool equal_sources(const struct ct_op *pack, const struct source *source, int count)
@@ -115,8 +114,7 @@ static struct ct_op *find_pack(const struct cpu_pack_attrs *attrs, const struct 
         const struct cpu_pack_attrs *a = use->op->attrs;
 
         if ((use->op->type == &cpu_op_pack || use->op->type == &cpu_op_pack_both) &&
-            a->dtype == attrs->dtype && a->shards == attrs->shards &&
-            equal_sources(use->op, source, count))
+            a->dtype == attrs->dtype && equal_sources(use->op, source, count))
             return use->op;
     }
     return NULL;
@@ -133,7 +131,7 @@ static struct ct_value *finish_packed(struct ct_value *packed, const struct ct_o
                                       size_t bytes)
 {
     packed->opaque_bytes = bytes;
-    if (pack->ins == 1 || ct_op_int(pack, "shards") > 1)
+    if (pack->ins == 1)
         packed->sharding = pack->in[0]->sharding;
     return packed;
 }
@@ -173,11 +171,13 @@ static struct ct_value *pack_both(struct cpu_packer *p, struct ct_op *one, enum 
     return finish_packed(both->out[other], both, bytes);
 }
 
-struct ct_value *cpu_packed_part(struct cpu_packer *p, enum cpu_use use, int64_t shards,
-                                 struct ct_value *const *w, int count)
+/* Weights packed for a use, or NULL if they should stay unpacked. What packs them is already there
+   if the op was cloned (recomputation), the weight is tied, or for the other use. */
+static struct ct_value *packed_for(struct cpu_packer *p, enum cpu_use use,
+                                   struct ct_value *const *w, int count)
 {
     struct source source[CPU_MAX_WEIGHTS];
-    struct cpu_pack_attrs attrs = {.use = use, .shards = shards};
+    struct cpu_pack_attrs attrs = {.use = use};
     struct ct_op *op;
     size_t bytes;
 
@@ -196,22 +196,6 @@ struct ct_value *cpu_packed_part(struct cpu_packer *p, enum cpu_use use, int64_t
     if (try_packing(p, &attrs, source, count, &bytes) < 0)
         return NULL;
     return op ? pack_both(p, op, use, bytes) : emit_pack(p, &attrs, source, count, bytes);
-}
-
-static struct ct_value *packed_for(struct cpu_packer *p, enum cpu_use use,
-                                   struct ct_value *const *w, int count)
-{
-    return cpu_packed_part(p, use, 1, w, count);
-}
-
-/* The weights packed for op, and in how many shards. */
-static struct ct_value *weights_of(struct cpu_packer *p, const struct ct_op *op, enum cpu_use use,
-                                   struct ct_value *const *w, int count, int64_t *shards)
-{
-    struct ct_value *packed = packed_for(p, use, w, count);
-
-    *shards = 1;
-    return packed ? packed : cpu_gather_packed(p, op, use, w, count, shards);
 }
 
 /* Turn the op into its counterpart in place: its outputs keep their names and users. */
@@ -258,7 +242,7 @@ static void pack_linear(struct cpu_packer *p, struct ct_op *op)
         out[i] = op->out[order[i]];
         attrs.widths.size[i] = out[i]->shape[out[i]->ndim - 1];
     }
-    packed = weights_of(p, op, CPU_FORWARD, w, count, &attrs.shards);
+    packed = packed_for(p, CPU_FORWARD, w, count);
     if (!packed)
         return;
     become(p, op, &cpu_op_linear, (struct ct_value *[]){op->in[0], packed}, 2, &attrs);
@@ -270,7 +254,6 @@ static void pack_linear_dx(struct cpu_packer *p, struct ct_op *op)
 {
     int count = op->ins / 2, order[CPU_MAX_WEIGHTS];
     struct ct_value *w[CPU_MAX_WEIGHTS] = {NULL}, *in[CPU_MAX_WEIGHTS + 1];
-    struct cpu_shards_attrs attrs;
 
     if (count > CPU_MAX_WEIGHTS)
         return;
@@ -279,9 +262,9 @@ static void pack_linear_dx(struct cpu_packer *p, struct ct_op *op)
         in[i] = op->in[order[i]];
         w[i] = op->in[count + order[i]];
     }
-    in[count] = weights_of(p, op, CPU_BACKWARD, w, count, &attrs.shards);
+    in[count] = packed_for(p, CPU_BACKWARD, w, count);
     if (in[count])
-        become(p, op, &cpu_op_linear_dx, in, count + 1, &attrs);
+        become(p, op, &cpu_op_linear_dx, in, count + 1, NULL);
 }
 
 static void pack_loss(struct cpu_packer *p, struct ct_op *op)
@@ -327,8 +310,7 @@ static bool is_in_lines(const struct cpu_packer *p, const struct ct_op *pack, en
         cpu_local_shape(p->graph, p->run, pack->in[i], local);
         n += local[0];
     }
-    return cpu_packed_lines(use, n, local[1], ct_op_int(pack, "shards"), cpu_pack_dtype(pack),
-                            &lines) > 0;
+    return cpu_packed_lines(use, n, local[1], cpu_pack_dtype(pack), &lines) > 0;
 }
 
 /* A step changes no parameter of the packed matrix. */

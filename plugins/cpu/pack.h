@@ -15,7 +15,6 @@
 struct cpu_pack_attrs {
     enum cpu_use use;
     enum ct_dtype dtype; /* of the activations */
-    int64_t shards;      /* of which these weights are one */
 };
 
 static inline enum ct_dtype cpu_pack_dtype(const struct ct_op *pack)
@@ -25,20 +24,7 @@ static inline enum ct_dtype cpu_pack_dtype(const struct ct_op *pack)
 
 struct cpu_linear_attrs {
     struct ct_shape widths; /* of the outputs: "768,256,256" */
-    int64_t shards;
 };
-
-/* Of other ops on packed weights. */
-struct cpu_shards_attrs {
-    int64_t shards;
-};
-
-#define CPU_SHARDS(T)                                                                              \
-    CT_OPT_INT(T, shards, "shards", "1", 1, 1 << 20,                                               \
-               "Shards, each packed by itself, that packed weights were gathered from")
-
-/* The shards of an op's packed weights, which have so many rows each as t has columns. */
-struct cpu_shards cpu_shards_of(const struct ct_op *op, const struct ct_tensor *t, int count);
 
 /* A run of the transform. */
 struct cpu_packer {
@@ -48,15 +34,6 @@ struct cpu_packer {
     bool trains; /* a step of training: parameters that it does not update never change */
 };
 
-/* Weights, whole (1) or one of so many shards, packed for a use, or NULL if they should stay
-   unpacked. What packs them is already there if the op was cloned (recomputation), the weight is
-   tied, or for the other use. */
-struct ct_value *cpu_packed_part(struct cpu_packer *p, enum cpu_use use, int64_t shards,
-                                 struct ct_value *const *w, int count);
-/* Let op's weights, which are gathered within a microbatch, be packed before, in *shards shards
-   (gathered.c); or NULL. */
-struct ct_value *cpu_gather_packed(struct cpu_packer *p, const struct ct_op *op, enum cpu_use use,
-                                   struct ct_value *const *w, int count, int64_t *shards);
 /* Emit an op that takes the place of `old` (its stream and marks) in front of `before`. NULL: it
    failed. */
 struct ct_op *cpu_emit_for(struct ct_graph *graph, const struct ct_op *old, struct ct_op *before,

@@ -32,16 +32,12 @@ static int pack_infer(struct ct_op *op)
     CT_OPT_DTYPE(                                                                                  \
         struct cpu_pack_attrs, dtype, "dtype", "float32",                                          \
         "Dtype of the activations: packed elements are numbers of it, whatever holds them")
-#define ONE_OF                                                                                     \
-    CT_OPT_INT(struct cpu_pack_attrs, shards, "shards", "1", 1, 1 << 20,                           \
-               "Such shards that are gathered: the layout is one for the product of all")
-
 const struct ct_op_type cpu_op_pack = {
     .size = sizeof(struct ct_op_type),
     .name = "cpu.pack",
     .summary = "weights in the layout of the CPU's matrix product, one below the other",
     .signature = "*w F -> packed F",
-    .attrs = (const struct ct_option[]){USE, DTYPE, ONE_OF, {0}},
+    .attrs = (const struct ct_option[]){USE, DTYPE, {0}},
     .attrs_size = sizeof(struct cpu_pack_attrs),
     .infer = pack_infer,
 };
@@ -51,7 +47,7 @@ const struct ct_op_type cpu_op_pack_both = {
     .name = "cpu.pack_both",
     .summary = "cpu.pack for both uses, in one pass over the weights",
     .signature = "*w F -> forward F, backward F",
-    .attrs = (const struct ct_option[]){DTYPE, ONE_OF, {0}},
+    .attrs = (const struct ct_option[]){DTYPE, {0}},
     .attrs_size = sizeof(struct cpu_pack_attrs),
     .infer = pack_infer,
 };
@@ -61,7 +57,7 @@ const struct ct_op_type cpu_op_pack_into = {
     .name = "cpu.pack_into",
     .summary = "cpu.pack into a state",
     .signature = "!packed F, *w F",
-    .attrs = (const struct ct_option[]){USE, DTYPE, ONE_OF, {0}},
+    .attrs = (const struct ct_option[]){USE, DTYPE, {0}},
     .attrs_size = sizeof(struct cpu_pack_attrs),
 };
 
@@ -110,7 +106,6 @@ const struct ct_op_type cpu_op_linear = {
     .attrs =
         (const struct ct_option[]){CT_OPT_SHAPE(struct cpu_linear_attrs, widths, "widths", NULL,
                                                 "Widths of the outputs, comma-separated"),
-                                   CPU_SHARDS(struct cpu_linear_attrs),
                                    {0}},
     .attrs_size = sizeof(struct cpu_linear_attrs),
     .infer = linear_infer,
@@ -150,8 +145,6 @@ const struct ct_op_type cpu_op_linear_dx = {
     .name = "cpu.linear_dx",
     .summary = "linear_dx on packed weights",
     .signature = "*dy T, packed F -> dx T",
-    .attrs = (const struct ct_option[]){CPU_SHARDS(struct cpu_shards_attrs), {0}},
-    .attrs_size = sizeof(struct cpu_shards_attrs),
     .infer = linear_dx_infer,
     .flops = linear_dx_flops,
     .join = join_inputs,

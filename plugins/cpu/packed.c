@@ -13,18 +13,6 @@
 #include "pack.h"
 #include "products/choice.h"
 
-struct cpu_shards cpu_shards_of(const struct ct_op *op, const struct ct_tensor *t, int count)
-{
-    struct cpu_shards shards = {.count = ct_op_int(op, "shards")};
-
-    if (shards.count <= 1)
-        return shards;
-    shards.widths.ndim = count;
-    for (int i = 0; i < count; i++)
-        shards.widths.size[i] = t[i].shape[t[i].ndim - 1];
-    return shards;
-}
-
 /* ---- packing ---- */
 
 /* cpu.pack and cpu.pack_both write outputs, cpu.pack_into its first input. */
@@ -57,8 +45,7 @@ static int prepare_packing(struct ct_prepare *p)
                                     .stride = stride,
                                     .k = p->in[first].shape[1],
                                     .from = p->in[first].dtype,
-                                    .dtype = cpu_pack_dtype(p->op),
-                                    .shards = ct_op_int(p->op, "shards")};
+                                    .dtype = cpu_pack_dtype(p->op)};
 
     for (int i = 0; i < spec.count; i++) {
         n[i] = p->in[first + i].shape[0];
@@ -180,11 +167,10 @@ static void move_columns(void *context, int thread, int threads)
 }
 
 /* Do own kernels read the rows of x, and may the plan pad them? */
-static bool pads(const struct ct_tensor *x, const struct ct_tensor *packed, enum cpu_use use,
-                 int64_t shards)
+static bool pads(const struct ct_tensor *x, const struct ct_tensor *packed, enum cpu_use use)
 {
     return cpu_config.pad_rows && x->dtype == packed->dtype &&
-           cpu_choose_panels(use, packed->shape[0], packed->shape[1], shards, x->dtype);
+           cpu_choose_panels(use, packed->shape[0], packed->shape[1], x->dtype);
 }
 
 /* ---- cpu.linear ---- */
@@ -196,7 +182,7 @@ static bool accepts_linear(const struct ct_prepare *p)
 
 static bool pads_linear(const struct ct_prepare *p)
 {
-    return accepts_linear(p) && pads(p->in, p->in + 1, CPU_FORWARD, ct_op_int(p->op, "shards"));
+    return accepts_linear(p) && pads(p->in, p->in + 1, CPU_FORWARD);
 }
 
 static int prepare_linear(struct ct_prepare *p)
@@ -217,8 +203,7 @@ static int prepare_linear(struct ct_prepare *p)
                                .a_col = 1,
                                .c_row = state->gathered ? state->width : cpu_rows_of(p->out).stride,
                                .b_use = CPU_FORWARD,
-                               .b_for = p->in[0].dtype,
-                               .b_shards = cpu_shards_of(p->op, p->out, p->outs)},
+                               .b_for = p->in[0].dtype},
         p->out);
 }
 
@@ -249,8 +234,7 @@ static bool accepts_linear_dx(const struct ct_prepare *p)
 
 static bool pads_linear_dx(const struct ct_prepare *p)
 {
-    return accepts_linear_dx(p) &&
-           pads(p->in, p->in + p->ins - 1, CPU_BACKWARD, ct_op_int(p->op, "shards"));
+    return accepts_linear_dx(p) && pads(p->in, p->in + p->ins - 1, CPU_BACKWARD);
 }
 
 static int prepare_linear_dx(struct ct_prepare *p)
@@ -271,8 +255,7 @@ static int prepare_linear_dx(struct ct_prepare *p)
                                .a_col = 1,
                                .c_row = dx.stride,
                                .b_use = CPU_BACKWARD,
-                               .b_for = p->in[0].dtype,
-                               .b_shards = cpu_shards_of(p->op, p->in, p->ins - 1)},
+                               .b_for = p->in[0].dtype},
         p->in);
 }
 
@@ -308,15 +291,8 @@ static struct cpu_head_operands grad_operands(const struct ct_tensor *in,
 {
     bool dw = outs > 2;
 
-    return (struct cpu_head_operands){in,
-                                      in + 1,
-                                      in + 4,
-                                      in[2].data,
-                                      in[3].data,
-                                      out,
-                                      dw ? out + 1 : NULL,
-                                      out + 1 + dw,
-                                      outs > 3 ? out + 3 : NULL};
+    return (struct cpu_head_operands){
+        in, in + 1, in + 4, in[2].data, in[3].data, out, dw ? out + 1 : NULL, out + 1 + dw};
 }
 
 static bool accepts_loss(const struct ct_prepare *p)
@@ -329,7 +305,7 @@ static bool accepts_loss(const struct ct_prepare *p)
 
 static bool pads_loss(const struct ct_prepare *p)
 {
-    return accepts_loss(p) && pads(p->in, p->in + 1, CPU_FORWARD, 1);
+    return accepts_loss(p) && pads(p->in, p->in + 1, CPU_FORWARD);
 }
 
 static int prepare_loss(struct ct_prepare *p)
@@ -357,7 +333,7 @@ static bool accepts_grad(const struct ct_prepare *p)
 
 static bool pads_grad(const struct ct_prepare *p)
 {
-    return accepts_grad(p) && pads(p->in + 1, p->in + 2, CPU_FORWARD, 1);
+    return accepts_grad(p) && pads(p->in + 1, p->in + 2, CPU_FORWARD);
 }
 
 static int prepare_grad(struct ct_prepare *p)
@@ -376,7 +352,6 @@ static int run_grad(const struct ct_launch *l)
 }
 
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
-#define SQUARES_GRAD "cpu.squares.linear_cross_entropy_grad"
 
 const struct ct_kernel cpu_pack_kernels[] = {
     CT_KERNEL("cpu.pack", "lines", CT_KERNEL_STRIDED, accepts_packing, prepare_packing,
@@ -395,9 +370,6 @@ const struct ct_kernel cpu_pack_kernels[] = {
               CPU_SPREAD_ROWS),
     CT_KERNEL("cpu.linear_cross_entropy_dx", "unit", FLAGS, pads_grad, prepare_grad, run_grad,
               CPU_SPREAD_ROWS),
-    CT_KERNEL(SQUARES_GRAD, "unit", CT_KERNEL_STRIDED, pads_grad, prepare_grad, run_grad,
-              CPU_SPREAD_ROWS),
-    CT_KERNEL(SQUARES_GRAD, "gemm", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad),
     CT_KERNEL("cpu.linear", "gemm", FLAGS, accepts_linear, prepare_linear, run_linear),
     CT_KERNEL("cpu.linear_dx", "gemm", FLAGS, accepts_linear_dx, prepare_linear_dx, run_linear_dx),
     CT_KERNEL("cpu.linear_cross_entropy", "gemm", FLAGS, accepts_loss, prepare_loss, run_loss),

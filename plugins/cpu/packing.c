@@ -77,13 +77,12 @@ int cpu_onednn_packed(dnnl_memory_desc_t *md, enum cpu_use use, int64_t n, int64
                               : cpu_onednn_matrix(md, n, k, dtype, k, 1);
 }
 
-int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, int64_t shards, enum ct_dtype dtype,
-                     size_t *bytes)
+int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype, size_t *bytes)
 {
     dnnl_memory_desc_t md;
     int rc = cpu_gemm_start();
 
-    if (rc >= 0 && cpu_choose_panels(use, n * shards, k, shards, dtype)) {
+    if (rc >= 0 && cpu_choose_panels(use, n, k, dtype)) {
         *bytes = cpu_product_packed_bytes(use, n, k, cpu_packed_type(dtype));
         return 0;
     }
@@ -115,13 +114,13 @@ bool cpu_onednn_lines(const dnnl_memory_desc_t *md, struct cpu_lines *lines)
     return true;
 }
 
-int cpu_packed_lines(enum cpu_use use, int64_t n, int64_t k, int64_t shards, enum ct_dtype dtype,
+int cpu_packed_lines(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype,
                      struct cpu_lines *lines)
 {
     dnnl_memory_desc_t md;
     int rc = cpu_gemm_start();
 
-    if (rc >= 0 && cpu_choose_panels(use, n * shards, k, shards, dtype)) {
+    if (rc >= 0 && cpu_choose_panels(use, n, k, dtype)) {
         *lines = cpu_product_lines(use, n, k, cpu_packed_type(dtype));
         return 1;
     }
@@ -205,10 +204,10 @@ static int prepare_use(struct cpu_packing *p, enum cpu_use use)
     const struct cpu_packing_spec *s = &p->spec;
     struct layout *layout = &p->layout[use];
     int64_t n = rows_before(p, s->count);
-    int rc = cpu_packed_bytes(use, n, s->k, s->shards, s->dtype, &layout->bytes);
+    int rc = cpu_packed_bytes(use, n, s->k, s->dtype, &layout->bytes);
 
     if (rc >= 0)
-        rc = cpu_packed_lines(use, n, s->k, s->shards, s->dtype, &layout->lines);
+        rc = cpu_packed_lines(use, n, s->k, s->dtype, &layout->lines);
     if (rc < 0)
         return rc;
     layout->by_lines = rc > 0;
@@ -258,7 +257,7 @@ static bool same(const struct cpu_packing *p, const struct cpu_packing_spec *s)
 {
     return !memcmp(p->spec.use, s->use, sizeof(s->use)) && p->spec.count == s->count &&
            p->spec.k == s->k && p->spec.from == s->from && p->spec.dtype == s->dtype &&
-           p->spec.shards == s->shards && p->to == cpu_packed_type(s->dtype) &&
+           p->to == cpu_packed_type(s->dtype) &&
            !memcmp(p->n, s->n, sizeof(*p->n) * (size_t)s->count) &&
            !memcmp(p->stride, s->stride, sizeof(*p->stride) * (size_t)s->count);
 }

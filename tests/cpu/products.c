@@ -142,8 +142,8 @@ static void check_padding(const struct operands *o, int64_t rows, int64_t column
         assert_int_equal(o->c[b], CANARY);
 }
 
-static void run_then(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, const void *a,
-                     const void *b, void *c, const struct cpu_epilogue *epilogue)
+static void run(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, const void *a,
+                const void *b, void *c)
 {
     struct cpu_product p;
     size_t bytes;
@@ -155,16 +155,10 @@ static void run_then(const struct cpu_unit *unit, const struct cpu_gemm_spec *sp
     workspace = malloc(bytes + 64);
     assert_non_null(workspace);
     memset(workspace, 0xff, bytes + 64); /* NaN: nothing is read before it is written */
-    cpu_product_run(&p, a, b, c, workspace, epilogue);
+    cpu_product_run(&p, a, b, c, workspace);
     for (int i = 0; i < 64; i++)
         assert_int_equal((unsigned char)workspace[bytes + (size_t)i], 0xff);
     free(workspace);
-}
-
-static void run(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, const void *a,
-                const void *b, void *c)
-{
-    run_then(unit, spec, a, b, c, NULL);
 }
 
 /* Two weights of a dtype, one below the other, from the same or the other one: of bfloat16 numbers
@@ -391,7 +385,7 @@ static void check_together(const struct cpu_unit *unit)
         assert_true(alone[i] && together[i]);
         memset(alone[i], 0, bytes);
         memset(together[i], 0, bytes);
-        all[i] = (struct cpu_gradient){gradient_spec(unit, &each[i]), dy[i], together[i], NULL};
+        all[i] = (struct cpu_gradient){gradient_spec(unit, &each[i]), dy[i], together[i]};
         all[i].spec.b_row = each[i].n;
         all[i].spec.accumulate = i == 1;
     }
@@ -452,212 +446,13 @@ static void emulated_tiles_are_the_hardware(void **state)
 #endif
 }
 
-/* ---- epilogues ---- */
-
-/* What an epilogue has seen, in rows without gaps, and how often. */
-struct seen {
-    const struct cpu_gemm_spec *spec;
-    const struct cpu_epilogue *epilogue;
-    char *at;
-    int *times;
-};
-
-static void see(struct seen *seen, int64_t row, int64_t column, const char *from, int64_t n)
-{
-    int64_t at = row * seen->spec->n + column;
-    size_t size = ct_dtype_size(seen->spec->c_type);
-
-    memcpy(seen->at + (size_t)at * size, from, (size_t)n * size);
-    for (int64_t i = 0; i < n; i++)
-        seen->times[at + i]++;
-}
-
-static void see_block(void *context, const struct cpu_made *made)
-{
-    struct seen *seen = context;
-    const struct cpu_gemm_spec *s = seen->spec;
-    int64_t size = (int64_t)ct_dtype_size(s->c_type);
-
-    for (int64_t i = 0; i < made->rows; i++) {
-        int64_t row = made->row + i;
-
-        see(seen, row, made->column, made->at + i * made->stride, made->columns);
-        if (s->halves)
-            see(seen, row, s->n / 2 + made->column,
-                seen->epilogue->half + (row * seen->epilogue->half_row + made->column) * size,
-                made->columns);
-    }
-}
-
-static void see_nothing(void *context, const struct cpu_made *made)
-{
-    (void)context, (void)made;
-}
-
-/* The same product without an epilogue has the same bits. */
-static void check_seen(const struct seen *seen, const char *c, int64_t c_row)
-{
-    const struct cpu_gemm_spec *s = seen->spec;
-    size_t size = ct_dtype_size(s->c_type);
-
-    for (int64_t i = 0; i < s->m; i++) {
-        assert_memory_equal(seen->at + (size_t)(i * s->n) * size, c + (size_t)(i * c_row) * size,
-                            (size_t)s->n * size);
-        for (int64_t j = 0; j < s->n; j++)
-            assert_int_equal(seen->times[i * s->n + j], 1);
-    }
-}
-
-static void check_epilogue(const struct cpu_unit *unit, const struct size *s,
-                           const struct cpu_gemm_spec *plain, bool halves, bool passed)
-{
-    int64_t a_count = s->k * (s->m + s->pad) + s->m * (s->k + s->pad),
-            b_count = s->k * (s->n + s->pad);
-    struct operands o = make(s, a_count, b_count, plain);
-    void *b = plain->b_row ? NULL : pack(CPU_FORWARD, o.w, s->n, s->k, unit->dtype, false);
-    char *other = malloc(o.c_bytes + (size_t)s->m * 4);
-    struct cpu_gemm_spec spec = *plain;
-    struct cpu_epilogue epilogue = {see_block, NULL, other, spec.c_row + 1};
-    struct seen seen = {&spec, &epilogue, malloc(o.c_bytes),
-                        calloc((size_t)(s->m * s->n), sizeof(int))};
-
-    assert_true(other && seen.at && seen.times);
-    epilogue.context = &seen;
-    spec.halves = halves;
-    spec.passed = passed;
-    run(unit, plain, o.a, b ? b : o.w, o.c);
-    run_then(unit, &spec, o.a, b ? b : o.w, passed ? NULL : o.before, &epilogue);
-    check_seen(&seen, o.c, plain->c_row);
-    if (!halves && !passed)
-        assert_memory_equal(o.c, o.before, o.c_bytes);
-    free(b);
-    free(other);
-    free(seen.at);
-    free(seen.times);
-    drop(&o);
-}
-
-static void epilogues_get_each_result_once(void **state)
-{
-    static const struct size even[] = {{70, 128, 40, 3}, {40, 1088, 1030, 1}, {300, 192, 96, 2}};
-
-    (void)state;
-    for (int u = 0; u < UNITS; u++) {
-        for (size_t i = 0; units(u) && i < CT_COUNT(sizes); i++)
-            for (int flags = 0; flags < 8; flags++) {
-                bool add = flags & 1, of_rows = flags & 2, passed = flags & 4;
-                struct cpu_gemm_spec spec = of_rows ? rows_spec(units(u), &sizes[i], CT_BF16)
-                                                    : gradient_spec(units(u), &sizes[i]);
-
-                threads = 1 + (int)(i + (size_t)flags) % 3;
-                spec.accumulate = add;
-                if (!passed || (of_rows && !add))
-                    check_epilogue(units(u), &sizes[i], &spec, false, passed);
-            }
-        for (size_t i = 0; units(u) && i < CT_COUNT(even); i++)
-            for (threads = 1; threads < 8; threads += 2) {
-                struct cpu_gemm_spec spec = rows_spec(units(u), &even[i], CT_BF16);
-
-                check_epilogue(units(u), &even[i], &spec, true, false);
-            }
-    }
-}
-
-/* Rows of the weights of a shard, from those of all weights that lie one below the other. */
-static void *pack_shards(enum cpu_use use, const struct cpu_shards *shards, const char *w,
-                         int64_t rows, int64_t columns, enum ct_dtype type)
-{
-    size_t row = (size_t)columns * ct_dtype_size(type),
-           bytes = cpu_product_packed_bytes(use, rows / shards->count, columns, type);
-    char *packed = aligned_alloc(64, bytes * (size_t)shards->count);
-
-    assert_non_null(packed);
-    for (int64_t i = 0; i < shards->count; i++) {
-        struct cpu_packed_from part[CT_MAX_DIMS];
-        const char *weight = w;
-
-        for (int k = 0; k < shards->widths.ndim; k++) {
-            int64_t each = shards->widths.size[k] / shards->count;
-
-            part[k] = (struct cpu_packed_from){type, weight + (size_t)(i * each) * row, columns,
-                                               each, columns};
-            weight += (size_t)shards->widths.size[k] * row;
-        }
-        cpu_pack_stack(
-            &(struct cpu_packed_to){use,
-                                    cpu_product_lines(use, rows / shards->count, columns, type),
-                                    packed + (size_t)i * bytes},
-            1, part, shards->widths.ndim);
-    }
-    return packed;
-}
-
-static void check_shards(const struct cpu_unit *unit, const struct cpu_shards *shards,
-                         enum cpu_use use, int64_t columns, bool halves)
-{
-    int64_t rows = 0;
-    struct cpu_gemm_spec spec;
-    struct size s = {.m = 75, .pad = 1};
-    struct operands o;
-    char *other[2];
-    void *packed[2];
-
-    for (int i = 0; i < shards->widths.ndim; i++)
-        rows += shards->widths.size[i];
-    s.n = use == CPU_FORWARD ? rows : columns;
-    s.k = use == CPU_FORWARD ? columns : rows;
-    spec = rows_spec(unit, &s, CT_BF16);
-    spec.b_use = use;
-    o = make(&s, s.m * (s.k + s.pad), s.n * s.k, &spec);
-    packed[0] = pack(use, o.w, rows, columns, unit->dtype, false);
-    packed[1] = pack_shards(use, shards, o.w, rows, columns, unit->dtype);
-    for (int i = 0; i < 2; i++) {
-        struct cpu_epilogue none = {see_nothing, NULL, other[i] = calloc(1, o.c_bytes), spec.c_row};
-
-        assert_non_null(other[i]);
-        spec.halves = halves;
-        spec.b_shards = i ? *shards : (struct cpu_shards){0};
-        run_then(unit, &spec, o.a, packed[i], i ? o.c : o.before, halves ? &none : NULL);
-    }
-    assert_memory_equal(o.before, o.c, o.c_bytes);
-    assert_memory_equal(other[0], other[1], o.c_bytes);
-    for (int i = 0; i < 2; i++) {
-        free(other[i]);
-        free(packed[i]);
-    }
-    drop(&o);
-}
-
-/* Weights that are packed by shards give the bits of those packed as a whole. */
-static void shards_do_not_change_a_bit(void **state)
-{
-    static const struct cpu_shards shards[] = {{2, {3, {128, 64, 64}}},    {2, {1, {192}}},
-                                               {3, {2, {96, 192}}},        {2, {2, {640, 640}}},
-                                               {4, {3, {128, 1280, 128}}}, {3, {2, {192, 192}}}};
-
-    (void)state;
-    for (int u = 0; u < UNITS; u++)
-        for (size_t i = 0; units(u) && i < CT_COUNT(shards); i++)
-            for (int flags = 0; flags < 4; flags++) {
-                int64_t columns = flags & 2 ? 96 : 1120;
-
-                threads = 1 + (int)(i + (size_t)flags) % 3;
-                check_shards(units(u), &shards[i], flags & 1 ? CPU_BACKWARD : CPU_FORWARD, columns,
-                             false);
-                if (!(flags & 1) && shards[i].widths.size[0] == shards[i].widths.size[1])
-                    check_shards(units(u), &shards[i], CPU_FORWARD, columns, true);
-            }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(products_equal_float64),
                                        cmocka_unit_test(threads_do_not_change_a_bit),
                                        cmocka_unit_test(rows_do_not_change_each_other),
                                        cmocka_unit_test(gradients_of_one_x_are_each_alone),
-                                       cmocka_unit_test(emulated_tiles_are_the_hardware),
-                                       cmocka_unit_test(epilogues_get_each_result_once),
-                                       cmocka_unit_test(shards_do_not_change_a_bit)};
+                                       cmocka_unit_test(emulated_tiles_are_the_hardware)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,17 +59,6 @@ static void gradient_bf16(void *const *p, int64_t n)
     gradient(CT_BF16, p, n);
 }
 
-void CPU_ISA(cpu_swiglu_row)(const void *gate, const void *up, void *h, int64_t n)
-{
-    forward_bf16((void *[]){(void *)gate, (void *)up, h}, n);
-}
-
-void CPU_ISA(cpu_swiglu_grad_row)(const void *dh, const void *gate, const void *up, void *dgate,
-                                  void *dup, int64_t n)
-{
-    gradient_bf16((void *[]){(void *)dh, (void *)gate, (void *)up, dgate, dup}, n);
-}
-
 static bool accepts(const struct ct_prepare *prepare)
 {
     enum ct_dtype dtype = prepare->in[0].dtype;

@@ -105,15 +105,6 @@ static double compare(const struct cpu_gemm_spec *s, struct cpu_gemm *const ways
     return ratio[PAIRS / 2];
 }
 
-/* oneDNN gets gathered weights w[n, k] as they lie. */
-static void read_plain(struct cpu_gemm_spec *s)
-{
-    bool forward = s->b_use == CPU_FORWARD;
-
-    s->b_row = forward ? 1 : s->n;
-    s->b_col = forward ? s->k : 1;
-}
-
 static double measure(void *context)
 {
     const struct cpu_gemm_spec *shape = context;
@@ -124,9 +115,6 @@ static double measure(void *context)
         struct cpu_gemm_spec s = *shape;
 
         s.own = own;
-        s.b_shards.count = 1;
-        if (!own && shape->b_shards.count > 1)
-            read_plain(&s);
         if (own && !s.b_row && cpu_config.pad_rows && s.a_type == s.b_type &&
             !cpu_in_place(s.a_row * cpu_bytes_of(s.a_type)))
             s.a_row += CPU_LINE_BYTES / cpu_bytes_of(s.a_type);
@@ -147,14 +135,12 @@ static bool faster(const struct cpu_gemm_spec *shape, const char *what)
 {
     struct cpu_gemm_spec s = *shape;
     enum ct_dtype dtype = cpu_gemm_dtype(shape);
-    char name[128], threads[16] = "";
+    char name[128];
 
     if (cpu_config.products != CPU_PRODUCTS_AUTO)
         return cpu_config.products != CPU_PRODUCTS_ONEDNN;
-    if (s.b_shards.count <= 1) /* else ranks must choose alike, whatever their threads */
-        snprintf(threads, sizeof(threads), ".%d", cpu_threads());
-    snprintf(name, sizeof(name), "%s%s.%s%s", cpu_unit(dtype)->name,
-             s.a_type == dtype ? "" : ".widened", what, threads);
+    snprintf(name, sizeof(name), "%s%s.%s.%d", cpu_unit(dtype)->name,
+             s.a_type == dtype ? "" : ".widened", what, cpu_threads());
     return cpu_tuned(name, measure, &s) > margin(&s);
 }
 
@@ -168,7 +154,7 @@ static int64_t clamp(double x, int64_t low, int64_t high)
     return x < (double)low ? low : x > (double)high ? high : (int64_t)x;
 }
 
-bool cpu_choose_panels(enum cpu_use use, int64_t n, int64_t k, int64_t shards, enum ct_dtype dtype)
+bool cpu_choose_panels(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype)
 {
     int64_t columns = least(use == CPU_FORWARD ? n : k, MOST_ROWS),
             depth = least(use == CPU_FORWARD ? k : n, MOST_ROWS);
@@ -182,13 +168,11 @@ bool cpu_choose_panels(enum cpu_use use, int64_t n, int64_t k, int64_t shards, e
                               .a_col = 1,
                               .c_row = columns,
                               .b_use = use,
-                              .b_for = dtype,
-                              .b_shards = {.count = shards}};
+                              .b_for = dtype};
     const struct cpu_unit *unit = cpu_unit(s.b_type);
-    const char *kind = shards <= 1 ? "rows" : use == CPU_FORWARD ? "gathered" : "gathered.backward";
     char what[80];
 
-    snprintf(what, sizeof(what), "%s.%lldx%lld", kind, (long long)columns, (long long)depth);
+    snprintf(what, sizeof(what), "rows.%lldx%lld", (long long)columns, (long long)depth);
     return n && k && unit && faster(&s, what);
 }
 
@@ -217,7 +201,6 @@ bool cpu_choose_own(const struct cpu_gemm_spec *s)
         return false;
     if (s->b_row)
         return choose_gradient(s);
-    return s->b_use == CPU_FORWARD
-               ? cpu_choose_panels(CPU_FORWARD, s->n, s->k, s->b_shards.count, s->b_for)
-               : cpu_choose_panels(CPU_BACKWARD, s->k, s->n, s->b_shards.count, s->b_for);
+    return s->b_use == CPU_FORWARD ? cpu_choose_panels(CPU_FORWARD, s->n, s->k, s->b_for)
+                                   : cpu_choose_panels(CPU_BACKWARD, s->k, s->n, s->b_for);
 }

@@ -8,9 +8,8 @@
 #include "../gemm.h"
 
 /* True if w[n, k] is packed in panels (unit.h) for a use beside activations of a dtype, and
-   multiplied by own kernels. With shards > 1 it is gathered in so many packed shards, and would be
-   gathered plain for oneDNN. */
-bool cpu_choose_panels(enum cpu_use use, int64_t n, int64_t k, int64_t shards, enum ct_dtype dtype);
+   multiplied by own kernels. */
+bool cpu_choose_panels(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype);
 /* True if own kernels run this product. */
 bool cpu_choose_own(const struct cpu_gemm_spec *spec);
 

@@ -8,6 +8,7 @@
 #define BLOCK_ROWS 256   /* at most */
 #define OWN_ROWS 128     /* for each thread; of fewer, threads share both operands */
 #define PACKED_ROWS 2048 /* of both operands, packed at a time */
+#define COLUMNS 64       /* of a task: a multiple */
 
 /* ---- planning ---- */
 
@@ -42,9 +43,9 @@ static int64_t rows_of_block(const struct cpu_gradient *each, int count, int thr
    columns of B, from other cores. */
 static int64_t columns_of_task(const struct cpu_product *p, int64_t panels)
 {
-    int64_t best = 0, least_cost = INT64_MAX, n = up(p->spec.n, CPU_MADE_COLUMNS);
+    int64_t best = 0, least_cost = INT64_MAX, n = up(p->spec.n, COLUMNS);
 
-    for (int64_t columns = least(n, p->unit->columns); columns > 0; columns -= CPU_MADE_COLUMNS) {
+    for (int64_t columns = least(n, p->unit->columns); columns > 0; columns -= COLUMNS) {
         int64_t tasks = panels * ((n + columns - 1) / columns),
                 each = (tasks + p->threads - 1) / p->threads,
                 cost = each * (columns + CPU_PANEL) + columns;
@@ -189,8 +190,7 @@ static void multiply_block(const struct run *run, const struct call *call,
                           .depth = depth,
                           .begun = k > 0,
                           .last = k + depth == run->depth,
-                          .add = p->spec.accumulate || run->k > 0,
-                          .made = run->k + k + depth == p->spec.k};
+                          .add = p->spec.accumulate || run->k > 0};
 
         for (int64_t i = 0; i < rows; i += s.rows) {
             int64_t first = i % CPU_PANEL;
@@ -259,7 +259,7 @@ static void run_tasks(void *context, int thread, int threads)
     p->unit->begin();
     while ((task = cpu_next_task(&run->tasks, thread)) >= 0)
         run_task(run, task, sums, &lane);
-    cpu_finish_lane(&lane);
+    cpu_finish_beside(lane.beside);
     p->unit->end();
 }
 
@@ -272,7 +272,7 @@ static char *place_operands(const struct cpu_product *p, const struct cpu_gradie
 
         s->product = *p;
         s->product.spec = each[i].spec;
-        s->call = (struct call){&s->product, each[i].a, b, each[i].c, each[i].epilogue};
+        s->call = (struct call){&s->product, each[i].a, b, each[i].c};
         s->a = p->shared_a ? memory : NULL;
         memory += p->shared_a ? packed_bytes(p, each[i].spec.m) : 0;
     }

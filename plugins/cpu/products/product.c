@@ -40,13 +40,13 @@ size_t cpu_product_workspace(const struct cpu_product *p)
 }
 
 void cpu_product_run(const struct cpu_product *p, const void *a, const void *b, void *c,
-                     void *workspace, const struct cpu_epilogue *epilogue)
+                     void *workspace)
 {
     if (p->gradient)
-        cpu_run_gradients(p, &(struct cpu_gradient){p->spec, a, c, epilogue}, 1, b,
+        cpu_run_gradients(p, &(struct cpu_gradient){p->spec, a, c}, 1, b,
                           cpu_first_line(workspace));
     else
-        cpu_run_rows(&(struct call){p, a, b, c, epilogue}, cpu_first_line(workspace));
+        cpu_run_rows(&(struct call){p, a, b, c}, cpu_first_line(workspace));
 }
 
 /* ---- gradients of one x ---- */

@@ -24,7 +24,6 @@ struct cpu_product {
     int64_t task_rows;            /* of so many rows */
     bool shared_a;                /* gradient: all threads pack A, as they pack B */
     int64_t packed;               /* gradient: rows of both operands that are packed at a time */
-    int64_t passed_at;            /* in a lane: results that are not stored in C */
     size_t lane_bytes;
 };
 
@@ -40,16 +39,14 @@ bool cpu_product_takes(const struct cpu_unit *unit, const struct cpu_gemm_spec *
 void cpu_product_plan(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, int threads,
                       struct cpu_product *product);
 size_t cpu_product_workspace(const struct cpu_product *product);
-/* epilogue: or NULL. */
 void cpu_product_run(const struct cpu_product *product, const void *a, const void *b, void *c,
-                     void *workspace, const struct cpu_epilogue *epilogue);
+                     void *workspace);
 
 /* One of several gradients of one x: their n, k, types and strides of B are the same. */
 struct cpu_gradient {
     struct cpu_gemm_spec spec;
     const void *a;
     void *c;
-    const struct cpu_epilogue *epilogue; /* or NULL */
 };
 
 /* count: at most CPU_MAX_WEIGHTS. No bit of a gradient depends on the others. */

@@ -37,21 +37,20 @@ void cpu_plan_rows(struct cpu_product *p)
 {
     const struct cpu_gemm_spec *s = &p->spec;
     int64_t size = element_bytes(p), parts_of_k = (s->k * size + ROW_BYTES - 1) / ROW_BYTES,
-            n = s->n / pieces(s), columns, block, rows;
+            n = s->n, columns, block, rows;
 
     p->depth = up((s->k + parts_of_k - 1) / parts_of_k, cpu_step_depth(p->unit->dtype)); /* equal */
     p->by_rows = parts(panels_of(s->m), 1, p->threads);
     p->by_columns = parts(panels_of(n), p->by_rows, p->threads);
     columns = panels_of(panels_of(n) * CPU_PANEL / p->by_columns) * CPU_PANEL;
     block = parts_of_k > 1 ? least(B_BYTES, p->unit->block) : p->unit->block;
-    p->columns = least(columns, block / size / p->depth / pieces(s) / CPU_PANEL * CPU_PANEL);
+    p->columns = least(columns, block / size / p->depth / CPU_PANEL * CPU_PANEL);
     rows = (panels_of(s->m) + p->by_rows - 1) / p->by_rows * CPU_PANEL;
     p->task_rows = least(rows, most(TASK_ROWS, least(up(rows / 2, CPU_PANEL), ROWS)));
     p->rows = s->k > p->depth ? p->task_rows : CPU_PANEL;
     p->down = (rows + p->task_rows - 1) / p->task_rows;
     p->across = (columns + p->columns - 1) / p->columns;
-    p->passed_at = copied_bytes(p) + sums_bytes(p, s->m);
-    p->lane_bytes = cpu_lane_bytes(p->unit, p->passed_at + (s->passed ? 2 * passed_bytes(p) : 0));
+    p->lane_bytes = cpu_lane_bytes(p->unit, copied_bytes(p) + sums_bytes(p, s->m));
 }
 
 static void copy_row(const struct cpu_product *p, const char *from, char *to, int64_t n)
@@ -93,18 +92,15 @@ static void run_block(const struct call *call, int64_t row, int64_t end, int64_t
     float *sums = (float *)(lane->memory + copied_bytes(p));
 
     for (int64_t k = 0; k < spec->k; k += p->depth) {
-        bool last = k + p->depth >= spec->k;
         struct strip s = {.b =
                               call->b + column / CPU_PANEL * panel + panel_bytes(p->unit->dtype, k),
                           .panel = panel,
-                          .k = k,
                           .column = column,
                           .columns = columns,
                           .depth = least(p->depth, spec->k - k),
                           .begun = k > 0,
-                          .last = last,
-                          .add = spec->accumulate,
-                          .made = last};
+                          .last = k + p->depth >= spec->k,
+                          .add = spec->accumulate};
 
         for (int64_t i = row; i < end; i += s.rows) {
             int64_t first = (i - row) % CPU_PANEL;
@@ -115,7 +111,7 @@ static void run_block(const struct call *call, int64_t row, int64_t end, int64_t
                 s.a.at += s.rows * s.a.row;
             s.row = i;
             s.rows = cpu_unit_rows(p->unit, least(CPU_PANEL - first, end - i));
-            s.sums = sums + (i - row - first) * p->columns * pieces(spec) + first * CPU_PANEL;
+            s.sums = sums + (i - row - first) * p->columns + first * CPU_PANEL;
             s.next = call->a + ((i + s.rows) * spec->a_row + k) * a_bytes;
             cpu_multiply_strip(call, &s, lane);
         }
@@ -129,8 +125,7 @@ static void task_of_rows(const struct cpu_product *p, int64_t task, struct cpu_r
     int64_t part = task / (p->down * p->across), j = task / p->down % p->across;
 
     *rows = cpu_share(p->spec.m, CPU_PANEL, (int)(part % p->by_rows), (int)p->by_rows);
-    *columns = cpu_share(p->spec.n / pieces(&p->spec), CPU_PANEL, (int)(part / p->by_rows),
-                         (int)p->by_columns);
+    *columns = cpu_share(p->spec.n, CPU_PANEL, (int)(part / p->by_rows), (int)p->by_columns);
     rows->begin += task % p->down * p->task_rows;
     rows->end = least(rows->end, rows->begin + p->task_rows);
     columns->begin += j * p->columns;
@@ -160,7 +155,7 @@ static void run_tasks(void *context, int thread, int threads)
             run_block(run->call, i, least(i + p->rows, rows.end), columns.begin,
                       columns.end - columns.begin, &lane);
     }
-    cpu_finish_lane(&lane);
+    cpu_finish_beside(lane.beside);
     p->unit->end();
 }
 

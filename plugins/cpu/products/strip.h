@@ -48,63 +48,43 @@ static inline int64_t a_row_bytes(const struct cpu_product *p)
     return p->spec.a_row * cpu_bytes_of(p->spec.a_type);
 }
 
-/* Matrices that C's columns lie in. */
-static inline int64_t pieces(const struct cpu_gemm_spec *s)
-{
-    return s->halves ? 2 : 1;
-}
-
-/* Bytes of a strip's results that an epilogue alone reads. */
-static inline int64_t passed_bytes(const struct cpu_product *p)
-{
-    return p->unit->rows * p->columns * cpu_bytes_of(p->spec.c_type);
-}
-
 /* The operands of a product. */
 struct call {
     const struct cpu_product *product;
     const char *a, *b;
     char *c;
-    const struct cpu_epilogue *epilogue; /* or NULL */
 };
 
 /* Bytes of a lane for a block's sums, if any wait: k is split, or blocks of C are not whole. m: the
    rows of C. */
 static inline int64_t sums_bytes(const struct cpu_product *p, int64_t m)
 {
-    bool wait = p->spec.k > p->depth || p->spec.b_shards.count > 1 || CPU_PANEL % p->unit->rows ||
-                m % p->unit->rows || p->spec.n / pieces(&p->spec) % CPU_PANEL;
+    bool wait = p->spec.k > p->depth || CPU_PANEL % p->unit->rows || m % p->unit->rows ||
+                p->spec.n % CPU_PANEL;
 
-    return wait ? p->rows * p->columns * pieces(&p->spec) * (int64_t)sizeof(float) : 0;
+    return wait ? p->rows * p->columns * (int64_t)sizeof(float) : 0;
 }
 
 /* What a thread keeps from one strip to the next. */
 struct lane {
     char *memory;
-    struct cpu_beside *beside;        /* at the end of the memory; or NULL */
-    const struct cpu_epilogue *waits; /* it has not run on what was made; or NULL */
-    struct cpu_made made;
-    int turn;      /* of two places for results that only the epilogue reads */
-    const char *b; /* the block of the last strip */
+    struct cpu_beside *beside; /* at the end of the memory; or NULL */
+    const char *b;             /* the block of the last strip */
 };
 
 /* Bytes of a lane that has so much memory. */
 size_t cpu_lane_bytes(const struct cpu_unit *unit, int64_t memory);
 /* lanes: on a line. */
 struct lane cpu_lane_of(const struct cpu_product *p, char *lanes, int thread);
-/* All that waits is done. */
-void cpu_finish_lane(struct lane *lane);
 
 struct strip {
     struct cpu_panel a;
     const char *b;
-    int64_t panel;                             /* bytes from one panel of B to the next */
-    int64_t k;                                 /* where it begins in packed B */
-    int64_t row, rows, column, columns, depth; /* columns of each piece */
-    float *sums;                               /* a block for each panel of B */
+    int64_t panel; /* bytes from one panel of B to the next */
+    int64_t row, rows, column, columns, depth;
+    float *sums; /* a block for each panel of B */
     bool begun, last;
     bool add;         /* results: to what C has */
-    bool made;        /* results are final */
     const char *next; /* rows of A that are read soon, or NULL */
 };
 

@@ -143,10 +143,6 @@ struct cpu_panels {
     void (*pack_transposed)(const struct cpu_packed_from *from, char *to, int64_t panel);
     /* The results of sum[rows][PANEL], as far as `columns`. */
     void (*finish)(const float *sum, int64_t rows, int64_t columns, const struct cpu_result *to);
-    /* h = silu(gate) up for n numbers in bfloat16, and its gradients, as the ops' kernels. */
-    void (*swiglu)(const void *gate, const void *up, void *h, int64_t n);
-    void (*swiglu_grad)(const void *dh, const void *gate, const void *up, void *dgate, void *dup,
-                        int64_t n);
     /* n numbers in bfloat16 as float32. */
     void (*widen)(const void *from, float *to, int64_t n);
     /* The unit "dots", and one of multiply-adds; or NULL. */
@@ -172,11 +168,6 @@ void CPU_ISA(cpu_pack_rows)(const struct cpu_lines *lines, const struct cpu_pack
 void CPU_ISA(cpu_pack_columns)(const struct cpu_lines *lines, const struct cpu_packed_from *from,
                                char *to);
 void CPU_ISA(cpu_pack_transposed)(const struct cpu_packed_from *from, char *to, int64_t panel);
-
-/* Those of kernels/swiglu.c. */
-void CPU_ISA(cpu_swiglu_row)(const void *gate, const void *up, void *h, int64_t n);
-void CPU_ISA(cpu_swiglu_grad_row)(const void *dh, const void *gate, const void *up, void *dgate,
-                                  void *dup, int64_t n);
 
 extern const struct cpu_unit cpu_unit_emulated;
 #ifdef CPU_WITH_TILES
