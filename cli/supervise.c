@@ -23,7 +23,9 @@
 
 #define CHECKPOINT_SECONDS 60  /* after a signal, for the step and a checkpoint */
 #define RANKS_PER_PROCESSOR 64 /* most for -n: a typing error must not stop the machine */
-#define LONGEST_PAUSE 60.0     /* seconds before a restart; the first is 1, each next one twice */
+#define PAUSE 1.0              /* seconds before the first restart; each next one twice .. */
+#define LONGEST_PAUSE 60.0     /* .. up to these. They begin anew behind a start .. */
+#define WORKED 4               /* .. that lasted so many times as long as the next pause */
 
 int job_launch(struct job *job, struct ct_launch_request *request)
 {
@@ -188,10 +190,14 @@ static int renew(struct job *job, int rc, double *pause)
 
 int job_run(struct job *job)
 {
-    double pause = 1;
+    double pause = PAUSE;
 
     for (;;) {
+        double begin = ct_now();
         int rc = job->start(job);
+
+        if (ct_now() - begin > WORKED * pause)
+            pause = PAUSE;
 
         if (rc == 0 || job->restart == job->args->restarts)
             return rc < 0 ? shorten(job, rc) : 0;
