@@ -238,6 +238,8 @@ static int ready(struct ct_run *run)
     if (rc == 0)
         rc = make_nonce(run);
     if (rc == 0 && !ckpt_config.load_only)
+        rc = ckpt_check_shared(run);
+    if (rc == 0 && !ckpt_config.load_only)
         rc = make_ring(run);
     return rc < 0 ? rc : ckpt_resume(run);
 }

@@ -15,6 +15,7 @@
  *   resume.c  where a run begins                 diff.c    compares two
  *   batch.c   how many sequences its steps have
  *   ckpt.c    options and events                 verb.c    the verbs
+ *   shared.c  whether all hosts see the folder
  *   export.c, import.c                           Hugging Face's folders, which lib/hf reads and
  *                                                writes
  */
@@ -269,6 +270,12 @@ struct ckpt_load {
 int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *load);
 /* Tell what a recipe that has changed since changes. */
 void ckpt_tell_changes(const struct ckpt *c, struct ct_run *run);
+
+/* ---- shared.c ---- */
+
+/* For all ranks, which have ckpt_own.folder and its nonce. CT_ECONFIG: it is not the same folder on
+   all hosts. */
+int ckpt_check_shared(struct ct_run *run);
 
 /* ---- folder.c ---- */
 
