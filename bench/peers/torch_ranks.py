@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """The Llama of torch_llama.py on several ranks of this machine, by PyTorch over gloo: the peer of `bench/compare --ranks`.
 
-    python3 bench/peers/torch_ranks.py debug|124m float32|bfloat16 fsdp|tp|1f1b --ranks N [--threads T] [--compile] [--steps N]
+    python3 bench/peers/torch_ranks.py debug|124m float32|bfloat16 fsdp|hsdp|tp|1f1b --ranks N [--threads T] [--compile] [--steps N]
+        [--rank R --at ADDRESS:PORT]
 
-fsdp is FSDP2 (fully_shard by block, bfloat16 parameters and float32 reductions), tp is DTensor's plan of TorchTitan with loss
+With --rank this process is one rank, and --at is where the first one listens, for ranks of several hosts; otherwise it starts all.
+hsdp is fsdp in two groups of neighbours, with copies. fsdp is FSDP2 (fully_shard by block, bfloat16 parameters and float32 reductions), tp is DTensor's plan of TorchTitan with loss
 parallel, 1f1b is torch.distributed.pipelining with microbatches of two sequences. Each rank has its own process and T threads.
 Prints one JSON object: the median step, seconds from the command to the end of the first step, and the largest process.
 """
@@ -85,12 +87,13 @@ def compile_layers(a, model):
 def stepper(a, model, rank, size):
     """A function that runs the forward and backward of a step."""
     dtype = torch.bfloat16 if a.dtype == 'bfloat16' else torch.float32
-    mesh = init_device_mesh('cpu', (a.ranks,))
-    generator = torch.Generator().manual_seed(rank if a.how == 'fsdp' else 0)
-    batch = size['batch'] // a.ranks if a.how == 'fsdp' else size['batch']
+    shards = a.how in ('fsdp', 'hsdp')
+    mesh = init_device_mesh('cpu', (2, a.ranks // 2) if a.how == 'hsdp' else (a.ranks,))
+    generator = torch.Generator().manual_seed(rank if shards else 0)
+    batch = size['batch'] // a.ranks if shards else size['batch']
     tokens = torch.randint(0, size['vocab'], (batch, size['seq'] + 1), generator=generator)
     inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    autocast = torch.autocast('cpu', torch.bfloat16, enabled=dtype == torch.bfloat16 and a.how != 'fsdp')
+    autocast = torch.autocast('cpu', torch.bfloat16, enabled=dtype == torch.bfloat16 and not shards)
     loss_context = contextlib.nullcontext
 
     if a.how == '1f1b':
@@ -106,7 +109,7 @@ def stepper(a, model, rank, size):
                 schedule.step(*([inputs] if rank == 0 else []), **({'target': labels} if rank + 1 == a.ranks else {}))
         return run, module
     compile_layers(a, model)
-    if a.how == 'fsdp':
+    if shards:
         shard_fully(model, mesh, dtype)
     else:
         from torch.distributed.tensor.parallel import loss_parallel
@@ -124,7 +127,7 @@ def stepper(a, model, rank, size):
 def worker(rank, a, store, results):
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
-    dist.init_process_group('gloo', init_method='file://' + store, rank=rank, world_size=a.ranks)
+    dist.init_process_group('gloo', init_method=f'tcp://{a.at}' if a.at else 'file://' + store, rank=rank, world_size=a.ranks)
     size = SIZES[a.model]
     run, model = stepper(a, Llama(**size), rank, size)
     parameters = list(model.parameters())
@@ -144,26 +147,31 @@ def worker(rank, a, store, results):
     memory = torch.tensor([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024], dtype=torch.int64)
     dist.all_reduce(memory, dist.ReduceOp.MAX)
     if rank == 0:
-        results.put(dict(step_seconds=statistics.median(times[2:]), first_step_seconds=first, peak_bytes=int(memory)))
+        results(dict(step_seconds=statistics.median(times[2:]), first_step_seconds=first, peak_bytes=int(memory)))
     dist.destroy_process_group()
-
 
 
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument('model', choices=['debug', '124m'])
     ap.add_argument('dtype', choices=['float32', 'bfloat16'])
-    ap.add_argument('how', choices=['fsdp', 'tp', '1f1b'])
+    ap.add_argument('how', choices=['fsdp', 'hsdp', 'tp', '1f1b'])
     ap.add_argument('--ranks', type=int, default=2)
     ap.add_argument('--threads', type=int, default=1)
     ap.add_argument('--steps', type=int, default=6)
     ap.add_argument('--compile', action='store_true')
+    ap.add_argument('--rank', type=int)
+    ap.add_argument('--at')
     a = ap.parse_args()
     a.began = began
+    say = lambda row: print(json.dumps(dict(peer='torch ' + torch.__version__, how=a.how, compiled=a.compile, **row)))
+    if a.rank is not None:
+        worker(a.rank, a, '', say)
+        return
     results = torch.multiprocessing.get_context('spawn').SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(worker, (a, os.path.join(folder, 'store'), results), a.ranks)
-    print(json.dumps(dict(peer='torch ' + torch.__version__, how=a.how, compiled=a.compile, **results.get())))
+        torch.multiprocessing.spawn(worker, (a, os.path.join(folder, 'store'), results.put), a.ranks)
+    say(results.get())
 
 
 if __name__ == '__main__':
