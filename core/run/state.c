@@ -10,7 +10,7 @@
 
 #define PREFIXES 16
 
-static char *prefixes[PREFIXES]; /* as long as the process */
+static const char *prefixes[PREFIXES];
 
 void ct_state_follow(const char *prefix)
 {
@@ -19,9 +19,7 @@ void ct_state_follow(const char *prefix)
     while (i < PREFIXES && prefixes[i] && strcmp(prefixes[i], prefix) != 0)
         i++;
     assert(i < PREFIXES);
-    if (!prefixes[i])
-        prefixes[i] = strdup(prefix);
-    assert(prefixes[i]);
+    prefixes[i] = prefix;
 }
 
 const char *ct_state_followed(const char *name)

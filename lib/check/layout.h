@@ -18,7 +18,8 @@ enum layout {
 struct operands {
     struct memory memory;
     struct ct_tensor *in, *out;
-    bool beside; /* dense operands lie one behind the other, as the buffers of a plan */
+    bool *present; /* by input */
+    bool beside;   /* dense operands lie one behind the other, as the buffers of a plan */
 };
 
 /* Inputs have their values. `operands` has its arena, and whether they are beside each other.
