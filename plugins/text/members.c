@@ -81,8 +81,11 @@ static int take_member(struct members *m, const struct ct_reader_text *text)
 static int take(void *context, const struct ct_reader_text *text)
 {
     struct members *m = context;
-    int rc = text->lines ? take_lines(m, text) : take_member(m, text);
+    int rc;
 
+    if (!text->lines && !text->name)
+        return ct_fail(CT_EINVAL, "its reader hands over a text without a name");
+    rc = text->lines ? take_lines(m, text) : take_member(m, text);
     m->failed = rc < 0;
     return rc;
 }

@@ -45,6 +45,9 @@ tell "the same for people"
 run plan recipe.ini --with ghost
 [[ $? == 2 ]] && grep -q 'plugin ghost was not built: it needs a ghost: install the Debian package ghost-dev$' log
 tell "whoever asks for it is told so"
+run plan recipe.ini --set model.name=ghost
+[[ $? == 2 ]] && grep -q 'needs the model ghost, and plugin ghost was not built: it needs a ghost: install' log
+tell "so is who asks for what it may offer"
 unset CTITAN_PLUGIN_PATH
 CTITAN_PLUGIN_PATH=$odd try "plugins with an odd name: keys" same plugins plugins
 [[ $(value 'plugins[].name') == *$'an "odd\\\xef\xbf\xbd name'* && $(value 'plugins[].failure') == *'an "odd'* ]]

@@ -31,6 +31,9 @@
 #include "../../plugins/bpe/tokenizer.h"
 #include "../../plugins/ckpt/ckpt.h"
 #include "../../plugins/flight_recorder/flight.h"
+#ifdef CT_FUZZ_TAR
+#include "../../plugins/tar/read.h"
+#endif
 #include "../../plugins/text/chat.h"
 #include "../../plugins/text/unpack.h"
 #include "../../plugins/tokens/file.h"
@@ -251,6 +254,31 @@ static void packed(const uint8_t *data, size_t size)
     spool_close(&text);
 }
 
+#ifdef CT_FUZZ_TAR
+static int take_text(void *context, const struct ct_reader_text *text)
+{
+    size_t *sum = context;
+
+    *sum += strlen(text->name);
+    for (size_t i = 0; i < text->bytes; i++)
+        *sum += (unsigned char)text->data[i]; /* all of it is there */
+    return 0;
+}
+
+static void tar(const uint8_t *data, size_t size)
+{
+    size_t sum = 0;
+    const struct ct_reading reading = {.size = sizeof(reading),
+                                       .path = "fuzz.tar",
+                                       .data = data,
+                                       .bytes = size,
+                                       .take = take_text,
+                                       .context = &sum};
+
+    (void)tar_read(&reading);
+}
+#endif
+
 /* The bytes as Megatron's index of a small file, and as tokens themselves. */
 static void tokens(const uint8_t *data, size_t size)
 {
@@ -335,8 +363,13 @@ static void flight(const uint8_t *data, size_t size)
 typedef void target(const uint8_t *data, size_t size);
 /* All targets, so that each is used by a program for one of them. */
 extern target *const fuzz_targets[];
-target *const fuzz_targets[] = {recipe, graph,  schedule, safetensors, config, tokenizer, encode,
-                                lines,  packed, tokens,   checkpoint,  flight, template};
+target *const fuzz_targets[] = {
+    recipe, graph,  schedule, safetensors, config, tokenizer, encode,
+    lines,  packed, tokens,   checkpoint,  flight, template,
+#ifdef CT_FUZZ_TAR
+    tar,
+#endif
+};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

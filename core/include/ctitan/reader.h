@@ -16,7 +16,7 @@ CT_BEGIN_DECLS
 /* A text in a file. It lasts as long as the call that it is handed over by. */
 struct ct_reader_text {
     size_t size;      /* of this struct */
-    const char *name; /* of the member, whose suffix tells its format; NULL: the file has none */
+    const char *name; /* of the member, whose suffix tells its format; NULL: none, with `lines` */
     const char *data;
     size_t bytes;
     bool lines;    /* JSON lines, whatever the name */
