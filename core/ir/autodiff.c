@@ -23,13 +23,16 @@ struct diff {
     size_t count;           /* values before differentiation */
 };
 
-/* No gradient flows into a forward pass with the mark "reference", or through CT_OP_STOPS. */
+/* No gradient flows into a second set of weights, into a forward pass with the mark "reference", or
+   through CT_OP_STOPS. */
 static void mark_values(struct diff *d)
 {
-    ct_marks reference = ct_mark("reference");
+    ct_marks reference = ct_mark(CT_REFERENCE);
 
-    for (size_t i = 0; i < d->count; i++)
-        d->wanted[i] = d->weight[i] = d->graph->values[i]->role == CT_ROLE_PARAM;
+    for (size_t i = 0; i < d->count; i++) {
+        d->weight[i] = d->graph->values[i]->role == CT_ROLE_PARAM;
+        d->wanted[i] = ct_value_is_own_param(d->graph->values[i]);
+    }
     ct_for_each_op (op, d->graph) {
         bool wanted = false, weight = true,
              stops = op->marks & reference || op->type->flags & CT_OP_STOPS;
@@ -252,10 +255,10 @@ static size_t seed_all(struct ct_graph *graph, struct ct_value *loss, struct sta
     starts[count++] =
         (struct start){loss, seed(graph, "loss", ct_graph_fetched_over(graph, "loss"), 1)};
     for (size_t i = 0; i < fetches; i++)
-        if (graph->weight[i] != 0)
-            starts[count++] =
-                (struct start){graph->fetches[i].value, seed(graph, graph->fetches[i].name,
-                                                             graph->over[i], graph->weight[i])};
+        if (graph->fetches[i].weight != 0)
+            starts[count++] = (struct start){
+                graph->fetches[i].value, seed(graph, graph->fetches[i].name, graph->fetches[i].over,
+                                              graph->fetches[i].weight)};
     return count;
 }
 

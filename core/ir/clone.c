@@ -134,8 +134,6 @@ struct ct_graph *ct_graph_clone(const struct ct_graph *from, struct ct_arena *ar
     ct_for_each_op (op, from)
         clone_op(&c, op);
     to->fetches = ct_arena_copy(arena, from->fetches, sizeof(*to->fetches) * from->fetch_count);
-    to->over = ct_arena_copy(arena, from->over, sizeof(*to->over) * from->fetch_count);
-    to->weight = ct_arena_copy(arena, from->weight, sizeof(*to->weight) * from->fetch_count);
     to->fetch_room = to->fetch_count;
     for (size_t i = 0; i < to->fetch_count; i++)
         to->fetches[i].value = same(&c, from->fetches[i].value);

@@ -75,6 +75,16 @@ struct ct_value *ct_graph_find(const struct ct_graph *graph, const char *name)
     return ct_names_find(graph->names, name);
 }
 
+bool ct_value_is_own_param(const struct ct_value *value)
+{
+    return value->role == CT_ROLE_PARAM && !value->set;
+}
+
+const char *ct_value_model_name(const struct ct_value *value)
+{
+    return value->set ? value->name + strlen(value->set->name) + 1 : value->name;
+}
+
 void ct_value_rename(struct ct_graph *graph, struct ct_value *value, const char *name)
 {
     ct_names_release(graph->names, value->name);
@@ -83,20 +93,12 @@ void ct_value_rename(struct ct_graph *graph, struct ct_value *value, const char 
 
 void ct_graph_fetch(struct ct_graph *graph, const char *name, struct ct_value *value)
 {
-    size_t room = graph->fetch_room, weights = room;
-
     if (!value)
         return;
     graph->fetches = ct_arena_grow(graph->arena, graph->fetches, &graph->fetch_room,
                                    graph->fetch_count + 1, sizeof(*graph->fetches));
-    graph->over = ct_arena_grow(graph->arena, graph->over, &room, graph->fetch_count + 1,
-                                sizeof(*graph->over));
-    graph->weight = ct_arena_grow(graph->arena, graph->weight, &weights, graph->fetch_count + 1,
-                                  sizeof(*graph->weight));
-    graph->over[graph->fetch_count] = NULL;
-    graph->weight[graph->fetch_count] = 0;
     graph->fetches[graph->fetch_count++] =
-        (struct ct_fetch){ct_arena_strdup(graph->arena, name), value};
+        (struct ct_fetch){.name = ct_arena_strdup(graph->arena, name), .value = value};
     value->fetch_count++;
 }
 
@@ -121,7 +123,7 @@ const char *ct_graph_fetched_over(const struct ct_graph *graph, const char *name
 {
     size_t i = fetch_index(graph, name);
 
-    return i < graph->fetch_count ? graph->over[i] : NULL;
+    return i < graph->fetch_count ? graph->fetches[i].over : NULL;
 }
 
 void ct_graph_fetch_mean(struct ct_graph *graph, const char *name, struct ct_value *value,
@@ -130,7 +132,7 @@ void ct_graph_fetch_mean(struct ct_graph *graph, const char *name, struct ct_val
     if (!value || !over)
         return;
     ct_graph_fetch(graph, name, value);
-    graph->over[graph->fetch_count - 1] = ct_arena_strdup(graph->arena, over->name);
+    graph->fetches[graph->fetch_count - 1].over = ct_arena_strdup(graph->arena, over->name);
     if (!ct_graph_fetched(graph, over->name))
         ct_graph_fetch(graph, over->name, over);
 }
@@ -142,7 +144,7 @@ void ct_graph_fetch_loss(struct ct_graph *graph, const char *name, struct ct_val
 
     ct_graph_fetch_mean(graph, name, value, over);
     if (number < graph->fetch_count)
-        graph->weight[number] = weight;
+        graph->fetches[number].weight = weight;
 }
 
 struct ct_value *ct_graph_unfetch(struct ct_graph *graph, const char *name)
@@ -157,8 +159,6 @@ struct ct_value *ct_graph_unfetch(struct ct_graph *graph, const char *name)
     value = graph->fetches[i].value;
     left = --graph->fetch_count - i;
     memmove(&graph->fetches[i], &graph->fetches[i + 1], sizeof(*graph->fetches) * left);
-    memmove(&graph->over[i], &graph->over[i + 1], sizeof(*graph->over) * left);
-    memmove(&graph->weight[i], &graph->weight[i + 1], sizeof(*graph->weight) * left);
     value->fetch_count--;
     return value;
 }

@@ -61,11 +61,19 @@ static void forget_fetches(struct ct_graph *graph, size_t first)
         ct_graph_unfetch(graph, graph->fetches[graph->fetch_count - 1].name);
 }
 
-static void mark_after(struct ct_graph *graph, struct ct_op *last, ct_marks mark)
+/* Mark what is behind `last` as a pass without a gradient, and name what it computes. */
+static void set_apart(struct ct_graph *graph, struct ct_op *last)
 {
-    for (struct ct_op *op = last ? last->next : graph->first; op; op = op->next)
-        if (op->section->part == CT_PART_F)
-            op->marks |= mark;
+    const char *of = graph->set ? graph->set->name : CT_REFERENCE;
+
+    for (struct ct_op *op = last ? last->next : graph->first; op; op = op->next) {
+        if (op->section->part != CT_PART_F)
+            continue;
+        op->marks |= ct_mark(CT_REFERENCE);
+        for (int i = 0; i < op->outs; i++)
+            ct_value_rename(graph, op->out[i],
+                            ct_arena_printf(graph->arena, "%s.%s", of, op->out[i]->name));
+    }
 }
 
 static int build_model(const struct ct_objective *o)
@@ -75,7 +83,7 @@ static int build_model(const struct ct_objective *o)
     int rc;
 
     request.logits = request.loss = true;
-    o->graph->same_parameters = o->passes > 0;
+    o->graph->same_parameters = o->passes > 0 || o->graph->set;
     rc = o->model_ops->build(o->model, o->graph, &request);
     o->graph->same_parameters = false;
     ct_calling_end(&before);
@@ -106,7 +114,7 @@ static int take_logits(struct ct_objective *o, size_t first, struct ct_value **l
                                     "from which this objective makes one");
 }
 
-int ct_objective_forward(struct ct_objective *o, enum ct_forward weights, struct ct_value **logits)
+static int forward(struct ct_objective *o, bool reference, struct ct_value **logits)
 {
     struct ct_op *last = o->graph->last;
     size_t fetches = o->graph->fetch_count;
@@ -117,11 +125,27 @@ int ct_objective_forward(struct ct_objective *o, enum ct_forward weights, struct
     if (rc < 0)
         return rc;
     o->passes++;
-    if (weights == CT_FORWARD_REFERENCE) {
+    if (reference) {
         forget_fetches(o->graph, fetches);
-        mark_after(o->graph, last, ct_mark("reference"));
+        set_apart(o->graph, last);
     }
     return 0;
+}
+
+int ct_objective_forward(struct ct_objective *o, enum ct_forward weights, struct ct_value **logits)
+{
+    return forward(o, weights == CT_FORWARD_REFERENCE, logits);
+}
+
+int ct_objective_forward_set(struct ct_objective *o, const struct ct_weight_set *set,
+                             struct ct_value **logits)
+{
+    int rc;
+
+    o->graph->set = set;
+    rc = forward(o, true, logits);
+    o->graph->set = NULL;
+    return rc;
 }
 
 struct ct_builder ct_objective_builder(const struct ct_objective *o)
@@ -152,6 +176,32 @@ static int declare_counted(struct ct_graph *graph, int64_t batch)
     return rc;
 }
 
+static bool is_only_filled(const struct ct_value *v)
+{
+    ct_for_each_use (use, v)
+        if (use->op->section->part != CT_PART_INIT)
+            return false;
+    return true;
+}
+
+/* Weights of a second set that no fetch depends on, such as those of losses that the trained pass
+   alone has, take no memory. */
+static void drop_unused(struct ct_graph *graph)
+{
+    bool sets = false;
+
+    for (size_t i = 0; i < graph->value_count; i++)
+        sets |= graph->values[i]->set != NULL;
+    if (!sets)
+        return;
+    ct_graph_sweep(graph);
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->set && is_only_filled(graph->values[i]))
+            ct_for_each_use_safe (use, graph->values[i])
+                ct_graph_remove(graph, use->op);
+    ct_graph_sweep(graph);
+}
+
 int ct_objective_build(struct ct_objective *o)
 {
     int rc;
@@ -162,5 +212,9 @@ int ct_objective_build(struct ct_objective *o)
         rc = check_fetch(o->graph, "loss", 0);
     if (rc == 0 && !ct_graph_fetched_over(o->graph, "loss"))
         rc = ct_fail(CT_EINVAL, "nothing divides its \"loss\": fetch it with ct_graph_fetch_mean");
-    return rc < 0 ? rc : declare_counted(o->graph, o->request->batch);
+    if (rc == 0)
+        rc = declare_counted(o->graph, o->request->batch);
+    if (rc == 0)
+        drop_unused(o->graph);
+    return rc;
 }

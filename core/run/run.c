@@ -20,6 +20,7 @@
 #include "run/size.h"
 #include "run/start.h"
 #include "run/states.h"
+#include "run/weights.h"
 
 struct ct_config ct_config;
 
@@ -103,11 +104,25 @@ static int find_offers(struct ct_run *run, bool train)
 
 /* ---- graph ---- */
 
-static void set_parameter_dtype(struct ct_graph *graph, enum ct_dtype dtype)
+/* Weights of a second set are not updated: the dtype that they are computed with is enough. */
+static int set_parameter_dtypes(struct ct_graph *graph)
 {
-    for (size_t i = 0; i < graph->value_count; i++)
-        if (graph->values[i]->role == CT_ROLE_PARAM && !graph->values[i]->dtype_fixed)
-            graph->values[i]->dtype = dtype;
+    enum ct_dtype dtype, computed;
+    int rc = ct_dtype_parse(ct_config.training.dtype, &dtype);
+
+    if (rc == 0)
+        rc = ct_dtype_parse(ct_config.training.mixed_precision_param, &computed);
+    if (rc < 0)
+        return rc;
+    if (ct_dtype_size(computed) > ct_dtype_size(dtype))
+        computed = dtype;
+    for (size_t i = 0; i < graph->value_count; i++) {
+        struct ct_value *v = graph->values[i];
+
+        if (v->role == CT_ROLE_PARAM && !v->dtype_fixed)
+            v->dtype = v->set ? computed : dtype;
+    }
+    return 0;
 }
 
 #define TRANSFORMS 256 /* of a run, at most */
@@ -207,11 +222,8 @@ static int build_loss(struct ct_run *run, struct ct_graph *graph,
 static int build_graph(struct ct_run *run, const struct ct_model_request *request,
                        struct ct_graph **graph)
 {
-    enum ct_dtype dtype;
-    int rc = ct_dtype_parse(ct_config.training.dtype, &dtype);
+    int rc;
 
-    if (rc < 0)
-        return rc;
     *graph = ct_graph_create(&run->arena, ct_config.model.name);
     (*graph)->mesh = run->mesh;
     (*graph)->seed = (uint64_t)ct_config.training.seed;
@@ -219,8 +231,10 @@ static int build_graph(struct ct_run *run, const struct ct_model_request *reques
     rc = request->logits ? build_logits(run, *graph, request) : build_loss(run, *graph, request);
     if (rc < 0)
         return ct_context(rc, "model %s", ct_config.model.name);
-    set_parameter_dtype(*graph, dtype);
-    return ct_graph_infer(*graph);
+    rc = ct_run_note_sets(run, *graph, request);
+    if (rc == 0)
+        rc = set_parameter_dtypes(*graph);
+    return rc < 0 ? rc : ct_graph_infer(*graph);
 }
 
 /* Turn the graph shared by all ranks into this rank's. */
@@ -460,6 +474,8 @@ static int open_memory(struct ct_run *run, const struct ct_run_options *options)
         rc = ct_executor_init(run->executor);
     if (rc == 0)
         rc = load_weights(run, options);
+    if (rc == 0)
+        rc = ct_run_load_sets(run);
     if (rc == 0 && run->validation_program)
         rc = ct_executor_create_borrowing(run->validation_program, run->executor,
                                           &run->validation_executor);
@@ -550,11 +566,13 @@ static int compare_ranks(struct ct_run *run, const struct ct_run_options *option
     FILE *out = open_memstream(&text, &size);
     int rc = out ? 0 : ct_fail(CT_ENOMEM, "what is compared of %s", folder);
 
-    if (out && *folder)
+    if (out && *folder && run->world > 1)
         rc = run->model_ops->weights->identify(folder, out);
+    if (rc == 0)
+        rc = ct_run_identify_sets(run, out);
     if (out && fclose(out) && rc == 0)
         rc = ct_fail(CT_ENOMEM, "what is compared of %s", folder);
-    rc = rc < 0 ? rc : ct_recipe_compare(run, text);
+    rc = rc < 0 || run->world == 1 ? rc : ct_recipe_compare(run, text);
     free(text);
     return rc;
 }
@@ -567,7 +585,7 @@ static int join_ranks(struct ct_run *run, const struct ct_run_options *options)
     if (rc < 0)
         return rc;
     list(run);
-    return run->world > 1 ? compare_ranks(run, options) : 0;
+    return run->world > 1 || run->weight_set_count ? compare_ranks(run, options) : 0;
 }
 
 static int fire(struct ct_run *run, enum ct_event event)
@@ -643,6 +661,8 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
     if (rc == 0)
         rc = fire(run, CT_EVENT_RUN_READY);
     ct_run_lap(run, CT_START_LOAD);
+    if (rc == 0)
+        rc = ct_run_check_sets(run);
     /* A checkpoint may have left fewer samples than there were when the data was opened. */
     return rc < 0 || !run->data || run->progress.step == 1 ? rc : ct_run_count_epochs(run);
 }

@@ -10,7 +10,7 @@
 
 #define PREFIXES 16
 
-static const char *prefixes[PREFIXES];
+static char *prefixes[PREFIXES]; /* as long as the process */
 
 void ct_state_follow(const char *prefix)
 {
@@ -19,7 +19,9 @@ void ct_state_follow(const char *prefix)
     while (i < PREFIXES && prefixes[i] && strcmp(prefixes[i], prefix) != 0)
         i++;
     assert(i < PREFIXES);
-    prefixes[i] = prefix;
+    if (!prefixes[i])
+        prefixes[i] = strdup(prefix);
+    assert(prefixes[i]);
 }
 
 const char *ct_state_followed(const char *name)

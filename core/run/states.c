@@ -23,14 +23,15 @@ static int note_states(struct ct_graph *graph, struct ct_run *run)
         if (v->role != CT_ROLE_PARAM && v->role != CT_ROLE_STATE)
             continue;
         *state = (struct ct_state){.name = v->name,
-                                   .role = v->role,
+                                   .role = v->set ? CT_ROLE_STATE : v->role,
+                                   .set = v->set,
                                    .dtype = v->dtype,
                                    .ndim = v->ndim,
                                    .coding = v->coding,
                                    .sharding = v->sharding};
         memcpy(state->shape, v->shape, sizeof(state->shape));
         state->holders = graph->partition_axis < 0 ? (struct ct_ranks){0} : v->holders;
-        if (v->role == CT_ROLE_PARAM && !v->beside)
+        if (ct_value_is_own_param(v) && !v->beside)
             run->parameters += ct_shape_count(v->ndim, v->shape);
         run->state_count++;
     }

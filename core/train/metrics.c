@@ -27,7 +27,7 @@ int metrics_read(struct ct_executor *executor, const struct ct_graph *graph, con
 static bool divides(const struct ct_graph *graph, const char *name)
 {
     for (size_t i = 0; i < graph->fetch_count; i++)
-        if (graph->over[i] && !strcmp(graph->over[i], name))
+        if (graph->fetches[i].over && !strcmp(graph->fetches[i].over, name))
             return true;
     return false;
 }

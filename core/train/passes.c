@@ -270,17 +270,43 @@ static int check_reference(const struct ct_graph *graph)
     ct_for_each_op (op, graph) {
         const struct ct_value *first = op->ins && op->in[0] ? trained[op->in[0]->id] : NULL;
 
-        for (int i = 0; rc == 0 && op->marks & ct_mark("reference") && i < op->ins; i++)
+        for (int i = 0; rc == 0 && op->marks & ct_mark(CT_REFERENCE) && i < op->ins; i++)
             if (op->in[i] && trained[op->in[i]->id])
                 rc = ct_fail(CT_ECONFIG,
                              "the objective compares with the weights that the run began with, but "
-                             "%s is trained: train adapters beside them",
+                             "%s is trained: train adapters beside them, or let the objective "
+                             "have a second set of weights",
                              trained[op->in[i]->id]->name);
         for (int i = 0; op->ins == 1 && op->section->part < CT_PART_I && i < op->outs; i++)
             trained[op->out[i]->id] = first;
     }
     ct_arena_finish(&scratch);
     return rc;
+}
+
+/* A copy of weights that are not trained would never differ from them. */
+static int check_copies(const struct ct_graph *graph)
+{
+    const struct ct_weight_set *copy = NULL;
+
+    for (size_t i = 0; i < graph->value_count; i++) {
+        const struct ct_value *v = graph->values[i], *own;
+
+        if (!v->set || (v->set->folder && *v->set->folder))
+            continue;
+        own = ct_graph_find(graph, ct_value_model_name(v));
+        if (own && own->grad)
+            return 0;
+        copy = v->set;
+    }
+    if (!copy)
+        return 0;
+    return ct_fail(
+        CT_ECONFIG,
+        "%s is not set, so the weights \"%s\" are a copy of those that training begins "
+        "with, and these are not trained: use these in a reference pass, without a copy, or "
+        "name a folder of other weights",
+        copy->option, copy->name);
 }
 
 static int update(struct ct_graph *graph, struct ct_run *run)
@@ -296,6 +322,8 @@ static int update(struct ct_graph *graph, struct ct_run *run)
         return ct_fail(CT_ECONFIG, "no parameter has a gradient of the loss: there is nothing to "
                                    "train");
     rc = check_reference(graph);
+    if (rc == 0)
+        rc = check_copies(graph);
     if (rc == 0)
         rc = ct_graph_input(graph, "lr", NULL, &lr);
     if (rc == 0)

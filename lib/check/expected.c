@@ -6,11 +6,6 @@
 
 #include "tensors.h"
 
-static const struct ct_value *value_of(const struct ct_op *op, int i)
-{
-    return i < op->outs ? op->out[i] : op->in[i - op->outs];
-}
-
 static struct ct_tensor copy_of(struct ct_arena *arena, const struct ct_tensor *t,
                                 enum ct_check_inputs inputs, int operand)
 {
@@ -43,8 +38,8 @@ int ct_check_reference(const struct ct_check_case *c, enum ct_check_inputs input
                                .graph = c->graph};
 
     for (int i = 0; i < op->outs + op->ins; i++)
-        if (value_of(op, i))
-            operands[i] = copy_of(arena, &c->value[value_of(op, i)->id], inputs, i);
+        if (tensor_operand(op, i))
+            operands[i] = copy_of(arena, &c->value[tensor_operand(op, i)->id], inputs, i);
     return op->type->reference(&launch);
 }
 
@@ -60,7 +55,7 @@ int ct_check_expect(const struct ct_check_case *c, struct ct_arena *arena,
         rc = ct_check_reference(c, (enum ct_check_inputs)p, arena, operands[p]);
     }
     for (int i = 0; rc >= 0 && i < n; i++)
-        if (value_of(c->op, i))
+        if (tensor_operand(c->op, i))
             (*expected)[i] = (struct ct_check_expected){
                 operands[CT_CHECK_EXACT][i], operands[CT_CHECK_ROUNDED][i],
                 tensor_difference(&operands[CT_CHECK_EXACT][i], &operands[CT_CHECK_DISTURBED][i],

@@ -65,15 +65,10 @@ static struct ct_tensor *tensor_of(struct operands *o, const struct ct_op *op, i
     return i < op->outs ? &o->out[i] : &o->in[i - op->outs];
 }
 
-static const struct ct_value *value_of(const struct ct_op *op, int i)
-{
-    return i < op->outs ? op->out[i] : op->in[i - op->outs];
-}
-
 /* An operand in memory of its own. True: its strides are not those of a dense one. */
 static bool place(struct operands *o, const struct ct_check_case *c, int i, enum layout layout)
 {
-    const struct ct_value *v = value_of(c->op, i);
+    const struct ct_value *v = tensor_operand(c->op, i);
     struct ct_tensor *t = tensor_of(o, c->op, i);
     bool output = i < c->op->outs;
     size_t bytes;
@@ -90,7 +85,7 @@ static bool place(struct operands *o, const struct ct_check_case *c, int i, enum
 static bool join(struct operands *o, const struct ct_op *op)
 {
     struct ct_value **values;
-    int count = op->type->join ? op->type->join(op, &values) : 0;
+    int count = ct_op_join(op, &values);
     int64_t width = 0, rows = 0;
     char *data;
 
@@ -108,7 +103,7 @@ static bool join(struct operands *o, const struct ct_op *op)
             struct ct_tensor *t = tensor_of(o, op, k);
             int64_t stride = width;
 
-            if (value_of(op, k) != values[i] || t->data)
+            if (tensor_operand(op, k) != values[i] || t->data)
                 continue;
             t->data = data;
             t->stride[t->ndim - 1] = 1;
@@ -132,7 +127,7 @@ static void place_beside(struct operands *o, const struct ct_op *op, enum layout
         bytes = 0;
         for (int k = 0; k < n; k++) {
             int i = (k + op->outs) % n;
-            const struct ct_value *v = value_of(op, i);
+            const struct ct_value *v = tensor_operand(op, i);
             struct ct_tensor *t = tensor_of(o, op, i);
 
             if (!v || v->opaque_bytes || t->data)
@@ -157,10 +152,9 @@ bool lay_out(struct operands *o, const struct ct_check_case *c, enum layout layo
 
     o->in = ct_arena_array(o->memory.arena, struct ct_tensor, op->ins + 1);
     o->out = ct_arena_array(o->memory.arena, struct ct_tensor, op->outs + 1);
-    o->present = ct_arena_array(o->memory.arena, bool, op->ins + 1);
     for (int i = 0; i < n; i++)
-        if (value_of(op, i)) {
-            *tensor_of(o, op, i) = c->value[value_of(op, i)->id];
+        if (tensor_operand(op, i)) {
+            *tensor_of(o, op, i) = c->value[tensor_operand(op, i)->id];
             tensor_of(o, op, i)->data = NULL;
         }
     if (layout == JOINED)
@@ -168,20 +162,18 @@ bool lay_out(struct operands *o, const struct ct_check_case *c, enum layout layo
     if (o->beside)
         place_beside(o, op, layout);
     for (int i = 0; i < n; i++)
-        if (value_of(op, i) && !tensor_of(o, op, i)->data)
+        if (tensor_operand(op, i) && !tensor_of(o, op, i)->data)
             differs |= place(o, c, i, layout);
-    for (int i = 0; i < op->ins; i++) {
-        o->present[i] = op->in[i] != NULL;
-        if (o->present[i] && !op->in[i]->opaque_bytes)
+    for (int i = 0; i < op->ins; i++)
+        if (op->in[i] && !op->in[i]->opaque_bytes)
             tensor_copy(&o->in[i], &c->value[op->in[i]->id]);
-    }
     for (int i = 0; i < n; i++)
-        if (value_of(op, i) && value_of(op, i)->opaque_bytes) {
-            const struct ct_tensor *from = &c->value[value_of(op, i)->id];
+        if (tensor_operand(op, i) && tensor_operand(op, i)->opaque_bytes) {
+            const struct ct_tensor *from = &c->value[tensor_operand(op, i)->id];
 
             memcpy(tensor_of(o, op, i)->data, from->data,
                    (size_t)ct_tensor_count(from) * ct_dtype_size(from->dtype) +
-                       value_of(op, i)->opaque_bytes);
+                       tensor_operand(op, i)->opaque_bytes);
         }
     return differs;
 }

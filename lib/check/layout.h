@@ -18,8 +18,7 @@ enum layout {
 struct operands {
     struct memory memory;
     struct ct_tensor *in, *out;
-    bool *present; /* by input */
-    bool beside;   /* dense operands lie one behind the other, as the buffers of a plan */
+    bool beside; /* dense operands lie one behind the other, as the buffers of a plan */
 };
 
 /* Inputs have their values. `operands` has its arena, and whether they are beside each other.

@@ -50,11 +50,10 @@ static bool changed_between(const struct guarded *g, int64_t *at)
     const struct ct_tensor *t = g->tensor;
     int64_t columns = t->ndim ? t->shape[t->ndim - 1] : 1;
     size_t row = (size_t)columns * ct_dtype_size(t->dtype);
-    char *copy = malloc(g->bytes + 1);
+    struct ct_arena scratch = {0};
+    char *copy = ct_arena_alloc(&scratch, g->bytes + 1);
     bool found;
 
-    if (!copy)
-        return false;
     memcpy(copy, g->data, g->bytes);
     for (int64_t r = 0, n = ct_tensor_count(t) / columns; r < n; r++) {
         int64_t offset = 0, rest = r;
@@ -64,7 +63,7 @@ static bool changed_between(const struct guarded *g, int64_t *at)
         memset(copy + offset * (int64_t)ct_dtype_size(t->dtype), g->guard, row);
     }
     found = changed(g->guard, copy, copy + g->bytes, copy, at);
-    free(copy);
+    ct_arena_finish(&scratch);
     return found;
 }
 

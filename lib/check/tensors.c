@@ -136,6 +136,11 @@ void ct_check_write(const struct ct_tensor *t, const double *from)
     }
 }
 
+const struct ct_value *tensor_operand(const struct ct_op *op, int i)
+{
+    return i < op->outs ? op->out[i] : op->in[i - op->outs];
+}
+
 void tensor_copy(const struct ct_tensor *to, const struct ct_tensor *from)
 {
     bool dense = ct_tensor_is_dense(to) && ct_tensor_is_dense(from);

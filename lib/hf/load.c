@@ -100,10 +100,26 @@ static int read_box(const struct ct_run *run, const struct ct_weights *weights,
     return rc;
 }
 
-static bool is_in_files(const struct ct_run *run, const struct ct_state *state)
+/* The parameter, by the model's name of it, which files have. */
+static struct ct_state named(const struct ct_state *param)
 {
-    return state->role == CT_ROLE_PARAM &&
-           !ct_stored_absent(ct_stored_rule(run->model_ops->stored, state->name));
+    struct ct_state state = *param;
+
+    if (param->set)
+        state.name += strlen(param->set->name) + 1;
+    return state;
+}
+
+/* Whether a parameter of these weights is read: of a set, or with NULL of the model itself, and of
+   the sets that begin like it. */
+static bool is_read(const struct ct_run *run, const struct ct_state *state,
+                    const struct ct_weight_set *set)
+{
+    bool one = set                            ? state->set == set
+               : state->role == CT_ROLE_PARAM ? true
+                                              : state->set && !ct_state_reloads(state);
+
+    return one && !ct_stored_absent(ct_stored_rule(run->model_ops->stored, named(state).name));
 }
 
 /* Read any box of a parameter. bytes: of that box. */
@@ -162,13 +178,14 @@ static int load_parameter(struct ct_run *run, const struct ct_weights *weights,
 {
     size_t bytes = ct_run_shard_bytes(run, param);
     struct ct_stored_box box = {.ndim = param->ndim};
+    struct ct_state stored = named(param);
     struct scratch scratch = {0};
     char *host = malloc(bytes + 1);
     int rc = host ? 0 : ct_fail(CT_ENOMEM, "%zu bytes to read %s", bytes, param->name);
 
     ct_run_shard(run, param, run->rank, box.shape, box.offset);
     if (rc == 0)
-        rc = read_part(run, weights, param, box, &scratch, host, bytes);
+        rc = read_part(run, weights, &stored, box, &scratch, host, bytes);
     if (rc == 0)
         rc = ct_run_write(run, param, NULL, NULL, host);
     free(host);
@@ -196,8 +213,9 @@ static const char **list_used(struct ct_arena *arena, const struct ct_run *run,
     for (size_t i = 0; i < run->state_count; i++) {
         const struct ct_state *p = &run->states[i];
         const struct ct_stored_rule *rule = ct_stored_rule(run->model_ops->stored, p->name);
+        bool own = !p->set && is_read(run, p, NULL);
 
-        for (int64_t k = 0; is_in_files(run, p) && k < ct_stored_count(rule, p); k++) {
+        for (int64_t k = 0; own && k < ct_stored_count(rule, p); k++) {
             const struct ct_weight *w = find(weights, ct_stored_tensor(arena, rule, p, k).name);
 
             if (w)
@@ -268,7 +286,7 @@ static int check_unused(const struct ct_run *run, const struct ct_weights *weigh
     return rc;
 }
 
-int ct_hf_load(struct ct_run *run, const char *folder)
+static int load(struct ct_run *run, const char *folder, const struct ct_weight_set *set)
 {
     struct ct_weights *weights;
     int rc = ct_weights_open(folder, &weights);
@@ -276,12 +294,24 @@ int ct_hf_load(struct ct_run *run, const char *folder)
     if (rc < 0)
         return rc == CT_EIO ? CT_ECONFIG : rc; /* damaged, or no file of weights */
     for (size_t i = 0; rc == 0 && i < run->state_count; i++)
-        if (run->states[i].value && is_in_files(run, &run->states[i]))
+        if (run->states[i].value && is_read(run, &run->states[i], set))
             rc = run->states[i].coding ? load_codes(run, weights, &run->states[i])
                                        : load_parameter(run, weights, &run->states[i]);
     if (rc == 0)
         rc = check_unused(run, weights, folder);
     ct_weights_close(weights);
+    return rc;
+}
+
+int ct_hf_load_set(struct ct_run *run, const struct ct_weight_set *set)
+{
+    return load(run, set->folder, set);
+}
+
+int ct_hf_load(struct ct_run *run, const char *folder)
+{
+    int rc = load(run, folder, NULL);
+
     if (rc == 0 && run->rank == 0)
         rc = ct_hf_note_files(folder);
     if (rc == 0)

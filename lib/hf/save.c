@@ -223,4 +223,5 @@ const struct ct_weights_ops ct_hf_weights = {
     .load = ct_hf_load,
     .save = ct_hf_save,
     .identify = ct_hf_identify,
+    .load_set = ct_hf_load_set,
 };

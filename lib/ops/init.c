@@ -29,7 +29,7 @@ static int init_normal_reference(const struct ct_launch *l)
 {
     const struct ct_init_normal *attrs = l->op->attrs;
     uint64_t seed = (uint64_t)attrs->seed;
-    uint64_t stream = ct_rng_stream(ct_value_origin(l->op->in[0])->name);
+    uint64_t stream = ct_rng_stream(ct_value_model_name(ct_value_origin(l->op->in[0])));
 
     for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++) {
         uint64_t draw = stream, index = global_index(l, i);
@@ -85,7 +85,7 @@ const struct ct_op_type ct_op_init_constant = {
 static int init_uniform_reference(const struct ct_launch *l)
 {
     const struct ct_init_uniform *attrs = l->op->attrs;
-    uint64_t stream = ct_rng_stream(ct_value_origin(l->op->in[0])->name);
+    uint64_t stream = ct_rng_stream(ct_value_model_name(ct_value_origin(l->op->in[0])));
 
     for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++) {
         uint64_t index = global_index(l, i);
@@ -150,16 +150,21 @@ struct ct_init ct_init_weight(double std, double share)
 struct ct_value *ct_parameter(struct ct_builder *b, const char *name, int ndim,
                               const int64_t *shape, struct ct_init init)
 {
+    const struct ct_weight_set *set = b->graph->set;
     struct ct_builder at = ct_init_builder(b->graph);
-    struct ct_value *p = b->graph->same_parameters ? ct_graph_find(b->graph, name) : NULL;
+    struct ct_value *p;
 
     if (b->status < 0)
         return NULL;
+    if (set)
+        name = ct_arena_printf(b->graph->arena, "%s.%s", set->name, name);
+    p = b->graph->same_parameters ? ct_graph_find(b->graph, name) : NULL;
     if (p && p->role == CT_ROLE_PARAM)
         return p;
     at.region = b->region;
     at.why = b->why;
     p = ct_graph_source(b->graph, CT_ROLE_PARAM, name, CT_F32, ndim, shape);
+    p->set = set;
     emit_init(&at, p, &init);
     b->status = at.status;
     return b->status < 0 ? NULL : p;

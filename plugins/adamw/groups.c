@@ -35,7 +35,7 @@ static void list_parameters(struct reading *r, const struct ct_graph *graph)
 {
     r->param = ct_arena_array(r->arena, struct ct_value *, graph->value_count);
     for (size_t i = 0; i < graph->value_count; i++)
-        if (graph->values[i]->role == CT_ROLE_PARAM && !another_takes(graph->values[i]))
+        if (ct_value_is_own_param(graph->values[i]) && !another_takes(graph->values[i]))
             r->param[r->count++] = graph->values[i];
 }
 

@@ -241,11 +241,16 @@ static void compare_rest(struct check *k, const struct ckpt_tensor *t)
 
 static int compare_all(struct check *k)
 {
-    for (size_t i = 0; i < k->run->state_count; i++)
-        if (wanted(k->load, k->run->states[i].role))
-            compare_state(k, &k->run->states[i]);
+    for (size_t i = 0; i < k->run->state_count; i++) {
+        const struct ct_state *s = &k->run->states[i];
+
+        if (ct_state_reloads(s))
+            continue;
+        if (wanted(k->load, s->role))
+            compare_state(k, s);
         else
-            follows(k, &k->run->states[i]);
+            follows(k, s);
+    }
     for (size_t i = 0; i < k->c->tensor_count; i++)
         if (wanted(k->load, k->c->tensors[i].role) && !k->state[i])
             compare_rest(k, &k->c->tensors[i]);

@@ -34,7 +34,7 @@ static bool box_of(const struct ct_run *run, size_t index, int64_t rank,
 
     *box = (struct ckpt_box){
         .name = s->name, .dtype = dtype_of(run, s, what), .ndim = s->ndim, .state = s};
-    if ((what->model_only && s->role != CT_ROLE_PARAM) ||
+    if ((what->model_only && s->role != CT_ROLE_PARAM) || ct_state_reloads(s) ||
         !ct_run_shard(run, s, rank, box->shape, box->offset))
         return false;
     copies = ct_run_shard_copies(run, s, rank, &number);
@@ -165,7 +165,7 @@ static void describe_tensors(const struct ct_run *run, const struct ckpt_what *w
         const struct ct_state *s = &run->states[i];
         struct ckpt_tensor *t = &c->tensors[c->tensor_count];
 
-        if (what->model_only && s->role != CT_ROLE_PARAM)
+        if ((what->model_only && s->role != CT_ROLE_PARAM) || ct_state_reloads(s))
             continue;
         *t = (struct ckpt_tensor){s->name, s->role, dtype_of(run, s, what), s->ndim, {0}, false};
         memcpy(t->shape, s->shape, sizeof(t->shape));

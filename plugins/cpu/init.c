@@ -92,7 +92,7 @@ static int run_normal(const struct ct_launch *l)
 
     call.normal = (struct cpu_normal){
         .seed = (uint64_t)attrs->seed,
-        .stream = ct_rng_stream(ct_value_origin(l->op->in[0])->name),
+        .stream = ct_rng_stream(ct_value_model_name(ct_value_origin(l->op->in[0]))),
         .std = (float)attrs->std,
         .truncate = (float)attrs->truncate,
     };
@@ -149,7 +149,7 @@ static int run_uniform(const struct ct_launch *l)
     struct call call = {.shard = &l->in[0], .init = l->state};
 
     call.normal.seed = (uint64_t)attrs->seed;
-    call.normal.stream = ct_rng_stream(ct_value_origin(l->op->in[0])->name);
+    call.normal.stream = ct_rng_stream(ct_value_model_name(ct_value_origin(l->op->in[0])));
     call.low = attrs->low;
     call.high = attrs->high;
     cpu_parallel(fill_uniform, &call);

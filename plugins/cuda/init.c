@@ -53,7 +53,7 @@ static int run_normal(const struct ct_launch *l)
     struct gpu_init a = shard(l);
 
     a.seed = (uint64_t)attrs->seed;
-    a.stream = ct_rng_stream(ct_value_origin(l->op->in[0])->name);
+    a.stream = ct_rng_stream(ct_value_model_name(ct_value_origin(l->op->in[0])));
     a.std = attrs->std;
     a.truncate = attrs->truncate;
     return launch(l, "init_normal", &a);
@@ -65,7 +65,7 @@ static int run_uniform(const struct ct_launch *l)
     struct gpu_init a = shard(l);
 
     a.seed = (uint64_t)attrs->seed;
-    a.stream = ct_rng_stream(ct_value_origin(l->op->in[0])->name);
+    a.stream = ct_rng_stream(ct_value_model_name(ct_value_origin(l->op->in[0])));
     a.value = attrs->low;
     a.std = attrs->high - attrs->low;
     return launch(l, "init_uniform", &a);

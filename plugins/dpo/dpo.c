@@ -2,8 +2,8 @@
  * The objective of preference pairs: direct preference optimization and its relatives (loss.c).
  *
  * The loss of a step is the mean over the pairs of the global batch. The reference is the model
- * that training began with: a second forward pass without what is trained (lora's adapters), or
- * log-probabilities that are stored with the data.
+ * that training began with: a second forward pass without what is trained (lora's adapters), one
+ * with a second set of weights, or log-probabilities that are stored with the data.
  */
 #include <string.h>
 
@@ -43,8 +43,13 @@ static const struct ct_option options[] = {
     CT_OPT_ENUM(struct dpo_config, divergence, "divergence", "step", "step|microbatch",
                 "For kto: what the divergence from the reference is the mean over; a step must "
                 "be one microbatch, or each microbatch has its own"),
-    CT_OPT_CHOICE(struct dpo_config, reference, "reference", "pass", "pass|stored",
-                  "Log-probabilities of the reference: a second forward pass, or the data's"),
+    CT_OPT_ENUM(struct dpo_config, reference, "reference", "pass", "pass|stored|weights",
+                "Log-probabilities of the reference: pass: of a second forward without adapters; "
+                "stored: the data's; weights: of a second forward with weights of its own, which "
+                "are not trained"),
+    CT_OPT_STRING(struct dpo_config, reference_from, "reference_from", "",
+                  "For weights: the folder that has them, of the same model; empty: a copy of the "
+                  "weights that training begins with"),
     CT_OPT_STRING(struct dpo_config, reference_path, "reference_path", "",
                   "For stored: the file that `ctitan data RECIPE --reference FILE` wrote; empty: "
                   "the lines have them. Data of validation has its own"),
@@ -71,35 +76,45 @@ bool dpo_has_reference(void)
     return dpo_config.loss != DPO_SIMPO && dpo_config.loss != DPO_ORPO;
 }
 
-/* What the model that training began with gives; NULL: the loss takes none. */
-static int find_reference(struct ct_objective *o, struct ct_value **reference)
+static struct ct_weight_set reference_weights = {
+    .size = sizeof(struct ct_weight_set), .name = "reference", .option = "[dpo] reference_from"};
+
+/* What another pass than the trained one gives; NULL: there is none. */
+static int pass_reference(struct ct_objective *o, struct ct_value **reference)
 {
     struct ct_value *logits;
-    struct ct_builder b;
-    int rc = 0;
+    int rc;
 
     *reference = NULL;
-    if (!dpo_has_reference())
+    if (!dpo_has_reference() || dpo_config.reference == DPO_STORED)
         return 0;
-    if (strcmp(dpo_config.reference, "stored") == 0) {
-        b = ct_objective_builder(o);
-        *reference = pairs_of(o, &b, ct_input_tensor(&b, "reference", 1, &o->request->batch));
-        return b.status;
-    }
-    rc = ct_objective_forward(o, CT_FORWARD_REFERENCE, &logits);
+    reference_weights.folder = dpo_config.reference_from;
+    rc = dpo_config.reference == DPO_WEIGHTS
+             ? ct_objective_forward_set(o, &reference_weights, &logits)
+             : ct_objective_forward(o, CT_FORWARD_REFERENCE, &logits);
     if (rc < 0)
         return rc;
     *reference = dpo_log_probabilities(o, "reference_logp", logits, "labels");
     return *reference ? 0 : CT_EINVAL;
 }
 
+/* What the data has of the reference; NULL: nothing. */
+static struct ct_value *stored_reference(struct ct_objective *o, struct ct_builder *b)
+{
+    return dpo_has_reference() && dpo_config.reference == DPO_STORED
+               ? pairs_of(o, b, ct_input_tensor(b, "reference", 1, &o->request->batch))
+               : NULL;
+}
+
 static int check_request(const struct ct_objective *o)
 {
-    if (*dpo_config.reference_path && strcmp(dpo_config.reference, "stored") != 0)
+    if (*dpo_config.reference_path && dpo_config.reference != DPO_STORED)
         return ct_fail(CT_ECONFIG, "[dpo] reference_path has no effect: set reference = stored");
-    if (*dpo_config.reference_path && !dpo_has_reference())
-        return ct_fail(CT_ECONFIG,
-                       "[dpo] reference_path has no effect: this loss takes no reference");
+    if (*dpo_config.reference_from && dpo_config.reference != DPO_WEIGHTS)
+        return ct_fail(CT_ECONFIG, "[dpo] reference_from has no effect: set reference = weights");
+    if ((*dpo_config.reference_path || *dpo_config.reference_from) && !dpo_has_reference())
+        return ct_fail(CT_ECONFIG, "[dpo] %s has no effect: this loss takes no reference",
+                       *dpo_config.reference_path ? "reference_path" : "reference_from");
     if (dpo_config.label_smoothing > 0 && dpo_config.loss != DPO_SIGMOID &&
         dpo_config.loss != DPO_ROBUST)
         return ct_fail(CT_ECONFIG, "[dpo] label_smoothing: only the losses dpo and robust take it");
@@ -140,22 +155,23 @@ static int build_pairs(struct ct_objective *o, struct ct_value *policy, struct c
 
 static int build(struct ct_objective *o)
 {
-    struct ct_value *logits, *policy, *reference, *tokens;
+    struct ct_value *logits, *policy, *reference = NULL, *tokens;
     struct ct_builder b;
     int rc = check_request(o);
 
+    if (rc == 0)
+        rc = pass_reference(o, &reference);
     if (rc == 0)
         rc = ct_objective_forward(o, CT_FORWARD_TRAINED, &logits);
     if (rc < 0)
         return rc;
     policy = dpo_log_probabilities(o, "policy_logp", logits, "labels");
-    rc = policy ? find_reference(o, &reference) : CT_EINVAL;
-    if (rc < 0)
-        return rc;
     b = ct_objective_builder(o);
+    if (!reference)
+        reference = stored_reference(o, &b);
     tokens = token_counts(o, &b);
-    if (b.status < 0)
-        return b.status;
+    if (!policy || b.status < 0)
+        return policy ? b.status : CT_EINVAL;
     if (dpo_config.loss == DPO_KTO)
         return dpo_build_kto(o, policy, reference);
     if (dpo_config.loss == DPO_ORPO)

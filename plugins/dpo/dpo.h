@@ -13,8 +13,8 @@
 #include <ctitan/plugin.h>
 
 struct dpo_config {
-    const char *path, *validation_path, *reference, *reference_path;
-    unsigned loss, divergence;
+    const char *path, *validation_path, *reference_path, *reference_from;
+    unsigned loss, divergence, reference;
     double beta, label_smoothing, gamma, desirable, undesirable;
 };
 
@@ -32,6 +32,8 @@ enum dpo_loss {
     DPO_KTO,
     DPO_ORPO
 };
+
+enum dpo_reference { DPO_PASS, DPO_STORED, DPO_WEIGHTS };
 
 /* What the divergence of kto is the mean over. */
 enum dpo_divergence { DPO_OF_STEP, DPO_OF_MICROBATCH };

@@ -127,7 +127,7 @@ static int take_tokens(struct ct_data *data, const json_t *object, const char *n
 /* Whether lines have log-probabilities of the reference. */
 static bool has_references(const struct ct_data *data)
 {
-    return strcmp(dpo_config.reference, "stored") == 0 && dpo_has_reference() &&
+    return dpo_config.reference == DPO_STORED && dpo_has_reference() &&
            !(data->repeat && *dpo_config.reference_path);
 }
 

@@ -136,7 +136,7 @@ static int add_averages(struct ct_graph *graph, struct ct_run *r)
     ct_state_follow(PREFIX);
     init.why = b.why = "average of the weights";
     for (size_t i = 0; rc == 0 && i < count; i++)
-        if (graph->values[i]->role == CT_ROLE_PARAM)
+        if (ct_value_is_own_param(graph->values[i]))
             rc = add_average(&b, &init, graph->values[i], step);
     return rc;
 }
@@ -182,7 +182,7 @@ static int use_averages(struct ct_graph *graph, struct ct_run *r)
     for (size_t i = 0; config.validate && r->graph && rc == 0 && i < count; i++) {
         struct ct_value *v = graph->values[i], *average;
 
-        if (v->role != CT_ROLE_PARAM || ct_graph_find(graph, name_of(graph, v)))
+        if (!ct_value_is_own_param(v) || ct_graph_find(graph, name_of(graph, v)))
             continue;
         average = ct_graph_find(r->graph, name_of(graph, v));
         if (!average)

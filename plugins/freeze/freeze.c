@@ -39,7 +39,7 @@ static void list_parameters(struct freezing *f, const struct ct_graph *graph,
 {
     f->param = ct_arena_array(arena, struct ct_value *, graph->value_count);
     for (size_t i = 0; i < graph->value_count; i++)
-        if (graph->values[i]->role == CT_ROLE_PARAM)
+        if (ct_value_is_own_param(graph->values[i]))
             f->param[f->count++] = graph->values[i];
 }
 

@@ -57,8 +57,9 @@ static bool alike(const struct ct_op *a, const struct ct_op *b)
     const struct ct_collective_attrs *x = a->attrs, *y = b->attrs;
 
     return a->type == b->type && a->section == b->section && same_unit(origin(a), origin(b)) &&
-           a->stream == b->stream && a->in[0]->dtype == b->in[0]->dtype && x->axes == y->axes &&
-           x->dim == y->dim && x->reduction == y->reduction;
+           a->stream == b->stream && !((a->marks ^ b->marks) & ct_mark(CT_REFERENCE)) &&
+           a->in[0]->dtype == b->in[0]->dtype && x->axes == y->axes && x->dim == y->dim &&
+           x->reduction == y->reduction;
 }
 
 /* Create one op with the values of all, at the position of the first or the last one. */

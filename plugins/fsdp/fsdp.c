@@ -93,11 +93,19 @@ static const struct ct_transform batch = {
 
 /* ---- parameters ---- */
 
-static void replace_forward(const struct ct_op *gather, const struct ct_value *param,
-                            struct ct_value *whole, const struct ct_section *section)
+/* Whether two ops of a section use a parameter that is gathered for both. */
+static bool share_gather(const struct ct_graph *graph, const struct ct_op *a, const struct ct_op *b)
+{
+    return !fsdp_reshards(graph) || !((a->marks ^ b->marks) & ct_mark(CT_REFERENCE));
+}
+
+static void replace_forward(const struct ct_graph *graph, const struct ct_op *gather,
+                            const struct ct_value *param, struct ct_value *whole,
+                            const struct ct_op *user)
 {
     ct_for_each_use_safe (use, param)
-        if (use->op->section == section && use->op != gather)
+        if (use->op->section == user->section && use->op != gather &&
+            share_gather(graph, use->op, user))
             ct_op_set_input(use->op, use->index, whole);
 }
 
@@ -134,10 +142,12 @@ static int gather(struct ct_graph *graph, struct ct_value *param, struct ct_op *
     b.region = user->region;
     b.why = "fsdp: a parameter is used whole and kept in shards";
     b.marks = ct_mark(FSDP_GATHER);
+    if (fsdp_reshards(graph))
+        b.marks |= user->marks & ct_mark(CT_REFERENCE);
     whole = ct_redistribute(&b, ct_arena_printf(graph->arena, "%s.whole", param->name), param, to,
                             gradient);
     if (whole)
-        replace_forward(whole->producer, param, whole, user->section);
+        replace_forward(graph, whole->producer, param, whole, user);
     return b.status;
 }
 
@@ -154,20 +164,23 @@ static ct_axes shard_axes(const struct ct_graph *graph)
     return copies < 0 ? axes : axes & ~((ct_axes)1 << copies);
 }
 
-/* The first op of each forward section that uses a parameter. */
+/* The first op of each forward section that uses a parameter, or of each pass there, where
+   parameters are gathered for each. */
 struct first_user {
     struct ct_op *op;
     struct first_user *next; /* the next section, created later */
 };
 
-static void note_user(struct first_user **list, struct ct_op *op, struct ct_arena *scratch)
+static void note_user(const struct ct_graph *graph, struct first_user **list, struct ct_op *op,
+                      struct ct_arena *scratch)
 {
     struct first_user *user;
 
     while (*list && (*list)->op->section->id < op->section->id)
         list = &(*list)->next;
-    if (*list && (*list)->op->section == op->section)
-        return;
+    for (; *list && (*list)->op->section == op->section; list = &(*list)->next)
+        if (share_gather(graph, (*list)->op, op))
+            return;
     user = ct_arena_new(scratch, struct first_user);
     *user = (struct first_user){op, *list};
     *list = user;
@@ -181,7 +194,7 @@ static struct first_user **find_users(const struct ct_graph *graph, struct ct_ar
     ct_for_each_op (op, graph)
         for (int i = 0; op->section->part == CT_PART_F && i < op->ins; i++)
             if (op->in[i] && op->in[i]->role == CT_ROLE_PARAM)
-                note_user(&users[op->in[i]->id], op, scratch);
+                note_user(graph, &users[op->in[i]->id], op, scratch);
     return users;
 }
 

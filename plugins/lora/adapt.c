@@ -70,7 +70,7 @@ static bool is_chosen(struct adapting *a, const char *module, bool in_all)
 /* Of a forward pass that has the weights of the beginning, and so no adapters. */
 static bool is_reference(const struct ct_op *op)
 {
-    return op->marks & ct_mark("reference");
+    return op->marks & ct_mark(CT_REFERENCE);
 }
 
 /* The weight of an adapted layer is merged with the product, which no other op may see. */
@@ -387,7 +387,7 @@ static void report(const struct adapting *a)
 
     for (size_t i = 0; i < a->graph->value_count; i++) {
         const struct ct_value *v = a->graph->values[i];
-        int64_t count = v->role == CT_ROLE_PARAM ? ct_shape_count(v->ndim, v->shape) : 0;
+        int64_t count = ct_value_is_own_param(v) ? ct_shape_count(v->ndim, v->shape) : 0;
 
         all += count;
         trained += v->marks & ct_mark(LORA_ADAPTER) ? count : 0;

@@ -232,7 +232,7 @@ static bool excluded(const char *name)
 static bool names_parameter(const char *pattern, const struct ct_graph *graph)
 {
     for (size_t i = 0; i < graph->value_count; i++)
-        if (graph->values[i]->role == CT_ROLE_PARAM && !fnmatch(pattern, graph->values[i]->name, 0))
+        if (ct_value_is_own_param(graph->values[i]) && !fnmatch(pattern, graph->values[i]->name, 0))
             return true;
     return false;
 }

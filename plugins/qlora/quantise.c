@@ -63,7 +63,7 @@ static bool is_weight(const struct quantising *q, const struct ct_value *v)
 
 static bool is_chosen(const struct quantising *q, const struct ct_value *param)
 {
-    return param->role == CT_ROLE_PARAM && param->ndim == 2 && !param->coding &&
+    return ct_value_is_own_param(param) && param->ndim == 2 && !param->coding &&
            ct_dtype_is_float(param->dtype) && ct_patterns_find(&q->keep, param->name) < 0 &&
            is_weight(q, param);
 }
@@ -251,7 +251,7 @@ static int read_keep(struct quantising *q)
 
     q->keep = ct_patterns_read(&q->scratch, qlora_config.keep);
     for (size_t i = 0; i < q->graph->value_count; i++)
-        if (q->graph->values[i]->role == CT_ROLE_PARAM)
+        if (ct_value_is_own_param(q->graph->values[i]))
             params[count++] = q->graph->values[i];
     return ct_patterns_check(&q->keep, params, count, "[qlora] keep");
 }

@@ -255,7 +255,7 @@ static int decode(struct ct_run *run, const struct ct_state *param, const int64_
 const struct ct_coding *qlora_coding(void)
 {
     static const struct ct_coding coding = {
-        .size = sizeof(struct ct_coding), .name = "qlora", .encode = encode, .decode = decode};
+        .size = sizeof(struct ct_coding), .encode = encode, .decode = decode};
 
     return &coding;
 }

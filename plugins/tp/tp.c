@@ -66,7 +66,7 @@ static const struct ct_shard_rule *find_rule(const struct ct_shard_rule *plan, c
 static int place_parameter(const struct ct_graph *graph, const struct ct_shard_rule *plan,
                            struct ct_value *param)
 {
-    const struct ct_shard_rule *rule = find_rule(plan, param->name);
+    const struct ct_shard_rule *rule = find_rule(plan, ct_value_model_name(param));
     int first = param->ndim > 2 ? param->ndim - 2 : 0;
     int dim = rule && rule->how == CT_SHARD_ROWWISE ? first + 1 : first;
 

@@ -127,6 +127,61 @@ refused '[dpo] reference_path has no effect' "${adapters[@]}" --set dpo.referenc
 refused 'this loss takes no reference' --set dpo.loss=orpo --set dpo.path=bare.jsonl --set dpo.reference_path=once.logp
 echo 'log-probabilities stored once'
 
+# All weights are trained beside a second set of them, a copy of what they began as.
+whole=(--set dpo.path=bare.jsonl)
+train once "${whole[@]}" --set dpo.reference_path=once.logp
+of once loss >expected
+whole+=(--set dpo.reference=weights)
+train own "${whole[@]}" --with ema --set model.save_to=trained --set ema.save_to=average
+near <(of own loss) expected 1e-5
+for mesh in '-n 2 --with fsdp --set training.local_batch_size=6' '-n 2 --with cp --set cp.degree=2 --with sac --set sac.mode=full' \
+    '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2' \
+    '-n 4 --with fsdp --with pp --set pp.degree=2 --set pp.microbatch_size=2 --set training.local_batch_size=6'; do
+    read -ra arguments <<<"$mesh"
+    train many "${whole[@]}" "${arguments[@]}"
+    near <(of many loss) expected 1e-5
+    echo "$mesh: a second set of weights as on one rank"
+done
+# What is saved lacks it, and so has the parameters of the folder that training began with.
+for folder in trained average; do
+    ! grep -aq '"reference\.' "$folder/model.safetensors" || fail "$folder: the second set is saved"
+    [[ $(grep -ao '"model\.[a-z0-9._]*"' "$folder/model.safetensors" | sort) == $(grep -ao '"model\.[a-z0-9._]*"' "$data/model.safetensors" | sort) ]] ||
+        fail "$folder: other tensors"
+done
+
+# A run that goes on, on another mesh, has the same copy; its weights have moved since.
+whole+=(--with ckpt --set ckpt.interval=2 --set lr_scheduler.total_steps=4)
+train many "${whole[@]}" --set training.steps=2 -n 2 --with fsdp --set training.local_batch_size=6
+train_to many "${whole[@]}" -n 2 --with tp --set tp.degree=2
+near <(of many loss) expected 1e-5
+saved() { find "$1/checkpoint/step-2" -name '*.safetensors' -printf '%s\n' | awk '{ n += $1 } END { print n }'; }
+copied=$(saved many)
+
+# Other weights, from a folder: checkpoints lack them, and the folder must stay as it is. The second set has 202 KiB.
+run data recipe.ini --set dpo.path=bare.jsonl --set model.init_from=trained --set dpo.reference=pass --reference other.logp || fail "$(cat log)"
+train once --set dpo.path=bare.jsonl --set dpo.reference_path=other.logp
+of once loss >expected
+cmp -s <(of once loss) <(of own loss) && fail 'the other weights are no others'
+whole+=(--set dpo.reference_from=trained)
+train many "${whole[@]}" --set training.steps=2
+((copied - $(saved many) > 200000)) || fail "$copied bytes with a copy, $(saved many) with a folder"
+train_to many "${whole[@]}" -n 2 --with fsdp --set training.local_batch_size=6
+near <(of many loss) expected 1e-5
+cp -r many changed && rm -r changed/checkpoint/step-4
+refused 'reference_from = average: the folder has other files than when this run began' "${whole[@]}" \
+    --set dpo.reference_from=average --set job.dump_folder=changed
+mv average other && sed -i 's/"rms_norm_eps": [^,]*/"rms_norm_eps": 0.01/' other/config.json
+refused 'reference_from = other: it is of a model with another forward' --set dpo.path=bare.jsonl --set dpo.reference=weights \
+    --set dpo.reference_from=other
+# Beside adapters: weights that are not trained need no copy, those of a folder are others.
+refused '[dpo] reference_from is not set' --set dpo.path=bare.jsonl --set dpo.reference=weights --with lora
+train once "${adapters[@]}" --set dpo.path=bare.jsonl --set dpo.reference_path=other.logp
+of once loss >expected
+train many "${adapters[@]}" --set dpo.path=bare.jsonl --set dpo.reference=weights --set dpo.reference_from=trained
+near <(of many loss) expected 1e-5
+refused '[dpo] reference_from has no effect' --set dpo.reference_from=trained
+echo 'a second set of weights'
+
 # Its weights would move with those that are trained.
 refused 'the weights that the run began with, but' --set dpo.reference=pass
 refused '[dpo] label_smoothing: only the losses dpo and robust take it' --set dpo.loss=hinge --set dpo.label_smoothing=0.1

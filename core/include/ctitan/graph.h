@@ -118,6 +118,7 @@ struct ct_value {
     int sequence;                         /* of an input: see ct_input_sequence */
     const struct ct_coding *coding; /* of a parameter whose elements are codes (state.h); or NULL */
     bool beside;                    /* a parameter that belongs to another one: scales of codes */
+    const struct ct_weight_set *set; /* of a parameter; NULL: the model's own weights */
 };
 
 struct ct_op {
@@ -139,6 +140,23 @@ struct ct_op {
 struct ct_fetch {
     const char *name; /* "loss": read by the host after each step */
     struct ct_value *value;
+    const char *over; /* name of the fetch that divides it; NULL: it is a sum */
+    double weight;    /* how often it is a part of what is differentiated */
+};
+
+/*
+ * A second set of the model's weights, beside those that are trained: frozen, of the same shapes,
+ * and split in the same way. Its parameters are called NAME.PARAM. It lives as long as the run.
+ * An objective runs a forward pass with it (ct_objective_forward_set, objective.h).
+ */
+struct ct_weight_set {
+    size_t size;        /* of this struct */
+    const char *name;   /* "reference": letters, digits and '_' */
+    const char *option; /* the option that names the folder, for messages: "[dpo] reference_from" */
+    /* Its weights, in the format of [model] init_from, of a model with the same forward. They are
+       read whenever a run opens, and checkpoints leave them out. NULL or "": the set begins as the
+       weights that training begins with, and checkpoints have it. */
+    const char *folder;
 };
 
 struct ct_graph {
@@ -162,8 +180,8 @@ struct ct_graph {
     const struct ct_data_stream *streams;
     const struct ct_count *counts; /* scalars counted in the data, ended by {0}; NULL: ct_counts */
     bool same_parameters;          /* a parameter that is declared again is the one of that name */
-    const char **over; /* by fetch: name of the fetch that divides it; NULL: it is a sum */
-    double *weight;    /* by fetch: how often it is a part of what is differentiated */
+    const struct ct_weight_set
+        *set; /* of the parameters that are declared; NULL: the model's own */
 };
 
 /* The uses of a value, in order of creation. The body of the safe form may change the current
@@ -210,6 +228,10 @@ CT_API struct ct_value *ct_graph_source(struct ct_graph *graph, enum ct_role rol
                                         enum ct_dtype dtype, int ndim, const int64_t *shape);
 /* The value called name, or NULL. */
 CT_API struct ct_value *ct_graph_find(const struct ct_graph *graph, const char *name);
+/* Whether value is a parameter of the model's own weights, not of a second set. */
+CT_API bool ct_value_is_own_param(const struct ct_value *value);
+/* The name that the model gives a parameter: without that of its set. */
+CT_API const char *ct_value_model_name(const struct ct_value *value);
 /* Give value another name, made unique by a suffix. */
 CT_API void ct_value_rename(struct ct_graph *graph, struct ct_value *value, const char *name);
 /* Let the host read value after each step, under this name. */
@@ -331,6 +353,8 @@ CT_API struct ct_op *ct_op_clone(struct ct_builder *builder, const struct ct_op 
  * the collectives that a redistribution becomes. The text form prints them.
  */
 #define CT_MARKS 64
+/* The mark of the ops of a forward pass into which no gradient flows (objective.h). */
+#define CT_REFERENCE "reference"
 /* The set with only this mark; empty, with the failure recorded, if all numbers are taken. */
 CT_API ct_marks ct_mark(const char *name);
 /* The name of mark number index, NULL if there is none (yet). */

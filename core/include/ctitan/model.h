@@ -80,6 +80,9 @@ struct ct_weights_ops {
     int (*save)(struct ct_run *run, const char *folder);
     /* Write what ranks compare of a folder before load reads it: lines "reads WHAT: VALUE". */
     int (*identify)(const char *folder, FILE *out);
+    /* Fill a second set of weights from its folder, before RUN_READY. load fills the sets that have
+       none as the parameters themselves. NULL: a run with such a set fails. */
+    int (*load_set)(struct ct_run *run, const struct ct_weight_set *set);
 };
 
 struct ct_model_ops {

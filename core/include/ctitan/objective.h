@@ -37,7 +37,7 @@ CT_BEGIN_DECLS
 /* Weights of a forward pass. */
 enum ct_forward {
     CT_FORWARD_TRAINED, /* those that are trained */
-    /* Those that the run began with. Its ops have the mark "reference": techniques that add to a
+    /* Those that the run began with. Its ops have the mark CT_REFERENCE: techniques that add to a
        model what is trained, such as adapters, leave them alone. No gradient flows into this
        pass. */
     CT_FORWARD_REFERENCE,
@@ -69,9 +69,18 @@ struct ct_objective_ops {
  * vocabulary]; NULL for a model with a loss of its own, if the objective has `own_loss`. Hidden
  * states are the inputs of the op that makes the logits. CT_EINVAL: what the model built is no
  * forward.
+ *
+ * Emit passes without a gradient first, and what is needed of their logits at once: their memory is
+ * free again before the trained pass begins. What they compute is called "reference.NAME", or by
+ * the name of their set.
  */
 CT_API int ct_objective_forward(struct ct_objective *objective, enum ct_forward weights,
                                 struct ct_value **logits);
+/* Emit the forward of the model with a second set of weights (graph.h). Its ops have the mark
+   CT_REFERENCE, too, and no gradient flows into it. The set lives as long as the run. Passes with
+   the same set share its parameters. CT_EINVAL: as above. */
+CT_API int ct_objective_forward_set(struct ct_objective *objective, const struct ct_weight_set *set,
+                                    struct ct_value **logits);
 /* Adds ops behind the forward, where its logits are. */
 CT_API struct ct_builder ct_objective_builder(const struct ct_objective *objective);
 

@@ -54,6 +54,9 @@ struct ct_state {
     struct ct_ranks holders;        /* as in struct ct_value */
     const struct ct_value *value;   /* in run->graph; NULL: not on this rank */
     const struct ct_coding *coding; /* its elements are codes of numbers (state.h); NULL: numbers */
+    const struct ct_weight_set
+        *set; /* a parameter of this second set of weights (graph.h), which is
+                                        a state here, as it is not trained; NULL: it is none */
 };
 
 /* Memory of a plugin that belongs to a run's state. */
@@ -100,6 +103,8 @@ enum ct_start_part {
 #undef X
         CT_START_PART_COUNT
 };
+
+struct ct_run_set;
 
 struct ct_run {
     struct ct_arena arena;
@@ -157,6 +162,8 @@ struct ct_run {
     size_t set_count;
     struct ct_best best;
     double spent[CT_START_PART_COUNT]; /* seconds of each part, by enum ct_start_part */
+    struct ct_run_set *weight_sets;    /* second sets of weights (core/run/weights.c) */
+    size_t weight_set_count;
 };
 
 enum ct_run_depth {

@@ -11,10 +11,13 @@
 CT_BEGIN_DECLS
 
 /* From now on a state whose name is `prefix` and that of a parameter follows the parameter: where a
-   checkpoint has no such state, it begins with the weights. The prefix is not copied. */
+   checkpoint has no such state, it begins with the weights. */
 CT_API void ct_state_follow(const char *prefix);
 /* The name of the parameter that a state of this name follows, within it; NULL: none. */
 CT_API const char *ct_state_followed(const char *name);
+
+/* Whether a state is read from its set's folder whenever a run opens: checkpoints leave it out. */
+CT_API bool ct_state_reloads(const struct ct_state *state);
 
 /* The state called name, or NULL. */
 CT_API const struct ct_state *ct_run_state(const struct ct_run *run, const char *name);
@@ -53,8 +56,7 @@ CT_API int ct_run_fill(struct ct_run *run, const struct ct_state *state, const i
  * moves codes and scales as they are.
  */
 struct ct_coding {
-    size_t size;      /* of this struct */
-    const char *name; /* "nf4" */
+    size_t size; /* of this struct */
     /* Fill this rank's shards of the parameter, and of the states that belong to it. read gives any
        box of the whole parameter, as dense float32; it may be called for the same box again. A rank
        that holds nothing of it does not call this. */

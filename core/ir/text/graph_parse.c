@@ -361,9 +361,9 @@ static void parse_fetch(struct parser *p)
     need(p, "=");
     ct_graph_fetch(p->graph, name ? name : "", value_used(p));
     if (take(p, "/") && (over = word(p, "", "a name")))
-        p->graph->over[p->graph->fetch_count - 1] = over;
+        p->graph->fetches[p->graph->fetch_count - 1].over = over;
     if (take(p, "*") && (weight = word(p, "", "a number"))) {
-        p->graph->weight[p->graph->fetch_count - 1] = strtod(weight, &end);
+        p->graph->fetches[p->graph->fetch_count - 1].weight = strtod(weight, &end);
         if (*end)
             fault(p, "a number");
     }

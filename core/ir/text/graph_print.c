@@ -172,10 +172,12 @@ void ct_graph_print(const struct ct_graph *graph, FILE *out)
     ct_for_each_op (op, graph)
         print_op(graph, op, out);
     for (size_t i = 0; i < graph->fetch_count; i++) {
-        fprintf(out, "fetch %s = %%%s%s%s", graph->fetches[i].name, graph->fetches[i].value->name,
-                graph->over[i] ? " / " : "", graph->over[i] ? graph->over[i] : "");
-        if (graph->weight[i] != 0)
-            fprintf(out, " * %.17g", graph->weight[i]);
+        const struct ct_fetch *f = &graph->fetches[i];
+
+        fprintf(out, "fetch %s = %%%s%s%s", f->name, f->value->name, f->over ? " / " : "",
+                f->over ? f->over : "");
+        if (f->weight != 0)
+            fprintf(out, " * %.17g", f->weight);
         fputc('\n', out);
     }
     for (size_t i = 0; i < graph->value_count; i++)

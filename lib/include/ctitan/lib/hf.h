@@ -12,7 +12,7 @@
 
 CT_BEGIN_DECLS
 
-/* For struct ct_model_ops: ct_hf_load, ct_hf_save, ct_hf_identify. */
+/* For struct ct_model_ops: ct_hf_load, ct_hf_save, ct_hf_identify, ct_hf_load_set. */
 CT_API extern const struct ct_weights_ops ct_hf_weights;
 
 /* Fill all parameters from folder. A warning names tensors that the
@@ -20,6 +20,8 @@ CT_API extern const struct ct_weights_ops ct_hf_weights;
    shape, a file is damaged, or has a head that differs from the embedding of a model that uses one
    for both. */
 CT_API int ct_hf_load(struct ct_run *run, const char *folder);
+/* The same for a second set of weights, from its folder. */
+CT_API int ct_hf_load_set(struct ct_run *run, const struct ct_weight_set *set);
 /* Write lines that differ if the folder of another host does, by hashes
    of config.json, the tokenizer's files, the header of each file of weights, and 4 KiB at the
    beginning and in the middle of each tensor. */
