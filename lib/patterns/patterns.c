@@ -3,6 +3,8 @@
  * an end, is nearest to what stands between the pattern's stars.
  */
 #include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -101,4 +103,64 @@ int ct_patterns_check(const struct ct_patterns *p, struct ct_value *const *param
             return refuse(p->pattern[i], params, count, where);
     }
     return 0;
+}
+
+/* ---- factors ---- */
+
+/* Split the factor off a pattern. */
+static int read_factor(char *entry, const char *where, double *factor)
+{
+    char *colon = strrchr(entry, ':'), *end = NULL;
+
+    if (colon && colon > entry)
+        *factor = strtod(colon + 1, &end);
+    if (!end || end == colon + 1 || *end || !isfinite(*factor) || *factor < 0)
+        return ct_fail(CT_ECONFIG,
+                       "%s: %s: expected PATTERN:FACTOR with a factor of at least 0, such as "
+                       "*embed*:0.1",
+                       where, entry);
+    *colon = '\0';
+    return 0;
+}
+
+/* An entry behind others that have all its parameters would be ignored. */
+static int check_order(const struct ct_patterns *p, struct ct_value *const *params, size_t count,
+                       const char *where)
+{
+    for (int k = 0; k < (int)p->count; k++) {
+        size_t i = 0;
+
+        while (i < count && ct_patterns_find(p, params[i]->name) != k)
+            i++;
+        if (i == count)
+            return ct_fail(CT_ECONFIG,
+                           "%s: patterns before %s fit all its parameters: put it in front of them",
+                           where, p->pattern[k]);
+    }
+    return 0;
+}
+
+int ct_factors_read(struct ct_arena *arena, const char *list, struct ct_value *const *params,
+                    size_t count, const char *where, struct ct_factors *f)
+{
+    int rc = 0;
+
+    f->patterns = ct_patterns_read(arena, list);
+    f->factor = ct_arena_array(arena, double, f->patterns.count);
+    for (size_t i = 0; rc == 0 && i < f->patterns.count; i++) {
+        char *entry = ct_arena_strdup(arena, f->patterns.pattern[i]);
+
+        rc = read_factor(entry, where, &f->factor[i]);
+        f->patterns.pattern[i] = entry;
+    }
+    if (rc == 0)
+        rc = ct_patterns_check(&f->patterns, params, count, where);
+    return rc == 0 ? check_order(&f->patterns, params, count, where) : rc;
+}
+
+double ct_factors_of(const struct ct_factors *factors, const char *name)
+{
+    int i = ct_patterns_find(&factors->patterns, name);
+
+    return i < 0 ? 1 : factors->factor[i];
 }

@@ -34,8 +34,8 @@ int adamw_write_copies(struct ct_graph *graph);
 
 /* Which parameters have a weight decay or a learning rate of their own, by patterns of names. */
 struct adamw_groups {
-    struct ct_patterns no_decay, scaled;
-    double *factor; /* by pattern of scaled */
+    struct ct_patterns no_decay;
+    struct ct_factors factors; /* of learning rates */
 };
 
 /* From the options' texts. CT_ECONFIG: an entry cannot be read, or applies to no parameter of the

@@ -41,7 +41,7 @@ enum products { FLOAT32, BFLOAT16 };
 static struct config {
     struct hyper hyper;
     enum products products;
-    const char *exclude;
+    const char *exclude, *lr_factors;
 } config;
 
 static const struct ct_option options[] = {
@@ -55,6 +55,9 @@ static const struct ct_option options[] = {
                 "What the iteration multiplies; sums are float32"),
     CT_OPT_STRING(struct config, exclude, "exclude", USUAL,
                   "Patterns of names, separated by commas: matrices left to the other optimizer"),
+    CT_OPT_STRING(struct config, lr_factors, "lr_factors", "",
+                  "PATTERN:FACTOR, separated by commas: matrices whose learning rate is so many "
+                  "times lr; the first pattern counts"),
     {0}};
 
 static const struct ct_option attrs[] = {
@@ -290,8 +293,22 @@ static struct ct_value *whole_matrices(struct ct_builder *b, const struct ct_val
                            &to, NULL);
 }
 
+/* The factors of [muon] lr_factors. */
+static int read_factors(const struct ct_graph *graph, struct ct_factors *factors)
+{
+    struct ct_value **taken = ct_arena_array(graph->arena, struct ct_value *, graph->value_count);
+    size_t count = 0;
+
+    for (size_t i = 0; i < graph->value_count; i++)
+        if (graph->values[i]->role == CT_ROLE_PARAM && takes(graph->values[i]))
+            taken[count++] = graph->values[i];
+    return ct_factors_read(graph->arena, config.lr_factors, taken, count,
+                           "[muon] lr_factors, for the matrices that muon updates", factors);
+}
+
+/* factor: of the learning rate, by which both terms of the update are multiplied. */
 static void update(struct ct_builder *b, struct ct_builder *init, struct ct_value *p,
-                   struct ct_value *lr, struct ct_value *clip)
+                   struct ct_value *lr, struct ct_value *clip, double factor)
 {
     struct ct_arena *arena = b->graph->arena;
     struct ct_value *m =
@@ -303,7 +320,8 @@ static void update(struct ct_builder *b, struct ct_builder *init, struct ct_valu
 
     m->sharding = p->sharding;
     ct_init_constant(init, m, 0);
-    hyper.scale *= sqrt((double)(rows > columns ? rows : columns));
+    hyper.scale *= factor * sqrt((double)(rows > columns ? rows : columns));
+    hyper.weight_decay *= factor;
     u = ct_emit_type1(b, &momentum_type, ct_arena_printf(arena, "muon.direction.%s", p->name),
                       (struct ct_value *[]){clip, p->grad, m}, 3, &hyper);
     u = whole_matrices(b, p, u);
@@ -316,14 +334,17 @@ static int build(struct ct_builder *b, struct ct_value *const *params, size_t co
                  struct ct_value *lr, struct ct_value *step, struct ct_value *clip)
 {
     struct ct_builder init = ct_init_builder(b->graph);
+    struct ct_factors factors;
     int rc = check_patterns(b->graph);
 
     (void)step;
+    if (rc == 0)
+        rc = read_factors(b->graph, &factors);
     if (rc < 0)
         return rc;
     init.why = "state of muon";
     for (size_t i = 0; i < count && b->status == 0 && init.status == 0; i++)
-        update(b, &init, params[i], lr, clip);
+        update(b, &init, params[i], lr, clip, ct_factors_of(&factors, params[i]->name));
     return b->status < 0 ? b->status : init.status;
 }
 

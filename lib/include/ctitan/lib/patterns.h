@@ -25,6 +25,23 @@ CT_API int ct_patterns_find(const struct ct_patterns *patterns, const char *name
 CT_API int ct_patterns_check(const struct ct_patterns *patterns, struct ct_value *const *params,
                              size_t count, const char *where);
 
+/*
+ * Factors by patterns, as options have them: "*embed*:0.1, lm_head*:0.5". The first pattern that a
+ * name fits counts.
+ */
+struct ct_factors {
+    struct ct_patterns patterns;
+    double *factor; /* by pattern */
+};
+
+/* The factors of a list, in arena. CT_ECONFIG: an entry cannot be read, fits none of the
+   parameters, or stands behind others that fit all of its own. The message begins with `where`. */
+CT_API int ct_factors_read(struct ct_arena *arena, const char *list,
+                           struct ct_value *const *params, size_t count, const char *where,
+                           struct ct_factors *factors);
+/* The factor of a name; 1: no pattern fits it. */
+CT_API double ct_factors_of(const struct ct_factors *factors, const char *name);
+
 CT_END_DECLS
 
 #endif
