@@ -109,6 +109,17 @@ for mesh in '-n 2 --with fsdp --set training.local_batch_size=6' '-n 2 --with tp
     echo "$mesh: a reference pass as on one rank"
 done
 
+# With magnitudes; over weights in 4 bits, which both passes decode.
+magnitudes=("${adapters[@]}" --set lora.dora=true)
+train stored "${magnitudes[@]}" --set "dpo.path=$data/own.jsonl"
+train many "${magnitudes[@]}" --set dpo.reference=pass -n 2 --with tp --set tp.degree=2
+near <(of many loss) <(of stored loss) 1e-5
+never near <(of many loss) expected 1e-5 >why
+train quantised --with qlora "${magnitudes[@]:2}" --set dpo.reference=pass
+near <(of quantised loss | head -n 1) <(echo 0.69314718056) 1e-5
+train many --with qlora "${magnitudes[@]:2}" --set dpo.reference=pass -n 2 --with fsdp --set training.local_batch_size=6
+near <(of many loss) <(of quantised loss) 1e-5
+
 # The same, stored once, on one rank; the steps are those of the pass.
 run data recipe.ini "${adapters[@]}" --set dpo.path="$data/own.jsonl" --set dpo.reference_path=once.logp --reference once.logp || fail "$(cat log)"
 paste -sd '\n' <(cut -d ' ' -f 2 once.logp) >got
@@ -201,7 +212,7 @@ refused 'more than [training] seq_len = 2' --set dpo.path=pair.jsonl --set train
 recipe -tokens +dpo +lora model.name=qwen3_moe model.flavor=debug qwen3_moe.dim=24 qwen3_moe.n_layers=2 qwen3_moe.n_heads=2 \
     qwen3_moe.n_kv_heads=1 qwen3_moe.head_dim=8 qwen3_moe.vocab_size=199 qwen3_moe.n_experts=4 qwen3_moe.n_chosen=2 qwen3_moe.expert_dim=10 \
     objective.name=dpo dpo.path="$data/pairs.jsonl" training.seq_len=24 training.local_batch_size=6 training.global_batch_size=12 \
-    training.mixed_precision_param=float32 adamw.lr=1e-2
+    training.mixed_precision_param=float32 adamw.lr=1e-2 lora.modules='all-linear, experts.*, embed_tokens'
 train one
 of one loss >expected
 train many -n 2 --with ep --set ep.degree=2
