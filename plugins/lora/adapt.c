@@ -82,7 +82,8 @@ static int check_weight(const struct ct_value *w, const struct ct_op *op, const 
         if (use->op != op && use->op->section->part != CT_PART_INIT && !is_reference(use->op))
             return ct_fail(CT_ECONFIG,
                            "[lora] modules: %s is used by %s, too (is the head tied to the "
-                           "embedding?), and cannot have an adapter: choose other modules",
+                           "embedding, or are further tokens predicted?), and cannot have an "
+                           "adapter: choose other modules",
                            w->name, use->op->type->name);
     return 0;
 }

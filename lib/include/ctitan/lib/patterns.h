@@ -36,9 +36,8 @@ struct ct_factors {
 
 /* The factors of a list, in arena. CT_ECONFIG: an entry cannot be read, fits none of the
    parameters, or stands behind others that fit all of its own. The message begins with `where`. */
-CT_API int ct_factors_read(struct ct_arena *arena, const char *list,
-                           struct ct_value *const *params, size_t count, const char *where,
-                           struct ct_factors *factors);
+CT_API int ct_factors_read(struct ct_arena *arena, const char *list, struct ct_value *const *params,
+                           size_t count, const char *where, struct ct_factors *factors);
 /* The factor of a name; 1: no pattern fits it. */
 CT_API double ct_factors_of(const struct ct_factors *factors, const char *name);
 
