@@ -1,7 +1,7 @@
 /*
  * Codes in a run's memory: made from a model's weights, some rows at a time, and decoded for who
- * writes these. A rank needs the scales of all blocks, for their mean and as blocks cross the
- * borders of shards: it reads the weight twice, first for these, then its own shard.
+ * writes these. The rows that are read together have whole blocks, so that each is read once. A
+ * rank reads its own rows, and those that share blocks with these; if scales have scales, all.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -25,6 +25,7 @@ struct encoding {
     uint8_t *nested_code;
     float *nested_scale;
     float *numbers; /* of the rows in hand */
+    char *made;     /* codes of these */
 };
 
 static const struct ct_state *beside(struct ct_arena *arena, const struct ct_run *run,
@@ -43,12 +44,25 @@ static int open(struct encoding *e, struct ct_run *run, const struct ct_state *p
     return e->absmax ? 0 : ct_fail(CT_EINVAL, "the run lacks the scales of %s", param->name);
 }
 
-static int64_t rows_at_once(int64_t columns)
+/* Rows after which a row begins with a block again. */
+static int64_t period_of(const struct qlora_blocks *b)
 {
-    return columns < AT_ONCE ? AT_ONCE / (columns + !columns) : 1;
+    int64_t rows = 1;
+
+    while (rows * b->columns % QLORA_BLOCK)
+        rows *= 2;
+    return rows;
 }
 
-/* ---- scales ---- */
+/* Rows that have whole blocks. */
+static int64_t rows_at_once(const struct qlora_blocks *b)
+{
+    int64_t period = period_of(b), times = AT_ONCE / (period * b->columns + !b->columns);
+
+    return times > 1 ? times * period : period;
+}
+
+/* ---- scales and codes ---- */
 
 static void note_rows(struct encoding *e, int64_t row, int64_t rows)
 {
@@ -62,29 +76,58 @@ static void note_rows(struct encoding *e, int64_t row, int64_t rows)
 }
 
 /* The rows whose numbers decide on scales of this rank: all if scales have scales, whose mean is of
-   the whole weight; otherwise those in which blocks of its own rows begin and end. */
+   the whole weight; otherwise its own, and those that share blocks with these. */
 static void find_rows(const struct encoding *e, int64_t *begin, int64_t *end)
 {
-    const struct qlora_blocks *b = &e->blocks;
-    int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS], last;
+    int64_t shape[CT_MAX_DIMS], offset[CT_MAX_DIMS], period = period_of(&e->blocks);
 
     *begin = 0;
-    *end = b->rows;
-    if (e->nested || !b->columns)
+    *end = e->blocks.rows;
+    if (e->nested)
         return;
-    ct_run_shard(e->run, e->absmax, e->run->rank, shape, offset);
-    *end = 0;
-    if (!shape[0])
-        return;
-    *begin = qlora_first(b, offset[0]) * QLORA_BLOCK / b->columns;
-    last = ((offset[0] + shape[0]) * b->columns - 1) / QLORA_BLOCK * QLORA_BLOCK + QLORA_BLOCK - 1;
-    *end = last / b->columns + 1;
-    *end = *end < b->rows ? *end : b->rows;
+    ct_run_shard(e->run, e->codes, e->run->rank, shape, offset);
+    *begin = offset[0] / period * period;
+    if (offset[0] + shape[0] < *end)
+        *end = (offset[0] + shape[0] + period - 1) / period * period;
+    *end = !shape[0] ? *begin : *end < e->blocks.rows ? *end : e->blocks.rows;
 }
 
-static int find_scales(struct encoding *e)
+static void encode_row(const struct encoding *e, int64_t row, int64_t column, int64_t columns,
+                       const float *x, struct ct_tensor *codes, int64_t at)
 {
-    int64_t step = rows_at_once(e->blocks.columns), begin, end;
+    int64_t first = row * e->blocks.columns + column;
+
+    for (int64_t j = 0; j < columns; j++)
+        ct_tensor_store(codes, at + j,
+                        qlora_code(e->base, x[j], e->scale[(first + j) / QLORA_BLOCK]));
+}
+
+/* The codes of this rank's part of the rows in hand, [row, row + rows). */
+static int write_codes(struct encoding *e, int64_t row, int64_t rows)
+{
+    int64_t shape[CT_MAX_DIMS], begin[CT_MAX_DIMS], at[CT_MAX_DIMS] = {0}, end;
+    struct ct_tensor t;
+
+    ct_run_shard(e->run, e->codes, e->run->rank, shape, begin);
+    end = begin[0] + shape[0] < row + rows ? begin[0] + shape[0] : row + rows;
+    at[0] = row > begin[0] ? row - begin[0] : 0;
+    shape[0] = end - begin[0] - at[0];
+    if (shape[0] <= 0 || !shape[1])
+        return 0;
+    t = ct_tensor_dense(e->made, e->codes->dtype, 2, shape);
+    memset(e->made, 0, ct_tensor_bytes(&t));
+    for (int64_t i = 0; i < shape[0]; i++) {
+        int64_t number = begin[0] + at[0] + i;
+
+        encode_row(e, number, begin[1], shape[1],
+                   e->numbers + (number - row) * e->blocks.columns + begin[1], &t, i * shape[1]);
+    }
+    return ct_run_write(e->run, e->codes, at, shape, e->made);
+}
+
+static int read_rows(struct encoding *e)
+{
+    int64_t step = rows_at_once(&e->blocks), begin, end;
     int rc = 0;
 
     find_rows(e, &begin, &end);
@@ -93,8 +136,10 @@ static int find_scales(struct encoding *e)
         int64_t shape[CT_MAX_DIMS] = {left < step ? left : step, e->blocks.columns};
 
         rc = e->read(e->context, offset, shape, e->numbers);
-        if (rc == 0)
+        if (rc == 0) {
             note_rows(e, row, shape[0]);
+            rc = write_codes(e, row, shape[0]);
+        }
     }
     for (int64_t i = 0; rc == 0 && i < e->blocks.blocks; i++)
         if (!isfinite(e->scale[i]))
@@ -125,45 +170,6 @@ static int write_scales(struct encoding *e)
     return ct_run_write(e->run, e->absmax, NULL, NULL, all);
 }
 
-/* ---- codes ---- */
-
-static void encode_row(const struct encoding *e, int64_t row, int64_t column, int64_t columns,
-                       const float *x, struct ct_tensor *codes, int64_t at)
-{
-    int64_t first = row * e->blocks.columns + column;
-
-    for (int64_t j = 0; j < columns; j++)
-        ct_tensor_store(codes, at + j,
-                        qlora_code(e->base, x[j], e->scale[(first + j) / QLORA_BLOCK]));
-}
-
-static int write_codes(struct encoding *e)
-{
-    int64_t shape[CT_MAX_DIMS], begin[CT_MAX_DIMS], step, at[CT_MAX_DIMS] = {0};
-    int rc = 0;
-    char *codes;
-
-    ct_run_shard(e->run, e->codes, e->run->rank, shape, begin);
-    step = rows_at_once(shape[1]);
-    codes = ct_arena_alloc(&e->arena, (size_t)(step * (shape[1] + 1)));
-    for (; rc == 0 && at[0] < shape[0]; at[0] += step) {
-        int64_t left = shape[0] - at[0], some[CT_MAX_DIMS] = {left < step ? left : step, shape[1]};
-        int64_t offset[CT_MAX_DIMS] = {begin[0] + at[0], begin[1]};
-        struct ct_tensor t = ct_tensor_dense(codes, e->codes->dtype, 2, some);
-
-        if (!shape[1])
-            break;
-        rc = e->read(e->context, offset, some, e->numbers);
-        memset(codes, 0, ct_tensor_bytes(&t));
-        for (int64_t i = 0; rc == 0 && i < some[0]; i++)
-            encode_row(e, offset[0] + i, begin[1], some[1], e->numbers + i * some[1], &t,
-                       i * some[1]);
-        if (rc == 0)
-            rc = ct_run_write(e->run, e->codes, at, some, codes);
-    }
-    return rc;
-}
-
 static int encode(struct ct_run *run, const struct ct_state *param,
                   int (*read)(void *context, const int64_t *offset, const int64_t *shape,
                               float *to),
@@ -178,16 +184,14 @@ static int encode(struct ct_run *run, const struct ct_state *param,
     e.scale = ct_arena_array(&e.arena, float, b->blocks + 1);
     e.nested_code = ct_arena_array(&e.arena, uint8_t, b->blocks + 1);
     e.nested_scale = ct_arena_array(&e.arena, float, b->groups + 1);
-    /* Rows at once of the weight, or of this rank's shard, which has more of shorter ones. */
-    e.numbers = ct_arena_array(&e.arena, float, (b->columns > AT_ONCE ? b->columns : AT_ONCE) + 1);
+    e.numbers = ct_arena_array(&e.arena, float, rows_at_once(b) * b->columns + 1);
+    e.made = ct_arena_array(&e.arena, char, rows_at_once(b) * (b->columns + 1));
     if (rc == 0)
-        rc = find_scales(&e);
+        rc = read_rows(&e);
     if (rc == 0)
         rc = write_scales(&e);
     if (rc == 0 && e.nested)
         rc = ct_run_write(run, e.nested, NULL, NULL, e.nested_scale);
-    if (rc == 0)
-        rc = write_codes(&e);
     ct_arena_finish(&e.arena);
     return rc;
 }
