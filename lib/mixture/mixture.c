@@ -178,6 +178,9 @@ struct ct_value *ct_decoder_mixture_of(struct ct_decoder *d, struct ct_value *h,
     int64_t dim = m->latent ? m->latent : d->sizes->dim, f = m->expert_dim;
     struct ct_value *weights, *ids, *gate, *up, *down, *gate_bias, *up_bias, *bias, *sum, *x = h;
 
+    if (d->b.status == 0 && m->squared && (m->scaled_inputs || m->biased))
+        d->b.status = ct_fail(CT_EINVAL, "experts without a gate take inputs as they are, and have "
+                                         "no biases");
     weights = choose(d, h, m, &ids);
     if (m->latent)
         x = ct_decoder_linear(d, "experts_latent", h, m->latent_in, dim, d->sizes->dim, 0.02);

@@ -7,6 +7,7 @@
 #include <ctitan/app/verify.h>
 #include <ctitan/config.h>
 #include <ctitan/lib/decoder.h>
+#include <ctitan/lib/mixture.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/log.h>
 #include <ctitan/run.h>
@@ -460,6 +461,34 @@ static void names_of_a_layer_are_those_of_parts(void **state)
     }
 }
 
+static void experts_without_a_gate_have_no_other_form(void **state)
+{
+    static const struct ct_decoder_sizes sizes = {.dim = 4, .layers = 1};
+    struct ct_model_request request = {.batch = 1, .seq_len = 2};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct ct_arena arena = {0};
+        struct ct_graph *graph = ct_graph_create(&arena, "mixture");
+        struct ct_mixture m = {.experts = 2,
+                               .expert_dim = 4,
+                               .choice = {.k = 1},
+                               .squared = true,
+                               .scaled_inputs = i == 1,
+                               .biased = i == 2};
+        struct ct_decoder d = {.b = ct_builder_at_end(graph, CT_PART_F, "layers.0"),
+                               .sizes = &sizes,
+                               .request = &request};
+        struct ct_value *h =
+            ct_graph_source(graph, CT_ROLE_PARAM, "h", CT_F32, 3, (int64_t[]){1, 2, 4});
+
+        assert_true((ct_decoder_mixture_of(&d, h, &m) != NULL) == (i == 0));
+        assert_int_equal(d.b.status, i ? CT_EINVAL : 0);
+        assert_true(!i || strstr(ct_error_message(), "experts without a gate"));
+        ct_arena_finish(&arena);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -469,7 +498,8 @@ int main(void)
         cmocka_unit_test(what_is_not_supported_is_refused),
         cmocka_unit_test(what_means_the_same_is_accepted),
         cmocka_unit_test(sequences_beyond_the_positions_are_warned_of),
-        cmocka_unit_test(names_of_a_layer_are_those_of_parts)};
+        cmocka_unit_test(names_of_a_layer_are_those_of_parts),
+        cmocka_unit_test(experts_without_a_gate_have_no_other_form)};
 
     if (ct_ops_register() < 0)
         return 1;
