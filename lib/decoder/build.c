@@ -268,23 +268,26 @@ static struct ct_value *layer(struct ct_decoder *d, struct ct_value *x)
     return d->parts->feed_forward(d, d->parts->attention(d, x));
 }
 
-/* The final norm belongs to the region of what reads it first. */
-static void finish(struct ct_decoder *d, struct ct_value *x)
+static struct ct_value *end(struct ct_decoder *d, struct ct_value *x)
 {
-    static const struct ct_prediction_parts own = {look_up_ahead, norm_ahead, layer, logits};
-    const struct ct_predictions *p = d->parts->predictions;
+    x = norm(d, "norm", x, "model.norm");
+    return d->parts->end ? d->parts->end(d, x) : x;
+}
+
+/* The final norm belongs to the region of what reads it first. */
+void ct_decoder_finish(struct ct_decoder *d, struct ct_value *x, ct_decoder_part_fn *last,
+                       const struct ct_predictions *p, const struct ct_prediction_parts *parts)
+{
     bool predicts = p && p->depths;
 
     d->b.region =
         predicts ? ct_arena_printf(d->b.graph->arena, "layers.%lld", (long long)d->sizes->layers)
                  : "head";
-    x = norm(d, "norm", x, "model.norm");
-    if (d->parts->end)
-        x = d->parts->end(d, x);
+    x = last(d, x);
     if (predicts)
-        ct_decoder_predict(d, x, p, &own);
+        ct_decoder_predict(d, x, p, parts);
     d->b.region = "head";
-    ct_graph_fetch(d->b.graph, "logits", logits(d, "logits", x));
+    ct_graph_fetch(d->b.graph, "logits", parts->logits(d, "logits", x));
     if (predicts)
         ct_decoder_predicted(d, p);
 }
@@ -293,6 +296,7 @@ int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
                           const struct ct_model_request *request,
                           const struct ct_decoder_parts *parts)
 {
+    static const struct ct_prediction_parts own = {look_up_ahead, norm_ahead, layer, logits};
     int64_t shape[] = {request->batch, request->seq_len};
     struct ct_decoder d = {.b = ct_builder_at_end(graph, CT_PART_F, "embedding"),
                            .sizes = (const struct ct_decoder_sizes *)(const void *)model,
@@ -314,7 +318,7 @@ int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
         d.depth_std = ct_decoder_depth_std(d.layer);
         x = layer(&d, x);
     }
-    finish(&d, x);
+    ct_decoder_finish(&d, x, end, parts->predictions, &own);
     return d.b.status;
 }
 

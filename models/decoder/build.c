@@ -430,24 +430,15 @@ static struct ct_value *logits_ahead(struct ct_decoder *d, const char *name, str
     return logits(build_of(d), name, x);
 }
 
-/* The final norm belongs to the region of what reads it first. */
-static void finish(struct build *s, struct ct_value *x)
+/* Layers of predictions are not among those that the balance is of. */
+static struct ct_value *last(struct ct_decoder *d, struct ct_value *x)
 {
-    static const struct ct_prediction_parts parts = {embed_ahead, norm_ahead, layer_ahead,
-                                                     logits_ahead};
-    const struct ct_predictions *p = &s->m->predictions;
-    struct ct_decoder *d = &s->d;
+    struct build *s = build_of(d);
 
-    d->b.region =
-        p->depths ? ct_arena_printf(d->b.graph->arena, "layers.%lld", (long long)d->sizes->layers)
-                  : "head";
     x = whole_norm(s, "norm", x, weight(s, WEIGHT_FINAL_NORM));
     x = ct_decoder_balance(d, x, &s->mixture);
-    s->mixture.sums = NULL; /* layers of predictions are not among them */
-    ct_decoder_predict(d, x, p, &parts);
-    d->b.region = "head";
-    ct_graph_fetch(d->b.graph, "logits", logits(s, "logits", x));
-    ct_decoder_predicted(d, p);
+    s->mixture.sums = NULL;
+    return x;
 }
 
 /* ---- the whole ---- */
@@ -455,6 +446,8 @@ static void finish(struct build *s, struct ct_value *x)
 int decoder_build(struct ct_model *model, struct ct_graph *graph,
                   const struct ct_model_request *request)
 {
+    static const struct ct_prediction_parts parts = {embed_ahead, norm_ahead, layer_ahead,
+                                                     logits_ahead};
     int64_t shape[] = {request->batch, request->seq_len};
     struct build s = {.d = {.b = ct_builder_at_end(graph, CT_PART_F, "embedding"),
                             .sizes = &model->sizes,
@@ -478,6 +471,6 @@ int decoder_build(struct ct_model *model, struct ct_graph *graph,
         d->depth_std = ct_decoder_depth_std(d->layer);
         x = layer(&s, x);
     }
-    finish(&s, x);
+    ct_decoder_finish(d, x, last, &model->predictions, &parts);
     return d->b.status;
 }

@@ -215,6 +215,11 @@ CT_API void ct_decoder_predict(struct ct_decoder *d, struct ct_value *x,
 /* To be called when the graph is complete: one without a loss predicts nothing, and is left with
    the parameters, which checkpoints have. */
 CT_API void ct_decoder_predicted(struct ct_decoder *d, const struct ct_predictions *predictions);
+/* The end of a decoder's forward, from what the last layer gives: `last`, which has the final norm;
+   the predictions; and the logits, which are fetched. */
+CT_API void ct_decoder_finish(struct ct_decoder *d, struct ct_value *x, ct_decoder_part_fn *last,
+                              const struct ct_predictions *predictions,
+                              const struct ct_prediction_parts *parts);
 /* FLOPs per token, forward and backward, of the products of a depth without its layer. */
 CT_API double ct_prediction_flops(const struct ct_decoder_sizes *sizes);
 
