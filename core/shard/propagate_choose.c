@@ -2,10 +2,13 @@
  * Choosing how an op is split.
  *
  * An op's factor rule ties the dimensions of its operands together. Each input in turn suggests
- * first how to split the factors; the result that moves the fewest bytes wins. Weights do not move
- * for activations: what is computed from parameters alone costs a thousand times more to move.
- * Parameters and states that an op updates never move; an unplaced state goes where the op that
- * updates it is.
+ * first how to split the factors; the result that moves the fewest bytes wins.
+ *
+ * Transforms decide how weights are split, and propagation how activations are: what is computed
+ * from parameters alone costs a thousand times more to move, so that few tokens do not gather the
+ * weights that a transform has split for good. Weights that are to move do so by a redistribution
+ * with a given target, which has no choice to make. Parameters and states that an op updates never
+ * move; an unplaced state goes where the op that updates it is.
  *
  * If an output goes to a redistribution with a given target (as gradients do on their way to their
  * parameters), the cost to get there counts, too. Axes that the inputs leave unused are then used
