@@ -12,6 +12,7 @@
 #   7  Only lib/json reads JSON with jansson's own functions.
 #   8  Each folder of core, lib, plugins and models has a suite of its name or a row in tests/places. It and tests/slow
 #      name tests that are there.
+#   9  An op of lib/ops that one model alone uses belongs to that model; models/decoder is many.
 set -uo pipefail
 cd "$1" || exit
 build=$2
@@ -188,6 +189,30 @@ check_places() {
         sed 's/^/tests\/places or tests\/slow names a test that is not there: /'
 }
 
+# Ops that have one user, a model: two whose kernels stand among those of plugins/cpu and plugins/cuda, as their rows do, and the
+# latent attention of the decoder to come.
+of_one_model=' temper document_chunks expand_latent '
+
+# The places that use op $1, other than those that define it, or have its kernels.
+users_of() {
+    grep -rlE "\bct_$1\(|\bct_op_$1\b|\"$1\"" lib plugins models cli --include='*.c' --include='*.ini' |
+        grep -vE '^(lib/ops|lib/check|plugins/cpu|plugins/cuda)/' | cut -d/ -f1,2 | sort -u
+}
+
+check_ops() {
+    local op users alone
+    while read -r op; do
+        users=$(users_of "$op")
+        alone=false
+        [[ $users == models/* && $users != models/decoder && $users != *$'\n'* ]] && alone=true
+        if [[ $of_one_model == *" $op "* ]]; then
+            $alone || echo "the op $op has other users than one model: take it out of of_one_model"
+        elif $alone; then
+            echo "the op $op of lib/ops has one user, $users, and belongs there"
+        fi
+    done < <(sed -n '/define CT_LIB_OPS(X)/,/^$/p' lib/include/ctitan/lib/ops.h | grep -oE 'X\([a-z_0-9]+\)' | sed 's/X(\(.*\))/\1/')
+}
+
 check_json() {
     grep -rnE '\bjson_load[a-z_]* *\(' core cli lib plugins models examples bench --include='*.[ch]' | grep -v '^lib/json/' |
         sed -E 's/^([^:]*:[0-9]+):.*/\1 reads JSON without lib\/json/'
@@ -195,5 +220,5 @@ check_json() {
 
 scratch=$(mktemp)
 trap 'rm -f "$scratch"' EXIT
-faults=$({ check_core; check_lib; check_others; check_words; check_json; check_places; } | sort -u)
+faults=$({ check_core; check_lib; check_others; check_words; check_json; check_places; check_ops; } | sort -u)
 [[ ! $faults ]] || { printf '%s\n' "$faults"; exit 1; }
