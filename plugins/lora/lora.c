@@ -108,11 +108,15 @@ static int check_folder(const struct ct_run *run)
                : 0;
 }
 
-/* A pass of the model that training began with leaves the adapters out. */
+/* A pass of the model that training began with leaves the adapters out, unless it has weights of
+   its own. */
 static int check_reference(const struct ct_run *run)
 {
-    ct_marks reference = ct_mark("reference");
+    ct_marks reference = ct_mark(CT_REFERENCE);
 
+    for (size_t i = 0; i < run->state_count; i++)
+        if (run->states[i].set)
+            return 0;
     ct_for_each_op (op, run->graph)
         if (op->marks & reference)
             return ct_fail(CT_ECONFIG,

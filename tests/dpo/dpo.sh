@@ -153,6 +153,14 @@ for mesh in '-n 2 --with fsdp --set training.local_batch_size=6' '-n 2 --with cp
     near <(of many loss) expected 1e-5
     echo "$mesh: a second set of weights as on one rank"
 done
+# Each pass gathers its own parameters, a layer at a time, with weights of its own and without.
+for reference in weights pass; do
+    "$ctitan" explain recipe.ini "${whole[@]}" --set dpo.reference=$reference -n 2 --with fsdp --with lora --set training.local_batch_size=6 \
+        --set dpo.reference_from="$([[ $reference == pass ]] || echo "$data")" --dump-after fsdp.bucket >log 2>&1 || fail "$(cat log)"
+    [[ $(grep -c '^F .*#reference.* = all_gather(' log) == 4 ]] || fail "$(grep ' = all_gather(' log)"
+    ! grep '^F .* = all_gather(.*%reference\..*' log | grep -q '[ (]%\(model\|lm_head\)\.' || fail "$(grep ' = all_gather(' log)"
+done
+
 # What is saved lacks it, and so has the parameters of the folder that training began with.
 for folder in trained average; do
     ! grep -aq '"reference\.' "$folder/model.safetensors" || fail "$folder: the second set is saved"
@@ -191,6 +199,11 @@ of once loss >expected
 train many "${adapters[@]}" --set dpo.path=bare.jsonl --set dpo.reference=weights --set dpo.reference_from=trained
 near <(of many loss) expected 1e-5
 refused '[dpo] reference_from has no effect' --set dpo.reference_from=trained
+# Adapters to begin with change what `pass` compares with, and no weights of their own.
+train many "${adapters[@]}" --set dpo.path=bare.jsonl --set dpo.reference=pass --set lora.save_to=adapter
+refused 'without these adapters' "${adapters[@]}" --set dpo.path=bare.jsonl --set dpo.reference=pass --set lora.init_from=adapter
+train many "${adapters[@]}" --set dpo.path=bare.jsonl --set dpo.reference=weights --set dpo.reference_from="$data" --set lora.init_from=adapter
+of many loss | awk 'NR == 1 && $1 < 0.69 { found = 1 } END { exit !found }' || fail "the adapters of the beginning change no loss: $(of many loss)"
 echo 'a second set of weights'
 
 # Its weights would move with those that are trained.
