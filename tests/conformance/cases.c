@@ -1049,4 +1049,7 @@ const struct conformance_case bench_cases[] = {
     {"init",
      "param %p : float32[20000000]\ninit - init_normal(%p) {std=0.02, truncate=3, seed=7}\n", 0,
      false},
+    {"causal convolution, Qwen3-Next", CONV(4, 512, 1024, 4, "_", "_"), 0},
+    {"gated delta rule, Qwen3-Next", DELTA(4, 512, 8, 4, 128, 128, "_"), 0},
+    {"state scan, Granite 4", SCAN(4, 512, 16, 64, 1, 128, "_", "least=0"), 0},
     {0}};

@@ -11,15 +11,18 @@
 #include "rows.h"
 
 #define BLOCK 64 /* channels */
+#define AHEAD 8  /* tokens whose rows are fetched early: these are far from each other */
 
 /* Inputs; those of the gradient are dy, x, w, documents, before, and that of the state behind. */
 enum { DOCUMENTS = 3, STATE, SLOTS, BEFORE };
 
+/* Weights of a block are together: rows of all channels, whose width often is a power of two, would
+   be in the way of each other and of the tokens' in a cache. */
 struct conv {
     int64_t batch, tokens, channels, size;
-    float *w;    /* [size][channels], the token's own first */
+    float *w;    /* [blocks][size][BLOCK], the token's own first */
     float *dw;   /* the same */
-    float *bias; /* or its gradient; [channels] */
+    float *bias; /* or its gradient; [blocks][BLOCK] */
 };
 
 /* The operands of one sequence; those that an op has not are absent. */
@@ -31,32 +34,39 @@ struct sequence {
     bool add;          /* to `to` */
 };
 
-static int64_t row_of(int64_t channels)
+static int64_t blocks_of(int64_t channels)
 {
-    return ROW_WIDTH(channels);
+    return (channels + BLOCK - 1) / BLOCK;
 }
 
 static void prepare(struct ct_prepare *p, const struct ct_tensor *w, int64_t rows)
 {
-    cpu_carve(&p->workspace, sizeof(float) * (size_t)(row_of(w->shape[0]) * rows));
+    cpu_carve(&p->workspace, sizeof(float) * (size_t)(blocks_of(w->shape[0]) * BLOCK * rows));
+}
+
+/* Row j of the weights of a block, as if it began at channel 0. */
+static float *taps_at(float *w, const struct conv *c, struct cpu_range channels, int64_t j)
+{
+    return w + channels.begin * c->size + j * BLOCK - channels.begin;
 }
 
 /* Columns of w as rows, in the workspace. */
 static struct conv conv_of(const struct ct_launch *l, const struct ct_tensor *x,
                            const struct ct_tensor *w)
 {
-    int64_t size = w->shape[1], row = row_of(w->shape[0]);
+    int64_t size = w->shape[1], all = blocks_of(w->shape[0]) * BLOCK;
     struct conv c = {.batch = ct_shape_count(x->ndim - 2, x->shape),
                      .tokens = x->shape[x->ndim - 2],
                      .channels = x->shape[x->ndim - 1],
                      .size = size,
                      .w = l->workspace};
 
-    c.bias = c.w + row * size;
-    c.dw = c.bias + row;
-    for (int64_t j = 0; j < size; j++)
-        for (int64_t k = 0; k < c.channels; k++)
-            c.w[j * row + k] = (float)ct_tensor_load(w, k * size + size - 1 - j);
+    c.bias = c.w + all * size;
+    c.dw = c.bias + all;
+    for (int64_t k = 0; k < c.channels; k++)
+        for (int64_t j = 0; j < size; j++)
+            c.w[(k / BLOCK * size + j) * BLOCK + k % BLOCK] =
+                (float)ct_tensor_load(w, k * size + size - 1 - j);
     return c;
 }
 
@@ -82,6 +92,16 @@ static int64_t taps(const struct conv *c, const struct sequence *s, int64_t toke
     return count > token && s->state.at ? c->size : count;
 }
 
+/* Let a token's row of a block come into the cache. */
+static void fetch(const struct rows *r, struct cpu_range channels, int64_t token)
+{
+    int64_t size = (int64_t)ct_dtype_size(r->dtype);
+    const char *row = row_at(r, token, 0);
+
+    for (int64_t at = channels.begin * size; at < channels.end * size; at += 64)
+        __builtin_prefetch(row + at);
+}
+
 static const char *input_at(const struct sequence *s, int64_t token)
 {
     return row_at(token < 0 ? &s->state : &s->x, token, 0);
@@ -90,15 +110,17 @@ static const char *input_at(const struct sequence *s, int64_t token)
 CPU_INLINE void forward_token(enum ct_dtype dtype, const struct conv *c, const struct sequence *s,
                               struct cpu_range channels, int64_t token)
 {
-    int64_t count = taps(c, s, token), row = row_of(c->channels);
+    int64_t count = taps(c, s, token);
     char *y = row_at(&s->to, token, 0);
 
+    if (token + AHEAD < c->tokens)
+        fetch(&s->x, channels, token + AHEAD);
     for (int64_t k = channels.begin; k < channels.end; k += CPU_LANES) {
         vf sum = v_load(c->bias + k);
 
         for (int64_t j = 0; j < count; j++)
-            sum +=
-                v_load(c->w + j * row + k) * v_get(dtype, input_at(s, token - j), k, channels.end);
+            sum += v_load(taps_at(c->w, c, channels, j) + k) *
+                   v_get(dtype, input_at(s, token - j), k, channels.end);
         v_put(dtype, y, k, channels.end, sum);
     }
 }
@@ -156,9 +178,9 @@ CPU_INLINE void forward_row(enum ct_dtype dtype, const struct conv *c, const str
 int CPU_ISA(cpu_causal_conv_run)(const struct ct_launch *l)
 {
     struct conv c = conv_of(l, &l->in[0], &l->in[1]);
-    int64_t blocks = (c.channels + BLOCK - 1) / BLOCK;
+    int64_t blocks = blocks_of(c.channels);
 
-    for (int64_t k = 0; k < row_of(c.channels); k++)
+    for (int64_t k = 0; k < blocks_of(c.channels) * BLOCK; k++)
         c.bias[k] =
             l->ins > 2 && l->in[2].data && k < c.channels ? (float)ct_tensor_load(&l->in[2], k) : 0;
 #pragma omp parallel for if (cpu_worth_threads(ct_tensor_count(l->in)))
@@ -186,11 +208,10 @@ static int64_t viewers(const struct conv *c, const struct sequence *s, int64_t t
 CPU_INLINE vf gradient_at(enum ct_dtype dtype, const struct conv *c, const struct sequence *s,
                           struct cpu_range channels, int64_t token, int64_t count, int64_t k)
 {
-    int64_t row = row_of(c->channels);
     vf sum = {0};
 
     for (int64_t j = token < 0 ? -token : 0; j < count; j++)
-        sum += v_load(c->w + j * row + k) *
+        sum += v_load(taps_at(c->w, c, channels, j) + k) *
                v_get(dtype, row_at(&s->dy, token + j, 0), k, channels.end);
     return sum;
 }
@@ -208,10 +229,14 @@ static const char *after_of(const struct conv *c, const struct sequence *s, int6
 CPU_INLINE void gradient_token(enum ct_dtype dtype, const struct conv *c, const struct sequence *s,
                                struct cpu_range channels, int64_t token)
 {
-    int64_t count = taps(c, s, token), later = viewers(c, s, token), row = row_of(c->channels);
+    int64_t count = taps(c, s, token), later = viewers(c, s, token);
     const char *dy = row_at(&s->dy, token, 0), *after = after_of(c, s, token);
     char *dx = row_at(&s->to, token, 0);
 
+    if (token + AHEAD < c->tokens) {
+        fetch(&s->x, channels, token + AHEAD);
+        fetch(&s->dy, channels, token + AHEAD);
+    }
     for (int64_t k = channels.begin; k < channels.end; k += CPU_LANES) {
         vf d = v_get(dtype, dy, k, channels.end);
         vf old = s->add ? v_get(dtype, dx, k, channels.end) : v_set(0);
@@ -219,10 +244,11 @@ CPU_INLINE void gradient_token(enum ct_dtype dtype, const struct conv *c, const 
         if (after)
             old += v_get(CT_F32, after, k, channels.end);
         v_store(c->bias + k, v_load(c->bias + k) + d);
-        for (int64_t j = 0; j < count; j++)
-            v_store(c->dw + j * row + k,
-                    v_load(c->dw + j * row + k) +
-                        d * v_get(dtype, input_at(s, token - j), k, channels.end));
+        for (int64_t j = 0; j < count; j++) {
+            float *dw = taps_at(c->dw, c, channels, j) + k;
+
+            v_store(dw, v_load(dw) + d * v_get(dtype, input_at(s, token - j), k, channels.end));
+        }
         v_put(dtype, dx, k, channels.end,
               old + gradient_at(dtype, c, s, channels, token, later, k));
     }
@@ -251,7 +277,7 @@ static void store_block(const struct ct_launch *l, const struct conv *c, struct 
 
             ct_tensor_store(dw, i,
                             (add ? ct_tensor_load(dw, i) : 0) +
-                                (double)c->dw[j * row_of(c->channels) + k]);
+                                (double)taps_at(c->dw, c, channels, j)[k]);
         }
         ct_tensor_store(dbias, k, (add_bias ? ct_tensor_load(dbias, k) : 0) + (double)c->bias[k]);
     }
@@ -274,9 +300,9 @@ int CPU_ISA(cpu_causal_conv_grad_prepare)(struct ct_prepare *p)
 int CPU_ISA(cpu_causal_conv_grad_run)(const struct ct_launch *l)
 {
     struct conv c = conv_of(l, &l->in[1], &l->in[2]);
-    int64_t blocks = (c.channels + BLOCK - 1) / BLOCK;
+    int64_t blocks = blocks_of(c.channels);
 
-    memset(c.bias, 0, sizeof(float) * (size_t)(row_of(c.channels) * (c.size + 1)));
+    memset(c.bias, 0, sizeof(float) * (size_t)(blocks_of(c.channels) * BLOCK * (c.size + 1)));
 #pragma omp parallel for if (cpu_worth_threads(ct_tensor_count(l->in)))
     for (int64_t i = 0; i < blocks; i++) {
         struct cpu_range channels = block_of(&c, i);
@@ -340,7 +366,6 @@ int CPU_ISA(cpu_causal_conv_dstate_prepare)(struct ct_prepare *p)
 int CPU_ISA(cpu_causal_conv_dstate_run)(const struct ct_launch *l)
 {
     struct conv c = conv_of(l, &l->in[0], &l->in[1]);
-    struct cpu_range all = {0, c.channels};
 
     for (int64_t b = 0; b < c.batch; b++) {
         struct rows to = rows_of(l->out, b, 3);
@@ -351,10 +376,13 @@ int CPU_ISA(cpu_causal_conv_dstate_run)(const struct ct_launch *l)
             int64_t count = viewers(&c, &s, -i);
             char *row = to.at + (c.size - 1 - i) * to.head;
 
-            for (int64_t k = 0; k < c.channels; k += CPU_LANES)
-                v_put(CT_F32, row, k, c.channels,
-                      s.dy.dtype == CT_F32 ? gradient_at(CT_F32, &c, &s, all, -i, count, k)
-                                           : gradient_at(CT_BF16, &c, &s, all, -i, count, k));
+            for (int64_t k = 0; k < c.channels; k += CPU_LANES) {
+                struct cpu_range own = block_of(&c, k / BLOCK);
+
+                v_put(CT_F32, row, k, own.end,
+                      s.dy.dtype == CT_F32 ? gradient_at(CT_F32, &c, &s, own, -i, count, k)
+                                           : gradient_at(CT_BF16, &c, &s, own, -i, count, k));
+            }
         }
     }
     return 0;
