@@ -256,6 +256,9 @@ static int check(const struct ct_model *m)
         rc = ct_fail(CT_ECONFIG, "a convolution sees at least 1 token");
     if (rc < 0)
         return rc;
+    for (int64_t i = 0; !m->mixture.experts && i < z->layers; i++)
+        if (decoder_is_mixture(m, i))
+            return ct_fail(CT_ECONFIG, "layer %lld is a mixture of no experts", (long long)i);
     return m->mixture.experts ? check_experts(m) : 0;
 }
 
