@@ -2,6 +2,7 @@
  * Decoders by description: a family is a file (family.c), its sizes are those of a folder's
  * config.json or of a flavor.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,7 +108,7 @@ static void adjust_width(struct ct_model *m)
     }
     width = m->ffn_adjusted ? 2 * m->ffn_whole / 3 : m->ffn_whole;
     if (m->ffn_adjusted && m->ffn_multiplier > 0) {
-        width = (int64_t)(m->ffn_multiplier * (double)width);
+        width = (int64_t)fmin(m->ffn_multiplier * (double)width, INT32_MAX);
         width = (width + multiple - 1) / multiple * multiple;
     }
     m->sizes.ffn_dim = width;
@@ -165,6 +166,11 @@ static int check_rope(const struct ct_model *m, const struct ct_rope *rope)
 {
     int64_t size = m->sizes.head_dim, rotated = decoder_rotated(m, rope);
 
+    if (m->rotary_dim > size)
+        return ct_fail(CT_ECONFIG, "rotary_dim is %lld, but heads have %lld features",
+                       (long long)m->rotary_dim, (long long)size);
+    if (rope->alpha > 0 && size < 3)
+        return ct_fail(CT_ECONFIG, "alpha of rope needs heads of more than 2 features");
     if (m->positions == POSITIONS_NONE || (rotated > 0 && rotated % 2 == 0))
         return 0;
     if (rope->partial <= 0 && m->rotary_dim)
