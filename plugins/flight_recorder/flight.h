@@ -228,6 +228,7 @@ struct flight_rank {
     size_t bytes;
     int *group;   /* by the rank's group: number in flight_run.group */
     char process; /* letter of proc(5) now; 'X': gone, '?': another host */
+    bool copied;  /* from another host, at the end of a job */
 };
 
 struct flight_members {

@@ -271,12 +271,14 @@ static int map_all(struct flight_run *run, const char *path, bool writable)
     struct dirent *entry;
     DIR *folder = opendir(hosts);
     size_t room = 0;
-    int rc = map_folder(run, &room, path, writable);
+    int rc = map_folder(run, &room, path, writable), own = run->world;
 
     while (folder && rc == 0 && (entry = readdir(folder)))
         if (entry->d_name[0] != '.')
             rc = map_folder(run, &room, ct_arena_printf(&run->arena, "%s/%s", hosts, entry->d_name),
                             writable);
+    for (int i = own; i < run->world; i++)
+        run->rank[i].copied = true;
     if (folder)
         closedir(folder);
     return rc;

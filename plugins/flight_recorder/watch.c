@@ -177,13 +177,30 @@ static void note_ends(const struct flight_run *run, const struct ct_job_end *job
     }
 }
 
+/* Open the files of the folder; if some ranks have none there, or copies of an earlier start, also
+   those of other hosts, of which *more says how many gave some. */
+static int open_all(const struct ct_job_end *job, bool failed, struct flight_run *run, int *more)
+{
+    int rc = flight_run_open(ct_config.job.dump_folder, true, run), r = 0;
+
+    *more = 0;
+    while (rc == 0 && r < run->world && run->rank[r].h && !run->rank[r].copied)
+        r++;
+    if (!failed || !job->gather || (rc == 0 && r == run->world))
+        return rc;
+    if (rc == 0)
+        flight_run_close(run);
+    *more = job->gather(job, "flight", "rank-");
+    return flight_run_open(ct_config.job.dump_folder, true, run);
+}
+
 void flight_job_end(const struct ct_job_end *job, bool failed)
 {
     char path[CT_PATH_ROOM];
     struct flight_run run;
-    int more = failed && job->gather ? job->gather(job, "flight", "rank-") : 0;
+    int more;
 
-    if (flight_run_open(ct_config.job.dump_folder, true, &run) < 0)
+    if (open_all(job, failed, &run, &more) < 0)
         return; /* no rank got so far */
     note_ends(&run, job);
     /* A report without the files of other hosts, by ranks of this one, is replaced. */
