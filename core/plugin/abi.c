@@ -44,6 +44,7 @@ static const struct layout {
     [CT_OBJECTIVE] = LAYOUT(struct ct_objective_ops, build),
     [CT_ORDER] = LAYOUT(struct ct_order_ops, order),
     [CT_READER] = LAYOUT(struct ct_reader_ops, read),
+    [CT_BESIDE] = LAYOUT(struct ct_beside_ops, read),
 };
 static const struct layout option_layout = LAYOUT(struct ct_option, choices);
 static const struct layout weights_layout = LAYOUT(struct ct_weights_ops, identify);

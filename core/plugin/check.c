@@ -70,6 +70,10 @@ static const struct must {
     MUST(TRANSPORT, transport, call),
     MUST(READER, reader_ops, suffixes),
     MUST(READER, reader_ops, read),
+    MUST(BESIDE, beside_ops, streams),
+    MUST(BESIDE, beside_ops, open),
+    MUST(BESIDE, beside_ops, close),
+    MUST(BESIDE, beside_ops, read),
 };
 
 /* A struct that is too short is refused by what reads it. */

@@ -10,6 +10,7 @@
 #include <ctitan/option.h>
 
 #include "plugin/abi.h"
+#include "run/streams.h"
 
 enum { TOKENS, LABELS, DOCUMENTS };
 
@@ -53,9 +54,9 @@ static int check_stream(const struct ct_data_stream *s, int64_t seq_len)
     return 0;
 }
 
-static int check_streams(const struct ct_data_stream *streams, int64_t seq_len)
+int ct_streams_check(const struct ct_data_stream *streams, int64_t seq_len)
 {
-    int rc = streams->size ? 0 : ct_fail(CT_EINVAL, "it has no stream");
+    int rc = 0;
 
     for (const struct ct_data_stream *s = streams; rc == 0 && s->size; s++) {
         rc = check_stream(s, seq_len);
@@ -79,10 +80,20 @@ static const struct ct_data_stream *text_streams(bool documents, int64_t seq_len
     return s;
 }
 
+int ct_streams_widen(struct ct_arena *arena, const struct ct_data_stream **streams)
+{
+    const void *list;
+    int rc = ct_abi_widen_array(arena, *streams,
+                                offsetof(struct ct_data_stream, summary) + sizeof(char *),
+                                sizeof(struct ct_data_stream), &list);
+
+    *streams = list;
+    return rc;
+}
+
 int ct_data_streams(const struct ct_data_ops *ops, const struct ct_data_request *request,
                     struct ct_arena *arena, const struct ct_data_stream **streams)
 {
-    const void *list;
     int rc;
 
     if (!ops->streams) {
@@ -90,13 +101,11 @@ int ct_data_streams(const struct ct_data_ops *ops, const struct ct_data_request 
         return 0;
     }
     rc = ops->streams(request, arena, streams);
-    if (rc < 0)
-        return rc;
-    rc = ct_abi_widen_array(arena, *streams,
-                            offsetof(struct ct_data_stream, summary) + sizeof(char *),
-                            sizeof(struct ct_data_stream), &list);
-    *streams = list;
-    return rc < 0 ? rc : check_streams(*streams, request->seq_len);
+    if (rc == 0)
+        rc = ct_streams_widen(arena, streams);
+    if (rc == 0 && !(*streams)->size)
+        rc = ct_fail(CT_EINVAL, "it has no stream");
+    return rc < 0 ? rc : ct_streams_check(*streams, request->seq_len);
 }
 
 int ct_data_read(const struct ct_data_ops *ops, struct ct_data *data, int64_t index,

@@ -128,6 +128,8 @@ static int forward(struct ct_objective *o, bool reference, struct ct_value **log
     if (reference) {
         forget_fetches(o->graph, fetches);
         set_apart(o->graph, last);
+    } else if (*logits && o->validation) {
+        (*logits)->marks |= ct_mark(CT_MARK_LOGITS);
     }
     return 0;
 }

@@ -10,4 +10,10 @@ struct ct_data_request ct_run_data_request(const struct ct_run *run);
 int ct_run_open_data(struct ct_run *run);
 void ct_run_close_data(struct ct_run *run);
 
+/* Set run->streams, and those of them that are beside the data source. Opens nothing. */
+int ct_run_find_streams(struct ct_run *run);
+/* ct_run_close_streams closes those that are open. */
+int ct_run_open_streams(struct ct_run *run);
+void ct_run_close_streams(struct ct_run *run);
+
 #endif

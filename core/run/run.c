@@ -192,7 +192,7 @@ static int check_model(const struct ct_graph *graph, const struct ct_model_reque
         return ct_fail(CT_EINVAL, "it fetches no \"logits\"");
     if (logits->ndim != 3)
         return ct_fail(CT_EINVAL, "its \"logits\" has %d dimensions, not 3", logits->ndim);
-    return ct_graph_check_inputs(graph, false);
+    return ct_graph_check_inputs(graph, request->documents);
 }
 
 static int build_logits(struct ct_run *run, struct ct_graph *graph,
@@ -206,20 +206,21 @@ static int build_logits(struct ct_run *run, struct ct_graph *graph,
 }
 
 static int build_loss(struct ct_run *run, struct ct_graph *graph,
-                      const struct ct_model_request *request)
+                      const struct ct_model_request *request, bool training)
 {
     struct ct_objective objective = {.graph = graph,
                                      .request = request,
                                      .model_ops = run->model_ops,
                                      .model = run->model,
-                                     .ops = run->objective};
+                                     .ops = run->objective,
+                                     .validation = !training};
     int rc = ct_objective_build(&objective);
 
     return rc < 0 ? rc : ct_graph_check_inputs(graph, true);
 }
 
 /* The graph as built by the model. */
-static int build_graph(struct ct_run *run, const struct ct_model_request *request,
+static int build_graph(struct ct_run *run, const struct ct_model_request *request, bool training,
                        struct ct_graph **graph)
 {
     int rc;
@@ -228,7 +229,8 @@ static int build_graph(struct ct_run *run, const struct ct_model_request *reques
     (*graph)->mesh = run->mesh;
     (*graph)->seed = (uint64_t)ct_config.training.seed;
     (*graph)->streams = request->logits ? NULL : run->streams;
-    rc = request->logits ? build_logits(run, *graph, request) : build_loss(run, *graph, request);
+    rc = request->logits ? build_logits(run, *graph, request)
+                         : build_loss(run, *graph, request, training);
     if (rc < 0)
         return ct_context(rc, "model %s", ct_config.model.name);
     rc = ct_run_note_sets(run, *graph, request);
@@ -237,8 +239,9 @@ static int build_graph(struct ct_run *run, const struct ct_model_request *reques
     return rc < 0 ? rc : ct_graph_infer(*graph);
 }
 
-/* Turn the graph shared by all ranks into this rank's. */
-static int specialise_graph(struct ct_run *run, struct ct_graph *graph, bool logits,
+/* Turn the graph shared by all ranks into this rank's. trained: its inputs are those of training,
+   not those of generating. */
+static int specialise_graph(struct ct_run *run, struct ct_graph *graph, bool trained,
                             struct ct_pass_options options)
 {
     int rc;
@@ -248,7 +251,7 @@ static int specialise_graph(struct ct_run *run, struct ct_graph *graph, bool log
     if (rc < 0)
         return rc;
     ct_graph_sweep(graph);
-    return ct_graph_check_inputs(graph, !logits);
+    return ct_graph_check_inputs(graph, trained);
 }
 
 /* common: where to store a copy of the graph shared by all ranks, or NULL. */
@@ -256,7 +259,7 @@ static int open_graph(struct ct_run *run, const struct ct_model_request *request
                       struct ct_pass_options options, struct ct_graph **common,
                       struct ct_graph **graph)
 {
-    int rc = build_graph(run, request, graph);
+    int rc = build_graph(run, request, options.training, graph);
 
     if (rc < 0)
         return rc;
@@ -266,7 +269,8 @@ static int open_graph(struct ct_run *run, const struct ct_model_request *request
     rc = transform(run, *graph, &options);
     if (rc == 0 && common)
         *common = ct_graph_clone(*graph, &run->arena);
-    return rc == 0 ? specialise_graph(run, *graph, request->logits, options) : rc;
+    return rc == 0 ? specialise_graph(run, *graph, !request->logits || request->documents, options)
+                   : rc;
 }
 
 /* An axis that does not multiply the batch splits the sequences of one microbatch. Kernels need not
@@ -289,14 +293,6 @@ static int check_batch(const struct ct_run *run)
                 (long long)v->shape[0]);
     }
     return 0;
-}
-
-static int find_streams(struct ct_run *run)
-{
-    struct ct_data_request request = ct_run_data_request(run);
-    int rc = ct_data_streams(run->data_ops, &request, &run->arena, &run->streams);
-
-    return rc < 0 ? ct_context(rc, "the data source") : 0;
 }
 
 static bool has_stream(const struct ct_run *run, const char *name)
@@ -324,10 +320,10 @@ static int open_graphs(struct ct_run *run, const struct ct_run_options *options,
         *microbatches = 1;
     }
     if (run->data_ops)
-        rc = find_streams(run);
+        rc = ct_run_find_streams(run);
     if (rc < 0)
         return rc;
-    request.documents = run->data_ops && has_stream(run, "documents");
+    request.documents = run->data_ops ? has_stream(run, "documents") : options->documents;
     passes.training = !options->logits;
     rc = open_graph(run, &request, passes, options->peers ? &run->common_graph : NULL, &run->graph);
     if (rc == 0 && !options->logits)
@@ -645,6 +641,8 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
         return rc;
     ct_run_lap(run, CT_START_GRAPH);
     if (options->depth == CT_RUN_READY)
+        rc = ct_run_open_streams(run);
+    if (rc == 0 && options->depth == CT_RUN_READY)
         rc = join_ranks(run, options);
     ct_run_lap(run, CT_START_COMPARE);
     if (rc == 0)
@@ -698,7 +696,7 @@ static int open_peer_graph(struct ct_run *peer, const struct ct_graph *common, b
     if (!common)
         return 0;
     *graph = ct_graph_clone(common, &peer->arena);
-    return specialise_graph(peer, *graph, false, (struct ct_pass_options){.training = training});
+    return specialise_graph(peer, *graph, true, (struct ct_pass_options){.training = training});
 }
 
 static int open_peer(struct ct_run *peer)
@@ -748,6 +746,7 @@ static void close_own(struct ct_run *run)
     if (run->communicator.comm)
         run->communicator.ops->close(run->communicator.comm);
     ct_run_close_data(run);
+    ct_run_close_streams(run);
     if (run->device)
         run->device_ops->close(run->device);
     if (run->model && run->model_ops->destroy)

@@ -72,10 +72,31 @@ static bool is_behind(struct feed *f, const struct ct_data_stream *s, const int3
     return found;
 }
 
+/* Whether the graph takes a stream that is beside the data source. */
+static bool takes_beside(const struct feed *f)
+{
+    for (size_t i = 0; i < f->source.beside_count; i++)
+        for (size_t k = 0; k < f->source.beside[i].count; k++)
+            if (ct_graph_find_input(f->graph,
+                                    f->source.streams[f->source.beside[i].first + k].name))
+                return true;
+    return false;
+}
+
+/* Streams beside the data source are found by tokens and labels. */
+static void find_keys(struct feed *f, const struct ct_data_stream *s, const int32_t *row)
+{
+    if (is_called(s->name, "tokens"))
+        f->tokens = row;
+    else if (is_called(s->name, "labels"))
+        f->labels = row;
+}
+
 /* Sources of text always read tokens and labels. Documents are where what is ahead ends. */
 static void init_rows(struct feed *f)
 {
     size_t count = count_streams(f);
+    bool beside = takes_beside(f);
 
     find_aheads(f);
     f->row = ct_arena_array(&f->run->arena, void *, count + 1);
@@ -83,11 +104,14 @@ static void init_rows(struct feed *f)
         const struct ct_data_stream *s = &f->source.streams[i];
         bool taken = ct_graph_find_input(f->graph, s->name);
         bool documents = is_called(s->name, "documents");
+        bool key = is_called(s->name, "tokens") || is_called(s->name, "labels");
 
-        if (taken || is_behind(f, s, NULL) || (documents && f->aheads) ||
-            (!f->source.ops->read_streams && !documents))
+        if (taken || is_behind(f, s, NULL) || (documents && f->aheads) || (key && beside) ||
+            (!f->source.ops->read_streams && key))
             f->row[i] = new_row(f, s);
         is_behind(f, s, f->row[i]);
+        if (beside)
+            find_keys(f, s, f->row[i]);
         if (taken && documents)
             f->documents = f->row[i];
         if (f->aheads && documents && s->dtype == CT_I32)
@@ -98,6 +122,12 @@ static void init_rows(struct feed *f)
         f->positions[t] = (int32_t)t;
 }
 
+static const void *zeros_of(const struct feed *f, const struct ct_value *v)
+{
+    return ct_arena_alloc(&f->run->arena, (size_t)ct_shape_count(v->ndim - 1, v->shape + 1) *
+                                              ct_dtype_size(v->dtype));
+}
+
 static const void *row_of(const struct feed *f, const struct ct_value *v)
 {
     for (size_t i = 0; f->source.streams[i].name; i++)
@@ -106,7 +136,7 @@ static const void *row_of(const struct feed *f, const struct ct_value *v)
     for (size_t i = 0; i < f->aheads; i++)
         if (is_called(f->ahead[i].name, v->name))
             return f->ahead[i].row;
-    return f->positions;
+    return ct_input_is_made(v->name) ? f->positions : zeros_of(f, v);
 }
 
 static void init_input(struct feed *f, struct feed_input *in, const struct ct_value *v)
@@ -149,7 +179,7 @@ static int check_streams(const struct feed *f)
         name = behind ? behind->name : name;
         while (s->name && !is_called(s->name, name))
             s++;
-        if (!s->name && !ct_input_is_made(name))
+        if (!s->name && !ct_input_is_made(name) && (behind || !f->source.partial))
             return ct_fail(CT_EINVAL, "the data has no stream %s, which the graph takes", name);
     }
     return 0;
@@ -238,6 +268,21 @@ static void look_ahead(const struct feed_ahead *a, const int32_t *documents, int
     }
 }
 
+static int read_beside(struct feed *f, int64_t index)
+{
+    const struct ct_data_sample sample = {index, ct_config.training.seq_len, f->tokens, f->labels};
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && f->tokens && i < f->source.beside_count; i++) {
+        const struct ct_run_beside *beside = &f->source.beside[i];
+        struct ct_calling before = ct_calling_begin("streams", NULL);
+
+        rc = beside->ops->read(beside->open, &sample, f->row + beside->first);
+        ct_calling_end(&before);
+    }
+    return ct_context(rc, "sample %lld", (long long)index);
+}
+
 /* Positions begin again with each document. */
 static int read_sample(struct feed *f, int64_t index)
 {
@@ -246,6 +291,8 @@ static int read_sample(struct feed *f, int64_t index)
     int rc = ct_data_read(f->source.ops, f->source.data, index, f->row);
 
     ct_calling_end(&before);
+    if (rc == 0)
+        rc = read_beside(f, index);
     for (int64_t t = 1; rc == 0 && documents && t < ct_config.training.seq_len; t++)
         f->positions[t] = documents[t] == documents[t - 1] ? f->positions[t - 1] + 1 : 0;
     for (size_t i = 0; rc == 0 && i < f->aheads; i++)

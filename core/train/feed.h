@@ -41,11 +41,14 @@ struct feed_count {
     double found;                 /* by the thread */
 };
 
-/* Data, and its streams, ended by {0}. */
+/* Data, and its streams, ended by {0}; those of `beside` are last. */
 struct feed_source {
     const struct ct_data_ops *ops;
     struct ct_data *data;
     const struct ct_data_stream *streams;
+    const struct ct_run_beside *beside;
+    size_t beside_count;
+    bool partial; /* streams that the graph takes, and these lack, are zeros */
 };
 
 struct feed {
@@ -54,9 +57,10 @@ struct feed {
     const struct ct_graph *graph;
     struct feed_source source;
     int microbatches;
-    void **row;               /* by stream: one sample from the source; NULL: it is not needed */
-    int32_t *positions;       /* of one sample */
-    const int32_t *documents; /* of one sample; NULL: the graph does not take them */
+    void **row;         /* by stream: one sample from the source; NULL: it is not needed */
+    int32_t *positions; /* of one sample */
+    const int32_t *tokens, *labels; /* of one sample, where streams beside it need them */
+    const int32_t *documents;       /* of one sample; NULL: the graph does not take them */
     struct feed_ahead *ahead;
     size_t aheads;
     const int32_t *bounds; /* the documents in which ahead ends; NULL: the source has none */

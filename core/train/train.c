@@ -310,7 +310,8 @@ static int train_and_save(struct ct_run *run, struct ct_step_result *result)
     struct validation validation = {0};
     struct feed feed;
     int rc = feed_init(&feed, run, run->executor, run->graph, run->program->microbatches,
-                       &(struct feed_source){run->data_ops, run->data, run->streams});
+                       &(struct feed_source){run->data_ops, run->data, run->streams, run->beside,
+                                             run->beside_count, false});
 
     if (rc == 0 && run->validation_executor)
         rc = validation_init(&validation, run);

@@ -27,7 +27,8 @@ int validation_init(struct validation *v, struct ct_run *run)
 
         rc = feed_init(&set->feed, run, run->validation_executor, run->validation_graph,
                        run->validation_program->microbatches,
-                       &(struct feed_source){run->data_ops, data, run->streams});
+                       &(struct feed_source){run->data_ops, data, run->streams, run->beside,
+                                             run->beside_count, false});
         if (!v->decides &&
             (!*ct_config.best_set || (set->name && !strcmp(set->name, ct_config.best_set))))
             v->decides = set;

@@ -35,8 +35,14 @@ struct entry {
     size_t file, bytes;
 };
 
+struct note {
+    const char *key, *value;
+};
+
 struct ct_weights {
     struct ct_arena arena;
+    struct note *notes;
+    size_t note_count, note_room;
     struct file *files;
     size_t file_count, file_room;
     struct entry *entries; /* sorted by name, once open; on the heap, as there may be many */
@@ -186,18 +192,22 @@ static int check_coverage(struct ct_weights *w, size_t first, const struct file 
     return 0;
 }
 
-static int check_metadata(const struct file *file, const json_t *json)
+static int take_metadata(struct ct_weights *w, const struct file *file, const json_t *json)
 {
     const char *key;
     json_t *value;
 
     if (!json_is_object(json))
         return ct_fail(CT_ECONFIG, "%s: __metadata__ is not an object", file->path);
-    json_object_foreach(
-        (json_t *)(uintptr_t)json, key,
-        value) if (!json_is_string(value)) return ct_fail(CT_ECONFIG,
-                                                          "%s: __metadata__: %s is not a string",
-                                                          file->path, key);
+    json_object_foreach((json_t *)(uintptr_t)json, key, value)
+    {
+        if (!json_is_string(value))
+            return ct_fail(CT_ECONFIG, "%s: __metadata__: %s is not a string", file->path, key);
+        w->notes =
+            ct_arena_grow(&w->arena, w->notes, &w->note_room, w->note_count + 1, sizeof(*w->notes));
+        w->notes[w->note_count++] = (struct note){
+            ct_arena_strdup(&w->arena, key), ct_arena_strdup(&w->arena, json_string_value(value))};
+    }
     return 0;
 }
 
@@ -210,8 +220,9 @@ static int parse_member(const char *key, const json_t *value, void *context)
 {
     const struct parsing *p = context;
 
-    return strcmp(key, "__metadata__") ? parse_tensor(p->weights, p->file, key, value)
-                                       : check_metadata(&p->weights->files[p->file], value);
+    return strcmp(key, "__metadata__")
+               ? parse_tensor(p->weights, p->file, key, value)
+               : take_metadata(p->weights, &p->weights->files[p->file], value);
 }
 
 /* Entries from `first` on, all of one file, must have different names. */
@@ -247,27 +258,32 @@ static int parse_header(struct ct_weights *w, size_t file_index)
     return rc < 0 ? rc : check_coverage(w, first, file);
 }
 
-/* Map and parse the file called name; *index is its position in w->files. */
-static int add_file(struct ct_weights *w, const char *folder, const char *name, size_t *index)
+/* Map and parse a file; *index is its position in w->files. */
+static int add_path(struct ct_weights *w, const char *path, const char *name, size_t *index)
 {
     struct file *file;
     int rc;
 
-    for (size_t i = 0; i < w->file_count; i++)
-        if (!strcmp(w->files[i].name, name)) {
-            *index = i;
-            return 0;
-        }
     w->files =
         ct_arena_grow(&w->arena, w->files, &w->file_room, w->file_count + 1, sizeof(*w->files));
     file = &w->files[w->file_count];
-    *file = (struct file){.path = ct_arena_printf(&w->arena, "%s/%s", folder, name),
-                          .name = ct_arena_strdup(&w->arena, name)};
+    *file = (struct file){.path = path, .name = ct_arena_strdup(&w->arena, name)};
     rc = map_file(file);
     if (rc < 0)
         return rc;
     *index = w->file_count++;
     return parse_header(w, *index);
+}
+
+/* The same for the file called name, once. */
+static int add_file(struct ct_weights *w, const char *folder, const char *name, size_t *index)
+{
+    for (size_t i = 0; i < w->file_count; i++)
+        if (!strcmp(w->files[i].name, name)) {
+            *index = i;
+            return 0;
+        }
+    return add_path(w, ct_arena_printf(&w->arena, "%s/%s", folder, name), name, index);
 }
 
 /* After sorting: names are unique, and the index (if any) agrees with the files. */
@@ -474,6 +490,15 @@ static void keep_text(struct ct_weights *w, const char *folder)
     w->count = parts ? kept : w->count;
 }
 
+/* The weights, or, if rc says that they failed, nothing. */
+static int hand_out(struct ct_weights *w, int rc, struct ct_weights **weights)
+{
+    if (rc < 0)
+        ct_weights_close(w);
+    *weights = rc < 0 ? NULL : w;
+    return rc;
+}
+
 int ct_weights_open(const char *folder, struct ct_weights **weights)
 {
     struct ct_weights *w = calloc(1, sizeof(*w));
@@ -487,12 +512,28 @@ int ct_weights_open(const char *folder, struct ct_weights **weights)
         rc = join_pairs(w, folder);
     if (rc == 0)
         keep_text(w, folder);
-    if (rc < 0) {
-        ct_weights_close(w);
-        return rc;
-    }
-    *weights = w;
-    return 0;
+    return hand_out(w, rc, weights);
+}
+
+int ct_weights_open_file(const char *path, struct ct_weights **weights)
+{
+    struct ct_weights *w = calloc(1, sizeof(*w));
+    const char *own;
+    size_t index;
+
+    *weights = NULL;
+    if (!w)
+        return ct_fail(CT_ENOMEM, "tensors of %s", path);
+    own = ct_arena_strdup(&w->arena, path);
+    return hand_out(w, add_path(w, own, own, &index), weights);
+}
+
+const char *ct_weights_metadata(const struct ct_weights *w, const char *key)
+{
+    for (size_t i = 0; i < w->note_count; i++)
+        if (!strcmp(w->notes[i].key, key))
+            return w->notes[i].value;
+    return NULL;
 }
 
 void ct_weights_close(struct ct_weights *w)

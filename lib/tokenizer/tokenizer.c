@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <jansson.h>
+#include <xxhash.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/json.h>
@@ -42,4 +43,18 @@ const char *ct_tokenizer_special(const json_t *config, const char *key)
     const json_t *value = json_object_get(config, key);
 
     return json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
+}
+
+uint64_t ct_tokenizer_meanings(const struct ct_tokenizer_ops *tokenizer)
+{
+    uint64_t hash = (uint64_t)tokenizer->vocabulary();
+    char text[4096];
+
+    for (int64_t i = 0; i < tokenizer->vocabulary(); i++) {
+        int size = tokenizer->decode((int32_t)i, text, sizeof(text));
+        size_t used = size < 0 ? 0 : (size_t)size < sizeof(text) ? (size_t)size : sizeof(text);
+
+        hash = XXH3_64bits_withSeed(text, used, hash + 1);
+    }
+    return hash;
 }

@@ -1,10 +1,11 @@
 /*
- * Multiple-choice evaluation while training goes on: each choice is scored by its log-probability
- * after the prompt.
+ * Evaluation while training goes on: questions with choices, each of which is scored by its
+ * log-probability after the prompt, and questions whose answer the model writes.
  *
- * The program of validation computes it, on any mesh: the loss of a batch in which one sequence
- * alone has labels is that of this sequence. acc is the share of questions whose answer has the
- * largest sum of log-probabilities, acc_norm that by the sum divided by the bytes of the choice.
+ * The program of validation computes the scores (scores.c), on any mesh, for every objective that
+ * has logits. acc is the share of questions whose answer has the largest log-probability, acc_norm
+ * that by log-probability divided by the bytes of the choice, and exact_match the share of
+ * questions whose answer is written as expected (answers.c).
  */
 #include <math.h>
 #include <stdio.h>
@@ -15,29 +16,44 @@
 #include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
+#include <ctitan/lib/hf.h>
 #include <ctitan/plugin.h>
 #include <ctitan/train.h>
 
 #include "questions.h"
+#include "scores.h"
 
 static struct config {
-    const char *path;
-    int64_t freq, limit;
+    const char *path, *stop;
+    int64_t freq, limit, answer_tokens;
+    bool ignore_case, ignore_punctuation, ignore_numbers;
 } config;
 
 static const struct ct_option options[] = {
     CT_OPT_STRING(struct config, path, "path", NULL,
                   "Files of JSON lines, separated by commas, each a task: prompt, choices, and "
-                  "answer, the number of the right choice or its text"),
+                  "answer, the number of the right choice or its text; or prompt and answer, which "
+                  "the model has to write"),
     CT_OPT_INT(struct config, freq, "freq", "0", 0, 1e15,
                "Evaluate every so many steps, and after the last; 0: whenever validation does"),
     CT_OPT_INT(struct config, limit, "limit", "0", 0, 1e9, "Questions of a task; 0: all"),
+    CT_OPT_INT(struct config, answer_tokens, "answer_tokens", "64", 1, 1 << 20,
+               "Tokens of an answer that the model writes, at most"),
+    CT_OPT_STRING(struct config, stop, "stop", "\\n",
+                  "Text that ends such an answer, with \\n for the end of a line; empty: none"),
+    CT_OPT_BOOL(struct config, ignore_case, "ignore_case", "false",
+                "Large and small letters of ASCII are the same in such an answer"),
+    CT_OPT_BOOL(struct config, ignore_punctuation, "ignore_punctuation", "false",
+                "Its punctuation of ASCII does not count"),
+    CT_OPT_BOOL(struct config, ignore_numbers, "ignore_numbers", "false",
+                "Its digits do not count"),
     {0}};
 
 static struct {
     struct ct_arena arena;
     struct ct_data *task;
     size_t count;
+    struct writing writing;
 } own;
 
 /* ---- opening ---- */
@@ -55,30 +71,76 @@ static int check_run(const struct ct_run *run)
     if (!run->validation_executor)
         return ct_fail(CT_ECONFIG, "[eval] path: choices are scored by the program of validation: "
                                    "set [validation] freq");
-    if (strcmp(ct_config.objective, "cross_entropy") != 0 &&
-        strcmp(ct_config.objective, "weighted") != 0)
+    if (!ct_graph_fetched(run->validation_graph, SCORE_LOGP))
         return ct_fail(CT_ECONFIG,
-                       "[eval] path: choices are scored by their cross entropy, which the "
-                       "objective %s has not",
-                       ct_config.objective);
+                       "[eval] path: answers are scored by logits and labels, which the model %s "
+                       "and the objective %s do not both have",
+                       ct_config.model.name, ct_config.objective);
     return run->tokenizer ? 0
                           : ct_fail(CT_ECONFIG, "[eval] path: prompts and choices need a "
                                                 "tokenizer: add one to [plugins] load");
 }
 
+/* "\\n" in an option is the end of a line. */
+static const char *unescape(const char *text)
+{
+    char *all = ct_arena_strdup(&own.arena, text), *to = all;
+
+    for (const char *at = text; *at; at++) {
+        bool escape = at[0] == '\\' && (at[1] == 'n' || at[1] == 't' || at[1] == '\\');
+
+        at += escape;
+        *to++ = !escape ? *at : *at == 'n' ? '\n' : *at == 't' ? '\t' : '\\';
+    }
+    *to = '\0';
+    return all;
+}
+
+static int find_ends(const struct ct_run *run)
+{
+    const struct ct_tokenizer_ops *t = run->tokenizer;
+    const char *folder = ct_config.model.init_from;
+    int32_t *ends = NULL, *all;
+    size_t count = 0;
+    int rc = *folder ? ct_hf_read_ends(&own.arena, folder, &ends, &count) : 0;
+
+    all = ct_arena_array(&own.arena, int32_t, count + 1);
+    if (count)
+        memcpy(all, ends, count * sizeof(*all));
+    all[count] = t->end ? t->end() : t->eos();
+    own.writing.ends = all;
+    own.writing.ends_count = count + 1;
+    return rc;
+}
+
+static int open_writing(const struct ct_run *run)
+{
+    own.writing = (struct writing){.tokens = config.answer_tokens,
+                                   .stop = unescape(config.stop),
+                                   .ignore_case = config.ignore_case,
+                                   .ignore_punctuation = config.ignore_punctuation,
+                                   .ignore_numbers = config.ignore_numbers};
+    return find_ends(run);
+}
+
 static int open_task(struct ct_run *run, const char *path, struct ct_data *task)
 {
+    const struct ct_value *scores = ct_graph_fetched(run->validation_graph, SCORE_LOGP);
     int rc;
 
     *task = (struct ct_data){.name = name_of(path),
                              .path = path,
                              .tokenizer = run->tokenizer,
                              .seq_len = ct_config.training.seq_len,
-                             .vocabulary = run->model_ops->vocabulary(run->model)};
+                             .vocabulary = run->model_ops->vocabulary(run->model),
+                             .limit = config.limit,
+                             .writing = &own.writing,
+                             .sequences = scores->shape[0]};
     for (const struct ct_data *other = own.task; other < task; other++)
         if (!strcmp(other->name, task->name))
             return ct_fail(CT_ECONFIG, "[eval] path: two files are called %s", task->name);
-    rc = questions_read(task, config.limit);
+    task->score = ct_arena_array(&task->arena, double, task->sequences);
+    rc = questions_read(task);
     if (rc == 0)
         rc = ct_evaluation_open(run, &questions_ops, task, &task->evaluation);
     if (rc == 0)
@@ -91,6 +153,8 @@ static int open_tasks(struct ct_run *run)
     char *rest = ct_arena_strdup(&own.arena, config.path), *path;
     int rc = check_run(run);
 
+    if (rc == 0)
+        rc = open_writing(run);
     own.task = ct_arena_array(&own.arena, struct ct_data, strlen(rest) / 2 + 1);
     while (rc == 0 && (path = strsep(&rest, ","))) {
         path += strspn(path, " \t");
@@ -114,23 +178,21 @@ static void close_tasks(void)
 
 /* ---- scoring ---- */
 
+/* Score all choices; sum up the negative log-probabilities and labels of those that are right. */
 static int score(struct ct_data *task, double *nll, double *labels)
 {
-    double sum, count;
-    int rc = 0;
+    int rc;
 
-    for (size_t i = 0; rc == 0 && i < task->choices; i++) {
-        int64_t first = (int64_t)i * task->samples;
-
-        rc = ct_evaluation_run(task->evaluation, first,
-                               i + 1 < task->choices ? first + task->samples : -1, &sum, &count);
-        task->all[i]->logp = -sum;
-    }
+    task->queued = 0;
+    for (size_t q = 0; q < task->count; q++)
+        for (size_t i = 0; i < task->question[q].count; i++)
+            task->queue[task->queued++] = &task->question[q].choice[i].whole;
+    rc = task_score(task);
     for (size_t q = 0; q < task->count; q++) {
-        const struct choice *right = &task->question[q].choice[task->question[q].answer];
+        const struct sequence *right = &task->question[q].choice[task->question[q].answer].whole;
 
         *nll -= right->logp;
-        *labels += (double)(right->count - right->prompt);
+        *labels += (double)(right->count - right->from);
     }
     return rc;
 }
@@ -142,7 +204,7 @@ static bool is_right(const struct question *q, bool by_bytes)
     double most = -INFINITY;
 
     for (size_t i = 0; i < q->count; i++) {
-        double x = q->choice[i].logp;
+        double x = q->choice[i].whole.logp;
 
         if (by_bytes && q->choice[i].bytes)
             x /= (double)q->choice[i].bytes;
@@ -154,24 +216,39 @@ static bool is_right(const struct question *q, bool by_bytes)
     return best == q->answer;
 }
 
+static int measure(struct ct_data *task, struct ct_metric *metrics, size_t *count)
+{
+    size_t right[2] = {0};
+    int rc = task->writes ? task_write(task, right) : 0;
+
+    *count = task->writes ? 1 : 2;
+    for (size_t q = 0; !task->writes && q < task->count; q++)
+        for (int m = 0; m < 2; m++)
+            right[m] += is_right(&task->question[q], m);
+    metrics[0].name = task->writes ? "exact_match" : "acc";
+    metrics[1].name = "acc_norm";
+    for (int m = 0; m < 2; m++)
+        metrics[m].value = (double)right[m] / (double)task->count;
+    return rc;
+}
+
 static int evaluate(struct ct_run *run, struct ct_data *task, int64_t step)
 {
-    static struct ct_metric metrics[] = {{"acc", 0}, {"acc_norm", 0}};
+    static struct ct_metric metrics[2];
     struct ct_step_result r = {.step = step};
     double begin = ct_now(), nll = 0, labels = 0;
+    size_t count = 0;
     int rc = score(task, &nll, &labels);
 
+    r.tokens = (int64_t)task->queued * task->seq_len;
+    if (rc == 0)
+        rc = measure(task, metrics, &count);
     if (rc < 0)
         return ct_context(rc, "[eval] %s", task->name);
-    metrics[0].value = metrics[1].value = 0;
-    for (size_t q = 0; q < task->count; q++)
-        for (int m = 0; m < 2; m++)
-            metrics[m].value += (double)is_right(&task->question[q], m) / (double)task->count;
     r.loss = nll / labels;
-    r.tokens = (int64_t)task->choices * task->seq_len;
     r.seconds = ct_now() - begin;
     run->metrics = metrics;
-    run->metric_count = CT_COUNT(metrics);
+    run->metric_count = count;
     return ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_VALIDATED,
                                                 .run = run,
                                                 .step = step,
@@ -209,6 +286,8 @@ static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .call = on_event};
 
 CT_PLUGIN(.name = "eval", .version = "1.0",
-          .summary = "Multiple-choice evaluation while training goes on", .options = options,
-          .config = &config, .config_size = sizeof(config),
-          .offers = CT_OFFERS({CT_HOOK, "eval", &hook}));
+          .summary = "Evaluation while training goes on: multiple choice and written answers",
+          .options = options, .config = &config, .config_size = sizeof(config),
+          .offers = CT_OFFERS({CT_HOOK, "eval", &hook}, {CT_OP, "label_scores", &scores_type},
+                              {CT_KERNELS, "cpu", scores_kernels},
+                              {CT_TRANSFORM, "eval_scores", &scores_transform}));

@@ -62,20 +62,14 @@ static int malformed(struct corpus *c, int rc, const char *path, size_t number)
 int corpus_add_lines(struct corpus *c, const char *path, const char *text, size_t size,
                      size_t first, enum corpus_format format)
 {
-    const char *at = text, *end = text + size;
+    const char *at = text, *end = text + size, *line;
+    size_t length, number = first - 1;
     int rc = 0;
 
-    for (size_t number = first; rc == 0 && at < end; number++) {
-        const char *newline = memchr(at, '\n', (size_t)(end - at));
-        const char *stop = newline ? newline : end;
-
-        while (at < stop && strchr(" \t\r", *at) && *at)
-            at++;
-        if (at < stop)
-            rc = add_line(c, at, (size_t)(stop - at), format);
+    while (rc == 0 && (line = ct_json_next_line(&at, end, &length, &number))) {
+        rc = add_line(c, line, length, format);
         if (rc < 0)
             rc = malformed(c, rc, path, number);
-        at = stop + 1;
     }
     return rc;
 }

@@ -40,6 +40,7 @@
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/pointwise.h>
 #include <ctitan/lib/rates.h>
+#include <ctitan/lib/samples.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/secret.h>
 #include <ctitan/lib/stored.h>

@@ -18,7 +18,7 @@ cd "$1" || exit
 build=$2
 
 order=(base ir shard plugin comm lower recipe run train)
-lib_order=(kit cpu cuda json tokenizer jinja patterns numa outlet secret launch ops pointwise chat hf decoder mixture measure machine pipeline generate check)
+lib_order=(kit cpu cuda json tokenizer jinja patterns numa outlet secret launch ops pointwise chat hf samples decoder mixture measure machine pipeline generate check)
 techniques='ddp|hsdp|offloaded|pipeline|pipelines|stage|stages|zero_bubble|unshard|reshard|experts|ring|ulysses'
 # But for names that are common words, or the name of a phase.
 for plugin in plugins/*/ models/*/; do

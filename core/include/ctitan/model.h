@@ -232,6 +232,34 @@ CT_API int ct_data_read(const struct ct_data_ops *ops, struct ct_data *data, int
    behind them. For files that hold something of each sample. */
 CT_API uint64_t ct_labels_hash(const int32_t *tokens, const int32_t *labels, int64_t count);
 
+/* ---- streams beside those of the data source ---- */
+
+/* A sample that the data source has read. */
+struct ct_data_sample {
+    int64_t index, seq_len;
+    const int32_t *tokens, *labels;
+};
+
+struct ct_beside; /* defined by the plugin */
+
+/*
+ * What a plugin has of each sample of the data, such as the logits of another model: further
+ * streams of the training data. The data source must have the streams tokens and labels.
+ */
+struct ct_beside_ops {
+    size_t size; /* of this struct */
+    /* As struct ct_data_ops has it. An empty list: the recipe asks for none. */
+    int (*streams)(const struct ct_data_request *request, struct ct_arena *arena,
+                   const struct ct_data_stream **streams);
+    /* Called if the list has a stream, once the model was built. */
+    int (*open)(const struct ct_data_request *request, struct ct_beside **streams);
+    void (*close)(struct ct_beside *streams);
+    /* values[i] is the memory of stream i of the list, dense; NULL: it is not needed. Used by one
+       thread at a time. Returns 0 or a failure. */
+    int (*read)(struct ct_beside *streams, const struct ct_data_sample *sample,
+                void *const *values);
+};
+
 /* Bytes [begin, end) of a text. */
 struct ct_text_span {
     size_t begin, end;

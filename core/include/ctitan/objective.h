@@ -52,7 +52,12 @@ struct ct_objective {
     const struct ct_objective_ops *ops;
     int passes;         /* forward passes so far */
     const char *region; /* of the logits */
+    bool validation;    /* the graph is that of validation, whose loss may be another one */
 };
+
+/* In the graph of validation, the mark of the logits of the pass with the weights that are trained:
+   what evaluates a model finds them by it, whatever the objective. */
+#define CT_MARK_LOGITS "logits"
 
 struct ct_objective_ops {
     size_t size; /* of this struct */

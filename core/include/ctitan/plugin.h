@@ -72,7 +72,8 @@ struct ct_abi {
     X(COMPILER, "compiler", struct ct_compiler_ops) /* name: the device */                         \
     X(OBJECTIVE, "objective", struct ct_objective_ops)                                             \
     X(CODE, "code of kernels", void) /* as the device reads it; name: the device */                \
-    X(READER, "reader", struct ct_reader_ops)
+    X(READER, "reader", struct ct_reader_ops)                                                      \
+    X(BESIDE, "streams beside the data", struct ct_beside_ops)
 
 enum ct_kind {
     CT_NOTHING,

@@ -73,6 +73,13 @@ struct ct_metric {
     double value;     /* NAN: there was nothing to divide by */
 };
 
+/* Streams of a plugin beside those of the data source: some of run->streams. */
+struct ct_run_beside {
+    const struct ct_beside_ops *ops;
+    struct ct_beside *open;
+    size_t first, count;
+};
+
 /* Data of a set of [validation.NAME]. */
 struct ct_named_data {
     const char *name;
@@ -150,7 +157,8 @@ struct ct_run {
     struct ct_executor *validation_executor;
     struct ct_data *validation_data; /* held out by the data source; NULL: none */
     int64_t began; /* the step that this process's training began with; 0: there is none */
-    const struct ct_data_stream *streams; /* of the data, ended by {0} */
+    /* Of the data source, then those beside it; ended by {0}. */
+    const struct ct_data_stream *streams;
     const struct ct_objective_ops *objective;
     /* Of the step or validation that ended last, for hooks on STEP_END and VALIDATED. */
     const struct ct_metric *metrics;
@@ -164,6 +172,8 @@ struct ct_run {
     double spent[CT_START_PART_COUNT]; /* seconds of each part, by enum ct_start_part */
     struct ct_run_set *weight_sets;    /* second sets of weights (core/run/weights.c) */
     size_t weight_set_count;
+    struct ct_run_beside *beside;
+    size_t beside_count;
 };
 
 enum ct_run_depth {
@@ -189,6 +199,9 @@ struct ct_run_options {
     /* Folder to read weights from in the place of [model] init_from, which still names the model's
        sizes and its tokenizer. NULL: init_from. */
     const char *weights;
+    /* With logits, and tokens 0: the graph takes documents, which the caller feeds, as tokens and
+       positions. */
+    bool documents;
 };
 
 /* recipe must have been applied. On failure everything is undone. */

@@ -23,17 +23,20 @@ CT_API void ct_run_stop(struct ct_run *run, const char *why);
  * calls.
  *
  * ct_evaluation_open needs a run that validates, at RUN_READY or later; data is used, by a thread,
- * until the evaluation is closed. CT_EINVAL: its streams are not those that the graph takes.
+ * until the evaluation is closed. Streams that the graph takes and the data lacks are zeros. What
+ * the program fetches is read after a batch: a sum over its microbatches.
  */
 struct ct_evaluation;
 CT_API int ct_evaluation_open(struct ct_run *run, const struct ct_data_ops *ops,
                               struct ct_data *data, struct ct_evaluation **evaluation);
 /* Samples of a batch, over all ranks. */
 CT_API int64_t ct_evaluation_samples(const struct ct_evaluation *evaluation);
-/* The sum of the losses of the batch that begins with sample `first`, and what divides it, over all
-   ranks. next: the first sample of the batch that follows, which is read meanwhile; -1: none. */
-CT_API int ct_evaluation_run(struct ct_evaluation *evaluation, int64_t first, int64_t next,
-                             double *sum, double *count);
+/* Run the batch that begins with sample `first`. next: the first sample of the batch that follows,
+   which is read meanwhile; -1: none. */
+CT_API int ct_evaluation_run(struct ct_evaluation *evaluation, int64_t first, int64_t next);
+/* The `count` numbers of a fetch. CT_EINVAL: nothing of this name and size is fetched. */
+CT_API int ct_evaluation_read(const struct ct_evaluation *evaluation, const char *name,
+                              double *numbers, int64_t count);
 /* evaluation may be NULL. */
 CT_API void ct_evaluation_close(struct ct_evaluation *evaluation);
 

@@ -20,6 +20,9 @@ CT_API int ct_tokenizer_find(struct ct_arena *arena, const char *path,
    in the arena. CT_ECONFIG; CT_EIO. */
 CT_API int ct_tokenizer_config(struct ct_arena *arena, const char *file, struct json_t **config,
                                const char **path);
+/* A hash of the number of tokens and of the text of each: equal where tokens have the same
+   meanings. */
+CT_API uint64_t ct_tokenizer_meanings(const struct ct_tokenizer_ops *tokenizer);
 /* The text of a special token, "bos_token", which is a string or an object with its "content";
    NULL: there is none. It lives as long as config. */
 CT_API const char *ct_tokenizer_special(const struct json_t *config, const char *key);

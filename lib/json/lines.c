@@ -1,0 +1,65 @@
+/*
+ * JSON lines.
+ */
+#include <string.h>
+
+#include <jansson.h>
+
+#include <ctitan/error.h>
+#include <ctitan/file.h>
+#include <ctitan/lib/json.h>
+
+const char *ct_json_next_line(const char **at, const char *end, size_t *size, size_t *line)
+{
+    while (*at < end) {
+        const char *begin = *at, *newline = memchr(begin, '\n', (size_t)(end - begin));
+        const char *stop = newline ? newline : end;
+
+        *at = newline ? newline + 1 : end;
+        ++*line;
+        while (begin < stop && (*begin == ' ' || *begin == '\t' || *begin == '\r'))
+            begin++;
+        *size = (size_t)(stop - begin);
+        if (*size)
+            return begin;
+    }
+    return NULL;
+}
+
+static int take_line(const char *text, size_t size, unsigned flags, ct_json_line *take,
+                     void *context)
+{
+    json_t *value;
+    int rc = ct_json_read(text, size, NULL, flags, &value);
+
+    if (rc < 0)
+        return rc;
+    rc = take(context, value);
+    json_decref(value);
+    return rc;
+}
+
+int ct_json_lines(const char *text, size_t size, const char *name, unsigned flags,
+                  ct_json_line *take, void *context)
+{
+    const char *at = text, *end = text + size, *begin;
+    size_t length, line = 0;
+    int rc = 0;
+
+    while (rc == 0 && (begin = ct_json_next_line(&at, end, &length, &line)))
+        rc = take_line(begin, length, flags, take, context);
+    return rc < 0 ? ct_context(rc, "%s:%zu", name, line) : 0;
+}
+
+int ct_json_lines_file(const char *path, unsigned flags, ct_json_line *take, void *context)
+{
+    const void *text;
+    size_t size;
+    int rc = ct_file_map(path, &text, &size);
+
+    if (rc < 0)
+        return rc;
+    rc = size ? ct_json_lines(text, size, path, flags, take, context) : 0;
+    ct_file_unmap(text, size);
+    return rc;
+}
