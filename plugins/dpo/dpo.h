@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+#include <ctitan/lib/samples.h>
 #include <ctitan/objective.h>
 #include <ctitan/op_author.h>
 #include <ctitan/plugin.h>
@@ -77,11 +78,16 @@ extern const struct ct_op_type dpo_logp_type, dpo_logp_grad_type;
 extern const struct ct_op_type dpo_preference_type, dpo_preference_grad_type;
 extern const struct ct_data_ops dpo_data;
 
-/* Log-probabilities of the reference for the samples of data, from a file of `ctitan data
-   --reference`. read: as ct_data_ops.read_streams, of a source whose first streams are tokens and
-   labels; put: takes those of sample `index`. CT_ECONFIG: the file is of other samples. */
-int dpo_read_reference(const char *path, struct ct_data *data, int64_t samples, int64_t seq_len,
-                       int (*read)(struct ct_data *data, int64_t index, void *const *sample),
-                       void (*put)(struct ct_data *data, int64_t index, double logp));
+/* [dpo] reference_path: log-probabilities of the reference for samples. It is opened when the first
+   one is read; begins with zeros. */
+struct dpo_stored {
+    struct ct_sample_file *file;
+    const struct ct_weight *logp;
+};
+
+/* That of a sample. CT_ECONFIG: the file is of other samples. */
+int dpo_stored_read(struct dpo_stored *stored, const int32_t *tokens, const int32_t *labels,
+                    int64_t seq_len, float *logp);
+void dpo_stored_close(struct dpo_stored *stored);
 
 #endif

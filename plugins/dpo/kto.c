@@ -11,6 +11,8 @@
  */
 #include <math.h>
 
+#include <ctitan/lib/ops.h>
+
 #include "dpo.h"
 
 /* ---- the divergence ---- */
@@ -71,7 +73,6 @@ static int forward(const struct ct_launch *l)
 
         *r.out[0] += answer.weight * (1 - answer.value);
         *r.out[answer.sign > 0 ? 1 : 2] += answer.reward;
-        *r.out[3] += r.in[0][2 * i + 1] - r.in[1][2 * i + 1];
     }
     return ct_reference_end(&r, 0);
 }
@@ -97,7 +98,7 @@ const struct ct_op_type dpo_kto_type = {
     .name = "kto",
     .summary = "sum of the losses of answers, and of the rewards of each kind",
     .signature = "policy[pC] T, reference[pC] F, desirable[pC] F, sum[] F -> "
-                 "loss[] T, chosen[] T, rejected[] T, divergence[] T",
+                 "loss[] T, chosen[] T, rejected[] T",
     .attrs = attributes,
     .attrs_size = sizeof(struct dpo_kto),
     .samples = "answers=4: real[4,2] given[4,2] given[4,2] given[]",
@@ -140,6 +141,8 @@ int dpo_build_kto(struct ct_objective *o, struct ct_value *policy, struct ct_val
                                          (struct ct_value *[]){policy, reference}, 2, NULL);
     struct ct_op *op = ct_emit_type(&b, &dpo_kto_type, "loss",
                                     (struct ct_value *[]){policy, reference, kinds, sum}, 4, &how);
+    /* Of the step: the loss uses those of its microbatches. */
+    struct ct_value *divergence = ct_scale(&b, "divergence.step", sum, 1);
     struct ct_value *answers = ct_input(&b, "pairs", NULL);
     struct ct_value *desirable = ct_input(&b, "desirable", NULL);
     struct ct_value *undesirable = ct_input(&b, "undesirable", NULL);
@@ -149,6 +152,6 @@ int dpo_build_kto(struct ct_objective *o, struct ct_value *policy, struct ct_val
     ct_graph_fetch_mean(o->graph, "loss", op->out[0], answers);
     ct_graph_fetch_mean(o->graph, "reward_chosen", op->out[1], desirable);
     ct_graph_fetch_mean(o->graph, "reward_rejected", op->out[2], undesirable);
-    ct_graph_fetch_mean(o->graph, "divergence", op->out[3], answers);
+    ct_graph_fetch_mean(o->graph, "divergence", divergence, answers);
     return 0;
 }

@@ -32,7 +32,9 @@ struct ct_data {
     const struct ct_tokenizer_ops *tokenizer; /* NULL: none */
     int64_t seq_len, vocabulary;
     const char *option, *path; /* "[dpo] path" and its value */
-    bool repeat, referenced;   /* referenced: reference_path has been read */
+    bool repeat;
+    struct dpo_stored stored; /* reference_path */
+    int32_t *tokens, *labels; /* of the sample whose reference is read */
     struct pair *pair;
     size_t count, room;
     int32_t *encoded; /* tokens of the last text */
@@ -156,8 +158,9 @@ static int take_label(const json_t *object, struct pair *p)
     return 0;
 }
 
-static int take_pair(struct ct_data *data, const json_t *object)
+static int take_pair(void *context, const json_t *object)
 {
+    struct ct_data *data = context;
     static const char *const of_pairs[] = {"chosen", "rejected"}, *const alone[] = {"completion"};
     bool kto = dpo_config.loss == DPO_KTO;
     const char *const *names = kto ? alone : of_pairs;
@@ -184,34 +187,12 @@ static int take_pair(struct ct_data *data, const json_t *object)
     return 0;
 }
 
-static int read_lines(struct ct_data *data, const char *text, size_t size)
-{
-    const char *at = text, *end = text + size;
-    int rc = 0;
-
-    for (size_t line = 1; rc == 0 && at < end; line++) {
-        const char *newline = memchr(at, '\n', (size_t)(end - at));
-        size_t length = (size_t)((newline ? newline : end) - at), blank = 0;
-        json_t *object = NULL;
-
-        while (blank < length && (at[blank] == ' ' || at[blank] == '\t' || at[blank] == '\r'))
-            blank++;
-        if (blank < length) {
-            rc = ct_json_read(at, length, NULL, CT_JSON_NUL, &object);
-            if (rc == 0)
-                rc = take_pair(data, object);
-            json_decref(object);
-        }
-        rc = ct_context(rc, "%s = %s:%zu", data->option, data->path, line);
-        at += length + 1;
-    }
-    return rc;
-}
-
 static void close_data(struct ct_data *data)
 {
-    if (data)
+    if (data) {
+        dpo_stored_close(&data->stored);
         ct_arena_finish(&data->arena);
+    }
     free(data);
 }
 
@@ -234,6 +215,13 @@ static int32_t token_at(const struct tokens *prompt, const struct tokens *answer
                                                : 0;
 }
 
+static void write_tokens(const struct ct_data *data, const struct tokens *prompt,
+                         const struct tokens *answer, int32_t *tokens)
+{
+    for (int64_t i = 0; tokens && i < data->seq_len; i++)
+        tokens[i] = token_at(prompt, answer, i);
+}
+
 /* From token `first` on, those of the sequence; an answer that is too long for the row ends with
    it. */
 static void write_labels(const struct ct_data *data, const struct tokens *prompt,
@@ -250,21 +238,18 @@ static int64_t samples(const struct ct_data *data)
     return 2 * (int64_t)data->count;
 }
 
-static void put_reference(struct ct_data *data, int64_t index, double logp)
+/* That of the file is read only where it is taken: `ctitan data` makes it with this source. */
+static int read_reference(struct ct_data *data, int64_t index, float *logp)
 {
-    data->pair[index / 2].reference[index % 2] = (float)logp;
-}
+    const struct pair *p = &data->pair[(size_t)(index / 2) % data->count];
+    const struct tokens *answer = answer_of(data, index);
 
-static int read_sample(struct ct_data *data, int64_t index, void *const *sample);
-
-/* When somebody takes them: `ctitan data` makes the file with this source. */
-static int find_references(struct ct_data *data)
-{
-    if (data->referenced || !data->repeat || !*dpo_config.reference_path)
+    *logp = p->reference[index % 2];
+    if (!data->repeat || !*dpo_config.reference_path)
         return 0;
-    data->referenced = true;
-    return dpo_read_reference(dpo_config.reference_path, data, samples(data), data->seq_len,
-                              read_sample, put_reference);
+    write_tokens(data, &p->prompt, answer, data->tokens);
+    write_labels(data, &p->prompt, answer, p->prompt.count, data->labels);
+    return dpo_stored_read(&data->stored, data->tokens, data->labels, data->seq_len, logp);
 }
 
 /* Samples 2i and 2i + 1 are pair i. */
@@ -273,17 +258,15 @@ static int read_sample(struct ct_data *data, int64_t index, void *const *sample)
     const struct pair *p = &data->pair[(size_t)(index / 2) % data->count];
     const struct tokens *answer = answer_of(data, index);
     bool first = index % 2 == 0;
-    int rc = sample[2] ? find_references(data) : 0;
+    int rc;
 
-    if (rc < 0)
-        return rc;
     if (!data->repeat && (size_t)(index / 2) >= data->count)
         return 1;
-    for (int64_t i = 0; sample[0] && i < data->seq_len; i++)
-        ((int32_t *)sample[0])[i] = token_at(&p->prompt, answer, i);
+    rc = sample[2] ? read_reference(data, index, sample[2]) : 0;
+    if (rc < 0)
+        return rc;
+    write_tokens(data, &p->prompt, answer, sample[0]);
     write_labels(data, &p->prompt, answer, p->prompt.count, sample[1]);
-    if (sample[2])
-        *(float *)sample[2] = p->reference[index % 2];
     if (sample[3])
         *(float *)sample[3] = (float)answer->count;
     if (sample[4])
@@ -296,17 +279,11 @@ static int read_sample(struct ct_data *data, int64_t index, void *const *sample)
 
 static int read_file(struct ct_data *data)
 {
-    const void *text;
-    size_t size;
-    int rc = ct_file_map(data->path, &text, &size);
+    int rc = ct_json_lines_file(data->path, CT_JSON_NUL, take_pair, data);
 
     if (rc < 0)
         return ct_context(rc == CT_ENOENT ? CT_ECONFIG : rc, "%s", data->option);
-    rc = read_lines(data, text, size);
-    ct_file_unmap(text, size);
-    return rc == 0 && !data->count
-               ? ct_fail(CT_ECONFIG, "%s = %s: no pairs", data->option, data->path)
-               : rc;
+    return data->count ? 0 : ct_fail(CT_ECONFIG, "%s = %s: no pairs", data->option, data->path);
 }
 
 static int open_set(const struct ct_data_request *request, const struct ct_validation_set *set,
@@ -327,6 +304,8 @@ static int open_set(const struct ct_data_request *request, const struct ct_valid
     data->seq_len = request->seq_len;
     data->vocabulary = request->vocabulary;
     data->repeat = !request->validation;
+    data->tokens = ct_arena_array(&data->arena, int32_t, data->seq_len);
+    data->labels = ct_arena_array(&data->arena, int32_t, data->seq_len);
     data->option = set          ? ct_arena_printf(&data->arena, "[validation.%s] path", set->name)
                    : validation ? "[dpo] validation_path"
                                 : "[dpo] path";

@@ -122,7 +122,7 @@ near <(of many loss) <(of quantised loss) 1e-5
 
 # The same, stored once, on one rank; the steps are those of the pass.
 run data recipe.ini "${adapters[@]}" --set dpo.path="$data/own.jsonl" --set dpo.reference_path=once.logp --reference once.logp || fail "$(cat log)"
-paste -sd '\n' <(cut -d ' ' -f 2 once.logp) >got
+tail -c 48 once.logp | od -An -v -tf4 -w4 >got
 sed 's/.*"reference": \[//; s/\].*//; s/, /\n/' "$data/own.jsonl" >want
 near got want 1e-5 || fail 'the log-probabilities of the reference'
 sed 's/, "reference".*/}/' "$data/pairs.jsonl" >bare.jsonl
@@ -131,9 +131,11 @@ near <(of once loss) expected 1e-5
 train many "${adapters[@]}" --set dpo.path=bare.jsonl --set dpo.reference_path=once.logp -n 2 --with tp --set tp.degree=2
 near <(of many loss) expected 1e-5
 head -n 3 bare.jsonl >less.jsonl
-refused 'it has more lines than the 6 samples' --set dpo.path=less.jsonl --set dpo.reference_path=once.logp
-tac bare.jsonl >turned.jsonl
-refused 'line 1 is of another sample' --set dpo.path=turned.jsonl --set dpo.reference_path=once.logp
+train less --set dpo.path=less.jsonl --set dpo.reference_path=once.logp "${adapters[@]}" # a part of them will do
+sed '1s/\[[0-9]*/[7/' bare.jsonl >other.jsonl
+refused 'has nothing of these tokens among its 12 samples' --set dpo.path=other.jsonl --set dpo.reference_path=once.logp
+head -c -1 once.logp >cut.logp
+refused 'is the file truncated?' --set dpo.path=bare.jsonl --set dpo.reference_path=cut.logp
 refused '[dpo] reference_path has no effect' "${adapters[@]}" --set dpo.reference=pass --set dpo.path=bare.jsonl --set dpo.reference_path=once.logp
 refused 'this loss takes no reference' --set dpo.loss=orpo --set dpo.path=bare.jsonl --set dpo.reference_path=once.logp
 echo 'log-probabilities stored once'

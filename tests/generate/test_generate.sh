@@ -205,7 +205,8 @@ fine() { # from the folder in which a user has models/ and the data
     (cd fine && "$ctitan" "$@" --set training.seq_len=64 --set training.steps=3 --set training.mixed_precision_param=float32 \
         --set training.global_batch_size=2 --set lr_scheduler.warmup_steps=1 > ../wrote 2> ../said)
 }
-for name in full lora qlora dpo; do
+fine data "$recipes/finetune_distill.ini" --teacher models/base --output teacher.top --samples 20 || fail "finetune_distill: $(cat said)"
+for name in full lora qlora distill dpo; do
     fine train "$recipes/finetune_$name.ini" || fail "finetune_$name: $(cat said)"
     grep -q '"step": 3,' "fine/outputs/finetune_$name/metrics.jsonl" || fail "finetune_$name: $(cat said)"
 done
