@@ -132,13 +132,14 @@ float *lora_whole(struct ct_run *run, const struct ct_state *state)
 
 /* ---- what is added ---- */
 
-/* b^T, of an embedding. NULL: no memory. */
-static float *transposed(const float *b, int64_t rows, int64_t columns)
+float *lora_transposed(const float *x, int64_t rows, int64_t columns)
 {
     float *t = malloc(sizeof(*t) * (size_t)(rows * columns));
 
+    if (!t)
+        ct_fail(CT_ENOMEM, "a matrix of %lld x %lld", (long long)rows, (long long)columns);
     for (int64_t i = 0; t && i < rows * columns; i++)
-        t[i % columns * rows + i / columns] = b[i];
+        t[i % columns * rows + i / columns] = x[i];
     return t;
 }
 
@@ -312,9 +313,9 @@ static int read_product(struct ct_run *run, const struct lora_layer *l, struct l
     if (!b || !l->embedding)
         return b ? 0 : CT_EINVAL;
     f->up = a;
-    f->down = transposed(b, l->b->shape[0], l->b->shape[1]);
+    f->down = lora_transposed(b, l->b->shape[0], l->b->shape[1]);
     free(b);
-    return f->down ? 0 : ct_fail(CT_ENOMEM, "B of %s", l->module);
+    return f->down ? 0 : CT_ENOMEM;
 }
 
 int lora_factors_read(struct ct_run *run, const struct lora_layer *l, struct lora_factors *f)

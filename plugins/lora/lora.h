@@ -77,6 +77,8 @@ int lora_layers(struct ct_arena *arena, const struct ct_run *run, struct lora_la
                 size_t *count);
 /* All elements of a state, on every rank. All ranks call. To be freed; NULL: a failure. */
 float *lora_whole(struct ct_run *run, const struct ct_state *state);
+/* A matrix [rows, columns] with these swapped. To be freed; NULL: no memory. */
+float *lora_transposed(const float *x, int64_t rows, int64_t columns);
 
 /* What becomes of a weight [.., rows, columns]: times[row] (W + scale up down). */
 struct lora_factors {

@@ -242,40 +242,27 @@ static int write_config(struct saving *s, const char *path)
     return rc;
 }
 
-/* Swap the two dimensions in place of a whole [rows, columns]. */
-static int transpose(float **whole, int64_t rows, int64_t columns)
-{
-    float *t = malloc(sizeof(*t) * (size_t)(rows * columns));
-
-    if (!t)
-        return ct_fail(CT_ENOMEM, "a matrix of %lld x %lld", (long long)rows, (long long)columns);
-    for (int64_t i = 0; i < rows * columns; i++)
-        t[i % columns * rows + i / columns] = (*whole)[i];
-    free(*whole);
-    *whole = t;
-    return 0;
-}
-
 /* Tensor i, whose state is gathered with its first tensor. */
 static int add_weight(struct saving *s, size_t i)
 {
     const struct lora_tensor *t = &s->tensors.item[i];
     struct ct_weight *w = &s->weights[i];
-    int rc = 0;
 
     if (t->matrix == 0) {
-        float *whole = lora_whole(s->run, t->state);
+        float *whole = lora_whole(s->run, t->state), *as_is = whole;
 
+        if (whole && t->transposed) {
+            whole = lora_transposed(as_is, t->state->shape[0], t->state->shape[1]);
+            free(as_is);
+        }
         if (!whole)
             return CT_EINVAL;
-        if (t->transposed)
-            rc = transpose(&whole, t->state->shape[0], t->state->shape[1]);
         s->whole[s->wholes++] = whole;
     }
     *w = (struct ct_weight){.name = t->name, .dtype = CT_F32, .ndim = t->ndim};
     memcpy(w->shape, t->shape, sizeof(*w->shape) * (size_t)t->ndim);
     w->data = s->whole[s->wholes - 1] + t->matrix * ct_shape_count(t->ndim, t->shape);
-    return rc;
+    return 0;
 }
 
 static int write(struct saving *s, const char *folder)
