@@ -39,6 +39,7 @@ done <<END
 -n 2 --with tp --set tp.degree=2
 -n 2 --with cp --set cp.degree=2
 -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=1
+--set objective.name=weighted --set text.per_sequence=true --set text.document_mask=true
 --set text.document_mask=true --set eval.freq=1
 END
 [[ $(grep -c validation_set out/metrics.jsonl) == 4 ]]
