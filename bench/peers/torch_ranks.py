@@ -88,7 +88,10 @@ def stepper(a, model, rank, size):
     """A function that runs the forward and backward of a step."""
     dtype = torch.bfloat16 if a.dtype == 'bfloat16' else torch.float32
     shards = a.how in ('fsdp', 'hsdp')
-    mesh = init_device_mesh('cpu', (2, a.ranks // 2) if a.how == 'hsdp' else (a.ranks,))
+    if a.how == 'hsdp':
+        mesh = init_device_mesh('cpu', (2, a.ranks // 2), mesh_dim_names=('replicate', 'shard'))
+    else:
+        mesh = init_device_mesh('cpu', (a.ranks,))
     generator = torch.Generator().manual_seed(rank if shards else 0)
     batch = size['batch'] // a.ranks if shards else size['batch']
     tokens = torch.randint(0, size['vocab'], (batch, size['seq'] + 1), generator=generator)
