@@ -13,8 +13,10 @@
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/op_author.h>
+#include <ctitan/pointwise.h>
 #include <ctitan/rule.h>
 
+#include "ir/pointwise/gradient.h"
 #include "ir/rule.h"
 
 struct device_kernel {
@@ -113,6 +115,19 @@ static int check_collective(const struct ct_collective_ops *c)
     return ct_fail(CT_EINVAL, "its collective lacks a function: make it with CT_COLLECTIVE");
 }
 
+static int derive_gradient(struct ct_signature *s)
+{
+    struct ct_gradient *g = ct_arena_new(&registry.arena, struct ct_gradient);
+    int rc = ct_gradient_derive(s, &registry.arena, g);
+
+    s->gradient = g;
+    if (rc < 0)
+        return ct_context(rc, "its gradient cannot be derived, write a vjp");
+    if (g->outs && *slot_by_name(g->type.name))
+        return ct_fail(CT_EINVAL, "a second op type named %s", g->type.name);
+    return 0;
+}
+
 static int append_type(const struct ct_op_type *type)
 {
     struct ct_signature *s = ct_arena_new(&registry.arena, struct ct_signature);
@@ -123,6 +138,8 @@ static int append_type(const struct ct_op_type *type)
         return ct_context(rc, "op type %s", type->name);
     memcpy(&s->whole, type, type->size < sizeof(s->whole) ? type->size : sizeof(s->whole));
     rc = check_collective(s->whole.collective);
+    if (rc == 0 && s->whole.vjp == ct_pointwise_vjp)
+        rc = derive_gradient(s);
     if (rc < 0)
         return ct_context(rc, "op type %s", type->name);
     make_room();
@@ -133,7 +150,7 @@ static int append_type(const struct ct_op_type *type)
     registry.types[registry.type_count] = s;
     registry.names[registry.type_count] = type->name;
     enter(registry.type_count++);
-    return 0;
+    return s->gradient && s->gradient->outs ? append_type(&s->gradient->type) : 0;
 }
 
 static void make_ready(void)
@@ -183,6 +200,19 @@ const struct ct_signature *ct_signature_of(const struct ct_op_type *type)
     if (!s)
         ct_fail(CT_ENOENT, "op type %s is not registered", type->name);
     return s;
+}
+
+const struct ct_gradient *ct_gradient_of(const struct ct_op_type *type)
+{
+    const struct ct_signature *s = signature_of(type);
+
+    assert(s && s->gradient && "a registered type with ct_pointwise_vjp");
+    return s->gradient;
+}
+
+const struct ct_op_type *ct_pointwise_gradient(const struct ct_op_type *type)
+{
+    return ct_op_need(type) == 0 ? &ct_gradient_of(type)->type : NULL;
 }
 
 int ct_op_need(const struct ct_op_type *type)

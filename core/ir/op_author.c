@@ -46,6 +46,15 @@ int ct_reference_end(struct ct_reference *r, int rc)
     return rc;
 }
 
+double ct_rounded(enum ct_dtype dtype, double value)
+{
+    double room = 0;
+    struct ct_tensor t = ct_tensor_dense(&room, dtype, 0, NULL);
+
+    ct_tensor_store(&t, 0, value);
+    return ct_tensor_load(&t, 0);
+}
+
 double ct_log_sum_exp(const double *x, int64_t n)
 {
     double largest = -INFINITY, sum = 0;

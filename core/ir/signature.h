@@ -33,14 +33,15 @@ struct ct_unit {
 
 struct ct_signature {
     const struct ct_op_type *type;
-    struct ct_op_type whole; /* a copy; fields that the type was built without are zero */
-    const char *operands;    /* the text without factors, for error messages */
-    int ins, outs;           /* terms; outputs follow inputs */
-    int least;               /* inputs before the optional ones at the end */
-    bool repeats;            /* some input repeats */
-    bool may_be_none;        /* ..and may be absent altogether: "*?x" */
-    bool shaped;             /* operands have factors */
-    bool updates;            /* an input is updated in place */
+    struct ct_op_type whole;      /* a copy; fields that the type was built without are zero */
+    struct ct_gradient *gradient; /* derived from the formula; NULL: the type has a vjp, or none */
+    const char *operands;         /* the text without factors, for error messages */
+    int ins, outs;                /* terms; outputs follow inputs */
+    int least;                    /* inputs before the optional ones at the end */
+    bool repeats;                 /* some input repeats */
+    bool may_be_none;             /* ..and may be absent altogether: "*?x" */
+    bool shaped;                  /* operands have factors */
+    bool updates;                 /* an input is updated in place */
     const struct ct_option *counted_by; /* SHAPE attribute with a size for each repetition */
     int letters;
     char letter[CT_MAX_LETTERS];

@@ -2,8 +2,7 @@
  * A model as a separate plugin, built outside ctitan's tree: a decoder whose attention and
  * feed-forward layers run in parallel after one norm, as in PaLM (Chowdhery et al. 2022). It uses
  * plain ops. Its only statement about parallelism is the plan of which weights tensor parallelism
- * splits. One of its activations is an op type of its own, of which only formulas are written: no
- * kernel.
+ * splits. One of its activations is an op type of its own, of which only the formula is written.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +11,7 @@
 #include <ctitan/input.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/pointwise.h>
+#include <ctitan/pointwise.h>
 #include <ctitan/model.h>
 #include <ctitan/op_author.h>
 #include <ctitan/plugin.h>
@@ -38,32 +37,9 @@ static const struct ct_option options[] = {
 
 /* ---- an activation ---- */
 
-static int squared_relu_vjp(struct ct_vjp *v);
-
-static const struct ct_op_type squared_relu = {
-    .size = sizeof(struct ct_op_type),
-    .name = "squared_relu",
-    .summary = "the square of what is positive",
-    .signature = "x[.] T -> y[.] T",
-    .vjp = squared_relu_vjp,
-    .reference = ct_pointwise_reference,
-    .pointwise = "p = max(x, 0); y = p * p",
-};
-
-static const struct ct_op_type squared_relu_grad = {
-    .size = sizeof(struct ct_op_type),
-    .name = "squared_relu_grad",
-    .summary = "gradient of squared_relu",
-    .signature = "dy[.] T, x[.] T -> dx[.] T",
-    .reference = ct_pointwise_reference,
-    .pointwise = "dx = dy * 2 * max(x, 0)",
-};
-
-static int squared_relu_vjp(struct ct_vjp *v)
-{
-    return ct_emit_gradients(v, &squared_relu_grad, (struct ct_value *[]){v->dout[0], v->op->in[0]},
-                             2, NULL, (int[]){0}, 1);
-}
+/* Its reference, gradient and compiled code follow from the formula. */
+static const struct ct_op_type squared_relu =
+    CT_ACTIVATION("squared_relu", "the square of what is positive", "p = max(x, 0); y = p * p");
 
 /* ---- the model ---- */
 
@@ -202,5 +178,4 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
 
 CT_PLUGIN(.name = "palm", .version = "1.0", .summary = "Model: layers side by side, as in PaLM",
           .options = options, .config = &config, .config_size = sizeof(config),
-          .offers = CT_OFFERS({CT_MODEL, "palm", &ops}, {CT_OP, "squared_relu", &squared_relu},
-                              {CT_OP, "squared_relu_grad", &squared_relu_grad}));
+          .offers = CT_OFFERS({CT_MODEL, "palm", &ops}, {CT_OP, "squared_relu", &squared_relu}));

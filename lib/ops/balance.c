@@ -6,69 +6,19 @@
  */
 #include <math.h>
 
+#include <ctitan/pointwise.h>
+
 #include "list.h"
-
-/* ---- sums of probabilities ---- */
-
-static int sums_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-    int64_t n = ct_columns(&l->in[0]);
-    double *p = ct_arena_array(&r.arena, double, n);
-
-    for (int64_t row = 0; row < ct_rows(&l->in[0]); row++) {
-        softmax_of(r.in[0] + row * n, n, p);
-        for (int64_t e = 0; e < n; e++)
-            r.out[0][e] += p[e];
-    }
-    return ct_reference_end(&r, 0);
-}
-
-static int sums_vjp(struct ct_vjp *v)
-{
-    return ct_emit_gradients(v, &ct_op_softmax_sum_grad,
-                             (struct ct_value *[]){v->dout[0], v->op->in[0]}, 2, NULL, (int[]){0},
-                             1);
-}
 
 const struct ct_op_type ct_op_softmax_sum = {
     .size = sizeof(struct ct_op_type),
     .name = "softmax_sum",
     .summary = "the sum over rows of their softmax",
     .signature = "x[.E] T -> sum[E] W",
-    .vjp = sums_vjp,
-    .reference = sums_reference,
+    .vjp = ct_pointwise_vjp,
+    .reference = ct_pointwise_reference,
     .samples = "real[2,3,6]; real[5,4]",
     .pointwise = "p = exp(x - row_max(x)); sum = column_sum(p / row_sum(p))",
-};
-
-static int sums_grad_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-    int64_t n = ct_columns(&l->in[1]);
-    double *p = ct_arena_array(&r.arena, double, n);
-
-    for (int64_t row = 0; row < ct_rows(&l->in[1]); row++) {
-        double dot = 0;
-
-        softmax_of(r.in[1] + row * n, n, p);
-        for (int64_t e = 0; e < n; e++)
-            dot += r.in[0][e] * p[e];
-        for (int64_t e = 0; e < n; e++)
-            r.out[0][row * n + e] = p[e] * (r.in[0][e] - dot);
-    }
-    return ct_reference_end(&r, 0);
-}
-
-const struct ct_op_type ct_op_softmax_sum_grad = {
-    .size = sizeof(struct ct_op_type),
-    .name = "softmax_sum_grad",
-    .summary = "gradient of softmax_sum",
-    .signature = "dsum[E] W, x[.E] T -> dx[.E] T",
-    .flags = CT_OP_ANY_DTYPE,
-    .reference = sums_grad_reference,
-    .samples = "statistic[6] real[2,3,6]",
-    .pointwise = "q = exp(x - row_max(x)); p = q / row_sum(q); dx = p * (dsum - row_sum(dsum * p))",
 };
 
 struct ct_value *ct_softmax_sum(struct ct_builder *b, const char *name, struct ct_value *x)

@@ -1,9 +1,7 @@
 /*
  * Root mean square norm (Zhang and Sennrich 2019), alone and after a residual addition.
  */
-#include <math.h>
-
-#include <ctitan/lib/ops.h>
+#include <ctitan/pointwise.h>
 
 #include "list.h"
 
@@ -13,32 +11,6 @@
 static const struct ct_option norm_attrs[] = {EPS, OFFSET(struct ct_rms_norm), {0}};
 static const struct ct_option plain_attrs[] = {EPS, {0}};
 static const struct ct_option grad_attrs[] = {OFFSET(struct ct_rms_norm_grad), {0}};
-
-/* y = x rstd (offset + w) by rows; rstd[rows]; w NULL: ones */
-static void norm(const double *x, const double *w, const struct ct_rms_norm *how, int64_t rows,
-                 int64_t n, double *y, double *rstd)
-{
-    double eps = how->eps, offset = how->offset;
-
-    for (int64_t i = 0; i < rows; i++, x += n, y += n) {
-        double square = 0;
-
-        for (int64_t k = 0; k < n; k++)
-            square += x[k] * x[k];
-        rstd[i] = 1 / sqrt(square / (double)n + eps);
-        for (int64_t k = 0; k < n; k++)
-            y[k] = x[k] * rstd[i] * (w ? offset + w[k] : 1);
-    }
-}
-
-static int rms_norm_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-
-    norm(r.in[0], r.in[1], l->op->attrs, ct_rows(&l->in[0]), ct_columns(&l->in[0]), r.out[0],
-         r.out[1]);
-    return ct_reference_end(&r, 0);
-}
 
 static double offset_of(const struct ct_op *op)
 {
@@ -65,20 +37,11 @@ const struct ct_op_type ct_op_rms_norm = {
     .attrs = norm_attrs,
     .attrs_size = sizeof(struct ct_rms_norm),
     .vjp = rms_norm_vjp,
-    .reference = rms_norm_reference,
+    .reference = ct_pointwise_reference,
     .pointwise = "rstd = 1 / sqrt(row_mean(x * x) + eps); y = x * rstd * (offset + w)",
     .samples = "eps=0.01: real[2,4,6] real[6];"
                " eps=0.01 offset=1: real[2,4,6] real[6]",
 };
-
-static int rms_norm_plain_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-
-    norm(r.in[0], NULL, l->op->attrs, ct_rows(&l->in[0]), ct_columns(&l->in[0]), r.out[0],
-         r.out[1]);
-    return ct_reference_end(&r, 0);
-}
 
 static int rms_norm_plain_vjp(struct ct_vjp *v)
 {
@@ -97,27 +60,10 @@ const struct ct_op_type ct_op_rms_norm_plain = {
     .attrs = plain_attrs,
     .attrs_size = sizeof(struct ct_rms_norm),
     .vjp = rms_norm_plain_vjp,
-    .reference = rms_norm_plain_reference,
+    .reference = ct_pointwise_reference,
     .pointwise = "rstd = 1 / sqrt(row_mean(x * x) + eps); y = x * rstd",
     .samples = "eps=0.01: real[2,4,6]",
 };
-
-static int rms_norm_plain_grad_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-    int64_t n = ct_columns(&l->in[0]);
-
-    for (int64_t i = 0; i < ct_rows(&l->in[0]); i++) {
-        const double *dy = r.in[0] + i * n, *x = r.in[1] + i * n;
-        double rstd = r.in[2][i], mean = 0;
-
-        for (int64_t k = 0; k < n; k++)
-            mean += dy[k] * x[k] * rstd / (double)n;
-        for (int64_t k = 0; k < n; k++)
-            r.out[0][i * n + k] = rstd * (dy[k] - x[k] * rstd * mean);
-    }
-    return ct_reference_end(&r, 0);
-}
 
 const struct ct_op_type ct_op_rms_norm_plain_grad = {
     .size = sizeof(struct ct_op_type),
@@ -125,21 +71,10 @@ const struct ct_op_type ct_op_rms_norm_plain_grad = {
     .summary = "gradient of rms_norm_plain",
     .signature = "dy[.K] T, x[.K] T, rstd[.] W -> dx[.K] T",
     .flags = CT_OP_ANY_DTYPE,
-    .reference = rms_norm_plain_grad_reference,
+    .reference = ct_pointwise_reference,
     .pointwise = "z = x * rstd; dx = rstd * (dy - z * row_mean(dy * z))",
     .samples = "real[2,4,6] real[2,4,6] statistic[2,4]",
 };
-
-static int add_rms_norm_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-    double *sum = r.out[1];
-
-    for (int64_t i = 0; i < ct_tensor_count(&l->out[1]); i++)
-        sum[i] = ct_rounded(l->out[1].dtype, r.in[0][i] + r.in[1][i]);
-    norm(sum, r.in[2], l->op->attrs, ct_rows(&l->in[0]), ct_columns(&l->in[0]), r.out[0], r.out[2]);
-    return ct_reference_end(&r, 0);
-}
 
 /* The gradient of the sum itself is added to that of the norm. */
 static int add_rms_norm_vjp(struct ct_vjp *v)
@@ -183,34 +118,12 @@ const struct ct_op_type ct_op_add_rms_norm = {
     .attrs = norm_attrs,
     .attrs_size = sizeof(struct ct_rms_norm),
     .vjp = add_rms_norm_vjp,
-    .reference = add_rms_norm_reference,
+    .reference = ct_pointwise_reference,
     .apart = add_rms_norm_apart,
     .pointwise = "sum = x + r; "
                  "rstd = 1 / sqrt(row_mean(sum * sum) + eps); y = sum * rstd * (offset + w)",
     .samples = "@gradients=3 eps=0.01: real[2,4,6] real[2,4,6] real[6]",
 };
-
-static int rms_norm_grad_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-    int64_t rows = ct_rows(&l->in[0]), n = ct_columns(&l->in[0]);
-    const double *w = r.in[2], *dres = r.in[4];
-    double offset = ((const struct ct_rms_norm_grad *)l->op->attrs)->offset;
-
-    for (int64_t i = 0; i < rows; i++) {
-        const double *dy = r.in[0] + i * n, *x = r.in[1] + i * n;
-        double rstd = r.in[3][i], mean = 0;
-
-        for (int64_t k = 0; k < n; k++) {
-            mean += dy[k] * (offset + w[k]) * x[k] * rstd / (double)n;
-            r.out[1][k] += dy[k] * x[k] * rstd;
-        }
-        for (int64_t k = 0; k < n; k++)
-            r.out[0][i * n + k] = rstd * (dy[k] * (offset + w[k]) - x[k] * rstd * mean) +
-                                  (dres ? dres[i * n + k] : 0);
-    }
-    return ct_reference_end(&r, 0);
-}
 
 const struct ct_op_type ct_op_rms_norm_grad = {
     .size = sizeof(struct ct_op_type),
@@ -220,7 +133,7 @@ const struct ct_op_type ct_op_rms_norm_grad = {
     .flags = CT_OP_ANY_DTYPE,
     .attrs = grad_attrs,
     .attrs_size = sizeof(struct ct_rms_norm_grad),
-    .reference = rms_norm_grad_reference,
+    .reference = ct_pointwise_reference,
     .pointwise = "g = dy * (offset + w); z = x * rstd; dw = column_sum(dy * z);"
                  "dx = rstd * (g - z * row_mean(g * z)) + dres",
     .samples = "real[2,4,6] real[2,4,6] real[6] statistic[2,4] real[2,4,6];"

@@ -1,59 +1,19 @@
 /*
  * Rows times a number each, and ones.
  */
+#include <ctitan/pointwise.h>
+
 #include "list.h"
-
-static int scale_rows_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-    int64_t n = ct_columns(&l->in[0]);
-
-    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++)
-        r.out[0][i] = r.in[0][i] * r.in[1][i / n];
-    return ct_reference_end(&r, 0);
-}
-
-static int scale_rows_vjp(struct ct_vjp *v)
-{
-    struct ct_value **in = v->op->in;
-
-    return ct_emit_gradients(v, &ct_op_scale_rows_grad,
-                             (struct ct_value *[]){v->dout[0], in[0], in[1]}, 3, NULL,
-                             (int[]){0, 1}, 2);
-}
 
 const struct ct_op_type ct_op_scale_rows = {
     .size = sizeof(struct ct_op_type),
     .name = "scale_rows",
     .summary = "rows of x times a number each",
     .signature = "x[.N] T, w[.] W -> y[.N] T",
-    .vjp = scale_rows_vjp,
-    .reference = scale_rows_reference,
+    .vjp = ct_pointwise_vjp,
+    .reference = ct_pointwise_reference,
     .pointwise = "y = x * w",
     .samples = "real[2,4,6] statistic[2,4]",
-};
-
-static int scale_rows_grad_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-    int64_t n = ct_columns(&l->in[0]);
-
-    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++) {
-        r.out[0][i] = r.in[0][i] * r.in[2][i / n];
-        r.out[1][i / n] += r.in[0][i] * r.in[1][i];
-    }
-    return ct_reference_end(&r, 0);
-}
-
-const struct ct_op_type ct_op_scale_rows_grad = {
-    .size = sizeof(struct ct_op_type),
-    .name = "scale_rows_grad",
-    .summary = "gradient of scale_rows",
-    .signature = "dy[.N] T, x[.N] T, w[.] W -> dx[.N] T, dw[.] W",
-    .flags = CT_OP_ANY_DTYPE,
-    .reference = scale_rows_grad_reference,
-    .pointwise = "dx = dy * w; dw = row_sum(dy * x)",
-    .samples = "real[2,4,6] real[2,4,6] statistic[2,4]",
 };
 
 static int ones_reference(const struct ct_launch *l)

@@ -231,8 +231,7 @@ const char *decoder_words(const struct ct_option *property);
 
 /* ---- ops (ops.c) ---- */
 
-extern const struct ct_op_type op_soft_cap, op_soft_cap_grad, op_clip, op_clip_grad, op_relu,
-    op_relu_grad, op_whiten, op_whiten_grad, op_scale_columns, op_scale_columns_grad;
+extern const struct ct_op_type op_soft_cap, op_clip, op_relu, op_whiten, op_scale_columns;
 extern const struct ct_kernel decoder_cpu_kernels[];
 
 /* cap tanh(x / cap) */

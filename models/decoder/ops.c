@@ -4,7 +4,7 @@
  */
 #include <math.h>
 
-#include <ctitan/lib/pointwise.h>
+#include <ctitan/pointwise.h>
 #include <ctitan/op_author.h>
 
 #include "decoder.h"
@@ -20,13 +20,6 @@ struct cap {
 static const struct ct_option cap_attrs[] = {
     CT_OPT_FLOAT(struct cap, cap, "cap", "50", 1e-6, 1e9, "Largest magnitude of a result"), {0}};
 
-/* The derivative of tanh is 1 - tanh^2, and y is known from the forward. */
-static int soft_cap_vjp(struct ct_vjp *v)
-{
-    return ct_emit_gradients(v, &op_soft_cap_grad, (struct ct_value *[]){v->dout[0], v->op->out[0]},
-                             2, v->op->attrs, (int[]){0}, 1);
-}
-
 const struct ct_op_type op_soft_cap = {
     .size = sizeof(struct ct_op_type),
     .name = "soft_cap",
@@ -36,22 +29,9 @@ const struct ct_op_type op_soft_cap = {
     .attrs = cap_attrs,
     .attrs_size = sizeof(struct cap),
     .inplace = OVER_FIRST,
-    .vjp = soft_cap_vjp,
+    .vjp = ct_pointwise_vjp,
     .reference = ct_pointwise_reference,
     .pointwise = "y = cap * tanh(x / cap)",
-};
-
-const struct ct_op_type op_soft_cap_grad = {
-    .size = sizeof(struct ct_op_type),
-    .name = "soft_cap_grad",
-    .summary = "gradient of soft_cap",
-    .signature = "dy[.] T, y[.] T -> dx[.] T",
-    .samples = "cap=2: real[2,4,6] real[2,4,6]",
-    .attrs = cap_attrs,
-    .attrs_size = sizeof(struct cap),
-    .inplace = OVER_FIRST,
-    .reference = ct_pointwise_reference,
-    .pointwise = "t = y / cap; dx = dy * (1 - t * t)",
 };
 
 struct ct_value *soft_cap(struct ct_builder *b, const char *name, struct ct_value *x, double cap)
@@ -68,12 +48,6 @@ struct most {
 static const struct ct_option most_attrs[] = {
     CT_OPT_FLOAT(struct most, most, "most", "1", 0, 1e300, "Largest magnitude of a result"), {0}};
 
-static int clip_vjp(struct ct_vjp *v)
-{
-    return ct_emit_gradients(v, &op_clip_grad, (struct ct_value *[]){v->dout[0], v->op->in[0]}, 2,
-                             v->op->attrs, (int[]){0}, 1);
-}
-
 const struct ct_op_type op_clip = {
     .size = sizeof(struct ct_op_type),
     .name = "clip",
@@ -83,22 +57,9 @@ const struct ct_op_type op_clip = {
     .attrs = most_attrs,
     .attrs_size = sizeof(struct most),
     .inplace = OVER_FIRST,
-    .vjp = clip_vjp,
+    .vjp = ct_pointwise_vjp,
     .reference = ct_pointwise_reference,
     .pointwise = "y = max(min(x, most), 0 - most)",
-};
-
-const struct ct_op_type op_clip_grad = {
-    .size = sizeof(struct ct_op_type),
-    .name = "clip_grad",
-    .summary = "gradient of clip",
-    .signature = "dy[.] T, x[.] T -> dx[.] T",
-    .samples = "most=0.7: real[2,4,6] real[2,4,6]",
-    .attrs = most_attrs,
-    .attrs_size = sizeof(struct most),
-    .inplace = OVER_FIRST,
-    .reference = ct_pointwise_reference,
-    .pointwise = "dx = abs(x) > most ? 0 : dy",
 };
 
 struct ct_value *clip(struct ct_builder *b, const char *name, struct ct_value *x, double most)
@@ -115,12 +76,6 @@ struct relu {
 static const struct ct_option relu_attrs[] = {
     CT_OPT_BOOL(struct relu, squared, "squared", "false", "The square of what is above 0"), {0}};
 
-static int relu_vjp(struct ct_vjp *v)
-{
-    return ct_emit_gradients(v, &op_relu_grad, (struct ct_value *[]){v->dout[0], v->op->in[0]}, 2,
-                             v->op->attrs, (int[]){0}, 1);
-}
-
 const struct ct_op_type op_relu = {
     .size = sizeof(struct ct_op_type),
     .name = "relu",
@@ -130,22 +85,9 @@ const struct ct_op_type op_relu = {
     .attrs = relu_attrs,
     .attrs_size = sizeof(struct relu),
     .inplace = OVER_FIRST,
-    .vjp = relu_vjp,
+    .vjp = ct_pointwise_vjp,
     .reference = ct_pointwise_reference,
     .pointwise = "r = max(x, 0); y = squared ? r * r : r",
-};
-
-const struct ct_op_type op_relu_grad = {
-    .size = sizeof(struct ct_op_type),
-    .name = "relu_grad",
-    .summary = "gradient of relu",
-    .signature = "dy[.] T, x[.] T -> dx[.] T",
-    .samples = "squared=false: real[2,4,6] real[2,4,6]; squared=true: real[2,4,6] real[2,4,6]",
-    .attrs = relu_attrs,
-    .attrs_size = sizeof(struct relu),
-    .inplace = OVER_FIRST,
-    .reference = ct_pointwise_reference,
-    .pointwise = "dx = x > 0 ? (squared ? 2 * x * dy : dy) : 0",
 };
 
 struct ct_value *relu(struct ct_builder *b, const char *name, struct ct_value *x, bool squared)
@@ -158,16 +100,6 @@ struct ct_value *relu(struct ct_builder *b, const char *name, struct ct_value *x
 static const struct ct_option whiten_attrs[] = {
     CT_OPT_FLOAT(struct ct_layer_norm, eps, "eps", "1e-05", 0, 1, "Added to the variance"), {0}};
 
-static int whiten_vjp(struct ct_vjp *v)
-{
-    if (!v->dout[0])
-        return 0;
-    return ct_emit_gradients(
-        v, &op_whiten_grad,
-        (struct ct_value *[]){v->dout[0], v->op->in[0], v->op->out[1], v->op->out[2]}, 4, NULL,
-        (int[]){0}, 1);
-}
-
 const struct ct_op_type op_whiten = {
     .size = sizeof(struct ct_op_type),
     .name = "whiten",
@@ -176,35 +108,15 @@ const struct ct_op_type op_whiten = {
     .samples = "eps=0.01: real[2,4,6]",
     .attrs = whiten_attrs,
     .attrs_size = sizeof(struct ct_layer_norm),
-    .vjp = whiten_vjp,
+    .vjp = ct_pointwise_vjp,
     .reference = ct_pointwise_reference,
     .pointwise = "mean = row_mean(x); c = x - mean; rstd = 1 / sqrt(row_mean(c * c) + eps);"
                  "y = c * rstd",
 };
 
-const struct ct_op_type op_whiten_grad = {
-    .size = sizeof(struct ct_op_type),
-    .name = "whiten_grad",
-    .summary = "gradient of whiten",
-    .signature = "dy[.K] T, x[.K] T, mean[.] W, rstd[.] W -> dx[.K] T",
-    .samples = "real[2,4,6] real[2,4,6] statistic[2,4] statistic[2,4]",
-    .flags = CT_OP_ANY_DTYPE,
-    .reference = ct_pointwise_reference,
-    .pointwise = "z = (x - mean) * rstd; dx = rstd * (dy - row_mean(dy) - z * row_mean(dy * z))",
-};
-
 struct ct_value *whiten(struct ct_builder *b, const char *name, struct ct_value *x, double eps)
 {
     return ct_emit_type1(b, &op_whiten, name, &x, 1, &(struct ct_layer_norm){eps});
-}
-
-/* ---- a number for each column ---- */
-
-static int scale_columns_vjp(struct ct_vjp *v)
-{
-    return ct_emit_gradients(v, &op_scale_columns_grad,
-                             (struct ct_value *[]){v->dout[0], v->op->in[0], v->op->in[1]}, 3, NULL,
-                             (int[]){0, 1}, 2);
 }
 
 const struct ct_op_type op_scale_columns = {
@@ -214,20 +126,9 @@ const struct ct_op_type op_scale_columns = {
     .signature = "x[.K] T, w[K] T -> y[.K] T",
     .samples = "real[2,4,6] real[6]",
     .inplace = OVER_FIRST,
-    .vjp = scale_columns_vjp,
+    .vjp = ct_pointwise_vjp,
     .reference = ct_pointwise_reference,
     .pointwise = "y = x * w",
-};
-
-const struct ct_op_type op_scale_columns_grad = {
-    .size = sizeof(struct ct_op_type),
-    .name = "scale_columns_grad",
-    .summary = "gradient of scale_columns",
-    .signature = "dy[.K] T, x[.K] T, w[K] T -> dx[.K] T, dw[K] T",
-    .samples = "real[2,4,6] real[2,4,6] real[6]",
-    .flags = CT_OP_ANY_DTYPE,
-    .reference = ct_pointwise_reference,
-    .pointwise = "dx = dy * w; dw = column_sum(dy * x)",
 };
 
 struct ct_value *scale_columns(struct ct_builder *b, const char *name, struct ct_value *x,

@@ -531,12 +531,10 @@ static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
 CT_PLUGIN(.name = "decoder", .version = "1.0",
           .summary = "Model: decoders by the description of their family", .options = options,
           .config = &config, .config_size = sizeof(config),
-          .offers = CT_OFFERS(
-              {CT_MODEL, "decoder", &ops}, {CT_HOOK, "decoder", &hook},
-              {CT_OPTIMIZER, "decoder", &corrects}, {CT_OP, "soft_cap", &op_soft_cap},
-              {CT_OP, "soft_cap_grad", &op_soft_cap_grad}, {CT_OP, "clip", &op_clip},
-              {CT_OP, "clip_grad", &op_clip_grad}, {CT_OP, "relu", &op_relu},
-              {CT_OP, "relu_grad", &op_relu_grad}, {CT_OP, "whiten", &op_whiten},
-              {CT_OP, "whiten_grad", &op_whiten_grad}, {CT_OP, "scale_columns", &op_scale_columns},
-              {CT_OP, "scale_columns_grad", &op_scale_columns_grad},
-              {CT_KERNELS, "cpu", decoder_cpu_kernels}));
+          .offers = CT_OFFERS({CT_MODEL, "decoder", &ops}, {CT_HOOK, "decoder", &hook},
+                              {CT_OPTIMIZER, "decoder", &corrects},
+                              {CT_OP, "soft_cap", &op_soft_cap}, {CT_OP, "clip", &op_clip},
+                              {CT_OP, "relu", &op_relu}, {CT_OP, "whiten", &op_whiten},
+                              {CT_OP, "scale_columns", &op_scale_columns},
+
+                              {CT_KERNELS, "cpu", decoder_cpu_kernels}));

@@ -21,6 +21,7 @@ struct operand {
 #define SUM(k) (sums + (k)*columns)
 #define ROW_RESULTS
 
+#define f_columns() ((float)columns)
 #define f_exp expf
 #define f_log logf
 #define f_tanh tanhf

@@ -11,7 +11,7 @@
 #define FUSE_H
 
 #include <ctitan/lib/compiler.h>
-#include <ctitan/lib/pointwise.h>
+#include <ctitan/pointwise.h>
 #include <ctitan/run.h>
 
 #define FUSE_MOST_INPUTS CT_COMPILED_INPUTS

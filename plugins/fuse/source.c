@@ -283,11 +283,12 @@ static void write_row_results(const struct writer *w)
 
 static bool needs_columns(const struct writer *w)
 {
-    bool mean = false;
+    bool counts = w->buffers || w->sums;
 
     for (size_t k = 0; k < w->f->p.count; k++)
-        mean |= w->needed[k] && w->node[k].kind == CT_POINTWISE_ROW_MEAN;
-    return mean || w->buffers || w->sums;
+        counts |= w->needed[k] && (w->node[k].kind == CT_POINTWISE_ROW_MEAN ||
+                                   w->node[k].kind == CT_POINTWISE_COLUMNS);
+    return counts;
 }
 
 static void write_function(struct writer *w)

@@ -38,7 +38,6 @@
 #include <ctitan/lib/outlet.h>
 #include <ctitan/lib/patterns.h>
 #include <ctitan/lib/pipeline.h>
-#include <ctitan/lib/pointwise.h>
 #include <ctitan/lib/rates.h>
 #include <ctitan/lib/samples.h>
 #include <ctitan/lib/safetensors.h>
@@ -57,6 +56,7 @@
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
 #include <ctitan/plugins.h>
+#include <ctitan/pointwise.h>
 #include <ctitan/program.h>
 #include <ctitan/reader.h>
 #include <ctitan/recipe.h>

@@ -33,7 +33,7 @@ done
 folder_of() {
     case $1 in
     app/exhausted.h | app/sorted.h | arena.h | base.h | clock.h | error.h | file.h | hook.h | log.h | number.h | option.h | rng.h) echo base ;;
-    app/verify.h | calling.h | core_ops.h | device/comm.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | rule.h | sharding.h | stream.h | tensor.h | text.h) echo ir ;;
+    app/verify.h | calling.h | core_ops.h | device/comm.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | pointwise.h | rule.h | sharding.h | stream.h | tensor.h | text.h) echo ir ;;
     config.h | model.h | objective.h | plugin.h | plugins.h | reader.h | verb.h) echo plugin ;;
     collective.h | comm.h) echo comm ;;
     app/segments.h | program.h) echo lower ;;
@@ -151,9 +151,14 @@ ops_of() {
         awk -F'"' '/ct_op_type/ { op = 1; next } op && NF > 1 { print $2; op = 0 }' | sort -u
 }
 
+# Functions of formulas, which ops may be named after.
+functions() {
+    sed -nE 's/^ *X\([A-Z_0-9]+, "([a-z_0-9]+)".*/\1/p' core/include/ctitan/pointwise.h
+}
+
 check_words() {
     local foreign
-    foreign=$(comm -13 <(ops_of core) <(ops_of lib plugins models) | paste -sd'|')
+    foreign=$(comm -13 <({ ops_of core; functions; } | sort -u) <(ops_of lib plugins models) | paste -sd'|')
     code >"$scratch"
     awk -v words="$techniques" '
         BEGIN { n = split(words, list, "|"); for (i = 1; i <= n; i++) wanted[list[i]] }

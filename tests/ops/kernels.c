@@ -11,6 +11,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/app/check.h>
 #include <ctitan/lib/ops.h>
+#include <ctitan/pointwise.h>
 
 #include "plugin_ops.h"
 
@@ -26,6 +27,77 @@ static int run(const struct ct_op_check *check, const struct ct_sample *s)
         checked += rc;
     }
     return checked;
+}
+
+#define ROWS(NAME, SIGNATURE, SAMPLES, TEXT)                                                       \
+    {                                                                                              \
+        .size = sizeof(struct ct_op_type), .name = (NAME), .summary = "an op of this test",        \
+        .signature = (SIGNATURE), .samples = (SAMPLES), CT_FORMULA(TEXT)                           \
+    }
+
+/* Formulas with every function and every way of reducing. Their gradients are derived. */
+static struct ct_op_type by_formula[] = {
+    CT_ACTIVATION("mish", "x tanh(log(1 + e^x))", "y = x * tanh(log(1 + exp(x)))"),
+    CT_ACTIVATION("elu", "x, or e^x - 1 below 0", "y = x > 0 ? x : exp(x) - 1"),
+    CT_ACTIVATION("snake", "x + sin(x)^2", "s = sin(x); y = x + s * s / 3 - cos(x)"),
+    CT_ACTIVATION("root", "root of 1 + x^2", "y = sqrt(1 + x * x) + pow(abs(x) + 1, x / 2)"),
+    CT_ACTIVATION("knee", "the lesser of two lines", "y = min(x, x / 3 + 0.1) - erf(-x)"),
+    ROWS("prelu", "x[.K] T, w[K] T -> y[.K] T", "real[2,4,6] real[6]", "y = x > 0 ? x : w * x"),
+    ROWS("blend", "x[.K] T, g[.] W, w[K] T -> y[.K] T", "real[2,4,6] statistic[2,4] real[6]",
+         "s = sigmoid(g * x + w); y = s * x + (1 - s) * w"),
+    ROWS("unit_rows", "x[.K] T -> y[.K] T", "real[2,4,6]", "y = x / sqrt(row_sum(x * x))"),
+    ROWS("log_softmax", "x[.K] T -> y[.K] T", "real[2,4,6]",
+         "c = x - row_max(x); y = c - log(row_sum(exp(c)))"),
+    ROWS("mean_square", "x[.K] T -> y[.] T", "real[2,4,6]", "y = row_mean(x * x)"),
+    ROWS("below_largest", "x[.K] T, b[K] T -> y[.K] T", "real[2,4,6] real[6]",
+         "y = row_max(x + b) * x - columns() * b"),
+    ROWS("spread_mean", "x[.K] T, w[K] T -> y[.K] T", "real[2,4,6] real[6]",
+         "y = row_mean(x) * w + row_sum(w * x) * row_mean(x * x)"),
+};
+
+static void gradients_follow_from_formulas(void **state)
+{
+    struct ct_arena arena = {0};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(by_formula); i++) {
+        const struct ct_op_type *gradient;
+        struct ct_sample *of_gradient, *own;
+        int tried = 0, before = 0;
+
+        by_formula[i].samples = by_formula[i].samples ? by_formula[i].samples : "real[2,4,6]";
+        gradient = ct_pointwise_gradient(&by_formula[i]);
+        if (!gradient || ct_samples_of(&by_formula[i], &arena, &own) < 0 ||
+            ct_samples_of(gradient, &arena, &of_gradient) < 0)
+            fail_msg("%s: %s", by_formula[i].name, ct_error_message());
+        for (const struct ct_op_check *check = ct_op_checks; check->name; check++) {
+            tried += run(check, own);
+            run(check, of_gradient);
+            if (strstr(check->name, "gradients") && tried == before)
+                fail_msg("%s: no gradient was compared", by_formula[i].name);
+            before = tried;
+        }
+    }
+    ct_arena_finish(&arena);
+}
+
+static void what_has_no_derived_gradient_is_said(void **state)
+{
+    static const struct ct_op_type bad[] = {
+        ROWS("bad_two", "x[.K] T -> y[.K] T, z[.K] T", NULL, "y = x * x; z = x * y"),
+        ROWS("bad_sum", "x[.K] T, s[] T -> y[.K] T", NULL, "y = x * s"),
+        ROWS("bad_block", "x[btn] T -> y[btn] T | @t", NULL, "y = x * x"),
+        ROWS("bad_name", "x[.K] T -> y[.K] T", NULL, "z = x * x"),
+    };
+    static const char *const why[] = {"several outputs take a gradient", "a sum over everything",
+                                      "clause", "does not assign y"};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(bad); i++) {
+        assert_int_equal(ct_op_need(&bad[i]), CT_EINVAL);
+        if (!strstr(ct_error_message(), why[i]))
+            fail_msg("%s: %s", bad[i].name, ct_error_message());
+    }
 }
 
 /* Each type gives its samples. Types without a reference kernel are collectives: they have no
@@ -57,6 +129,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type_keeps_every_promise),
+        cmocka_unit_test(gradients_follow_from_formulas),
+        cmocka_unit_test(what_has_no_derived_gradient_is_said),
     };
     if (REGISTER_OPS("cp", "float8", "tp") < 0)
         return 1;

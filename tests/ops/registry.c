@@ -13,7 +13,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/app/check.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/lib/pointwise.h>
+#include <ctitan/pointwise.h>
 #include <ctitan/op_author.h>
 #include <ctitan/pass.h>
 #include <ctitan/rule.h>

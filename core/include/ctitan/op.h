@@ -49,10 +49,11 @@
  * 0. There are + - * / < >, a ? b : c, and the functions exp, log, sigmoid, tanh, erf, sin, cos,
  * sqrt, abs, min, max, pow. The last dimension of the largest operand is the column, the others
  * together are the row. row_sum(e), row_mean(e) and row_max(e) reduce a row; what they return
- * may be used in further expressions. column_sum(e) adds up all rows, for outputs such as the
- * gradient of a weight. An operand has the factors of rows and columns, of one of the two, or
- * none: "x[.K] T, w[K] T -> y[.K] T, rstd[.] W". Nothing is updated in place, and no operand
- * repeats.
+ * may be used in further expressions, and so may columns(), the number of columns. column_sum(e)
+ * adds up all rows, for outputs such as the gradient of a weight. An operand has the factors of
+ * rows and columns, of one of the two, or none: "x[.K] T, w[K] T -> y[.K] T, rstd[.] W". Nothing is
+ * updated in place, and no operand repeats. The reference kernel and the gradient follow from the
+ * formula: CT_FORMULA (pointwise.h).
  *
  * A kernel is found by (op type, device): the first in the device's order whose `accepts` is true
  * runs. tests/conformance checks every kernel against the reference.
@@ -273,7 +274,7 @@ struct ct_op_type {
        outputs. out[i] replaces output i and is bitwise equal. NULL: the op cannot be split up. */
     int (*apart)(struct ct_builder *b, const struct ct_op *op, struct ct_value **out);
     /* What it computes, as a formula (see above): transforms may then compute it together with
-       other ops. NULL: it stays by itself. */
+       other ops, and its reference and gradient need not be written. NULL: it stays by itself. */
     const char *pointwise;
     /* The shardings that op needs its inputs in, and that its outputs have, for a type that
        communicates by itself in a way that no signature expresses. in and out (by input, by output)

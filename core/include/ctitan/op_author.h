@@ -29,6 +29,9 @@ CT_API int ct_reference_end(struct ct_reference *r, int rc);
 CT_API int64_t ct_columns(const struct ct_tensor *t);
 CT_API int64_t ct_rows(const struct ct_tensor *t);
 
+/* value rounded to dtype */
+CT_API double ct_rounded(enum ct_dtype dtype, double value);
+
 /* log of the sum of exp(x[i]), for any magnitudes */
 CT_API double ct_log_sum_exp(const double *x, int64_t n);
 

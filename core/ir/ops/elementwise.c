@@ -3,17 +3,7 @@
  */
 #include <ctitan/core_ops.h>
 #include <ctitan/op_author.h>
-
-/* ---- add ---- */
-
-static int add_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-
-    for (int64_t i = 0; i < ct_tensor_count(&l->out[0]); i++)
-        r.out[0][i] = r.in[0][i] + r.in[1][i];
-    return ct_reference_end(&r, 0);
-}
+#include <ctitan/pointwise.h>
 
 static int add_vjp(struct ct_vjp *v)
 {
@@ -29,7 +19,7 @@ const struct ct_op_type ct_op_add = {
     .flags = CT_OP_LINEAR,
     .inplace = (const int8_t[][2]){{0, 0}, {0, 1}, {-1, -1}},
     .vjp = add_vjp,
-    .reference = add_reference,
+    .reference = ct_pointwise_reference,
     .pointwise = "z = x + y",
     .samples = "real[2,4] real[2,4];"
                " real[] real[]",
@@ -55,15 +45,6 @@ static int cast_infer(struct ct_op *op)
     return 0;
 }
 
-static int copy_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-
-    for (int64_t i = 0; i < ct_tensor_count(&l->out[0]); i++)
-        r.out[0][i] = r.in[0][i];
-    return ct_reference_end(&r, 0);
-}
-
 static int cast_vjp(struct ct_vjp *v)
 {
     struct ct_cast back = {v->op->in[0]->dtype};
@@ -83,7 +64,7 @@ const struct ct_op_type ct_op_cast = {
     .attrs_size = sizeof(struct ct_cast),
     .infer = cast_infer,
     .vjp = cast_vjp,
-    .reference = copy_reference,
+    .reference = ct_pointwise_reference,
     .pointwise = "y = x",
     .samples = "@step=0.5 dtype=float32: real[2,4];"
                " dtype=float64: real[2,4]",
@@ -93,18 +74,6 @@ struct ct_value *ct_cast(struct ct_builder *b, const char *name, struct ct_value
                          enum ct_dtype dtype)
 {
     return ct_emit_type1(b, &ct_op_cast, name, &x, 1, &(struct ct_cast){dtype});
-}
-
-/* ---- reciprocal ---- */
-
-static int reciprocal_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-    double numerator = ((const struct ct_reciprocal *)l->op->attrs)->numerator;
-
-    for (int64_t i = 0; i < ct_tensor_count(&l->out[0]); i++)
-        r.out[0][i] = numerator / r.in[0][i];
-    return ct_reference_end(&r, 0);
 }
 
 const struct ct_op_type ct_op_reciprocal = {
@@ -117,7 +86,7 @@ const struct ct_op_type ct_op_reciprocal = {
                                         {0}},
     .attrs_size = sizeof(struct ct_reciprocal),
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
-    .reference = reciprocal_reference,
+    .reference = ct_pointwise_reference,
     .pointwise = "y = numerator / x",
     .samples = "positive[2,4]; numerator=0.3: positive[2,4]",
 };

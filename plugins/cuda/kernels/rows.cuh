@@ -214,6 +214,7 @@ DEVICE vf &operator+=(vf &a, vf b)
     return a = a + b;
 }
 
+#define f_columns() ((float)columns)
 /* f_NAME of a number, w_NAME of each lane. */
 #define FUNCTION(name, ...)                                                                        \
     DEVICE float f_##name(float a)                                                                 \

@@ -23,14 +23,12 @@
     X(linear_dx)                                                                                   \
     X(linear_dw)                                                                                   \
     X(bias)                                                                                        \
-    X(bias_grad)                                                                                   \
     X(rms_norm)                                                                                    \
     X(add_rms_norm)                                                                                \
     X(rms_norm_grad)                                                                               \
     X(rms_norm_plain)                                                                              \
     X(rms_norm_plain_grad)                                                                         \
     X(layer_norm)                                                                                  \
-    X(layer_norm_grad)                                                                             \
     X(rope)                                                                                        \
     X(temper)                                                                                      \
     X(document_chunks)                                                                             \
@@ -56,9 +54,7 @@
     X(state_scan_carry)                                                                            \
     X(state_scan_dstate)                                                                           \
     X(sigmoid)                                                                                     \
-    X(sigmoid_grad)                                                                                \
     X(decay)                                                                                       \
-    X(decay_grad)                                                                                  \
     X(gated_delta)                                                                                 \
     X(gated_delta_grad)                                                                            \
     X(gated_delta_carry)                                                                           \
@@ -68,23 +64,17 @@
     X(mul)                                                                                         \
     X(scale)                                                                                       \
     X(scale_rows)                                                                                  \
-    X(scale_rows_grad)                                                                             \
     X(ones)                                                                                        \
     X(silu)                                                                                        \
-    X(silu_grad)                                                                                   \
     X(gelu)                                                                                        \
-    X(gelu_grad)                                                                                   \
     X(swiglu)                                                                                      \
-    X(swiglu_grad)                                                                                 \
     X(softmax)                                                                                     \
-    X(softmax_grad)                                                                                \
     X(top_k)                                                                                       \
     X(top_k_grad)                                                                                  \
     X(balanced_top_k_grad)                                                                         \
     X(expert_load)                                                                                 \
     X(expert_excess)                                                                               \
     X(softmax_sum)                                                                                 \
-    X(softmax_sum_grad)                                                                            \
     X(balance_loss)                                                                                \
     X(balanced)                                                                                    \
     X(experts)                                                                                     \
@@ -681,9 +671,6 @@ CT_API struct ct_value *ct_parameter(struct ct_builder *b, const char *name, int
                                      const int64_t *shape, struct ct_init init);
 
 /* ---- for reference kernels, in addition to <ctitan/op_author.h> ---- */
-
-/* value rounded to dtype */
-CT_API double ct_rounded(enum ct_dtype dtype, double value);
 
 /* Label or token i as an index below limit. CT_EINVAL names one that is outside. */
 CT_API int ct_checked_index(const double *indices, int64_t i, int64_t limit, const char *what);

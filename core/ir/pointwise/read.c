@@ -7,7 +7,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/rule.h>
-#include <ctitan/lib/pointwise.h>
+#include <ctitan/pointwise.h>
 
 struct reader {
     struct ct_pointwise *p;

@@ -44,6 +44,7 @@ CT_BEGIN_DECLS
     X(MAX, "max", 2, 0)                                                                            \
     X(POW, "pow", 2, 0)                                                                            \
     X(BF16, "bfloat16", 1, 0)                                                                      \
+    X(COLUMNS, "columns", 0, 0)                                                                    \
     X(ROW_SUM, "row_sum", 1, 0)                                                                    \
     X(ROW_MEAN, "row_mean", 1, 0)                                                                  \
     X(ROW_MAX, "row_max", 1, 0)                                                                    \
@@ -132,8 +133,35 @@ CT_API void ct_pointwise_print(const struct ct_pointwise *p, int node,
 CT_API double **ct_pointwise_evaluate(const struct ct_pointwise *p, int64_t rows, int64_t columns,
                                       double *const *in, struct ct_arena *arena);
 
-/* A reference kernel for any op type with a formula. */
+/*
+ * For op types with a formula.
+ *
+ * The reference kernel. And the gradient: a type with this vjp has a second type, NAME_grad, which
+ * is registered with it. Its formula is derived by the rules of differentiation, with the function
+ * of the forward's attributes. It reads the output's gradient, and those inputs and outputs of the
+ * forward with which it keeps the fewest tensors and computes least; it gives the gradients of all
+ * floating-point inputs, added up along the rows or columns that an input lacks. One output has
+ * rows and columns; statistics of rows beside it take no gradient. Where min and max have equal
+ * arguments, min's gradient is the first one's, max's the second's: that of max(x, 0) is 0 at 0.
+ * Registering the type fails with CT_EINVAL where no gradient can be derived.
+ */
 CT_API int ct_pointwise_reference(const struct ct_launch *launch);
+CT_API int ct_pointwise_vjp(struct ct_vjp *v);
+/* NAME_grad of a type with ct_pointwise_vjp; the type is registered if it is not yet. NULL: it
+   cannot be. */
+CT_API const struct ct_op_type *ct_pointwise_gradient(const struct ct_op_type *type);
+
+/* The members of an op type that follow from its formula: {.name = "swish", ..,
+   CT_FORMULA("y = x * sigmoid(x)")} */
+#define CT_FORMULA(text)                                                                           \
+    .pointwise = (text), .reference = ct_pointwise_reference, .vjp = ct_pointwise_vjp
+/* A whole op type: the formula of y from x, elementwise. */
+#define CT_ACTIVATION(NAME, SUMMARY, TEXT)                                                         \
+    {                                                                                              \
+        .size = sizeof(struct ct_op_type), .name = (NAME), .summary = (SUMMARY),                   \
+        .signature = "x[.] T -> y[.] T", .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},         \
+        CT_FORMULA(TEXT)                                                                           \
+    }
 
 CT_END_DECLS
 

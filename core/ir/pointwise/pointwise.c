@@ -5,10 +5,9 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/lib/ops.h>
 #include <ctitan/op_author.h>
 #include <ctitan/rule.h>
-#include <ctitan/lib/pointwise.h>
+#include <ctitan/pointwise.h>
 
 static const int argument_counts[] = {
 #define X(id, name, arguments, strength) arguments,
@@ -107,7 +106,7 @@ int ct_pointwise_call(struct ct_pointwise *p, enum ct_pointwise_kind kind, const
 {
     struct ct_pointwise_node node = {.kind = kind};
     double value[3] = {0};
-    bool constant = kind < CT_POINTWISE_ROW_SUM;
+    bool constant = kind < CT_POINTWISE_COLUMNS;
 
     for (int i = 0; i < argument_counts[kind]; i++) {
         node.arg[i] = arg[i];
@@ -126,7 +125,7 @@ int ct_pointwise_call(struct ct_pointwise *p, enum ct_pointwise_kind kind, const
         return arg[0];
     if (kind == CT_POINTWISE_COLUMN_SUM)
         node.level &= ~CT_BY_ROW;
-    else if (kind >= CT_POINTWISE_ROW_SUM)
+    else if (kind >= CT_POINTWISE_COLUMNS)
         node.level = CT_BY_ROW;
     return add(p, node);
 }
@@ -290,7 +289,7 @@ static double *compute_node(const struct ct_pointwise *p, const struct ct_pointw
     }
     for (int64_t i = 0; i < high; i++)
         for (int64_t j = 0; j < wide; j++) {
-            double x[3] = {n->number};
+            double x[3] = {n->kind == CT_POINTWISE_COLUMNS ? (double)columns : n->number};
 
             for (int k = 0; k < argument_counts[n->kind]; k++)
                 x[k] = value[n->arg[k]][at(p->node[n->arg[k]].level, i, j, columns)];
@@ -311,6 +310,14 @@ double **ct_pointwise_evaluate(const struct ct_pointwise *p, int64_t rows, int64
                                                  : compute_node(p, n, rows, columns, value, arena);
     }
     return value;
+}
+
+/* The node that an output stores: the store rounds it, after what is there has been added. */
+static int unrounded(const struct ct_pointwise *p, const struct ct_value *output, int node)
+{
+    const struct ct_pointwise_node *n = &p->node[node];
+
+    return output->dtype == CT_BF16 && n->kind == CT_POINTWISE_BF16 ? n->arg[0] : node;
 }
 
 int ct_pointwise_reference(const struct ct_launch *l)
@@ -340,8 +347,11 @@ int ct_pointwise_reference(const struct ct_launch *l)
     columns = whole->ndim ? ct_columns(whole) : 1;
     rows = whole->ndim ? ct_rows(whole) : 1;
     value = ct_pointwise_evaluate(&p, rows, columns, r.in, &r.arena);
-    for (int i = 0; i < l->outs; i++)
-        memcpy(r.out[i], value[out[i]],
-               sizeof(double) * (size_t)elements(p.node[out[i]].level, rows, columns));
+    for (int i = 0; i < l->outs; i++) {
+        int k = unrounded(&p, l->op->out[i], out[i]);
+
+        memcpy(r.out[i], value[k],
+               sizeof(double) * (size_t)elements(p.node[k].level, rows, columns));
+    }
     return ct_reference_end(&r, 0);
 }
