@@ -35,11 +35,13 @@ while read -r verb rest; do
         grep -q -e "$option\b" <<<"$usage" || complain "the pages say ctitan $verb $option"
     done < <(grep -oE -e ' --[a-z][a-z-]*' <<<" $rest" | sort -u)
 done < <(sed -e ':a;/\\$/{N;s/\\\n[; ]*/ /;ba}' "${pages[@]}" | grep -ohE '\bctitan [a-z]+ [^`|#;>)]*' | cut -d' ' -f2- | sort -u)
+# Plugins that the pages make have sections of their own.
+new=$(cat "${pages[@]}" | grep -oE 'ctitan new [a-z_]+ [a-z0-9_]+' | cut -d' ' -f4)
 while IFS=. read -r section key; do
-    grep -qE "^  $key = " <<<"$("$ctitan" help "$section")" || complain "the pages set $section.$key"
+    grep -qxF "$section" <<<"$new" || grep -qE "^  $key = " <<<"$("$ctitan" help "$section")" || complain "the pages set $section.$key"
 done < <(grep -ohE -e '--([ab]-)?set [a-z0-9_]+\.[a-z0-9_]+=' "${pages[@]}" | cut -d' ' -f2 | tr -d = | grep -v '^section.key$' | sort -u)
 while read -r plugin; do
-    [[ -e examples/$plugin ]] || "$ctitan" help "$plugin" >/dev/null || complain "the pages load $plugin"
+    [[ -e examples/$plugin ]] || grep -qxF "$plugin" <<<"$new" || "$ctitan" help "$plugin" >/dev/null || complain "the pages load $plugin"
 done < <(grep -ohE -e '--([ab]-)?with(out)? [a-z0-9_]+\b' "${pages[@]}" | cut -d' ' -f2 | sort -u)
 
 # Options in code quotes, as `[section] key, key` or `[section] key = value`, of sections that are there.
