@@ -237,8 +237,8 @@ bool plan_fits(const struct ct_run *run, int64_t bytes, char memory[96]);
    it. */
 int check_memory(struct ct_run *run, bool one_host);
 
-/* --until: the time at which the run ends, of this process and those that it starts. NULL: none.
-   CT_ECONFIG. */
+/* The time at which the run ends, of this process and those that it starts: that of --until (NULL:
+   not given), or else of the recipe, which was applied. CT_ECONFIG. */
 int until_set(const char *text);
 bool until_passed(void);
 #define ARG_UNTIL                                                                                  \

@@ -130,8 +130,9 @@ static int stop_if_wanted(struct ct_run *run, const struct ct_step_result *step)
         return 0;
     interrupted = most[0] == TIME_IS_UP ? 0 : most[0] - BY_SIGNAL;
     if (!interrupted && run->rank == 0)
-        ct_info("the time of --until has come: the run ends after step %lld",
-                (long long)step->step);
+        ct_info(
+            "the time of --until or [training] stop_after has come: the run ends after step %lld",
+            (long long)step->step);
     ct_run_stop(run, interrupted ? "a signal" : "--until");
     return 0;
 }
@@ -274,9 +275,9 @@ static int run(struct args *args, int argc, char **argv)
 
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a failure to write, like a full disk */
     if (rc == 0)
-        rc = until_set(args->until);
-    if (rc == 0)
         rc = args_recipe(args, &recipe);
+    if (rc == 0)
+        rc = until_set(args->until);
     if (rc < 0)
         return rc;
     if (!args->ranks && (args->restarts || args->elastic))

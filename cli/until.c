@@ -1,12 +1,13 @@
 /*
- * --until: the time at which a run ends. The first process of a job sets it for all others, and
- * for those that start the job again.
+ * --until and [training] stop_after: the time at which a run ends. The first process of a job sets
+ * it for all others, and for those that start the job again.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 
 #include "cli.h"
@@ -33,7 +34,7 @@ static time_t next_time_of_day(int hour, int minute)
     return then;
 }
 
-static int read_time(const char *text, time_t *then)
+static int read_time(const char *option, const char *text, time_t *then)
 {
     char unit = '\0', rest = '\0';
     double amount;
@@ -52,25 +53,32 @@ static int read_time(const char *text, time_t *then)
         return 0;
     }
     return ct_fail(CT_ECONFIG,
-                   "--until %s: expected a time like 14:30, or how long from now like +90m (s, m, "
-                   "h or d)",
-                   text);
+                   "%s %s: expected a time like 14:30, or how long from now like +90m (s, m, h or "
+                   "d)",
+                   option, text);
 }
 
-int until_set(const char *text)
+static int set(const char *option, const char *text)
 {
     char number[32];
     time_t then = 0;
     int rc;
 
-    if (!text || getenv(UNTIL))
+    if (!text || !*text || getenv(UNTIL))
         return 0;
-    rc = read_time(text, &then);
+    rc = read_time(option, text, &then);
     if (rc < 0)
         return rc;
     snprintf(number, sizeof(number), "%lld", (long long)then);
     setenv(UNTIL, number, 1);
     return 0;
+}
+
+int until_set(const char *text)
+{
+    int rc = set("--until", text);
+
+    return rc < 0 ? rc : set("[training] stop_after =", ct_config.stop_after);
 }
 
 bool until_passed(void)

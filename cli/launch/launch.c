@@ -199,10 +199,10 @@ static int run(struct launch_args *args)
                       .gather = launch_gather,
                       .context = &on,
                       .first = -1};
-    int rc = until_set(args->args.until);
+    int rc = args_recipe(&args->args, &job.recipe);
 
     if (rc == 0)
-        rc = args_recipe(&args->args, &job.recipe);
+        rc = until_set(args->args.until);
     if (rc == 0 && args->part)
         return launch_part(args);
     if (rc == 0)

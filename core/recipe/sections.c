@@ -32,6 +32,10 @@ static const struct ct_option training_options[] = {
         struct ct_config, training_epochs, "epochs", "0", 0, 1e9,
         "Passes over the data to train for, in the place of steps; what is left for less than a "
         "step is left out; 0: steps counts"),
+    CT_OPT_STRING(
+        struct ct_config, stop_after, "stop_after", "",
+        "End the run in order at a time, 14:30, or so long after its start, +90m (s, m, h "
+        "or d); a start after a failure keeps the time. Empty: never. --until goes first"),
     CT_OPT_INT(struct ct_config, training.seed, "seed", "0", 0, 9e15,
                "Seed of the initial weights and of the order of the data"),
     CT_OPT_FLOAT(struct ct_config, training.max_norm, "max_norm", "1.0", 0, INFINITY,

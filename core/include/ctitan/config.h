@@ -60,6 +60,7 @@ struct ct_config {
     const char *best_set;     /* [validation] best_set; "": the first */
     const struct ct_validation_set *validation_sets; /* in the recipe's order */
     size_t validation_set_count;
+    const char *stop_after; /* [training] stop_after, as --until; "": never */
 };
 CT_API extern struct ct_config ct_config;
 
