@@ -222,6 +222,39 @@ static json_t *objects_json(const struct ct_run *run)
                      (json_int_t)o.executor, "lowering", (json_int_t)o.lowering);
 }
 
+/* ---- the disk ---- */
+
+static void print_writes(const struct ct_run *run)
+{
+    char each[32], all[32];
+
+    for (size_t i = 0; i < run->write_count; i++) {
+        const struct ct_written *w = &run->writes[i];
+
+        printf("\non disk, in %s: %s of %s each", w->folder, w->what, human_bytes(w->bytes, each));
+        if (w->count)
+            printf(", %lld in the run", (long long)w->count);
+        if (w->most)
+            printf(", at most %lld at once: %s", (long long)w->most,
+                   human_bytes(w->bytes * (double)w->most, all));
+        putchar('\n');
+    }
+}
+
+static json_t *writes_json(const struct ct_run *run)
+{
+    json_t *all = json_array();
+
+    for (size_t i = 0; i < run->write_count; i++) {
+        const struct ct_written *w = &run->writes[i];
+
+        json_array_append_new(all, json_pack("{s:s, s:s, s:o, s:I, s:I}", "what", w->what, "folder",
+                                             w->folder, "bytes", ct_json_number(w->bytes), "count",
+                                             (json_int_t)w->count, "most", (json_int_t)w->most));
+    }
+    return all;
+}
+
 /* ---- all ---- */
 
 /* here: how many ranks are on this machine. */
@@ -270,6 +303,7 @@ static void print_people(const struct ct_run *run, const struct numbers *n,
         print_fit(run, args->local ? args->local : 1);
     if (count)
         print_traffic(traffic, count);
+    print_writes(run);
 }
 
 static json_t *categories_json(const struct ct_memory *m)
@@ -315,6 +349,7 @@ static int print_json(const struct planned *planned, const struct args *args,
     json_object_set_new(plan, "offloaded", categories_json(&p->host));
     add_memory_json(p, plan);
     json_object_set_new(plan, "host_objects", objects_json(run));
+    json_object_set_new(plan, "written", writes_json(run));
     if (args->machine)
         json_object_set_new(plan, "time", times_json(planned, args, times));
     return ct_json_print(plan, stdout);

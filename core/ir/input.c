@@ -44,6 +44,8 @@ static const struct made {
     {"slots", CT_ROLE_INPUT, CT_I32, false, true},
     {"lr", CT_ROLE_SCALAR, CT_F64, true, false},
     {"step", CT_ROLE_SCALAR, CT_F64, true, false},
+    {"loss_limit", CT_ROLE_SCALAR, CT_F64, true, false},
+    {"norm_limit", CT_ROLE_SCALAR, CT_F64, true, false},
 };
 
 double ct_count_unmasked(const void *const *data, int64_t elements)

@@ -2,13 +2,17 @@
  * The subscribers of this process, called in the order in which they came.
  */
 #include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
 
 #include <ctitan/calling.h>
 #include <ctitan/error.h>
 #include <ctitan/hook.h>
+#include <ctitan/log.h>
 #include <ctitan/run.h>
 
 #define ROOM 64
+#define NOTE_ROOM 1024
 
 static struct subscriber {
     const struct ct_hook *hook;
@@ -106,6 +110,21 @@ int ct_hook_fire(const struct ct_event_data *given)
     for (size_t i = 0; rc >= 0 && i < count; i++)
         rc = call(&subscribers[i], &data);
     return rc < 0 ? rc : 0;
+}
+
+int ct_run_note(struct ct_run *run, int64_t step, const char *kind, const char *format, ...)
+{
+    char text[NOTE_ROOM];
+    va_list args;
+
+    if (run->rank != 0)
+        return 0;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    ct_warn("%s", text);
+    return ct_hook_fire(&(struct ct_event_data){
+        .event = CT_EVENT_NOTE, .run = run, .step = step, .kind = kind, .message = text});
 }
 
 int ct_hook_fire_failure(struct ct_run *run, const struct ct_step_result *result, int rc)

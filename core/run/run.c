@@ -2,6 +2,7 @@
  * Opening a run: recipe to graph, graph to program, program to memory that holds the weights.
  */
 #include <assert.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -677,6 +678,7 @@ int ct_run_open(struct ct_recipe *recipe, const struct ct_run_options *options, 
     run->world = options->world ? options->world : 1;
     run->start_time = ct_now();
     run->progress.step = 1;
+    run->loss_limit = run->norm_limit = INFINITY;
     rc = open_run(run, options);
     if (rc < 0 && options->depth == CT_RUN_READY)
         ct_hook_fire_failure(run, NULL, rc);

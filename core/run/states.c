@@ -60,6 +60,14 @@ void ct_states_bind(struct ct_run *run)
     }
 }
 
+void ct_run_foresee(struct ct_run *run, const char *what, const char *folder, double bytes,
+                    int64_t count, int64_t most)
+{
+    run->writes = ct_arena_grow(&run->arena, run->writes, &run->write_room, run->write_count + 1,
+                                sizeof(*run->writes));
+    run->writes[run->write_count++] = (struct ct_written){what, folder, bytes, count, most};
+}
+
 void ct_run_keep(struct ct_run *run, const char *name, void *data, size_t bytes)
 {
     run->kept = ct_arena_grow(&run->arena, run->kept, &run->kept_room, run->kept_count + 1,

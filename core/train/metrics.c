@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include <ctitan/tensor.h>
+#include <ctitan/train.h>
 
 #include "train/metrics.h"
 
@@ -35,7 +36,8 @@ static bool divides(const struct ct_graph *graph, const char *name)
 static bool is_metric(const struct ct_graph *graph, const struct ct_fetch *f)
 {
     return f->value->ndim == 0 && strcmp(f->name, "loss") != 0 &&
-           strcmp(f->name, "grad_norm") != 0 && !divides(graph, f->name);
+           strcmp(f->name, "grad_norm") != 0 && strcmp(f->name, CT_UPDATE_FACTOR) != 0 &&
+           !divides(graph, f->name);
 }
 
 void metrics_init(struct metrics *m, struct ct_run *run, struct ct_executor *executor,

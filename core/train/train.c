@@ -85,6 +85,10 @@ static int feed_scalars(struct ct_run *run, struct ct_step_result *r)
 
     r->lr = run->optimizer->lr() * lr_factor(run, r->step - 1);
     rc = write_double(run, "lr", r->lr);
+    if (rc == 0)
+        rc = write_double(run, "loss_limit", run->loss_limit);
+    if (rc == 0)
+        rc = write_double(run, "norm_limit", run->norm_limit);
     return rc < 0 ? rc : write_double(run, "step", (double)(run->progress.updates + 1));
 }
 
@@ -119,18 +123,23 @@ static int find_labels(struct feed *f, bool *found)
     return rc;
 }
 
-/* The loss is NaN without labels. */
-static int compute(struct feed *f, struct ct_step_result *r, bool *labels)
+/* What the device made of a step. */
+struct outcome {
+    bool labels;  /* there are some; the loss is NaN without */
+    bool applied; /* the update */
+};
+
+static int compute(struct feed *f, struct ct_step_result *r, struct outcome *o)
 {
     struct ct_run *run = f->run;
-    double valid = 0;
+    double valid = 0, clip = 0; /* 0: it is not fetched */
     int rc = feed_scalars(run, r);
 
     metrics_begin(&f->metrics);
     if (rc == 0)
-        rc = find_labels(f, labels);
+        rc = find_labels(f, &o->labels);
     r->loss = r->grad_norm = NAN;
-    if (rc < 0 || !*labels)
+    if (rc < 0 || !o->labels)
         return rc;
     rc = feed_execute(f);
     if (rc == 0)
@@ -138,13 +147,16 @@ static int compute(struct feed *f, struct ct_step_result *r, bool *labels)
     if (rc == 0)
         rc = metrics_read(run->executor, run->graph, "grad_norm", &r->grad_norm);
     if (rc == 0)
+        rc = metrics_read(run->executor, run->graph, CT_UPDATE_FACTOR, &clip);
+    if (rc == 0)
         rc = metrics_add(&f->metrics);
-    *labels = valid > 0;
-    r->loss = *labels ? r->loss / valid : NAN;
+    o->labels = valid > 0;
+    o->applied = o->labels && isfinite(r->grad_norm) && clip >= 0;
+    r->loss = o->labels ? r->loss / valid : NAN;
     return rc;
 }
 
-static int run_step(struct feed *f, struct ct_step_result *r, bool *labels)
+static int run_step(struct feed *f, struct ct_step_result *r, struct outcome *o)
 {
     struct ct_run *run = f->run;
     struct ct_progress *p = &run->progress;
@@ -156,8 +168,9 @@ static int run_step(struct feed *f, struct ct_step_result *r, bool *labels)
     if (rc)
         return rc;
     r->data_seconds = ct_now() - begin;
+    run->lost[CT_LOST_DATA] += r->data_seconds;
     report_slow_data(run, r);
-    rc = compute(f, r, labels);
+    rc = compute(f, r, o);
     if (rc < 0)
         return rc;
     r->tokens = samples * ct_config.training.seq_len;
@@ -179,25 +192,39 @@ static const char *spoken(char text[32], double value)
 }
 
 /* Apply the recipe's policy for a loss or norm that is not finite. */
-static int check_finite(struct ct_run *run, struct ct_step_result *r, bool labels)
+static int take_non_finite(const struct ct_run *run, struct ct_step_result *r,
+                           const struct outcome *o)
 {
     char loss[32], norm[32], what[128];
-    bool applied = labels && isfinite(r->grad_norm); /* the device decides by the norm */
 
-    if (isfinite(r->loss) && isfinite(r->grad_norm)) {
-        run->progress.updates++;
-        return 0;
-    }
     snprintf(what, sizeof(what), "%s, so there is no loss", feed_nothing(run->graph));
-    if (labels)
+    if (o->labels)
         snprintf(what, sizeof(what), "the loss %s, grad_norm %s; the update was %sapplied",
-                 spoken(loss, r->loss), spoken(norm, r->grad_norm), applied ? "" : "not ");
-    if (policy_is("stop") || (policy_is("skip") && applied))
+                 spoken(loss, r->loss), spoken(norm, r->grad_norm), o->applied ? "" : "not ");
+    if (policy_is("stop") || (policy_is("skip") && o->applied))
         return ct_fail(CT_EINVAL, "step %lld: %s ([training] non_finite = %s)", (long long)r->step,
-                       what, applied ? "rewind goes back" : "skip continues without it");
+                       what, o->applied ? "rewind goes back" : "skip continues without it");
     r->skipped = true;
+    r->goes_back = policy_is("rewind");
     ct_warn("step %lld skipped: %s", (long long)r->step, what);
     return 0;
+}
+
+/* Who withheld an update says why. */
+static int judge(struct ct_run *run, struct ct_step_result *r, const struct outcome *o)
+{
+    if (!isfinite(r->loss) || !isfinite(r->grad_norm))
+        return take_non_finite(run, r, o);
+    run->progress.updates += o->applied;
+    r->skipped = !o->applied;
+    r->goes_back = r->skipped && run->withheld_goes_back;
+    return 0;
+}
+
+/* The option by which steps go back; NULL: none does. */
+static const char *rewind_option(const struct ct_run *run)
+{
+    return policy_is("rewind") ? "[training] non_finite = rewind" : run->withheld_goes_back;
 }
 
 static int fire(struct ct_run *run, enum ct_event event, const struct ct_step_result *r)
@@ -218,13 +245,13 @@ static bool went_back(const struct ct_run *run, const struct ct_step_result *r)
 
 static int run_and_tell(struct ct_run *run, struct feed *feed, struct ct_step_result *r)
 {
-    bool labels = true;
+    struct outcome o = {.labels = true};
     int rc = fire(run, CT_EVENT_STEP_BEGIN, r);
 
     if (rc == 0)
-        rc = run_step(feed, r, &labels);
+        rc = run_step(feed, r, &o);
     if (rc == 0)
-        rc = check_finite(run, r, labels);
+        rc = judge(run, r, &o);
     if (rc)
         return rc;
     run->progress.step++;
@@ -232,10 +259,8 @@ static int run_and_tell(struct ct_run *run, struct feed *feed, struct ct_step_re
     if (!run->spent[CT_START_FIRST_STEP])
         ct_run_started(run);
     rc = fire(run, CT_EVENT_STEP_END, r);
-    if (rc == 0 && r->skipped && !went_back(run, r) && policy_is("rewind"))
-        return ct_fail(CT_EINVAL,
-                       "[training] non_finite = rewind: no plugin went back from step "
-                       "%lld",
+    if (rc == 0 && r->goes_back && !went_back(run, r))
+        return ct_fail(CT_EINVAL, "%s: no plugin went back from step %lld", rewind_option(run),
                        (long long)r->step);
     return rc;
 }
@@ -327,16 +352,15 @@ static int train_and_save(struct ct_run *run, struct ct_step_result *result)
 static int check_policy(const struct ct_run *run)
 {
     struct ct_arena scratch = {0};
-    const char **names;
+    const char *option = rewind_option(run), **names;
     size_t count;
     int rc;
 
-    if (!policy_is("rewind") || run->rewinds)
+    if (!option || run->rewinds)
         return 0;
     count = ct_plugin_providers(&scratch, "hook:rewind", &names);
-    rc = ct_fail(CT_ECONFIG,
-                 "[training] non_finite = rewind needs a plugin that can go back: load %s, and do "
-                 "not disable it",
+    rc = ct_fail(CT_ECONFIG, "%s needs a plugin that can go back: load %s, and do not disable it",
+                 option,
                  count ? ct_plugin_list(&scratch, names, count) : "one with the hook \"rewind\"");
     ct_arena_finish(&scratch);
     return rc;

@@ -144,10 +144,12 @@ void validation_check_patience(struct ct_run *run)
 
 int validation_run(struct validation *v, int64_t step)
 {
+    double begin = ct_now();
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < v->count; i++)
         rc = validate(v, &v->set[i], step);
+    v->run->lost[CT_LOST_VALIDATION] += ct_now() - begin;
     if (rc == 0)
         validation_check_patience(v->run);
     return rc;

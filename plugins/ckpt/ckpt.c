@@ -73,7 +73,7 @@ static const struct ct_option options[] = {
                 "What to do when a checkpoint cannot be written: end the run (stop), or continue "
                 "without it (warn)"),
     CT_OPT_INT(struct ckpt_config, rewinds, "rewinds", "3", 1, CKPT_REWINDS,
-               "How many times [training] non_finite = rewind may go back"),
+               "How many times the run may go back from a step that is not finite, or spikes"),
     {0}};
 
 #define SAME_SIGNAL                                                                                \
@@ -241,12 +241,23 @@ static int ready(struct ct_run *run)
         rc = ckpt_check_shared(run);
     if (rc == 0 && !ckpt_config.load_only)
         rc = make_ring(run);
-    return rc < 0 ? rc : ckpt_resume(run);
+    if (rc == 0)
+        rc = ckpt_resume(run);
+    return rc < 0 ? rc : ckpt_check_room(run);
 }
 
 /* A save is due after the last step. It begins with the next one, when all that belongs to the last
    has happened, its validation too. */
 static bool due;
+
+/* Begin a save, if the disk has room for it. */
+static int save(struct ct_run *run, bool aside, bool model_only, bool last)
+{
+    bool room;
+    int rc = ckpt_has_room(run, model_only, last, &room);
+
+    return rc == 0 && room ? ckpt_save_begin(run, aside, model_only) : rc;
+}
 
 static int begin_due(struct ct_run *run)
 {
@@ -258,13 +269,16 @@ static int begin_due(struct ct_run *run)
     due = false;
     rc = ckpt_save_advance(run, true, &any);
     if (rc == 0)
-        rc = ckpt_save_begin(run, ckpt_config.async_mode == ASYNC, false);
+        rc = save(run, ckpt_config.async_mode == ASYNC, false, false);
     return rc == 0 && ckpt_config.async_mode == DISABLED ? ckpt_save_advance(run, true, &any) : rc;
 }
 
 static int step_begin(struct ct_run *run)
 {
+    double begin = ct_now();
     int rc = begin_due(run);
+
+    run->lost[CT_LOST_SAVE] += ct_now() - begin;
 
     is_launched = ct_launch_is_rank();
     if (!catches && !ckpt_config.load_only)
@@ -277,14 +291,16 @@ static int step_begin(struct ct_run *run)
 
 static int step_end(struct ct_run *run, const struct ct_step_result *r)
 {
-    bool any = terminated;
+    bool any = terminated, saves = ckpt_save_is_running();
+    double begin = ct_now();
     int rc;
 
-    if (r->skipped && !strcmp(ct_config.training.non_finite, "rewind"))
-        return ckpt_rewind(run, r->step);
+    if (r->goes_back)
+        return ckpt_rewind(run, r);
     if (ckpt_config.load_only)
         return 0;
     rc = ckpt_save_advance(run, false, &any);
+    run->lost[CT_LOST_SAVE] += saves ? ct_now() - begin : 0;
     if (rc < 0)
         return rc;
     if (any && run->rank == 0)
@@ -326,13 +342,15 @@ static int run_end(struct ct_run *run)
 {
     bool any = terminated, last = run->progress.step > ct_config.training.steps;
     int64_t step = run->progress.step - 1;
+    double begin = ct_now();
     int rc = ckpt_save_advance(run, true, &any);
 
     if (rc == 0 && !ckpt_config.load_only && step > 0 && step != ckpt_own.saved) {
-        rc = ckpt_save_begin(run, false, ckpt_config.last_model_only && last);
+        rc = save(run, false, ckpt_config.last_model_only && last, true);
         if (rc == 0)
             rc = ckpt_save_advance(run, true, &any);
     }
+    run->lost[CT_LOST_SAVE] += ct_now() - begin;
     if (rc == 0 && !ckpt_config.load_only)
         tell_best(run);
     finish(run);
@@ -370,6 +388,7 @@ static int on_event(const struct ct_event_data *data, void *context)
         return begin(run);
     case CT_EVENT_PLAN_READY:
         ckpt_keep_skipped(run);
+        ckpt_foresee(run);
         return 0;
     case CT_EVENT_RUN_READY:
         run->rewinds = true;

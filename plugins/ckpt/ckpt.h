@@ -13,6 +13,7 @@
  *   load.c    fills a run                        folder.c  the folder of checkpoints
  *   save.c    a save, from begin to end          io.c      direct access to files; the ring
  *   resume.c  where a run begins                 diff.c    compares two
+ *   space.c   room on the disk
  *   batch.c   how many sequences its steps have
  *   ckpt.c    options and events                 verb.c    the verbs
  *   shared.c  whether all hosts see the folder
@@ -124,6 +125,11 @@ struct ckpt_what {
     int dtype; /* of floating-point parameters; -1: as they are */
 };
 
+/* What a save writes, as the options say. */
+struct ckpt_what ckpt_what_of(bool model_only);
+/* Bytes of the whole state, which is in one file or divided; 0: it is not written. */
+double ckpt_state_bytes(const struct ct_run *run, const struct ct_state *s,
+                        const struct ckpt_what *what);
 /* The file that rank writes; box_count 0: none. Allocated in arena. *header: its first bytes, to be
    freed; may be NULL. */
 int ckpt_plan(struct ct_arena *arena, const struct ct_run *run, int64_t rank,
@@ -322,6 +328,23 @@ struct ckpt_retention {
 /* Remove checkpoints that are not to be kept. Only complete ones count. */
 void ckpt_purge(const char *folder, const struct ckpt_retention *r);
 
+/* Which checkpoints stay after a save that begins now. */
+struct ckpt_retention ckpt_retention(const struct ct_run *run);
+
+/* ---- space.c ---- */
+
+/* Bytes of a checkpoint, over all ranks, headers and index estimated. */
+double ckpt_bytes(const struct ct_run *run, bool model_only);
+/* Before a save: whether the disk has room for it. Those that would be removed after it make room.
+   Without room people are told; where the save is the last one, and [ckpt] on_error = stop, it is a
+   failure. All ranks call this. */
+int ckpt_has_room(struct ct_run *run, bool model_only, bool last, bool *room);
+/* For PLAN_READY: say what will be written. */
+void ckpt_foresee(struct ct_run *run);
+/* Before the first step: fail if the disk has no room for one checkpoint, and warn if not for all
+   that are there at once. All ranks call this. */
+int ckpt_check_room(struct ct_run *run);
+
 /* ---- diff.c ---- */
 
 /* Print how two checkpoints differ; a failure if tensors do. */
@@ -372,8 +395,8 @@ void ckpt_save_finish(void);
 int ckpt_resume(struct ct_run *run);
 /* Whether the launcher started this job again. */
 bool ckpt_is_restarted(void);
-/* Load the newest checkpoint of this run, and skip the batch of `step` from now on. */
-int ckpt_rewind(struct ct_run *run, int64_t step);
+/* Load the newest checkpoint of this run, and skip the batch of the step from now on. */
+int ckpt_rewind(struct ct_run *run, const struct ct_step_result *result);
 /* If the next step would read a batch that is to be skipped, it reads the one after it. */
 void ckpt_skip_batches(struct ct_run *run);
 /* Checkpoints have the list of skipped batches. */

@@ -24,6 +24,24 @@ static enum ct_dtype dtype_of(const struct ct_run *run, const struct ct_state *s
                            s->role == CT_ROLE_PARAM ? what->dtype : -1);
 }
 
+double ckpt_state_bytes(const struct ct_run *run, const struct ct_state *s,
+                        const struct ckpt_what *what)
+{
+    if (what->model_only && s->role != CT_ROLE_PARAM)
+        return 0;
+    return (double)ct_dtype_bytes(dtype_of(run, s, what), s->ndim, s->shape);
+}
+
+struct ckpt_what ckpt_what_of(bool model_only)
+{
+    struct ckpt_what what = {.model_only = model_only, .dtype = -1};
+    enum ct_dtype dtype;
+
+    if (model_only && ct_dtype_parse(ckpt_config.export_dtype, &dtype) == 0)
+        what.dtype = (int)dtype;
+    return what;
+}
+
 /* The rows of a state that rank writes, as a box; false: none. */
 static bool box_of(const struct ct_run *run, size_t index, int64_t rank,
                    const struct ckpt_what *what, struct ckpt_box *box)

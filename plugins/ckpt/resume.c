@@ -2,6 +2,7 @@
  * Where a run begins, and where it goes back to: the checkpoint of its own folder, or the one that
  * the recipe names, and the batches that are skipped after going back.
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -262,8 +263,11 @@ void ckpt_skip_batches(struct ct_run *run)
     first_sample = run->progress.samples;
 }
 
-int ckpt_rewind(struct ct_run *run, int64_t step)
+int ckpt_rewind(struct ct_run *run, const struct ct_step_result *r)
 {
+    bool finite = isfinite(r->loss) && isfinite(r->grad_norm);
+    const char *is = finite ? "spiked" : "was not finite";
+    long long step = (long long)r->step;
     struct skipped before = skipped; /* loading restores an older list */
     int64_t first = first_sample;
     bool terminated = false;
@@ -272,26 +276,23 @@ int ckpt_rewind(struct ct_run *run, int64_t step)
     if (rc < 0)
         return rc;
     if (skipped.count >= ckpt_config.rewinds)
-        return ct_fail(CT_EINVAL, "step %lld is not finite, after %lld rewinds ([ckpt] rewinds)",
-                       (long long)step, (long long)skipped.count);
+        return ct_fail(CT_EINVAL, "step %lld %s, after %lld rewinds ([ckpt] rewinds)", step, is,
+                       (long long)skipped.count);
     before.samples = run->progress.samples - first;
     rc = load_newest(run, ckpt_own.saved, &(struct ckpt_load){true, true, true});
     if (rc == 0)
-        rc = ct_fail(CT_EINVAL,
-                     "step %lld is not finite, and there is no checkpoint yet to go "
-                     "back to",
-                     (long long)step);
+        rc = ct_fail(CT_EINVAL, "step %lld %s, and there is no checkpoint yet to go back to", step,
+                     is);
     if (rc < 0)
         return rc;
     skipped = before;
     skipped.sample[skipped.count++] = first;
-    if (run->rank == 0)
-        ct_warn("step %lld was not finite: the run goes back to step %lld, and will skip the "
-                "batch of samples %lld to %lld (rewind %lld of %lld)",
-                (long long)step, (long long)run->progress.step - 1, (long long)first,
-                (long long)(first + skipped.samples - 1), (long long)skipped.count,
-                (long long)ckpt_config.rewinds);
-    return 0;
+    return ct_run_note(run, r->step, "rewind",
+                       "step %lld %s: the run goes back to step %lld, and will skip the batch of "
+                       "samples %lld to %lld (rewind %lld of %lld)",
+                       step, is, (long long)run->progress.step - 1, (long long)first,
+                       (long long)(first + skipped.samples - 1), (long long)skipped.count,
+                       (long long)ckpt_config.rewinds);
 }
 
 void ckpt_keep_skipped(struct ct_run *run)

@@ -32,7 +32,8 @@ static struct {
     struct ckpt_file *files; /* of all ranks; only rank 0 has those of others */
     struct ckpt index;       /* rank 0 */
     char *header;
-    int64_t step, best; /* best: the step of the best validation, with keep_best */
+    int64_t step;
+    struct ckpt_retention retention;
     double begin, end;
     double loop, held; /* seconds that training waited: here; before it all, for held states */
     pthread_t thread;
@@ -51,12 +52,9 @@ static void keep_result(int rc)
 
 static int plan(struct ct_run *run, bool model_only)
 {
-    enum ct_dtype dtype;
     int rc = 0;
 
-    save.what = (struct ckpt_what){.model_only = model_only, .dtype = -1};
-    if (model_only && ct_dtype_parse(ckpt_config.export_dtype, &dtype) == 0)
-        save.what.dtype = (int)dtype;
+    save.what = ckpt_what_of(model_only);
     save.files = ct_arena_array(&save.arena, struct ckpt_file, run->world);
     if (run->rank == 0)
         rc = ckpt_describe(&save.arena, run, &save.what, &save.index);
@@ -65,6 +63,14 @@ static int plan(struct ct_run *run, bool model_only)
     return rc < 0 ? rc
                   : ckpt_plan(&save.arena, run, run->rank, &save.what, &save.files[run->rank],
                               &save.header);
+}
+
+struct ckpt_retention ckpt_retention(const struct ct_run *run)
+{
+    return (struct ckpt_retention){.latest = ckpt_config.keep_latest_k,
+                                   .every = ckpt_config.keep_every,
+                                   .verified = ckpt_own.verified,
+                                   .best = ckpt_config.keep_best ? run->best.step : 0};
 }
 
 /* Rank 0 lists the files of all ranks. */
@@ -126,10 +132,8 @@ static void *publish(void *context)
         return NULL;
     save.end = ct_now();
     if (ckpt_config.verify)
-        ckpt_own.verified = save.step;
-    ckpt_purge(ckpt_own.folder,
-               &(struct ckpt_retention){ckpt_config.keep_latest_k, ckpt_config.keep_every,
-                                        ckpt_own.verified, save.best});
+        ckpt_own.verified = save.retention.verified = save.step;
+    ckpt_purge(ckpt_own.folder, &save.retention);
     return NULL;
 }
 
@@ -169,7 +173,7 @@ int ckpt_save_begin(struct ct_run *run, bool aside, bool model_only)
     int rc;
 
     save.step = run->progress.step - 1;
-    save.best = ckpt_config.keep_best ? run->best.step : 0;
+    save.retention = ckpt_retention(run);
     save.begin = ct_now();
     save.held = ct_run_waited(run);
     save.aside = aside;

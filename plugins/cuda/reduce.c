@@ -1,5 +1,5 @@
 /*
- * The norm of the gradients, and clipping.
+ * The norm of the gradients, clipping, and withholding the update.
  */
 #include <ctitan/lib/ops.h>
 
@@ -93,7 +93,28 @@ static int run_clip(const struct ct_launch *l)
                       (struct ct_cuda_size){32, 1, 1}, 0, &a);
 }
 
+static bool accepts_withhold(const struct ct_prepare *p)
+{
+    return p->in[3].dtype == CT_F32 || p->in[3].dtype == CT_F64;
+}
+
+static int run_withhold(const struct ct_launch *l)
+{
+    struct gpu_withhold a = {.out = l->out[0].data,
+                             .coefficient = l->in[0].data,
+                             .norm = l->in[1].data,
+                             .norm_limit = l->in[2].data,
+                             .loss = l->in[3].data,
+                             .wide = l->in[3].dtype == CT_F64,
+                             .count = l->in[4].data,
+                             .loss_limit = l->in[5].data};
+
+    return gpu_launch(l, "withhold", (struct ct_cuda_size){1, 1, 1},
+                      (struct ct_cuda_size){32, 1, 1}, 0, &a);
+}
+
 const struct ct_kernel gpu_reduce_kernels[] = {
+    CT_KERNEL("withhold", "scalar", 0, accepts_withhold, NULL, run_withhold),
     CT_KERNEL("squared_norm", "vector", CT_KERNEL_ACCUMULATES, accepts_squares, prepare_squares,
               run_squares),
     CT_KERNEL("clip_coefficient", "scalar", 0, accepts_clip, NULL, run_clip),

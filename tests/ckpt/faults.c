@@ -10,12 +10,14 @@
  *   FAULT_REFUSE=1 the file system refuses what many do over a network: renames with flags, direct
  *                  access, reserving, locks, syncing a folder, shared mappings that are written
  *   FAULT_THREAD=N  the N-th thread of plugin ckpt is not created
+ *   FAULT_ROOM=N   the file system of a folder has room for N bytes there in all
  *   FAULT_READ=N:ERRNO:WORD  to open, look at or read a file fails N times, if WORD is in its path
  */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
@@ -26,6 +28,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -335,4 +338,29 @@ DIR *opendir(const char *path)
     FIND(opendir);
     READ_FAULT(path, NULL);
     return original(path);
+}
+
+static double bytes_there;
+
+static int add_bytes(const char *path, const struct stat *st, int is)
+{
+    (void)path;
+    bytes_there += is == FTW_F ? (double)st->st_size : 0;
+    return 0;
+}
+
+int statvfs64(const char *path, struct statvfs64 *fs)
+{
+    double room = atof(setting("FAULT_ROOM"));
+    int rc;
+
+    FIND(statvfs64);
+    rc = original(path, fs);
+    if (rc < 0 || !(room > 0))
+        return rc;
+    bytes_there = 0;
+    ftw(path, add_bytes, 8);
+    fs->f_frsize = 1;
+    fs->f_bavail = room > bytes_there ? (fsblkcnt64_t)(room - bytes_there) : 0;
+    return 0;
 }

@@ -169,8 +169,9 @@ static void an_input_that_no_stream_feeds_names_the_streams(void **state)
     (void)state;
     use_streams();
     toy.declare = "pears";
-    assert_refused("the data source has kind, tokens, labels, pairs, unused; the run makes "
-                   "valid_tokens, positions, lr, step; did you mean pairs?");
+    assert_refused(
+        "the data source has kind, tokens, labels, pairs, unused; the run makes "
+        "valid_tokens, positions, lr, step, loss_limit, norm_limit; did you mean pairs?");
 }
 
 static void an_input_of_another_shape_than_its_stream_is_refused(void **state)

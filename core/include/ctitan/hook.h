@@ -33,6 +33,8 @@
  *   SAVE_BEGIN, _END     around writing the weights to [model] save_to, also if that fails; a hook
  *                        may set values on BEGIN, and put them back on END
  *   JOB_END              in the process that supervises ranks: all of them have ended. run is NULL
+ *   NOTE                 ct_run_note: something happened that people should know, in `kind` and
+ *                        `message`
  *
  * STARTED and FINISHED follow the device. Where kernels run on the host's threads (cpu, reference,
  * and cuda without nccl), the thread of the stream sends them right before and after the call.
@@ -79,7 +81,8 @@ CT_BEGIN_DECLS
     X(JOB_END)                                                                                     \
     X(RUN_OPEN)                                                                                    \
     X(SAVE_BEGIN)                                                                                  \
-    X(SAVE_END)
+    X(SAVE_END)                                                                                    \
+    X(NOTE)
 
 enum ct_event {
 #define X(id) CT_EVENT_##id,
@@ -116,7 +119,7 @@ struct ct_event_data {
     double time;         /* seconds of CLOCK_MONOTONIC */
     struct ct_run *run;  /* NULL: the program is of no run (metrics measuring the peak) */
     int64_t step;        /* 1-based; 0: before the first */
-    const char *message; /* FAILURE, COLLECTIVE_FAILED; JOB_END: NULL if the job succeeded */
+    const char *message; /* FAILURE, COLLECTIVE_FAILED, NOTE; JOB_END: NULL if the job succeeded */
     const struct ct_step_result *result; /* STEP_END, VALIDATED, FAILURE, RUN_END */
 
     /* SECTION, OP and COLLECTIVE events. A run has programs for training and for validation. */
@@ -141,8 +144,9 @@ struct ct_event_data {
     const struct ct_call *call; /* CALL events */
     const struct ct_job_end *job; /* JOB_END */
     int64_t labels;               /* VALIDATED: number of labels that the loss is a mean of */
-    const char *set; /* VALIDATED: name of the set; NULL: the data source's own held-out data */
-    bool best;       /* VALIDATED: the loss is the best one so far, of the set that decides */
+    const char *set;  /* VALIDATED: name of the set; NULL: the data source's own held-out data */
+    bool best;        /* VALIDATED: the loss is the best one so far, of the set that decides */
+    const char *kind; /* NOTE */
 };
 
 struct ct_hook {
@@ -161,6 +165,11 @@ CT_API int ct_hook_fire(const struct ct_event_data *data);
 /* Send FAILURE with this thread's failure, rc. result may be NULL. Returns rc, with the same
    message, whatever the hooks do. */
 CT_API int ct_hook_fire_failure(struct ct_run *run, const struct ct_step_result *result, int rc);
+/* Tell people what has happened to the run in or after a step: rank 0 warns, and the run's records
+   get it (NOTE). kind: a word by which notes are counted, "spike". Called between two steps, or at
+   the end; only rank 0's call counts. */
+CT_API int ct_run_note(struct ct_run *run, int64_t step, const char *kind, const char *format, ...)
+    CT_PRINTF(4, 5);
 /* "STEP_END" */
 CT_API const char *ct_event_name(enum ct_event event);
 

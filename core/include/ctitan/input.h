@@ -25,6 +25,8 @@
  *                                         document ends before
  *   lr            float64                 the learning rate of the step
  *   step          float64                 1 for the first update that is applied
+ *   loss_limit    float64                 the largest loss, and the largest norm of the gradients,
+ *   norm_limit    float64                 of a step that is applied (CT_UPDATE_FACTOR, train.h)
  *
  * Models, objectives and transforms declare the inputs that they use; only these are read. Nobody
  * would feed an input or scalar that is none of the above, so the run refuses it before the first

@@ -27,14 +27,14 @@ struct ct_step_result {
     int64_t tokens_seen; /* since step 1, this step included */
     double seconds;      /* of this step, data included */
     double data_seconds; /* spent waiting for samples and copying them to the device */
-    bool skipped;        /* non-finite: nothing was updated */
+    bool skipped;        /* non-finite, or withheld (train.h): nothing was updated */
+    bool goes_back;      /* skipped, and a hook on STEP_END must set the steps back */
 };
 
 /*
  * Progress of a run. A hook on RUN_READY or STEP_END may set it, equally on all ranks. The run then
  * continues from there, with the learning rate of that step and the next samples. On STEP_BEGIN a
- * hook may set the samples. With [training] non_finite = rewind, a hook must set the steps back
- * after a step that was skipped.
+ * hook may set the samples. After a step that goes_back, a hook must set the steps back.
  */
 struct ct_progress {
     int64_t step;    /* being run; between two steps, the next one. 1-based */
@@ -79,6 +79,17 @@ struct ct_run_beside {
     struct ct_beside *open;
     size_t first, count;
 };
+
+/* What a run writes of a kind to the disk. */
+struct ct_written {
+    const char *what, *folder; /* "checkpoints" */
+    double bytes;              /* of one */
+    int64_t count;             /* from here on to the end of the run; 0: unknown */
+    int64_t most;              /* that are there at once; 0: all */
+};
+
+/* Causes for which a run does not train though it goes on. */
+enum ct_lost { CT_LOST_DATA, CT_LOST_SAVE, CT_LOST_VALIDATION, CT_LOST_COUNT };
 
 /* Data of a set of [validation.NAME]. */
 struct ct_named_data {
@@ -174,6 +185,14 @@ struct ct_run {
     size_t weight_set_count;
     struct ct_run_beside *beside;
     size_t beside_count;
+    /* Inputs of the graph, for hooks on STEP_BEGIN: see CT_UPDATE_FACTOR in train.h. INFINITY: any.
+       Equal on all ranks. */
+    double loss_limit, norm_limit;
+    struct ct_written *writes; /* ct_run_foresee */
+    size_t write_count, write_room;
+    double lost[CT_LOST_COUNT];     /* seconds of this process; who knows a cause adds to it */
+    const char *withheld_goes_back; /* a hook on RUN_READY sets it: steps go back if their update
+                                       was withheld; the option that says so. NULL: they do not */
 };
 
 enum ct_run_depth {
@@ -236,6 +255,11 @@ CT_API int ct_run_try(struct ct_run *run, struct ct_graph *graph, const char *be
  * RUN_READY. name ("metrics.seconds") and data live as long as the run.
  */
 CT_API void ct_run_keep(struct ct_run *run, const char *name, void *data, size_t bytes);
+
+/* For hooks on PLAN_READY: what the run will write, as in struct ct_written, which `plan` shows. The
+   texts live as long as the run. */
+CT_API void ct_run_foresee(struct ct_run *run, const char *what, const char *folder, double bytes,
+                           int64_t count, int64_t most);
 
 /*
  * The group of all ranks, for hooks: ct_group_barrier(group), ct_group_all_gather and the like

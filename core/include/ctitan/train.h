@@ -54,6 +54,12 @@ CT_API void ct_balance_samples(const double *work, int64_t ranks, int64_t microb
    those of each region, so that one can end before the next begins, and one for all without it. */
 #define CT_UPDATE_BY_REGION "update.by_region"
 
+/* The factor of the gradients is called so where a transform behind "updated" fetches it. Where the
+   device makes it negative, the update is withheld: the step is skipped, as one whose norm is not
+   finite, and the run goes on. The decision must be the same on all ranks: of the loss, the norm
+   and the inputs "loss_limit" and "norm_limit" (run.h). */
+#define CT_UPDATE_FACTOR "update_factor"
+
 /* The rule of [lr_scheduler], TorchTitan's: warm-up, stable, decay. */
 CT_API double ct_lr_factor(const struct ct_lr_config *config, int64_t step, int64_t total);
 

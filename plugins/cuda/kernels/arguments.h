@@ -551,6 +551,14 @@ struct gpu_clip {
     double max_norm;
 };
 
+struct gpu_withhold {
+    float *out;
+    const float *coefficient, *norm, *count;
+    const double *norm_limit, *loss_limit;
+    const void *loss;
+    int32_t wide; /* the loss is float64 */
+};
+
 /* What a step of AdamW needs of its scalars, made by one thread. */
 struct gpu_adamw_step {
     float decay, step_size, root_correction, clip;

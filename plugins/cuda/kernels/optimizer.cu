@@ -101,6 +101,16 @@ KERNEL(clip_coefficient, gpu_clip, 32)
     *a.coefficient = (float)coefficient;
 }
 
+KERNEL(withhold, gpu_withhold, 32)
+{
+    double loss;
+
+    if (threadIdx.x)
+        return;
+    loss = a.wide ? *(const double *)a.loss : *(const float *)a.loss;
+    *a.out = *a.norm > *a.norm_limit || loss / *a.count > *a.loss_limit ? -1.0f : *a.coefficient;
+}
+
 /* ---- AdamW ---- */
 
 KERNEL(adamw_begin, gpu_adamw_begin, 32)

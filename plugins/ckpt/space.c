@@ -1,0 +1,192 @@
+/*
+ * Whether the disk has room for a checkpoint, before it begins. Checkpoints that would be removed
+ * after it make room for it first, so that at least one stays complete.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+#include <ctitan/comm.h>
+#include <ctitan/error.h>
+#include <ctitan/log.h>
+
+#include "ckpt.h"
+
+#define PER_TENSOR 512.0 /* bytes of headers and index, for each rank and each tensor */
+
+double ckpt_bytes(const struct ct_run *run, bool model_only)
+{
+    const struct ckpt_what what = ckpt_what_of(model_only);
+    double bytes = PAGE * (double)(run->world + 1);
+
+    for (size_t i = 0; i < run->state_count; i++)
+        bytes += ckpt_state_bytes(run, &run->states[i], &what) + PER_TENSOR;
+    return bytes;
+}
+
+/* Bytes that this process may still write in a folder. */
+static int free_bytes(const char *folder, double *bytes)
+{
+    struct statvfs fs;
+
+    if (statvfs(folder, &fs) < 0)
+        return ct_fail(CT_EIO, "the free space of %s: %s", folder, strerror(errno));
+    *bytes = (double)fs.f_bavail * (double)fs.f_frsize;
+    return 0;
+}
+
+/* Text of a number of bytes: "1.6 GB". */
+static const char *spoken(double bytes, char text[32])
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    size_t unit = 0;
+
+    for (; bytes >= 1000 && unit + 1 < CT_COUNT(units); unit++)
+        bytes /= 1000;
+    snprintf(text, 32, "%.*f %s", unit && bytes < 10 ? 1 : 0, bytes, units[unit]);
+    return text;
+}
+
+/* Rank 0. *lacking: bytes; 0: there is room. */
+static int make_room(const struct ct_run *run, double bytes, double *lacking)
+{
+    struct ckpt_retention r = ckpt_retention(run);
+    double room = 0;
+    int rc = free_bytes(ckpt_own.folder, &room);
+
+    if (rc == 0 && room < bytes && r.latest > 1) {
+        r.latest--;
+        ckpt_purge(ckpt_own.folder, &r);
+        rc = free_bytes(ckpt_own.folder, &room);
+    }
+    *lacking = rc == 0 && room < bytes ? bytes - room : 0;
+    return rc;
+}
+
+static int tell(struct ct_run *run, double bytes, double lacking, bool last)
+{
+    char needs[32], lacks[32];
+
+    spoken(bytes, needs);
+    spoken(lacking, lacks);
+    if (last && ckpt_config.on_error == CKPT_STOP)
+        return ct_fail(CT_EIO,
+                       "the checkpoint of step %lld needs %s, and %s lacks %s of them: what was "
+                       "trained after step %lld is not saved",
+                       (long long)run->progress.step - 1, needs, ckpt_own.folder, lacks,
+                       (long long)(ckpt_own.saved < 0 ? 0 : ckpt_own.saved));
+    return ct_run_note(run, run->progress.step - 1, "skipped save",
+                       "the checkpoint of step %lld is not saved: it needs %s, and %s lacks %s of "
+                       "them: make room, or lower [ckpt] keep_latest_k",
+                       (long long)run->progress.step - 1, needs, ckpt_own.folder, lacks);
+}
+
+int ckpt_has_room(struct ct_run *run, bool model_only, bool last, bool *room)
+{
+    double bytes = ckpt_bytes(run, model_only), lacking = 0;
+    int32_t lacks;
+    int rc = run->rank == 0 ? make_room(run, bytes, &lacking) : 0;
+
+    if (rc == 0 && lacking > 0)
+        rc = tell(run, bytes, lacking, last);
+    rc = ct_group_agree(ct_run_world(run), rc);
+    lacks = lacking > 0;
+    if (rc == 0)
+        rc = ct_group_broadcast(ct_run_world(run), &lacks, 1, CT_I32, 0);
+    *room = !lacks;
+    return rc;
+}
+
+/* ---- before the first step ---- */
+
+/* Checkpoints that are complete at once, with the one that is being written; 0: all of the run. */
+static int64_t most_at_once(void)
+{
+    int64_t most = ckpt_config.keep_latest_k;
+
+    return most ? most + 1 + ckpt_config.keep_best : 0;
+}
+
+/* How many a run writes from here on. */
+static int64_t saves(const struct ct_run *run)
+{
+    int64_t done = run->progress.step - 1, steps = ct_config.training.steps;
+
+    return ct_config.training_epochs ? 0
+                                     : steps / ckpt_config.interval - done / ckpt_config.interval +
+                                           (steps % ckpt_config.interval != 0);
+}
+
+static const char *folder_name(struct ct_run *run)
+{
+    return *ckpt_config.folder == '/'
+               ? ckpt_config.folder
+               : ct_arena_printf(&run->arena, "%s/%s", ct_config.job.dump_folder,
+                                 ckpt_config.folder);
+}
+
+void ckpt_foresee(struct ct_run *run)
+{
+    int64_t count = saves(run), most = most_at_once();
+
+    if (ckpt_config.load_only)
+        return;
+    if (most && ckpt_config.keep_every)
+        most += ct_config.training.steps / ckpt_config.keep_every;
+    if (count && (!most || most > count))
+        most = count;
+    ct_run_foresee(run, "checkpoints", folder_name(run), ckpt_bytes(run, false), count, most);
+}
+
+/* What the checkpoints of the folder take. */
+static double bytes_of_former(void)
+{
+    struct ct_arena scratch = {0};
+    int64_t *steps;
+    size_t count;
+    double bytes = 0;
+    struct ckpt c;
+
+    if (ckpt_steps(&scratch, ckpt_own.folder, &steps, &count) < 0)
+        count = 0;
+    for (size_t i = 0; i < count; i++)
+        if (ckpt_open(&scratch, ckpt_step_path(&scratch, ckpt_own.folder, steps[i]), &c) == 0)
+            for (size_t f = 0; f < c.file_count; f++)
+                bytes += (double)(c.files[f].header + c.files[f].bytes);
+    ct_arena_finish(&scratch);
+    return bytes;
+}
+
+static int check_room(const struct ct_run *run)
+{
+    double bytes = ckpt_bytes(run, false), room = 0, former;
+    int64_t most = most_at_once(), count = saves(run);
+    char each[32], all[32], have[32];
+    int rc;
+
+    rc = free_bytes(ckpt_own.folder, &room);
+    if (rc < 0)
+        return rc;
+    former = bytes_of_former();
+    if (count && (!most || count < most))
+        most = count;
+    spoken(bytes, each);
+    spoken(room + former, have);
+    if (room + former < bytes && ckpt_config.on_error == CKPT_STOP)
+        return ct_fail(CT_EIO,
+                       "a checkpoint needs %s, and %s has room for %s: use another [ckpt] folder",
+                       each, ckpt_own.folder, have);
+    if (room + former < bytes * (double)most)
+        ct_warn("%lld checkpoints at once need %s, %s each, and %s has room for %s: lower [ckpt] "
+                "keep_latest_k, or make room",
+                (long long)most, spoken(bytes * (double)most, all), each, ckpt_own.folder, have);
+    return 0;
+}
+
+int ckpt_check_room(struct ct_run *run)
+{
+    int rc = run->rank == 0 && !ckpt_config.load_only ? check_room(run) : 0;
+
+    return ct_group_agree(ct_run_world(run), rc);
+}
