@@ -50,6 +50,9 @@ struct report {
 FILE *report_ask(struct report *r, const struct report_run *run, const char *verb,
                  const char *const *options, const char **failure);
 
+/* Where the run's time went, a sentence in arena; "": it is not known. */
+const char *report_time_text(struct ct_arena *arena, const struct report_run *run);
+
 /* Find a step's timeline: recorded by the flight recorder, or else simulated. */
 void report_take_timeline(struct report *r, struct report_run *run);
 

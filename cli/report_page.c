@@ -252,6 +252,43 @@ static void print_resumes(const struct report *r, FILE *out)
     fputs("</ul>\n", out);
 }
 
+#define NOTES 20 /* of a run, at most: the last ones */
+
+static void print_notes(const struct report *r, FILE *out)
+{
+    struct ct_arena *arena = (struct ct_arena *)&r->arena;
+
+    for (size_t i = 0; i < r->count; i++) {
+        const struct run_log *log = &r->run[i].log;
+        size_t first = log->notes > NOTES ? log->notes - NOTES : 0;
+
+        if (!log->notes)
+            continue;
+        element("p",
+                ct_arena_printf(arena, "%s had %s%s:", r->run[i].name, run_count_notes(arena, log),
+                                first ? ", the last of which are" : ""),
+                out);
+        fputs("<ul>\n", out);
+        for (size_t n = first; n < log->notes; n++) {
+            element("li", log->note[n].text, out);
+            fputs("\n", out);
+        }
+        fputs("</ul>\n", out);
+    }
+}
+
+static void print_time(const struct report *r, FILE *out)
+{
+    struct ct_arena *arena = (struct ct_arena *)&r->arena;
+
+    for (size_t i = 0; i < r->count; i++) {
+        const char *text = report_time_text(arena, &r->run[i]);
+
+        if (*text)
+            element("p", ct_arena_printf(arena, "%s: %s.", r->run[i].name, text), out);
+    }
+}
+
 static void print_summary(const struct report *r, FILE *out)
 {
     static const char *const heads[] = {
@@ -273,6 +310,8 @@ static void print_summary(const struct report *r, FILE *out)
           "processors.</p>\n",
           out);
     print_resumes(r, out);
+    print_notes(r, out);
+    print_time(r, out);
     fputs("</section>\n", out);
 }
 

@@ -149,6 +149,42 @@ static void add_step(struct ct_arena *arena, struct run_log *log, const json_t *
                           .metrics = describe_metrics(arena, line)};
 }
 
+static void add_note(struct ct_arena *arena, struct run_log *log, const json_t *line, int64_t step)
+{
+    const char *kind = json_string_value(json_object_get(line, "note"));
+    const char *text = json_string_value(json_object_get(line, "text"));
+
+    log->note =
+        ct_arena_grow(arena, log->note, &log->note_room, log->notes + 1, sizeof(*log->note));
+    log->note[log->notes++] = (struct run_note){.step = step,
+                                                .kind = ct_arena_strdup(arena, kind ? kind : ""),
+                                                .text = ct_arena_strdup(arena, text ? text : "")};
+}
+
+static size_t count_kind(const struct run_log *log, const char *kind, size_t end)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < end; i++)
+        count += !strcmp(log->note[i].kind, kind);
+    return count;
+}
+
+const char *run_count_notes(struct ct_arena *arena, const struct run_log *log)
+{
+    const char *text = "";
+
+    for (size_t i = 0; i < log->notes; i++) {
+        const char *kind = log->note[i].kind;
+        size_t count = count_kind(log, kind, log->notes);
+
+        if (count_kind(log, kind, i) == 0)
+            text = ct_arena_printf(arena, "%s%s%zu %s%s", text, *text ? ", " : "", count, kind,
+                                   count > 1 ? "s" : "");
+    }
+    return text;
+}
+
 /* NULL: it is incomplete, as the last line of a run that writes, or was killed, may be. */
 static json_t *read_object(const char *text)
 {
@@ -166,10 +202,14 @@ enum run_line run_log_add(struct ct_arena *arena, struct run_log *log, const cha
         is = RUN_STEP;
     else if (json_is_integer(step) && json_object_get(object, "validation_loss"))
         is = RUN_VALIDATION;
+    else if (json_is_integer(step) && json_object_get(object, "note"))
+        is = RUN_NOTE;
     if (is == RUN_STEP)
         add_step(arena, log, object, json_integer_value(step));
     else if (is == RUN_VALIDATION)
         add_validation(arena, log, object, json_integer_value(step));
+    else if (is == RUN_NOTE)
+        add_note(arena, log, object, json_integer_value(step));
     json_decref(object);
     return is;
 }
@@ -194,15 +234,21 @@ int64_t run_last_step(const struct run_log *log, const struct run_status *status
     return status->step > logged ? status->step : logged;
 }
 
-int run_read_log(struct ct_arena *arena, const char *folder, struct run_log *log)
+const char *run_log_part(struct ct_arena *arena, const char *folder, int number)
 {
-    const char *path = ct_arena_printf(arena, "%s/metrics.jsonl", folder);
+    const char *path = ct_arena_printf(arena, "%s/metrics-%d.jsonl", folder, number);
+    struct stat st;
+
+    return stat(path, &st) == 0 ? path : NULL;
+}
+
+static int read_lines(struct ct_arena *arena, const char *path, struct run_log *log)
+{
     char *line = NULL;
     size_t room = 0;
     FILE *in;
     int rc = ct_file_open_stream(path, &in);
 
-    *log = (struct run_log){0};
     if (rc < 0)
         return rc;
     while (getline(&line, &room, in) > 0)
@@ -210,6 +256,17 @@ int run_read_log(struct ct_arena *arena, const char *folder, struct run_log *log
     free(line);
     fclose(in);
     return 0;
+}
+
+int run_read_log(struct ct_arena *arena, const char *folder, struct run_log *log)
+{
+    const char *part;
+    int rc = 0;
+
+    *log = (struct run_log){0};
+    for (int i = 1; rc == 0 && (part = run_log_part(arena, folder, i)); i++)
+        rc = read_lines(arena, part, log);
+    return rc < 0 ? rc : read_lines(arena, ct_arena_printf(arena, "%s/metrics.jsonl", folder), log);
 }
 
 /* ---- recipe.ini and status.json ---- */
@@ -260,6 +317,61 @@ struct run_status run_read_status(struct ct_arena *arena, const char *folder)
 
     json_decref(o);
     return s;
+}
+
+struct run_time run_read_time(struct ct_arena *arena, const char *folder)
+{
+    json_t *o = read_object(read_small(arena, folder, "attempts.json"));
+    const json_t *seconds = json_object_get(o, "seconds");
+    struct run_time t = {
+        .all = number(seconds, "all"),
+        .trained = number(seconds, "trained"),
+        .redone = number(seconds, "redone"),
+        .data = number(seconds, "data"),
+        .save = number(seconds, "save"),
+        .validation = number(seconds, "validation"),
+        .start = number(seconds, "start"),
+        .idle = number(seconds, "idle"),
+        .attempts = (int64_t)json_array_size(json_object_get(o, "attempts")),
+    };
+
+    json_decref(o);
+    if (!(t.all > 0))
+        t.attempts = 0;
+    return t;
+}
+
+const char *run_long_text(struct ct_arena *arena, double seconds)
+{
+    return seconds >= 3600 ? ct_arena_printf(arena, "%.1f h", seconds / 3600)
+           : seconds >= 60 ? ct_arena_printf(arena, "%.1f min", seconds / 60)
+                           : ct_arena_printf(arena, "%.1f s", seconds);
+}
+
+const char *run_time_text(struct ct_arena *arena, const struct run_time *t)
+{
+    const struct {
+        const char *name;
+        double seconds;
+    } lost[] = {{"trained again", t->redone},
+                {"saves", t->save},
+                {"data", t->data},
+                {"validation", t->validation},
+                {"starts", t->start},
+                {"between attempts", t->idle},
+                {"other", t->all - t->trained - t->redone - t->save - t->data - t->validation -
+                              t->start - t->idle}};
+    const char *text;
+
+    if (!t->attempts)
+        return "";
+    text = ct_arena_printf(arena, "goodput %.1f %% of %s in %lld attempt%s",
+                           100 * t->trained / t->all, run_long_text(arena, t->all),
+                           (long long)t->attempts, t->attempts > 1 ? "s" : "");
+    for (size_t i = 0; i < CT_COUNT(lost); i++)
+        text = ct_arena_printf(arena, "%s%s %s %.1f %%", text, i ? "," : ":", lost[i].name,
+                               100 * lost[i].seconds / t->all);
+    return text;
 }
 
 /* ---- resolved recipes ---- */

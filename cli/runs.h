@@ -33,7 +33,14 @@ struct run_resume {
     const char *changed; /* "adamw.lr 0.1, now 0.2; plugin tp loaded"; "": nothing */
 };
 
-/* By rising step: of a step that was trained again, the last line counts. */
+/* Something that happened in or after a step: a spike, a step back. */
+struct run_note {
+    int64_t step;
+    const char *kind, *text;
+};
+
+/* By rising step: of a step that was trained again, the last line counts. Notes are as
+   they came. */
 struct run_log {
     struct run_step *step;
     size_t count, room;
@@ -41,6 +48,14 @@ struct run_log {
     size_t validations, validation_room;
     struct run_resume *resume;
     size_t resumes, resume_room;
+    struct run_note *note;
+    size_t notes, note_room;
+};
+
+/* What became of a run's time since its first start, in seconds (attempts.json). */
+struct run_time {
+    double all, trained, redone, data, save, validation, start, idle;
+    int64_t attempts; /* 0: nothing says it */
 };
 
 /* "running", "done", "stopped" (before its last step), "failed"; "" where nothing says it. */
@@ -53,20 +68,30 @@ struct run_status {
 };
 
 bool run_is(const char *folder); /* whether it has metrics.jsonl */
+/* Path of part `number`, from 1, of a metrics.jsonl that grew too large: they come before it. NULL:
+   there are fewer. */
+const char *run_log_part(struct ct_arena *arena, const char *folder, int number);
 /* CT_ENOENT, CT_EIO. Lines that are no JSON do not count. */
 int run_read_log(struct ct_arena *arena, const char *folder, struct run_log *log);
-enum run_line { RUN_NOTHING, RUN_STEP, RUN_VALIDATION };
+enum run_line { RUN_NOTHING, RUN_STEP, RUN_VALIDATION, RUN_NOTE };
 /* Add a line of metrics.jsonl. Returns what it is. */
 enum run_line run_log_add(struct ct_arena *arena, struct run_log *log, const char *line);
 /* The last validation of set number `index`, in the order of their first lines; NULL: there are
    fewer sets. */
 const struct run_validation *run_last_validation(const struct run_log *log, size_t index);
+/* How often each kind of note came, "2 spikes, 1 rewind", in arena; "": there are none. */
+const char *run_count_notes(struct ct_arena *arena, const struct run_log *log);
 /* The mean of `others`, without the first line; NAN: nothing says it. */
 double run_others(const struct run_log *log);
 /* The last step trained; status may know of more than was logged. */
 int64_t run_last_step(const struct run_log *log, const struct run_status *status);
 /* Text of the resolved recipe; "": there is none. */
 const char *run_read_recipe(struct ct_arena *arena, const char *folder);
+struct run_time run_read_time(struct ct_arena *arena, const char *folder);
+/* "3.1 h", in arena. */
+const char *run_long_text(struct ct_arena *arena, double seconds);
+/* "goodput 91.2 % of 3.1 h in 4 attempts: trained again 2.0 %, ..", in arena; "": not known. */
+const char *run_time_text(struct ct_arena *arena, const struct run_time *time);
 struct run_status run_read_status(struct ct_arena *arena, const char *folder);
 
 /* ---- resolved recipes ---- */

@@ -36,6 +36,7 @@ struct watch {
     int columns; /* of the terminal; 0: it is none */
     FILE *in;
     off_t read;
+    int parts; /* of metrics.jsonl that were read */
     struct run_log log;
     struct run_status status;
     double news;         /* when the last line came */
@@ -85,38 +86,31 @@ static void print_line(const struct watch *w, enum run_line is)
     fputs(erased(w), stdout);
     if (is == RUN_STEP)
         print_step(&w->log);
+    else if (is == RUN_NOTE)
+        printf("%s\n", w->log.note[w->log.notes - 1].text);
     else
         print_validation(&w->log.validation[w->log.validations - 1]);
 }
 
-static void open_again(struct watch *w)
+/* A file that grew too large got the name of the next part. */
+static bool became_part(struct watch *w, ino_t file)
 {
-    struct stat now, old;
+    const char *path = run_log_part(&w->arena, w->folder, w->parts + 1);
+    struct stat st;
+    bool became = path && stat(path, &st) == 0 && st.st_ino == file;
 
-    if (stat(w->path, &now) < 0)
-        return;
-    if (w->in && fstat(fileno(w->in), &old) == 0 && old.st_ino == now.st_ino &&
-        now.st_size >= w->read)
-        return;
-    if (w->in) {
-        fclose(w->in);
-        w->log.count = w->log.validations = w->log.resumes = 0;
-        if (!w->once)
-            printf("the run began anew\n");
-    }
-    ct_file_open_stream(w->path, &w->in);
-    w->read = 0;
+    w->parts += became;
+    return became;
 }
 
 /* Take the lines that are complete. Returns how many say something. */
-static size_t read_new(struct watch *w)
+static size_t read_lines(struct watch *w)
 {
     char *line = NULL;
     size_t room = 0, count = 0;
     ssize_t length;
     enum run_line is;
 
-    open_again(w);
     if (!w->in)
         return 0;
     fseeko(w->in, w->read, SEEK_SET);
@@ -130,6 +124,59 @@ static size_t read_new(struct watch *w)
     }
     free(line);
     return count;
+}
+
+/* Parts that were there before. */
+static size_t read_parts(struct watch *w)
+{
+    const char *part;
+    size_t count = 0;
+
+    for (; !w->in && (part = run_log_part(&w->arena, w->folder, w->parts + 1)); w->parts++) {
+        w->read = 0;
+        ct_file_open_stream(part, &w->in);
+        count += read_lines(w);
+        if (w->in)
+            fclose(w->in);
+        w->in = NULL;
+    }
+    return count;
+}
+
+/* Returns how many lines of parts say something. */
+static size_t open_again(struct watch *w)
+{
+    struct stat now, old = {0};
+    size_t count = 0;
+
+    if (stat(w->path, &now) < 0)
+        return 0;
+    if (w->in && fstat(fileno(w->in), &old) == 0 && old.st_ino == now.st_ino &&
+        now.st_size >= w->read)
+        return 0;
+    if (w->in && became_part(w, old.st_ino)) {
+        fclose(w->in);
+        w->in = NULL;
+        count = read_parts(w); /* it may have become several */
+    } else if (w->in) {
+        fclose(w->in);
+        w->parts = 0;
+        w->log.count = w->log.validations = w->log.resumes = w->log.notes = 0;
+        if (!w->once)
+            printf("the run began anew\n");
+    }
+    ct_file_open_stream(w->path, &w->in);
+    w->read = 0;
+    return count;
+}
+
+/* The rest of a file that has become a part, and then what is new. */
+static size_t read_new(struct watch *w)
+{
+    size_t count = read_parts(w) + read_lines(w);
+
+    count += open_again(w);
+    return count + read_lines(w);
 }
 
 /* ---- how it goes ---- */
@@ -174,6 +221,18 @@ static void print_pace(const struct watch *w)
     for (size_t i = 0; w->once && (v = run_last_validation(&w->log, i)); i++)
         print_validation(v);
     fflush(stdout);
+}
+
+/* The whole run: what happened, and its time. */
+static void print_whole(struct watch *w)
+{
+    struct run_time time = run_read_time(&w->arena, w->folder);
+
+    if (time.attempts)
+        printf("%s\n", run_time_text(&w->arena, &time));
+    if (w->log.notes)
+        printf("%s; the last: %s\n", run_count_notes(&w->arena, &w->log),
+               w->log.note[w->log.notes - 1].text);
 }
 
 static bool on_this_host(const struct run_status *s)
@@ -285,6 +344,8 @@ static int follow(struct watch *w)
         tell_failure(w);
         if (w->log.count && (w->columns || w->once))
             print_pace(w);
+        if (w->once)
+            print_whole(w);
         fflush(stdout);
         if (ended || w->once)
             break;

@@ -13,12 +13,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
+
+#include <jansson.h>
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/file.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/lib/rates.h>
 #include <ctitan/lib/terminal.h>
@@ -26,6 +28,8 @@
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
 
+#include "goodput.h"
+#include "lines.h"
 #include "named.h"
 #include "resume.h"
 #include "status.h"
@@ -36,7 +40,7 @@
 
 static struct config {
     int64_t log_freq;
-    double peak_tflops;
+    double peak_tflops, max_size;
     const char *color;
 } config;
 
@@ -46,6 +50,10 @@ static const struct ct_option options[] = {
     CT_OPT_FLOAT(struct config, peak_tflops, "peak_tflops", "0", 0, 1e9,
                  "Peak of the device in its compute dtype, in 1e12 FLOPs per second, for mfu; 0: "
                  "measure it"),
+    CT_OPT_FLOAT(
+        struct config, max_size, "max_size", "256", 0, 1e9,
+        "MB of metrics.jsonl: a larger one becomes metrics-1.jsonl, metrics-2.jsonl and so "
+        "on, which are read before it; 0: it grows"),
     CT_OPT_CHOICE(struct config, color, "color", "auto", "auto|always|never",
                   "Colours on the console; auto: on a terminal"),
     {0}};
@@ -60,65 +68,16 @@ static struct {
     double step_began, step_ended;
     double between; /* seconds between steps */
     int64_t gaps;   /* so many */
+    bool ended;     /* the run */
 } now;
 
 /* ---- once ---- */
-
-/* A run that begins anew in the folder of others keeps the metrics of each. */
-static int keep_former(const char *path)
-{
-    char kept[CT_PATH_ROOM];
-    struct stat former;
-    int rc;
-
-    if (stat(path, &former) < 0 || former.st_size == 0)
-        return 0;
-    rc = ct_file_keep_former(path, ".jsonl", kept);
-    if (rc < 0)
-        return rc;
-    ct_info("the metrics of an earlier run in this folder are in %s now", kept);
-    return 0;
-}
-
-/* A full disk may have cut the last line off: the next one must not continue it. */
-static int drop_part_of_line(const char *path)
-{
-    char *line = NULL;
-    size_t room = 0;
-    off_t end = 0, size = 0;
-    FILE *in;
-    int rc = ct_file_open_stream(path, &in);
-
-    if (rc < 0)
-        return rc == CT_ENOENT ? 0 : rc;
-    for (ssize_t n; (n = getline(&line, &room, in)) > 0; size += n)
-        if (line[n - 1] == '\n')
-            end = size + n;
-    if (size > end && truncate(path, end) < 0)
-        rc = ct_fail(CT_EIO, "cannot shorten %s: %s", path, strerror(errno));
-    free(line);
-    fclose(in);
-    return rc;
-}
-
-static int open_file(const struct ct_run *run, int64_t step)
-{
-    char path[CT_PATH_ROOM];
-    int rc = ct_run_path(run, path, "metrics.jsonl");
-
-    if (rc == 0)
-        rc = step == 1 ? keep_former(path) : drop_part_of_line(path);
-    if (rc < 0)
-        return rc;
-    now.out = fopen(path, step == 1 ? "w" : "a");
-    return now.out ? 0 : ct_fail(CT_EIO, "cannot write %s: %s", path, strerror(errno));
-}
 
 /* Measures the peak, once, which is no part of what is between all steps. */
 static int begin(struct ct_run *run, int64_t step)
 {
     double began = ct_now();
-    int rc = open_file(run, step);
+    int rc = lines_open(run, step == 1, &now.out);
 
     if (rc == 0)
         rc = ct_rates_open(&now.rates, run, config.peak_tflops * 1e12);
@@ -176,13 +135,16 @@ static int write_step(const struct ct_run *run, const struct ct_step_result *s,
     put("elapsed_s", now.all_seconds, ", ");
     put("step_time_s", r->step_time, ", ");
     put("data_time_s", r->data_time, ", ");
-    put("others_percent", others(run), "");
+    put("others_percent", others(run), ", ");
+    put("goodput_percent", goodput_percent(), "");
     if (s->skipped)
         fputs(", \"skipped\": true", now.out);
     rc = named_write(run, now.out);
     if (rc == 0)
         rc = resume_write(run, now.out);
-    return rc < 0 ? rc : end_line();
+    if (rc == 0)
+        rc = end_line();
+    return rc < 0 ? rc : lines_turn(run, config.max_size * 1e6, &now.out);
 }
 
 static bool colored(void)
@@ -260,6 +222,8 @@ static void log_step(const struct ct_run *run, const struct ct_step_result *s,
 
 static int step_begin(const struct ct_run *run)
 {
+    int rc;
+
     now.step_began = ct_now();
     if (now.began == 0) {
         now.began = now.step_began - now.all_seconds;
@@ -269,7 +233,8 @@ static int step_begin(const struct ct_run *run)
         now.between += now.step_began - now.step_ended;
         now.gaps++;
     }
-    return status_begin(run);
+    rc = status_begin(run);
+    return rc < 0 ? rc : goodput_begin(run);
 }
 
 static void count_recent(const struct ct_step_result *s)
@@ -307,6 +272,8 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
     struct ct_rate r;
     int rc = status_step(s);
 
+    if (rc == 0)
+        rc = goodput_step(run, s);
     resume_step(s->step);
     ct_rates_add(&now.rates, s);
     count_recent(s);
@@ -359,6 +326,34 @@ static int validated(const struct ct_event_data *data)
     return rc < 0 ? rc : end_line();
 }
 
+/* Something that happened between two steps, or while a run ends, after its own last line. */
+static int write_note(const struct ct_event_data *data)
+{
+    bool late = now.ended && !now.out;
+    int rc = now.out ? 0
+             : late  ? lines_open(data->run, false, &now.out)
+                     : begin(data->run, data->step);
+    json_t *line;
+    char *text;
+
+    if (rc < 0)
+        return rc;
+    line = json_pack("{sI ss so}", "step", (json_int_t)data->step, "note", data->kind, "text",
+                     ct_json_text(data->message));
+    text = json_dumps(line, 0);
+    json_decref(line);
+    if (!text)
+        return ct_fail(CT_ENOMEM, "a note in metrics.jsonl");
+    fprintf(now.out, "%.*s", (int)strlen(text) - 1, text);
+    free(text);
+    rc = end_line();
+    if (late) {
+        fclose(now.out);
+        now.out = NULL;
+    }
+    return rc;
+}
+
 static int on_event(const struct ct_event_data *data, void *context)
 {
     int rc = 0;
@@ -381,9 +376,14 @@ static int on_event(const struct ct_event_data *data, void *context)
         return step_end(data->run, data->result);
     case CT_EVENT_VALIDATED:
         return validated(data);
+    case CT_EVENT_NOTE:
+        return write_note(data);
     default: /* the end, or a failure */
         rc = status_end(data);
+        if (rc == 0)
+            rc = goodput_end(data->run);
         resume_close();
+        now.ended = true;
     }
     if (now.out && fclose(now.out) && data->event == CT_EVENT_RUN_END)
         rc = ct_fail(CT_EIO, "cannot write metrics.jsonl: %s", strerror(errno));
@@ -391,12 +391,12 @@ static int on_event(const struct ct_event_data *data, void *context)
     return rc;
 }
 
-static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY |
-                                              1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END |
-                                              1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_FAILURE |
-                                              1u << CT_EVENT_RUN_END | 1u << CT_EVENT_JOB_END,
-                                    .call = on_event};
+static const struct ct_hook hook = {
+    .size = sizeof(struct ct_hook),
+    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_STEP_BEGIN |
+              1u << CT_EVENT_STEP_END | 1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_FAILURE |
+              1u << CT_EVENT_RUN_END | 1u << CT_EVENT_JOB_END | 1u << CT_EVENT_NOTE,
+    .call = on_event};
 
 CT_PLUGIN(.name = "metrics", .version = "1.0",
           .summary = "Console line, metrics.jsonl, status.json and progress", .options = options,

@@ -25,7 +25,7 @@
 
 static struct config {
     int64_t log_freq;
-    double peak_tflops;
+    double peak_tflops, max_size;
     const char *folder;
 } config;
 
@@ -36,6 +36,8 @@ static const struct ct_option options[] = {
     CT_OPT_FLOAT(struct config, peak_tflops, "peak_tflops", "0", 0, 1e9,
                  "Peak of the device in its compute dtype, in 1e12 FLOPs per second, for mfu; 0: "
                  "as [metrics] peak_tflops, or measured"),
+    CT_OPT_FLOAT(struct config, max_size, "max_size", "256", 0, 1e9,
+                 "MB of an event file: a new one follows a larger one; 0: it grows"),
     CT_OPT_STRING(struct config, folder, "folder", "tensorboard",
                   "Folder of the event files, in [job] dump_folder"),
     {0}};
@@ -43,6 +45,7 @@ static const struct ct_option options[] = {
 #define LOG_FREQ 10
 
 static FILE *out;
+static int files; /* of this process */
 static struct ct_rates rates;
 static int64_t log_freq; /* 0: not known yet */
 static int64_t trained;  /* the last step */
@@ -81,8 +84,8 @@ static int open_file(const struct ct_run *run)
         rc = ct_file_make_folder(path);
     gethostname(host, sizeof(host) - 1);
     if (rc == 0)
-        rc = ct_run_path(run, path, "%s/events.out.tfevents.%010lld.%s.%ld.0", config.folder,
-                         (long long)time(NULL), host, (long)getpid());
+        rc = ct_run_path(run, path, "%s/events.out.tfevents.%010lld.%s.%ld.%d", config.folder,
+                         (long long)time(NULL), host, (long)getpid(), files++);
     if (rc < 0)
         return rc;
     out = fopen(path, "wb");
@@ -114,6 +117,20 @@ static int begin(struct ct_run *run)
     if (rc == 0)
         rc = write_recipe(run);
     return rc < 0 ? rc : ct_rates_open(&rates, run, peak * 1e12);
+}
+
+/* A file that has grown too large is followed by another one. */
+static int turn(const struct ct_run *run)
+{
+    int rc;
+
+    if (!(config.max_size > 0) || (double)ftell(out) <= config.max_size * 1e6)
+        return 0;
+    if (fclose(out))
+        return ct_fail(CT_EIO, "cannot write TensorBoard's events: %s", strerror(errno));
+    out = NULL;
+    rc = open_file(run);
+    return rc < 0 ? rc : events_begin(out);
 }
 
 static int write_restart(void)
@@ -164,7 +181,9 @@ static int write_step(const struct ct_run *run, const struct ct_step_result *s,
 
     int rc = events_scalars(out, s->step, scalars, CT_COUNT(scalars));
 
-    return rc < 0 ? rc : write_metrics(run, s->step, "metrics");
+    if (rc == 0)
+        rc = write_metrics(run, s->step, "metrics");
+    return rc < 0 ? rc : turn(run);
 }
 
 static int step_end(struct ct_run *run, const struct ct_step_result *s)

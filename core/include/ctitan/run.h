@@ -256,7 +256,7 @@ CT_API int ct_run_try(struct ct_run *run, struct ct_graph *graph, const char *be
  */
 CT_API void ct_run_keep(struct ct_run *run, const char *name, void *data, size_t bytes);
 
-/* For hooks on PLAN_READY: what the run will write, as in struct ct_written, which `plan` shows. The
+/* For hooks on PLAN_READY: what the run will write, as in struct ct_written, shown by `plan`. The
    texts live as long as the run. */
 CT_API void ct_run_foresee(struct ct_run *run, const char *what, const char *folder, double bytes,
                            int64_t count, int64_t most);
