@@ -62,9 +62,9 @@ completes './ctitan pl' plan plugins
 completes 'ctitan flig' flight
 completes 'ctitan train x.ini --max' --max-restarts
 completes 'ctitan compare a b --a-' --a-set --a-unset --a-with --a-without
-completes 'ctitan train x.ini --unset training.st' training.steps
+completes 'ctitan train x.ini --unset training.ste' training.steps
 completes 'ctitan train x.ini --set adamw.bet' adamw.beta1= adamw.beta2=
-completes 'ctitan train x.ini --set training.st' training.steps=
+completes 'ctitan train x.ini --set training.ste' training.steps=
 completes 'ctitan train x.ini --with fs' fsdp
 completes 'ctitan help val' validation
 completes 'ctitan check qwen3_' qwen3_moe
