@@ -61,6 +61,13 @@ static double positive(uint64_t stream, int64_t i)
     return 0.5 + uniform(stream, i);
 }
 
+/* Where a formula has different forms on both sides. */
+static double zero(uint64_t stream, int64_t i)
+{
+    (void)stream, (void)i;
+    return 0;
+}
+
 static double below_six(uint64_t stream, int64_t i)
 {
     return (double)(int)(uniform(stream, i) * 6);
@@ -107,6 +114,7 @@ static double position(uint64_t stream, int64_t i)
 
 static const struct fill fills[] = {
     {"real", true, false, CT_DTYPE_COUNT, normal},
+    {"zero", true, false, CT_DTYPE_COUNT, zero},
     {"fixed", true, false, CT_DTYPE_COUNT, normal, true},
     {"positive", true, false, CT_DTYPE_COUNT, positive},
     {"statistic", true, true, CT_DTYPE_COUNT, positive},

@@ -11,9 +11,7 @@ const struct ct_op_type ct_op_bias = {
     .summary = "x plus one row",
     .signature = "x[.n] T, row[n] T -> y[.n] T",
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
-    .vjp = ct_pointwise_vjp,
-    .reference = ct_pointwise_reference,
-    .pointwise = "y = x + row",
+    CT_FORMULA("y = x + row"),
     .samples = "real[2,4,6] real[6];"
                " real[6] real[6]",
 };

@@ -22,9 +22,7 @@ const struct ct_op_type ct_op_sigmoid = {
     .name = "sigmoid",
     .summary = "1 / (1 + e^-x), in float32",
     .signature = "x[.] T -> y[.] W",
-    .vjp = ct_pointwise_vjp,
-    .reference = ct_pointwise_reference,
-    .pointwise = "y = sigmoid(x)",
+    CT_FORMULA("y = sigmoid(x)"),
     .samples = "real[2,4,6]",
 };
 
@@ -33,10 +31,9 @@ const struct ct_op_type ct_op_decay = {
     .name = "decay",
     .summary = "-e^a softplus(x + bias), in float32",
     .signature = "x[.h] T, a[h] T, bias[h] T -> y[.h] W",
-    .vjp = ct_pointwise_vjp,
-    .reference = ct_pointwise_reference,
-    .pointwise = "s = x + bias; p = max(s, 0) + log(1 + exp(0 - abs(s))); y = 0 - exp(a) * p",
-    .samples = "real[2,4,6] real[6] real[6]",
+    CT_FORMULA("s = x + bias; p = s > 0 ? s + log(1 + exp(0 - s)) : log(1 + exp(s)); "
+               "y = 0 - exp(a) * p"),
+    .samples = "real[2,4,6] real[6] real[6]; zero[2,4,6] real[6] zero[6]",
 };
 
 struct ct_value *ct_sigmoid(struct ct_builder *b, const char *name, struct ct_value *x)

@@ -15,10 +15,8 @@ const struct ct_op_type ct_op_layer_norm = {
                                                      1, "Added to the variance"),
                                         {0}},
     .attrs_size = sizeof(struct ct_layer_norm),
-    .vjp = ct_pointwise_vjp,
-    .reference = ct_pointwise_reference,
-    .pointwise = "mean = row_mean(x); c = x - mean; rstd = 1 / sqrt(row_mean(c * c) + eps);"
-                 "y = c * rstd * w + bias",
+    CT_FORMULA("mean = row_mean(x); c = x - mean; rstd = 1 / sqrt(row_mean(c * c) + eps);"
+               "y = c * rstd * w + bias"),
     .samples = "eps=0.01: real[2,4,6] real[6] real[6];"
                " eps=0.01: real[2,4,6] real[6]",
 };

@@ -64,9 +64,7 @@ const struct ct_op_type ct_op_silu = {
     .summary = "x / (1 + e^-x)",
     .signature = "x[.] T -> y[.] T",
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
-    .vjp = ct_pointwise_vjp,
-    .reference = ct_pointwise_reference,
-    .pointwise = "y = x * sigmoid(x)",
+    CT_FORMULA("y = x * sigmoid(x)"),
     .samples = "real[2,4,6]",
 };
 
@@ -90,11 +88,9 @@ const struct ct_op_type ct_op_gelu = {
     .attrs = gelu_attrs,
     .attrs_size = sizeof(struct ct_gelu),
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
-    .vjp = ct_pointwise_vjp,
-    .reference = ct_pointwise_reference,
-    .pointwise = "s = sigmoid(x * (1.5957691216057308 + 0.07135481627260025 * x * x));"
-                 "e = erf(0.70710678118654752440 * x);"
-                 "y = approximate ? x * s : 0.5 * x * (1 + e)",
+    CT_FORMULA("s = sigmoid(x * (1.5957691216057308 + 0.07135481627260025 * x * x));"
+               "e = erf(0.70710678118654752440 * x);"
+               "y = approximate ? x * s : 0.5 * x * (1 + e)"),
     .samples = "real[2,4,6];"
                " approximate=tanh: real[2,4,6]",
 };
@@ -111,9 +107,7 @@ const struct ct_op_type ct_op_swiglu = {
     .name = "swiglu",
     .summary = "silu(gate) up",
     .signature = "gate[.] T, up[.] T -> y[.] T",
-    .vjp = ct_pointwise_vjp,
-    .reference = ct_pointwise_reference,
-    .pointwise = "y = gate * sigmoid(gate) * up",
+    CT_FORMULA("y = gate * sigmoid(gate) * up"),
     .samples = "real[2,4,6] real[2,4,6]",
 };
 

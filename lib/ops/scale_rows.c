@@ -10,9 +10,7 @@ const struct ct_op_type ct_op_scale_rows = {
     .name = "scale_rows",
     .summary = "rows of x times a number each",
     .signature = "x[.N] T, w[.] W -> y[.N] T",
-    .vjp = ct_pointwise_vjp,
-    .reference = ct_pointwise_reference,
-    .pointwise = "y = x * w",
+    CT_FORMULA("y = x * w"),
     .samples = "real[2,4,6] statistic[2,4]",
 };
 

@@ -25,9 +25,7 @@ const struct ct_op_type ct_op_softmax = {
     .summary = "e^x over its sum along the last dimension",
     .signature = "x[.K] T -> y[.K] T",
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
-    .vjp = ct_pointwise_vjp,
-    .reference = ct_pointwise_reference,
-    .pointwise = "e = exp(x - row_max(x)); y = e / row_sum(e)",
+    CT_FORMULA("e = exp(x - row_max(x)); y = e / row_sum(e)"),
     .samples = "real[2,4,6]",
 };
 

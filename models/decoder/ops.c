@@ -29,9 +29,7 @@ const struct ct_op_type op_soft_cap = {
     .attrs = cap_attrs,
     .attrs_size = sizeof(struct cap),
     .inplace = OVER_FIRST,
-    .vjp = ct_pointwise_vjp,
-    .reference = ct_pointwise_reference,
-    .pointwise = "y = cap * tanh(x / cap)",
+    CT_FORMULA("y = cap * tanh(x / cap)"),
 };
 
 struct ct_value *soft_cap(struct ct_builder *b, const char *name, struct ct_value *x, double cap)
@@ -57,9 +55,7 @@ const struct ct_op_type op_clip = {
     .attrs = most_attrs,
     .attrs_size = sizeof(struct most),
     .inplace = OVER_FIRST,
-    .vjp = ct_pointwise_vjp,
-    .reference = ct_pointwise_reference,
-    .pointwise = "y = max(min(x, most), 0 - most)",
+    CT_FORMULA("y = x > most ? most : x < 0 - most ? 0 - most : x"),
 };
 
 struct ct_value *clip(struct ct_builder *b, const char *name, struct ct_value *x, double most)
@@ -85,9 +81,7 @@ const struct ct_op_type op_relu = {
     .attrs = relu_attrs,
     .attrs_size = sizeof(struct relu),
     .inplace = OVER_FIRST,
-    .vjp = ct_pointwise_vjp,
-    .reference = ct_pointwise_reference,
-    .pointwise = "r = max(x, 0); y = squared ? r * r : r",
+    CT_FORMULA("r = max(x, 0); y = squared ? r * r : r"),
 };
 
 struct ct_value *relu(struct ct_builder *b, const char *name, struct ct_value *x, bool squared)
@@ -108,10 +102,8 @@ const struct ct_op_type op_whiten = {
     .samples = "eps=0.01: real[2,4,6]",
     .attrs = whiten_attrs,
     .attrs_size = sizeof(struct ct_layer_norm),
-    .vjp = ct_pointwise_vjp,
-    .reference = ct_pointwise_reference,
-    .pointwise = "mean = row_mean(x); c = x - mean; rstd = 1 / sqrt(row_mean(c * c) + eps);"
-                 "y = c * rstd",
+    CT_FORMULA("mean = row_mean(x); c = x - mean; rstd = 1 / sqrt(row_mean(c * c) + eps);"
+               "y = c * rstd"),
 };
 
 struct ct_value *whiten(struct ct_builder *b, const char *name, struct ct_value *x, double eps)
@@ -126,9 +118,7 @@ const struct ct_op_type op_scale_columns = {
     .signature = "x[.K] T, w[K] T -> y[.K] T",
     .samples = "real[2,4,6] real[6]",
     .inplace = OVER_FIRST,
-    .vjp = ct_pointwise_vjp,
-    .reference = ct_pointwise_reference,
-    .pointwise = "y = x * w",
+    CT_FORMULA("y = x * w"),
 };
 
 struct ct_value *scale_columns(struct ct_builder *b, const char *name, struct ct_value *x,

@@ -143,6 +143,7 @@ CT_API double **ct_pointwise_evaluate(const struct ct_pointwise *p, int64_t rows
  * floating-point inputs, added up along the rows or columns that an input lacks. One output has
  * rows and columns; statistics of rows beside it take no gradient. Where min and max have equal
  * arguments, min's gradient is the first one's, max's the second's: that of max(x, 0) is 0 at 0.
+ * row_max gives its gradient to each of several equal elements.
  * Registering the type fails with CT_EINVAL where no gradient can be derived.
  */
 CT_API int ct_pointwise_reference(const struct ct_launch *launch);

@@ -336,7 +336,7 @@ int ct_gradient_derive(const struct ct_signature *forward, struct ct_arena *aren
         .name = ct_arena_printf(arena, "%s_grad", forward->whole.name),
         .summary = ct_arena_printf(arena, "gradient of %s", forward->whole.name),
         .signature = write_signature(&d, g),
-        .flags = sums_up(&d, g) ? CT_OP_ANY_DTYPE : 0,
+        .flags = (sums_up(&d, g) ? CT_OP_ANY_DTYPE : 0) | (g->ins == 1 ? CT_OP_LINEAR : 0),
         .attrs = list_attributes(&d, &c),
         .inplace = list_inplace(&d, &c, g),
         .reference = ct_pointwise_reference,

@@ -281,12 +281,14 @@ static int sum_of_terms(struct ct_pointwise *p, int a, int b)
         return -1;
     for (int i = 0; i < of_a; i++)
         for (int j = of_a; j < count; j++)
-            if (term[j].number != 0 && !term[i].full && !term[j].full &&
-                same_factors(&term[i], &term[j])) {
+            if (term[j].number != 0 && same_factors(&term[i], &term[j])) {
                 term[i].number += term[j].number;
                 term[j].number = 0;
                 left--;
             }
+    for (int i = 0; i < count; i++)
+        if (term[i].full)
+            return -1; /* it has more factors than are listed */
     if (left == count)
         return -1;
     for (int i = 0; i < count; i++)
