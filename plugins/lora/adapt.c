@@ -303,12 +303,14 @@ static int adapt_stack(struct adapting *a, struct ct_value *w, const char *modul
     return rc;
 }
 
-/* A weight of three dimensions, one matrix for each expert. */
+/* A weight of three dimensions, one matrix for each expert. Those of depthwise convolutions have rows
+   of one channel. */
 static bool is_stack(const struct ct_value *v)
 {
     bool used = false;
 
-    if (v->role != CT_ROLE_PARAM || v->ndim != 3 || !ct_dtype_is_float(v->dtype))
+    if (v->role != CT_ROLE_PARAM || v->ndim != 3 || v->shape[1] == 1 ||
+        !ct_dtype_is_float(v->dtype))
         return false;
     ct_for_each_use (use, v)
         used |= is_forward(use);

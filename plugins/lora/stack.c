@@ -127,13 +127,6 @@ static double da_flops(const struct ct_op *op, const struct ct_tensor *in,
     return 2 * (double)ct_tensor_count(&in[0]) * (double)in[1].shape[2];
 }
 
-static double db_flops(const struct ct_op *op, const struct ct_tensor *in,
-                       const struct ct_tensor *out)
-{
-    (void)op, (void)out;
-    return 2 * (double)ct_tensor_count(&in[0]) * (double)in[1].shape[1];
-}
-
 static int merge_vjp(struct ct_vjp *v)
 {
     struct ct_value **in = v->op->in;
@@ -189,7 +182,7 @@ const struct ct_op_type lora_op_merge_db = {
     .samples = "scale=0.5 @flops=1152: real[2,6,12] real[2,4,12]",
     .attrs = attrs,
     .attrs_size = sizeof(struct lora_scaled),
-    .flops = db_flops,
+    .flops = merge_flops,
     .reference = db_reference,
     .place = place_db,
 };
