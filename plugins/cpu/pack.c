@@ -23,6 +23,14 @@
 
 #include "pack.h"
 
+/* A run of the transform. */
+struct packer {
+    struct ct_graph *graph;
+    struct ct_run *run;
+    struct ct_builder before_microbatches;
+    bool trains; /* a step of training: parameters that it does not update never change */
+};
+
 /* The value that is packed for a weight: the input of its cast in `pre`, or the weight itself. */
 struct source {
     struct ct_value *value;
@@ -43,37 +51,15 @@ static bool find_source(const struct ct_value *w, struct source *source)
     return w->role != CT_ROLE_INPUT;
 }
 
-void cpu_local_shape(const struct ct_graph *graph, const struct ct_run *run,
-                     const struct ct_value *v, int64_t *local)
+/* This rank's shape of a value. */
+static void local_shape(const struct ct_graph *graph, const struct ct_run *run,
+                        const struct ct_value *v, int64_t *local)
 {
     ct_sharding_local(&v->sharding, &graph->mesh, run->rank, v->ndim, v->shape, local, NULL);
 }
 
-struct ct_op *cpu_emit_for(struct ct_graph *graph, const struct ct_op *old, struct ct_op *before,
-                           const struct ct_op_type *type, struct ct_value *const *in, int ins,
-                           const void *attrs, const char *why)
-{
-    struct ct_builder b = ct_builder_before(graph, before);
-    struct ct_op *op;
-
-    b.why = why;
-    op = ct_emit_type(&b, type, NULL, in, ins, attrs);
-    if (op) {
-        op->stream = old->stream;
-        op->marks = old->marks;
-    }
-    return op;
-}
-
-void cpu_hand_over(struct ct_graph *graph, struct ct_op *old, struct ct_op *op, int output)
-{
-    for (int i = 0; i < old->outs; i++)
-        ct_op_set_output(op, output + i, old->out[i]);
-    ct_graph_remove(graph, old);
-}
-
 /* Whether the weights fit into one packed matrix. */
-static int try_packing(const struct cpu_packer *p, const struct cpu_pack_attrs *attrs,
+static int try_packing(const struct packer *p, const struct cpu_pack_attrs *attrs,
                        const struct source *source, int count, size_t *bytes)
 {
     enum cpu_use use = attrs->use;
@@ -88,7 +74,7 @@ static int try_packing(const struct cpu_packer *p, const struct cpu_pack_attrs *
     int rc = cpu_gemm_start();
 
     for (int i = 0; i < count; i++) {
-        cpu_local_shape(p->graph, p->run, source[i].value, local);
+        local_shape(p->graph, p->run, source[i].value, local);
         n[i] = local[0];
         spec.k = stride[i] = local[1];
         sum += n[i];
@@ -120,7 +106,7 @@ static struct ct_op *find_pack(const struct cpu_pack_attrs *attrs, const struct 
     return NULL;
 }
 
-static const char *packed_name(const struct cpu_packer *p, const struct ct_value *weight,
+static const char *packed_name(const struct packer *p, const struct ct_value *weight,
                                enum cpu_use use)
 {
     return ct_arena_printf(p->graph->arena, "%s.packed.%s", weight->name,
@@ -136,7 +122,7 @@ static struct ct_value *finish_packed(struct ct_value *packed, const struct ct_o
     return packed;
 }
 
-static struct ct_value *emit_pack(struct cpu_packer *p, const struct cpu_pack_attrs *attrs,
+static struct ct_value *emit_pack(struct packer *p, const struct cpu_pack_attrs *attrs,
                                   const struct source *source, int count, size_t bytes)
 {
     struct ct_builder b = p->before_microbatches;
@@ -154,7 +140,7 @@ static struct ct_value *emit_pack(struct cpu_packer *p, const struct cpu_pack_at
 }
 
 /* Let an op that packs for one use pack for the other, too. */
-static struct ct_value *pack_both(struct cpu_packer *p, struct ct_op *one, enum cpu_use other,
+static struct ct_value *pack_both(struct packer *p, struct ct_op *one, enum cpu_use other,
                                   size_t bytes)
 {
     struct ct_builder b = ct_builder_before(p->graph, one);
@@ -173,8 +159,8 @@ static struct ct_value *pack_both(struct cpu_packer *p, struct ct_op *one, enum 
 
 /* Weights packed for a use, or NULL if they should stay unpacked. What packs them is already there
    if the op was cloned (recomputation), the weight is tied, or for the other use. */
-static struct ct_value *packed_for(struct cpu_packer *p, enum cpu_use use,
-                                   struct ct_value *const *w, int count)
+static struct ct_value *packed_for(struct packer *p, enum cpu_use use, struct ct_value *const *w,
+                                   int count)
 {
     struct source source[CPU_MAX_WEIGHTS];
     struct cpu_pack_attrs attrs = {.use = use};
@@ -199,7 +185,7 @@ static struct ct_value *packed_for(struct cpu_packer *p, enum cpu_use use,
 }
 
 /* Turn the op into its counterpart in place: its outputs keep their names and users. */
-static void become(struct cpu_packer *p, struct ct_op *op, const struct ct_op_type *type,
+static void become(struct packer *p, struct ct_op *op, const struct ct_op_type *type,
                    struct ct_value *const *in, int ins, const void *attrs)
 {
     ct_op_become(p->graph, op, type, in, ins, attrs);
@@ -207,17 +193,16 @@ static void become(struct cpu_packer *p, struct ct_op *op, const struct ct_op_ty
 }
 
 /* The largest power of two that divides the rows of this rank's part of a weight. */
-static int64_t whole_rows(const struct cpu_packer *p, const struct ct_value *w)
+static int64_t whole_rows(const struct packer *p, const struct ct_value *w)
 {
     int64_t local[CT_MAX_DIMS];
 
-    cpu_local_shape(p->graph, p->run, w, local);
+    local_shape(p->graph, p->run, w, local);
     return local[0] & -local[0];
 }
 
 /* The order in which weights lie side by side: only the last may end within a panel. */
-static void order_weights(const struct cpu_packer *p, struct ct_value *const *w, int count,
-                          int *order)
+static void order_weights(const struct packer *p, struct ct_value *const *w, int count, int *order)
 {
     for (int i = 0; i < count; i++) {
         int at = i;
@@ -228,7 +213,7 @@ static void order_weights(const struct cpu_packer *p, struct ct_value *const *w,
     }
 }
 
-static void pack_linear(struct cpu_packer *p, struct ct_op *op)
+static void pack_linear(struct packer *p, struct ct_op *op)
 {
     struct cpu_linear_attrs attrs = {.widths = {.ndim = op->outs}};
     struct ct_value *w[CPU_MAX_WEIGHTS] = {NULL}, *out[CPU_MAX_WEIGHTS], *packed;
@@ -250,7 +235,7 @@ static void pack_linear(struct cpu_packer *p, struct ct_op *op)
         ct_op_set_output(op, i, out[i]);
 }
 
-static void pack_linear_dx(struct cpu_packer *p, struct ct_op *op)
+static void pack_linear_dx(struct packer *p, struct ct_op *op)
 {
     int count = op->ins / 2, order[CPU_MAX_WEIGHTS];
     struct ct_value *w[CPU_MAX_WEIGHTS] = {NULL}, *in[CPU_MAX_WEIGHTS + 1];
@@ -267,7 +252,7 @@ static void pack_linear_dx(struct cpu_packer *p, struct ct_op *op)
         become(p, op, &cpu_op_linear_dx, in, count + 1, NULL);
 }
 
-static void pack_loss(struct cpu_packer *p, struct ct_op *op)
+static void pack_loss(struct packer *p, struct ct_op *op)
 {
     struct ct_value *packed = packed_for(p, CPU_FORWARD, op->in + 1, 1);
 
@@ -275,7 +260,7 @@ static void pack_loss(struct cpu_packer *p, struct ct_op *op)
         become(p, op, &cpu_op_loss, (struct ct_value *[]){op->in[0], packed, op->in[2]}, 3, NULL);
 }
 
-static void pack_loss_grad(struct cpu_packer *p, struct ct_op *op)
+static void pack_loss_grad(struct packer *p, struct ct_op *op)
 {
     bool dw = op->type == &ct_op_linear_cross_entropy_grad;
     struct ct_value *forward = packed_for(p, CPU_FORWARD, op->in + 2, 1);
@@ -301,20 +286,20 @@ static bool is_of_parameters(const struct ct_op *pack)
     return true;
 }
 
-static bool is_in_lines(const struct cpu_packer *p, const struct ct_op *pack, enum cpu_use use)
+static bool is_in_lines(const struct packer *p, const struct ct_op *pack, enum cpu_use use)
 {
     int64_t local[CT_MAX_DIMS], n = 0;
     struct cpu_lines lines;
 
     for (int i = 0; i < pack->ins; i++) {
-        cpu_local_shape(p->graph, p->run, pack->in[i], local);
+        local_shape(p->graph, p->run, pack->in[i], local);
         n += local[0];
     }
     return cpu_packed_lines(use, n, local[1], cpu_pack_dtype(pack), &lines) > 0;
 }
 
 /* A step changes no parameter of the packed matrix. */
-static bool is_frozen(const struct cpu_packer *p, const struct ct_op *pack)
+static bool is_frozen(const struct packer *p, const struct ct_op *pack)
 {
     for (int i = 0; i < pack->ins; i++)
         if (ct_updater(pack->in[i]))
@@ -337,7 +322,7 @@ static struct ct_value *new_state(struct ct_graph *graph, const struct ct_op *pa
 }
 
 /* Let the op that updates the parameters, if one does, write the state, too. */
-static bool renew(struct cpu_packer *p, const struct ct_op *pack, enum cpu_use use,
+static bool renew(struct packer *p, const struct ct_op *pack, enum cpu_use use,
                   struct ct_value *state)
 {
     struct ct_op *updater = is_in_lines(p, pack, use) ? ct_updater(pack->in[0]) : NULL;
@@ -348,7 +333,7 @@ static bool renew(struct cpu_packer *p, const struct ct_op *pack, enum cpu_use u
 }
 
 /* Make an output of pack a state, if it need not be packed in each step. */
-static void keep(struct cpu_packer *p, struct ct_builder *init, struct ct_op *pack, int output)
+static void keep(struct packer *p, struct ct_builder *init, struct ct_op *pack, int output)
 {
     struct cpu_pack_attrs attrs = *(const struct cpu_pack_attrs *)pack->attrs;
     struct ct_value *packed = pack->out[output], *in[CPU_MAX_WEIGHTS + 1];
@@ -364,7 +349,7 @@ static void keep(struct cpu_packer *p, struct ct_builder *init, struct ct_op *pa
     ct_value_replace(p->graph, packed, in[0]);
 }
 
-static int keep_states(struct cpu_packer *p)
+static int keep_states(struct packer *p)
 {
     struct ct_builder init = ct_init_builder(p->graph);
 
@@ -380,16 +365,16 @@ static int pack_weights(struct ct_graph *graph, struct ct_run *run)
 {
     static const struct {
         const struct ct_op_type *type;
-        void (*pack)(struct cpu_packer *, struct ct_op *);
+        void (*pack)(struct packer *, struct ct_op *);
     } twins[] = {{&ct_op_linear, pack_linear},
                  {&ct_op_linear_dx, pack_linear_dx},
                  {&ct_op_linear_cross_entropy, pack_loss},
                  {&ct_op_linear_cross_entropy_grad, pack_loss_grad},
                  {&ct_op_linear_cross_entropy_dx, pack_loss_grad}};
-    struct cpu_packer p = {.graph = graph,
-                           .run = run,
-                           .before_microbatches = ct_builder_at_end(graph, CT_PART_PRE, ""),
-                           .trains = ct_graph_fetched(graph, "grad_norm") != NULL};
+    struct packer p = {.graph = graph,
+                       .run = run,
+                       .before_microbatches = ct_builder_at_end(graph, CT_PART_PRE, ""),
+                       .trains = ct_graph_fetched(graph, "grad_norm") != NULL};
     int rc;
 
     if (!cpu_config.pack_weights || run->device_ops->open != cpu_device_ops.open)

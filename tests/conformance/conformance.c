@@ -251,9 +251,9 @@ static int try_case(struct ct_device *device, const struct conformance_case *tes
 
 /* ---- the result ---- */
 
-/* An instruction set or a unit that this process does not use, ops that are there with the unit
-   alone (own_products tries them), a library that the machine may lack; packed weights that the
-   optimizer renews, without AVX-512; a collective, which needs other ranks. */
+/* An instruction set or a unit that this process does not use, a library that the machine may lack;
+   packed weights that the optimizer renews, without AVX-512; a collective, which needs other
+   ranks. */
 static bool cannot_be_tried(const struct ct_kernel *kernel, const struct score *s,
                             const char *processor)
 {
@@ -261,8 +261,6 @@ static bool cannot_be_tried(const struct ct_kernel *kernel, const struct score *
 
     if (!strcmp(kernel->op, "cpu.pack_into"))
         return !s->cases && !strstr(processor, "avx512");
-    if (!strncmp(kernel->op, "cpu.swiglu", 10))
-        return true;
     return (s->cases && (!strncmp(kernel->name, "avx", 3) || strstr(kernel->name, "unit") ||
                          !strcmp(kernel->name, "cudnn"))) ||
            (type && type->flags & CT_OP_COLLECTIVE) || type == &ct_op_slice;

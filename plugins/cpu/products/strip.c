@@ -27,25 +27,19 @@ struct lane cpu_lane_of(const struct cpu_product *p, char *lanes, int thread)
 
 /* ---- panels of a strip ---- */
 
-/* A panel of a strip: where it is in B, and which columns of C it makes. */
-struct place {
-    const char *b;
-    int64_t column;
-};
-
-static struct place place_of(const struct strip *s, int64_t j)
-{
-    return (struct place){.b = s->b + j * s->panel, .column = s->column + j * CPU_PANEL};
-}
-
-static struct cpu_result results_at(const struct call *call, const struct strip *s,
-                                    const struct place *at)
+/* The results of panel j of a strip. */
+static struct cpu_result results_at(const struct call *call, const struct strip *s, int64_t j)
 {
     const struct cpu_gemm_spec *spec = &call->product->spec;
     int64_t size = cpu_bytes_of(spec->c_type), row = spec->c_row * size;
 
-    return (struct cpu_result){spec->c_type, call->c + s->row * row + at->column * size, row,
-                               s->add};
+    return (struct cpu_result){
+        spec->c_type, call->c + s->row * row + (s->column + j * CPU_PANEL) * size, row, s->add};
+}
+
+static int64_t columns_of(const struct cpu_product *p, const struct strip *s, int64_t j)
+{
+    return least(CPU_PANEL, p->spec.n - s->column - j * CPU_PANEL);
 }
 
 /* Results that are written soon come into the L2 cache: L1 has few lines under way at a time. */
@@ -83,24 +77,22 @@ void cpu_multiply_strip(const struct call *call, const struct strip *s, struct l
         whole = least(panels, (p->spec.n - s->column) / CPU_PANEL);
     for (int64_t j = 0; j < panels; j++) {
         struct cpu_panel here = a;
-        struct place at = place_of(s, j);
+        const char *b = s->b + j * s->panel;
         float *sum = s->sums + j * CPU_BLOCK;
-        struct cpu_result to = results_at(call, s, &at);
+        struct cpu_result to = results_at(call, s, j);
 
         fetch_next(p, s, &here, j, panels);
         if (s->last && (s->add || !unit->beside))
-            fetch_results(&to, s->rows, least(CPU_PANEL, p->spec.n - at.column));
+            fetch_results(&to, s->rows, columns_of(p, s, j));
         if (j < whole)
-            unit->complete(&here, at.b, s->depth, s->begun ? sum : NULL, &to, lane->beside);
+            unit->complete(&here, b, s->depth, s->begun ? sum : NULL, &to, lane->beside);
         else
-            unit->multiply(&here, at.b, (struct cpu_extent){(int)s->rows, CPU_PANEL, s->depth}, sum,
+            unit->multiply(&here, b, (struct cpu_extent){(int)s->rows, CPU_PANEL, s->depth}, sum,
                            s->begun);
     }
     for (int64_t j = whole; s->last && j < panels; j++) {
-        struct place at = place_of(s, j);
-        struct cpu_result to = results_at(call, s, &at);
+        struct cpu_result to = results_at(call, s, j);
 
-        cpu_panels()->finish(s->sums + j * CPU_BLOCK, s->rows,
-                             least(CPU_PANEL, p->spec.n - at.column), &to);
+        cpu_panels()->finish(s->sums + j * CPU_BLOCK, s->rows, columns_of(p, s, j), &to);
     }
 }
