@@ -42,8 +42,7 @@ static const struct ct_argument arguments[] = {
                 "that training begins with: for [dpo] reference_path"),
     CT_ARG_TEXT(struct data_options, teacher, "teacher", 0, "FOLDER",
                 "Write the likeliest tokens for each token of N samples instead, by the model of a "
-                "Hugging Face folder: for [distill] path; by default an epoch, or what the steps "
-                "read"),
+                "Hugging Face folder: for [distill] path; by default an epoch"),
     CT_ARG_TEXT(struct data_options, output, "output", 'o', "FILE", "Where --teacher writes"),
     CT_ARG_INT(struct data_options, top_k, "top-k", 0, "K", 1, 1 << 20,
                "How many of the teacher's tokens, 64 by default"),
@@ -188,6 +187,11 @@ static int check_options(const struct data_options *o)
         return ct_fail(CT_ECONFIG, "--teacher: expected --output FILE, which is written");
     if (o->teacher && (o->check || o->first || o->args.world))
         return ct_fail(CT_ECONFIG, "--check, --sample and --world have no effect with --teacher");
+    if (o->reference && (o->check || o->first || o->count || o->args.world))
+        return ct_fail(CT_ECONFIG, "--check, --sample, --samples and --world have no effect with "
+                                   "--reference");
+    if (o->args.world && (o->check || o->first))
+        return ct_fail(CT_ECONFIG, "--check and --sample have no effect with --world");
     if (!o->teacher && (o->output || o->top_k))
         return ct_fail(CT_ECONFIG, "--output and --top-k have no effect without --teacher");
     return 0;

@@ -76,16 +76,6 @@ static void add_step(struct balance *b, struct sums *sums)
     sums->mean += all / (double)b->ranks;
 }
 
-/* 1: the source does not tell it. */
-static int read_step(struct balance *b, int64_t first)
-{
-    int rc = b->ops->cost ? 0 : 1;
-
-    for (int64_t i = 0; rc == 0 && i < b->samples; i++)
-        rc = b->ops->cost(b->data, first + i, &b->work[i]);
-    return rc;
-}
-
 static void print_sums(const char *how, const struct sums *s)
 {
     printf("  %s: the busiest rank has %.3f, those of each microbatch together %.3f\n", how,
@@ -98,7 +88,7 @@ static int count_steps(struct balance *b, int64_t steps, struct sums *plain, str
     int rc = 0;
 
     for (int64_t step = 0; rc == 0 && step < steps; step++) {
-        rc = read_step(b, step * b->samples);
+        rc = ct_balance_costs(b->ops, b->data, step * b->samples, b->samples, b->work);
         for (int64_t i = 0; i < b->samples; i++)
             b->slot[i] = i;
         add_step(b, plain);

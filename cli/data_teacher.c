@@ -98,14 +98,10 @@ pid_t data_teacher_fork(int *samples)
 
 /* ---- the child ---- */
 
-/* As asked for, or an epoch, or what the steps read. */
+/* As asked for, or an epoch. */
 static int count_samples(const struct reader *r, int64_t *samples)
 {
-    int64_t epoch = r->ops->samples ? r->ops->samples(r->data) : 0;
-
-    *samples = r->o->count ? r->o->count
-               : epoch     ? epoch
-                           : ct_config.training.steps * ct_config.training.global_batch_size;
+    *samples = r->o->count ? r->o->count : r->ops->samples ? r->ops->samples(r->data) : 0;
     return *samples > 0
                ? 0
                : ct_fail(CT_ECONFIG, "--teacher: the data does not tell how many samples it has: "

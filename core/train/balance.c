@@ -9,6 +9,8 @@
 #include <stdlib.h>
 
 #include <ctitan/arena.h>
+#include <ctitan/calling.h>
+#include <ctitan/model.h>
 #include <ctitan/train.h>
 
 /* A sample or a bin. */
@@ -127,4 +129,16 @@ void ct_balance_samples(const double *work, int64_t ranks, int64_t microbatches,
     for (int64_t i = 0; i < count; i++)
         slot[i] = place[slot[i]]++;
     ct_arena_finish(&scratch);
+}
+
+int ct_balance_costs(const struct ct_data_ops *ops, struct ct_data *data, int64_t first,
+                     int64_t count, double *work)
+{
+    struct ct_calling before = ct_calling_begin("data source", NULL);
+    int rc = ops->cost ? 0 : 1;
+
+    for (int64_t i = 0; rc == 0 && i < count; i++)
+        rc = ops->cost(data, first + i, &work[i]);
+    ct_calling_end(&before);
+    return rc;
 }

@@ -356,13 +356,8 @@ static int read_within(struct feed *f, int64_t index)
 static int find_slots(struct feed *f)
 {
     int64_t each = f->input[0].local[0], count = feed_samples(f);
-    const struct ct_data_ops *ops = f->source.ops;
-    struct ct_calling before = ct_calling_begin("data source", NULL);
-    int rc = ops->cost ? 0 : 1;
+    int rc = ct_balance_costs(f->source.ops, f->source.data, f->first, count, f->work);
 
-    for (int64_t i = 0; rc == 0 && i < count; i++)
-        rc = ops->cost(f->source.data, f->first + i, &f->work[i]);
-    ct_calling_end(&before);
     if (rc == 0)
         ct_balance_samples(f->work, ct_graph_batch(f->graph) / each, f->microbatches, each,
                            f->slot);

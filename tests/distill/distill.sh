@@ -125,6 +125,10 @@ fails 2 'its message is above' run data recipe.ini --set text.path=absent.jsonl 
 tell 'data that cannot be read'
 [[ ! -e no.top ]]
 tell 'no file is left'
+fails 2 'have no effect with --world' run data recipe.ini --world 2 --check
+tell 'a check beside the work of ranks'
+fails 2 'have no effect with --reference' run data recipe.ini --reference no.logp --samples 2
+tell 'samples beside a reference'
 fails 2 'have no effect with --teacher' run data recipe.ini --check --teacher "$folder" -o no.top
 tell 'options that do nothing'
 

@@ -53,6 +53,7 @@ run data recipe.ini --world 4 --with fsdp --set training.local_batch_size=1 --se
 tail -n 2 log | diff - <(echo '  in order: the busiest rank has 1.184, those of each microbatch together 1.468'
     echo '  balanced: the busiest rank has 1.077, those of each microbatch together 1.189') || fail 'the work of ranks'
 if run data recipe.ini --world 2 --with fsdp --set text.balance=false --set training.local_batch_size=2; then fail 'work that nobody tells is shown'; fi
+grep -q 'does not tell the work of its samples' log || fail "$(cat log)"
 echo 'work of ranks'
 
 # Ids are judged by the model's vocabulary, of 211 here and more in the flavor, not by that of the tokenizer, 258.

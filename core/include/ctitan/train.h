@@ -40,6 +40,12 @@ CT_API int ct_evaluation_read(const struct ct_evaluation *evaluation, const char
 /* evaluation may be NULL. */
 CT_API void ct_evaluation_close(struct ct_evaluation *evaluation);
 
+struct ct_data;
+struct ct_data_ops;
+/* The work of `count` samples from `first` on, in work. 1: the data source does not tell it. */
+CT_API int ct_balance_costs(const struct ct_data_ops *ops, struct ct_data *data, int64_t first,
+                            int64_t count, double *work);
+
 /*
  * The slot of each sample of a step of ranks x microbatches x each samples, so that the work of the
  * ranks, in the step and in each of its microbatches, is as equal as the greedy rule "longest
