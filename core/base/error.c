@@ -64,11 +64,14 @@ static size_t subject_said(const char *words, const char *cause)
 
 int ct_context(int code, const char *fmt, ...)
 {
-    struct ct_error_kept cause = ct_error_keep();
+    struct ct_error_kept cause;
     struct ct_line line = {last.message, sizeof(last.message), 0};
     size_t said;
     va_list args;
 
+    if (code >= 0)
+        return code;
+    cause = ct_error_keep();
     va_start(args, fmt);
     line.used = (size_t)vsnprintf(line.text, line.room, fmt, args);
     va_end(args);
