@@ -31,7 +31,8 @@ static void list_parameters(struct reading *r, const struct ct_graph *graph)
 {
     r->param = ct_arena_array(r->arena, struct ct_value *, graph->value_count);
     for (size_t i = 0; i < graph->value_count; i++)
-        if (ct_value_is_own_param(graph->values[i]) && !another_takes(graph->values[i]))
+        if (ct_value_is_own_param(graph->values[i]) && graph->values[i]->grad &&
+            !another_takes(graph->values[i]))
             r->param[r->count++] = graph->values[i];
 }
 

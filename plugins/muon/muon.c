@@ -300,7 +300,8 @@ static int read_factors(const struct ct_graph *graph, struct ct_factors *factors
     size_t count = 0;
 
     for (size_t i = 0; i < graph->value_count; i++)
-        if (graph->values[i]->role == CT_ROLE_PARAM && takes(graph->values[i]))
+        if (ct_value_is_own_param(graph->values[i]) && graph->values[i]->grad &&
+            takes(graph->values[i]))
             taken[count++] = graph->values[i];
     return ct_factors_read(graph->arena, config.lr_factors, taken, count,
                            "[muon] lr_factors, for the matrices that muon updates", factors);
