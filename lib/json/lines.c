@@ -39,8 +39,8 @@ static int take_line(const char *text, size_t size, unsigned flags, ct_json_line
     return rc;
 }
 
-int ct_json_lines(const char *text, size_t size, const char *name, unsigned flags,
-                  ct_json_line *take, void *context)
+static int take_lines(const char *text, size_t size, const char *name, unsigned flags,
+                      ct_json_line *take, void *context)
 {
     const char *at = text, *end = text + size, *begin;
     size_t length, line = 0;
@@ -59,7 +59,7 @@ int ct_json_lines_file(const char *path, unsigned flags, ct_json_line *take, voi
 
     if (rc < 0)
         return rc;
-    rc = size ? ct_json_lines(text, size, path, flags, take, context) : 0;
+    rc = size ? take_lines(text, size, path, flags, take, context) : 0;
     ct_file_unmap(text, size);
     return rc;
 }

@@ -78,11 +78,6 @@ void ct_sample_file_close(struct ct_sample_file *s)
     free(s);
 }
 
-int64_t ct_sample_file_count(const struct ct_sample_file *s)
-{
-    return s->count;
-}
-
 int ct_sample_file_tensor(const struct ct_sample_file *s, const char *name, int ndim,
                           const struct ct_weight **tensor)
 {

@@ -80,22 +80,6 @@ static int find_teacher(struct ct_objective *o, struct ct_value **teacher, struc
     return b.status;
 }
 
-/* The loss of validation. */
-static int build_hard(struct ct_objective *o)
-{
-    const int64_t shape[] = {o->request->batch, o->request->seq_len};
-    struct ct_value *logits, *loss;
-    struct ct_builder b;
-    int rc = ct_objective_forward(o, CT_FORWARD_TRAINED, &logits);
-
-    if (rc < 0)
-        return rc;
-    b = ct_objective_builder(o);
-    loss = ct_cross_entropy(&b, "loss", logits, ct_input(&b, "labels", shape));
-    ct_graph_fetch_mean(o->graph, "loss", loss, ct_input(&b, "valid_tokens", NULL));
-    return b.status;
-}
-
 /* A pass of the teacher comes first: its memory is free again before the other begins. */
 static int build_both(struct ct_objective *o)
 {
@@ -130,7 +114,7 @@ static int build(struct ct_objective *o)
 
     if (rc < 0)
         return rc;
-    return o->validation ? build_hard(o) : build_both(o);
+    return o->validation ? ct_objective_cross_entropy.build(o) : build_both(o);
 }
 
 static const struct ct_objective_ops objective = {.size = sizeof(struct ct_objective_ops),

@@ -83,7 +83,8 @@ static int refuse(const char *path, const struct format *f)
     if (f->reader && ct_offer_find(CT_READER, f->reader, &offer) < 0)
         snprintf(reader, sizeof(reader), "%s; or ", ct_error_message());
     else if (f->reader)
-        snprintf(reader, sizeof(reader), "end its name in .%s; or ", f->reader);
+        snprintf(reader, sizeof(reader), "end its name in %s; or ",
+                 ((const struct ct_reader_ops *)offer->ops)->suffixes[0]);
     return ct_fail(CT_ECONFIG, "%s is %s, and not text in UTF-8: %s%s", path, f->name, reader,
                    f->cure);
 }

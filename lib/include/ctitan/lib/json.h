@@ -51,14 +51,11 @@ CT_API int ct_json_each(const char *text, size_t size, const char *name, unsigne
                         ct_json_member *take, void *context);
 
 /*
- * Read JSON lines: call take for the value of each line that is not blank. It returns 0, a failure,
- * or 1: no more lines are read. The message of a failure, also that of a malformed line, begins
- * with "NAME:LINE: ".
+ * Read the JSON lines of a regular file, which is mapped: call take for the value of each line that
+ * is not blank. It returns 0, a failure, or 1: no more lines are read. The message of a failure,
+ * also that of a malformed line, begins with "PATH:LINE: ". CT_ENOENT; CT_ECONFIG; CT_EIO.
  */
 typedef int ct_json_line(void *context, const struct json_t *value);
-CT_API int ct_json_lines(const char *text, size_t size, const char *name, unsigned flags,
-                         ct_json_line *take, void *context);
-/* The same for the lines of a regular file, which is mapped. CT_ENOENT; CT_ECONFIG; CT_EIO. */
 CT_API int ct_json_lines_file(const char *path, unsigned flags, ct_json_line *take, void *context);
 /* The next line that is not blank, without white space before it: *size bytes. *at is moved behind
    it, *line is its number, 0 before the first. NULL: there is none. */

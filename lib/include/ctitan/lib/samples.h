@@ -24,7 +24,6 @@ struct ct_sample_file; /* an open file */
 CT_API int ct_sample_file_open(const char *path, struct ct_sample_file **samples);
 /* samples may be NULL. */
 CT_API void ct_sample_file_close(struct ct_sample_file *samples);
-CT_API int64_t ct_sample_file_count(const struct ct_sample_file *samples);
 /* The tensor called name, whose dimension 0 is samples. CT_ECONFIG: there is none of this number of
    dimensions. It is valid until the file is closed. */
 CT_API int ct_sample_file_tensor(const struct ct_sample_file *samples, const char *name, int ndim,
