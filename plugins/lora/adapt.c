@@ -303,8 +303,8 @@ static int adapt_stack(struct adapting *a, struct ct_value *w, const char *modul
     return rc;
 }
 
-/* A weight of three dimensions, one matrix for each expert. Those of depthwise convolutions have rows
-   of one channel. */
+/* A weight of three dimensions, one matrix for each expert. Depthwise convolutions have three
+   dimensions too, but rows of one channel. */
 static bool is_stack(const struct ct_value *v)
 {
     bool used = false;
