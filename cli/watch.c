@@ -126,7 +126,7 @@ static size_t read_lines(struct watch *w)
     return count;
 }
 
-/* Parts that were there before. */
+/* Parts that were not read yet. */
 static size_t read_parts(struct watch *w)
 {
     const char *part;
@@ -143,39 +143,46 @@ static size_t read_parts(struct watch *w)
     return count;
 }
 
-/* Returns how many lines of parts say something. */
-static size_t open_again(struct watch *w)
+/* The parts, then the file itself. Again if it became a part meanwhile. */
+static size_t open_file(struct watch *w)
 {
-    struct stat now, old = {0};
     size_t count = 0;
 
-    if (stat(w->path, &now) < 0)
-        return 0;
-    if (w->in && fstat(fileno(w->in), &old) == 0 && old.st_ino == now.st_ino &&
-        now.st_size >= w->read)
-        return 0;
-    if (w->in && became_part(w, old.st_ino)) {
-        fclose(w->in);
+    do {
+        if (w->in)
+            fclose(w->in);
         w->in = NULL;
-        count = read_parts(w); /* it may have become several */
-    } else if (w->in) {
-        fclose(w->in);
-        w->parts = 0;
-        w->log.count = w->log.validations = w->log.resumes = w->log.notes = 0;
-        if (!w->once)
-            printf("the run began anew\n");
-    }
-    ct_file_open_stream(w->path, &w->in);
-    w->read = 0;
+        count += read_parts(w);
+        ct_file_open_stream(w->path, &w->in);
+        w->read = 0;
+    } while (w->in && run_log_part(&w->arena, w->folder, w->parts + 1));
     return count;
 }
 
-/* The rest of a file that has become a part, and then what is new. */
+static void forget_lines(struct watch *w)
+{
+    w->parts = 0;
+    w->log.count = w->log.validations = w->log.resumes = w->log.notes = 0;
+    if (!w->once)
+        printf("the run began anew\n");
+}
+
+/* Lines since the last look. Returns how many say something. */
 static size_t read_new(struct watch *w)
 {
-    size_t count = read_parts(w) + read_lines(w);
+    struct stat now, old;
+    size_t count = read_lines(w);
 
-    count += open_again(w);
+    if (stat(w->path, &now) < 0)
+        return count;
+    if (w->in) {
+        if (fstat(fileno(w->in), &old) == 0 && old.st_ino == now.st_ino && now.st_size >= w->read)
+            return count;
+        count += read_lines(w); /* lines before it got another name */
+        if (!became_part(w, old.st_ino))
+            forget_lines(w);
+    }
+    count += open_file(w);
     return count + read_lines(w);
 }
 
