@@ -2,6 +2,7 @@
  * Lists of hosts, and the remote shell.
  */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -198,10 +199,10 @@ static void end_probe(struct ct_arena *arena, struct child *child, struct host *
 
     host->answers = status == 0;
     host->words = last_of(arena, out);
-    if (!host->answers)
-        host->words = *failure ? failure : "the remote shell fails";
-    if (ct_now() >= child->end)
+    if (status == 128 + SIGKILL)
         host->words = ct_arena_printf(arena, "no answer within %g s", seconds);
+    else if (!host->answers)
+        host->words = *failure ? failure : "the remote shell fails";
 }
 
 void hosts_probe(struct ct_arena *arena, struct hosts *hosts, const char *shell, const char *line,

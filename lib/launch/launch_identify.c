@@ -188,6 +188,13 @@ int ct_launch_identify(struct ct_identity *id)
     return 0;
 }
 
+bool ct_launch_is_restarted(void)
+{
+    struct ct_identity identity;
+
+    return ct_launch_identify(&identity) == 0 && identity.restart > 0;
+}
+
 bool ct_launch_is_rank(void)
 {
     return getenv("CTITAN_JOB") && getenv("RANK");

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/launch.h>
 #include <ctitan/log.h>
 #include <ctitan/recipe.h>
 
@@ -26,7 +27,7 @@ static bool open_expected(struct ct_arena *arena, struct ckpt *c)
     int64_t *steps;
     size_t count;
     int rc = ckpt_steps(arena, ckpt_own.folder, &steps, &count);
-    bool wanted = ckpt_config.load_step >= 0 && !ckpt_is_restarted();
+    bool wanted = ckpt_config.load_step >= 0 && !ct_launch_is_restarted();
 
     if (rc < 0)
         return false;

@@ -393,8 +393,6 @@ void ckpt_save_finish(void);
 /* Load what the run begins with, if there is anything. A job that is started again goes on from
    what it saved, whatever it began with. All ranks call this. */
 int ckpt_resume(struct ct_run *run);
-/* Whether the launcher started this job again. */
-bool ckpt_is_restarted(void);
 /* Load the newest checkpoint of this run, and skip the batch of the step from now on. */
 int ckpt_rewind(struct ct_run *run, const struct ct_step_result *result);
 /* If the next step would read a batch that is to be skipped, it reads the one after it. */

@@ -24,10 +24,15 @@ static enum ct_dtype dtype_of(const struct ct_run *run, const struct ct_state *s
                            s->role == CT_ROLE_PARAM ? what->dtype : -1);
 }
 
+static bool is_written(const struct ct_state *s, const struct ckpt_what *what)
+{
+    return (!what->model_only || s->role == CT_ROLE_PARAM) && !ct_state_reloads(s);
+}
+
 double ckpt_state_bytes(const struct ct_run *run, const struct ct_state *s,
                         const struct ckpt_what *what)
 {
-    if (what->model_only && s->role != CT_ROLE_PARAM)
+    if (!is_written(s, what))
         return 0;
     return (double)ct_dtype_bytes(dtype_of(run, s, what), s->ndim, s->shape);
 }
@@ -52,8 +57,7 @@ static bool box_of(const struct ct_run *run, size_t index, int64_t rank,
 
     *box = (struct ckpt_box){
         .name = s->name, .dtype = dtype_of(run, s, what), .ndim = s->ndim, .state = s};
-    if ((what->model_only && s->role != CT_ROLE_PARAM) || ct_state_reloads(s) ||
-        !ct_run_shard(run, s, rank, box->shape, box->offset))
+    if (!is_written(s, what) || !ct_run_shard(run, s, rank, box->shape, box->offset))
         return false;
     copies = ct_run_shard_copies(run, s, rank, &number);
     rows = s->ndim ? box->shape[0] : 1;
@@ -183,7 +187,7 @@ static void describe_tensors(const struct ct_run *run, const struct ckpt_what *w
         const struct ct_state *s = &run->states[i];
         struct ckpt_tensor *t = &c->tensors[c->tensor_count];
 
-        if ((what->model_only && s->role != CT_ROLE_PARAM) || ct_state_reloads(s))
+        if (!is_written(s, what))
             continue;
         *t = (struct ckpt_tensor){s->name, s->role, dtype_of(run, s, what), s->ndim, {0}, false};
         memcpy(t->shape, s->shape, sizeof(t->shape));

@@ -211,17 +211,10 @@ out:
                    : rc;
 }
 
-bool ckpt_is_restarted(void)
-{
-    struct ct_identity identity;
-
-    return ct_launch_identify(&identity) == 0 && identity.restart > 0;
-}
-
 /* Whether this job was started again, and had saved. The same on all ranks. */
 static int goes_on(struct ct_run *run, bool *again)
 {
-    int32_t saved = run->rank == 0 && ckpt_is_restarted() && ckpt_folder_saved();
+    int32_t saved = run->rank == 0 && ct_launch_is_restarted() && ckpt_folder_saved();
     int rc = ct_group_broadcast(ct_run_world(run), &saved, 1, CT_I32, 0);
 
     *again = saved;

@@ -13,15 +13,18 @@
 
 #include "ckpt.h"
 
-#define PER_TENSOR 512.0 /* bytes of headers and index, for each rank and each tensor */
+#define PER_TENSOR 512.0 /* bytes of headers and index */
 
 double ckpt_bytes(const struct ct_run *run, bool model_only)
 {
     const struct ckpt_what what = ckpt_what_of(model_only);
     double bytes = PAGE * (double)(run->world + 1);
 
-    for (size_t i = 0; i < run->state_count; i++)
-        bytes += ckpt_state_bytes(run, &run->states[i], &what) + PER_TENSOR;
+    for (size_t i = 0; i < run->state_count; i++) {
+        double state = ckpt_state_bytes(run, &run->states[i], &what);
+
+        bytes += state > 0 ? state + PER_TENSOR : 0;
+    }
     return bytes;
 }
 
@@ -100,22 +103,27 @@ int ckpt_has_room(struct ct_run *run, bool model_only, bool last, bool *room)
 
 /* ---- before the first step ---- */
 
-/* Checkpoints that are complete at once, with the one that is being written; 0: all of the run. */
-static int64_t most_at_once(void)
-{
-    int64_t most = ckpt_config.keep_latest_k;
-
-    return most ? most + 1 + ckpt_config.keep_best : 0;
-}
-
-/* How many a run writes from here on. */
+/* How many a run writes from here on; 0: not known. */
 static int64_t saves(const struct ct_run *run)
 {
     int64_t done = run->progress.step - 1, steps = ct_config.training.steps;
+    bool first = ckpt_config.first_step && !done && steps > 1 && ckpt_config.interval > 1;
 
     return ct_config.training_epochs ? 0
                                      : steps / ckpt_config.interval - done / ckpt_config.interval +
-                                           (steps % ckpt_config.interval != 0);
+                                           (steps % ckpt_config.interval != 0) + first;
+}
+
+/* Checkpoints that are complete at once, with the one that is being written; 0: not known. */
+static int64_t most_at_once(const struct ct_run *run)
+{
+    int64_t count = saves(run), most = ckpt_config.keep_latest_k;
+
+    if (most)
+        most += 1 + ckpt_config.keep_best;
+    if (most && ckpt_config.keep_every)
+        most += ct_config.training.steps / ckpt_config.keep_every;
+    return count && (!most || most > count) ? count : most;
 }
 
 static const char *folder_name(struct ct_run *run)
@@ -128,15 +136,9 @@ static const char *folder_name(struct ct_run *run)
 
 void ckpt_foresee(struct ct_run *run)
 {
-    int64_t count = saves(run), most = most_at_once();
-
-    if (ckpt_config.load_only)
-        return;
-    if (most && ckpt_config.keep_every)
-        most += ct_config.training.steps / ckpt_config.keep_every;
-    if (count && (!most || most > count))
-        most = count;
-    ct_run_foresee(run, "checkpoints", folder_name(run), ckpt_bytes(run, false), count, most);
+    if (!ckpt_config.load_only)
+        ct_run_foresee(run, "checkpoints", folder_name(run), ckpt_bytes(run, false), saves(run),
+                       most_at_once(run));
 }
 
 /* What the checkpoints of the folder take. */
@@ -160,20 +162,20 @@ static double bytes_of_former(void)
 
 static int check_room(const struct ct_run *run)
 {
-    double bytes = ckpt_bytes(run, false), room = 0, former;
-    int64_t most = most_at_once(), count = saves(run);
+    double bytes = ckpt_bytes(run, false), room = 0, former = 0;
+    int64_t most = most_at_once(run);
     char each[32], all[32], have[32];
     int rc;
 
     rc = free_bytes(ckpt_own.folder, &room);
     if (rc < 0)
         return rc;
-    former = bytes_of_former();
-    if (count && (!most || count < most))
-        most = count;
+    if (ckpt_config.keep_latest_k && room < bytes * (double)most)
+        former = bytes_of_former();
     spoken(bytes, each);
     spoken(room + former, have);
-    if (room + former < bytes && ckpt_config.on_error == CKPT_STOP)
+    /* The newest of them stays until another one is complete. */
+    if (room + (former > bytes ? former - bytes : 0) < bytes && ckpt_config.on_error == CKPT_STOP)
         return ct_fail(CT_EIO,
                        "a checkpoint needs %s, and %s has room for %s: use another [ckpt] folder",
                        each, ckpt_own.folder, have);

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <jansson.h>
 
@@ -20,6 +19,7 @@
 #include <ctitan/state.h>
 
 #include "goodput.h"
+#include "status.h"
 
 #define AT_LEAST 1.0      /* seconds between two writings */
 #define SHARE 0.005       /* of the time, that they take at most */
@@ -45,14 +45,6 @@ static struct {
 struct sums {
     double all, trained, redone, data, save, validation, start, idle;
 };
-
-static double wall_clock(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- sums ---- */
 
@@ -185,13 +177,6 @@ static void read_file(void)
 
 /* ---- events ---- */
 
-static bool started_again(void)
-{
-    struct ct_identity identity;
-
-    return ct_launch_identify(&identity) == 0 && identity.restart > 0;
-}
-
 /* The run goes on with this step: later ones are trained again. */
 static void take_back(int64_t step)
 {
@@ -202,14 +187,14 @@ static void take_back(int64_t step)
 
 int goodput_begin(const struct ct_run *run)
 {
-    double wall = wall_clock();
+    double wall = status_wall_clock();
     int64_t first = run->progress.step;
 
     if (now.begun)
         return 0;
     now.begun = true;
     now.count = 0;
-    if (first > 1 || started_again())
+    if (first > 1 || ct_launch_is_restarted())
         read_file();
     take_back(first);
     append(&(struct attempt){.began = wall - (ct_now() - run->start_time),
@@ -226,7 +211,7 @@ static void take_times(const struct ct_run *run)
 {
     struct attempt *a = &now.attempt[now.count - 1];
 
-    a->until = wall_clock();
+    a->until = status_wall_clock();
     a->data = run->lost[CT_LOST_DATA];
     a->validation = run->lost[CT_LOST_VALIDATION];
     a->save = run->lost[CT_LOST_SAVE];

@@ -24,7 +24,7 @@ static struct {
     double next; /* when the step is due to be written */
 } now;
 
-static double wall_clock(void)
+double status_wall_clock(void)
 {
     struct timespec t;
 
@@ -129,7 +129,8 @@ int status_job_end(const struct ct_event_data *data)
     if (!data->message || data->job->rank0 > 0 || !take_over(data->job, &ended) ||
         (interrupted && ended))
         return 0;
-    return write_status(interrupted ? "stopped" : "failed", wall_clock(), data->message, getpid());
+    return write_status(interrupted ? "stopped" : "failed", status_wall_clock(), data->message,
+                        getpid());
 }
 
 /* ---- a rank ---- */
@@ -138,7 +139,7 @@ int status_begin(const struct ct_run *run)
 {
     if (now.began > 0)
         return 0;
-    now.began = wall_clock();
+    now.began = status_wall_clock();
     now.ranks = run->world;
     now.step = run->progress.step - 1;
     return write_running(launcher_of_rank());
@@ -163,5 +164,5 @@ int status_end(const struct ct_event_data *data)
         why = __atomic_load_n(&data->run->stop, __ATOMIC_ACQUIRE);
         message = why ? why : "";
     }
-    return write_status(state, wall_clock(), message, launcher_of_rank());
+    return write_status(state, status_wall_clock(), message, launcher_of_rank());
 }

@@ -28,6 +28,8 @@ struct ct_identity {
  */
 CT_API int ct_launch_identify(struct ct_identity *identity);
 
+/* Whether a launcher has started the ranks of this job before. */
+CT_API bool ct_launch_is_restarted(void);
 /* Whether ct_launch started this process. */
 CT_API bool ct_launch_is_rank(void);
 
