@@ -27,6 +27,7 @@ struct habit {
     "a step has local_batch_size sequences of each data-parallel rank, times the accumulated "     \
     "microbatches"
 #define RANKS "-n RANKS starts as many ranks"
+#define NO_SWITCH "a plugin that [plugins] load lists is on: no section has a switch"
 #define OWN_SECTIONS                                                                               \
     "each technique is a plugin, with its options in a section of its name; `ctitan plugins` "     \
     "lists them"
@@ -37,7 +38,9 @@ static const struct habit habits[] = {
     {"min_lr", "lr_scheduler", "min_lr_factor", NULL, "a share of the peak"},
     {"scheduler", "lr_scheduler", "decay_type"},
     {"lr_scheduler_type", "lr_scheduler", "decay_type"},
+    {"lr_decay_style", "lr_scheduler", "decay_type"},
     {"warmup", "lr_scheduler", "warmup_steps"},
+    {"lr_warmup_iters", "lr_scheduler", "warmup_steps"},
     {"warmup_ratio", "lr_scheduler", "warmup_steps", NULL, "in steps"},
     {"batch_size", "training", "local_batch_size", NULL,
      "sequences of a rank; global_batch_size has those of a step"},
@@ -50,12 +53,14 @@ static const struct habit habits[] = {
     {"max_steps", "training", "steps"},
     {"train_steps", "training", "steps"},
     {"max_iters", "training", "steps"},
+    {"train_iters", "training", "steps"},
     {"num_epochs", "training", "epochs"},
     {"num_train_epochs", "training", "epochs"},
     {"max_epochs", "training", "epochs"},
     {"max_seq_len", "training", "seq_len"},
     {"max_seq_length", "training", "seq_len"},
     {"sequence_length", "training", "seq_len"},
+    {"seq_length", "training", "seq_len"},
     {"block_size", "training", "seq_len"},
     {"context_length", "training", "seq_len"},
     {"max_length", "training", "seq_len"},
@@ -63,6 +68,7 @@ static const struct habit habits[] = {
     {"gradient_clipping", "training", "max_norm"},
     {"gradient_clip_val", "training", "max_norm"},
     {"grad_clip", "training", "max_norm"},
+    {"clip_grad", "training", "max_norm"},
     {"clip_grad_norm", "training", "max_norm"},
     {"bf16", "training", "mixed_precision_param", NULL, "bfloat16 is its default"},
     {"fp16", "training", "mixed_precision_param", NULL, "float16 is not supported"},
@@ -70,6 +76,14 @@ static const struct habit habits[] = {
     {"precision", "training", "mixed_precision_param", NULL,
      "and [training] dtype for weights that are stored"},
     {"torch_dtype", "training", "dtype"},
+    {"init_timeout_seconds", "comm", "start_timeout"},
+    {"train_timeout_seconds", "comm", "timeout"},
+    {"adam_beta1", NULL, "beta1"},
+    {"adam_beta2", NULL, "beta2"},
+    {"data_parallel_shard_degree", NULL, "shard_degree"},
+    {"data_parallel_replicate_degree", NULL, "replicate_degree"},
+    {"enable", NULL, NULL, NULL, NO_SWITCH},
+    {"enabled", NULL, NULL, NULL, NO_SWITCH},
     {"output_dir", "job", "dump_folder"},
     {"output", "job", "dump_folder"},
     {"logging_steps", NULL, "log_freq"},
@@ -100,6 +114,10 @@ static const struct habit habits[] = {
     {"[dataloader]", NULL, NULL, "data source:*"},
     {"[tokenizer]", NULL, NULL, "tokenizer:*"},
     {"[scheduler]", "lr_scheduler"},
+    {"[compile]", NULL, NULL, NULL, OWN_SECTIONS},
+    {"[activation_checkpoint]", NULL, NULL, NULL, OWN_SECTIONS},
+    {"[experimental]", NULL, NULL, NULL, OWN_SECTIONS},
+    {"[fault_tolerance]", NULL, NULL, NULL, OWN_SECTIONS},
     {"[logging]", NULL, NULL, NULL, OWN_SECTIONS},
     {"[parallelism]", NULL, NULL, NULL, OWN_SECTIONS},
     {"[distributed]", NULL, NULL, NULL, OWN_SECTIONS},

@@ -217,6 +217,11 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
          "--set: [training]: no option named warmup_steps: write warmup_steps in [lr_scheduler]"},
         {"train %R --set training.straggler_freq=1",
          "write straggler_freq in [flight_recorder], a plugin that [plugins] load must list"},
+        {"train %R --set validation.enable=true",
+         "[validation]: no option named enable: a plugin that [plugins] load lists is on"},
+        {"train %R --set comm.init_timeout_seconds=9", "write start_timeout in [comm]"},
+        {"train %R --clip-grad 1", "--clip-grad: write --set training.max_norm=1"},
+        {"train %R --set compile.mode=on", "no section [compile]: each technique is a plugin"},
         {"watch x --stall 0", "--stall 0: expected a number from 1e-09 to 1000000000"},
     };
 

@@ -42,7 +42,7 @@ while IFS=. read -r section key; do
 done < <(grep -ohE -e '--([ab]-)?set [a-z0-9_]+\.[a-z0-9_]+=' "${pages[@]}" | cut -d' ' -f2 | tr -d = | grep -v '^section.key$' | sort -u)
 while read -r plugin; do
     [[ -e examples/$plugin ]] || grep -qxF "$plugin" <<<"$new" || "$ctitan" help "$plugin" >/dev/null || complain "the pages load $plugin"
-done < <(grep -ohE -e '--([ab]-)?with(out)? [a-z0-9_]+\b' "${pages[@]}" | cut -d' ' -f2 | sort -u)
+done < <(grep -ohE -e '--([ab]-)?with(out)? [a-z0-9_,]+\b' "${pages[@]}" | cut -d' ' -f2 | tr , '\n' | sort -u)
 
 # Options in code quotes, as `[section] key, key` or `[section] key = value`, of sections that are there.
 while read -r section keys; do

@@ -30,7 +30,11 @@ PATH=$top/bin:$PATH
 take_page() {
     awk '
         function announce(line) { gsub(/\\/, "&&", line); gsub(/"/, "\\\"", line); gsub(/\$/, "\\$", line); gsub(/`/, "\\`", line); return line }
-        BEGIN { print "set -eu" >"commands" }
+        BEGIN {
+            print "set -euo pipefail" >"commands"
+            # Background jobs end with the page, stopped ones too.
+            print "trap '\''for job in $(jobs -p); do pkill -CONT -P $job; kill -CONT $job; kill $job; done 2>/dev/null; wait'\'' EXIT" >"commands"
+        }
         /^```/ && kind { kind = ""; next }
         /^```sh not run: ./ { kind = "left"; next }
         /^```sh background$/ { kind = "background"; next }
@@ -46,8 +50,8 @@ take_page() {
 
 try_page() {
     take_page "$1" || return 1
-    [[ $(wc -l <commands) -gt 1 ]] || { echo "no command was found"; return 1; }
-    timeout $((10 * limit)) bash commands >said 2>&1 || { echo "\"$(cat at)\" failed: $(tail -n 3 said)"; return 1; }
+    [[ $(wc -l <commands) -gt 2 ]] || { echo "no command was found"; return 1; }
+    timeout $((4 * limit)) bash commands >said 2>&1 || { echo "\"$(cat at)\" failed: $(tail -n 3 said)"; return 1; }
 }
 
 for page in "$@"; do
