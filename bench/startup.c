@@ -1,5 +1,5 @@
 /*
- * What it takes to begin: plans of large meshes, with their proof, and the first step of a small
+ * Times to begin: plans of large meshes, with their proof, and the first step of a small
  * model, each as a user would ask for it.
  *
  *     build/bench/startup [ROUNDS] [CTITAN]
@@ -8,7 +8,7 @@
  * other. CPU time is user and system time of all threads. A small model's first step cannot end
  * before a step's own time is over, nor before the system has given its memory: the last rows say
  * how long the first step took, how long a later one, how long to touch as much new memory, and
- * what of the command is none of its steps.
+ * how much of the command's time is outside its steps.
  */
 #include <fcntl.h>
 #include <stdio.h>

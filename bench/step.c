@@ -164,7 +164,7 @@ static struct machine_op product_of(const struct ct_instruction *i)
     return machine_op(i->op, i->lowered->launch.in, i->lowered->launch.out);
 }
 
-/* Those that a mixture needs: three forward, and two gradients of each. */
+/* GEMMs of an MoE layer: three forward, and two gradients of each. */
 static double products_of_experts(const struct ct_instruction *i, enum ct_dtype dtype)
 {
     const char *type = strstr(i->op->type->name, "experts");

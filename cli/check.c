@@ -329,7 +329,7 @@ static void choose_sizes(struct check *c, const struct ct_plugin *plugin)
     }
 }
 
-/* What must be set before code of the plugin can be called; NULL: nothing. */
+/* The option that must be set before code of the plugin can be called; NULL: none. */
 static const char *missing_option(struct check *c, const struct ct_plugin *plugin)
 {
     for (const struct ct_option *o = plugin->options; o && o->name; o++) {
@@ -407,7 +407,7 @@ static int unknown_section(struct check *c, const char *set, const char *section
                    ct_did_you_mean(section, names, count));
 }
 
-/* What `apply` left alone must be for a plugin that the runs load. */
+/* A --set option that `apply` left alone must belong to a plugin that the runs load. */
 static int check_set(struct check *c, const char *set)
 {
     const char *section = ct_arena_printf(&c->arena, "%.*s", (int)strcspn(set, "."), set);

@@ -1,4 +1,4 @@
-/* What the parts of `ctitan check` share. */
+/* Declarations that the parts of `ctitan check` share. */
 #ifndef CT_CLI_CHECK_H
 #define CT_CLI_CHECK_H
 
@@ -68,7 +68,7 @@ int check_device(struct check *c, const struct ct_offer *offer);
 int check_compiler(struct check *c, const struct ct_offer *offer);
 int check_axis(struct check *c, const struct ct_offer *offer);
 int check_verb(struct check *c, const struct ct_offer *offer);
-/* What is declared: CT_EINVAL says what is wrong. */
+/* Checks the declared needs. CT_EINVAL: the message says what is wrong. */
 int check_needs(const struct check *c);
 int check_transform(struct check *c, const struct ct_offer *offer);
 int check_hook(struct check *c, const struct ct_offer *offer);

@@ -18,7 +18,7 @@
 static const struct check *told; /* whose results are said */
 static int said;
 
-/* What the handler writes before and after the name of the signal. */
+/* Text that the handler writes before and after the name of the signal. */
 static struct {
     char before[4096], after[256];
 } crash;

@@ -114,7 +114,7 @@ static int check_written(const struct source *s, const struct sample *sample, in
     return 0;
 }
 
-/* What is wrong inside of a sample. */
+/* Finds what is wrong inside of a sample. */
 static int check_sample(const struct source *s, const struct sample *sample, int64_t index,
                         int64_t vocabulary)
 {

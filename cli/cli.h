@@ -67,7 +67,7 @@ struct plugin_verbs {
 };
 /* The verbs of all plugins in the folders, by plugin. */
 void find_plugin_verbs(struct ct_arena *arena, struct plugin_verbs *found);
-/* That called name, or NULL. CT_ECONFIG: two plugins have it. */
+/* Finds the verb called name, or NULL. CT_ECONFIG: two plugins have it. */
 int find_plugin_verb(const struct plugin_verbs *all, const char *name,
                      const struct plugin_verb **verb);
 /* Plugins that were not built, as a list of JSON. */
@@ -90,7 +90,7 @@ const char *argument_sentence(struct ct_arena *arena, const struct ct_argument *
 
 /* The beginning of `ctitan help`. */
 void print_overview(FILE *out);
-/* What `ctitan VERB --help` prints. */
+/* Prints the page of `ctitan VERB --help`. */
 void print_verb(const struct verb *verb);
 void print_plugin_verb(const struct plugin_verb *verb);
 /* The same for options of a recipe, of ops and of plugins. */

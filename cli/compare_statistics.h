@@ -1,4 +1,4 @@
-/* What pairs of measurements say. */
+/* Conclusions from pairs of measurements. */
 #ifndef CT_COMPARE_STATISTICS_H
 #define CT_COMPARE_STATISTICS_H
 

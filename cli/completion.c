@@ -70,7 +70,7 @@ static void print_bash_option(const struct page_entry *verb, const struct ct_arg
     printf(" --%s", a->name);
 }
 
-/* What completes the value of an option, or the first word of a verb. */
+/* The words that complete the value of an option, or the first word of a verb. */
 static void print_bash_value(const struct page_entry *verb, const struct ct_argument *a)
 {
     static const char *const words[] = {

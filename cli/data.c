@@ -62,7 +62,7 @@ static void add_end(struct reader *r, int32_t id)
     r->ends = ends;
 }
 
-/* Those of the tokenizer, of the model's folder and of the format of conversations. */
+/* Collects the end tokens of the tokenizer, the model's folder and the conversation format. */
 static int find_ends(struct reader *r)
 {
     const struct ct_tokenizer_ops *t = r->tokenizer;
@@ -113,7 +113,7 @@ static int find_streams(struct reader *r, const struct ct_data_request *request)
                          "the data has no tokens and labels, which are what data shows");
 }
 
-/* That of the model; 0: the recipe has none. */
+/* The model's vocabulary size; 0: the recipe has none. */
 static int64_t model_vocabulary(struct ct_recipe *recipe)
 {
     struct ct_run_options options = {.depth = CT_RUN_MODEL, .logits = true};

@@ -31,7 +31,8 @@
 
 #define LIKELIEST 64 /* by default */
 
-/* What the child sends first. Then tokens, labels and, if there are, documents of each sample. */
+/* Header that the child sends first. It is followed by tokens, labels and, if there are, documents
+   of each sample. */
 struct sent {
     int64_t samples, seq_len, vocabulary; /* the model's; 0: unknown */
     uint64_t meanings;                    /* of the tokenizer's tokens; 0: there is none */
@@ -206,7 +207,7 @@ struct candidate {
     int32_t token;
 };
 
-/* Of equal logits the lower token is the likelier. */
+/* The lower one of two tokens with equal logits counts as likelier. */
 static bool is_likelier(struct candidate a, struct candidate b)
 {
     return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;

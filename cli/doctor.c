@@ -74,7 +74,7 @@ static int try_plugin(struct ct_arena *arena, const char *name)
     return rc == 0 && device ? ct_plugin_register(plugin) : rc;
 }
 
-/* Those that were not built are no failure. */
+/* Plugins that were not built are no failure. */
 static void print_absent(struct ct_arena *arena)
 {
     const struct ct_absent *absent;

@@ -1,4 +1,4 @@
-/* What `ctitan doctor` looks at: facts first, which are then printed for people or for programs. */
+/* The facts that `ctitan doctor` collects first, and then prints for people or programs. */
 #ifndef CT_CLI_DOCTOR_H
 #define CT_CLI_DOCTOR_H
 

@@ -145,7 +145,7 @@ static const char *format_turn(struct ct_arena *arena, const struct ct_chat_form
                            f->after, f->begin, f->middle);
 }
 
-/* What follows the former answer: the rest of its turn, and the new one. */
+/* The text that follows the former answer: the rest of its turn, and the new one. */
 static int template_turn(struct ct_arena *arena, struct chat *chat, const char *text,
                          const struct answer *former, const char **turn)
 {

@@ -92,7 +92,7 @@ static int unknown_verb(const char *name, const struct plugin_verbs *all)
     return ct_fail(CT_ECONFIG, "no verb %s; `ctitan help` lists them", name);
 }
 
-/* What every verb does with the options that all have. 1: that was all. */
+/* Handles the options that all verbs have. 1: the verb has nothing more to do. */
 static int take_common(const struct ct_argument *table, int argc, char **argv)
 {
     struct ct_common_arguments common;

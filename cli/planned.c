@@ -150,7 +150,7 @@ static struct summary summarise(const struct planned *p, const struct args *args
     return s;
 }
 
-/* What limits the step, in words. */
+/* The resource that limits the step, in words. */
 static const char *limit(const struct ct_rank_times *t)
 {
     if (t->waiting > t->products && t->waiting > t->exposed)

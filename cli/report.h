@@ -1,4 +1,4 @@
-/* What a page about runs is made of. */
+/* The data and parts of a page about runs. */
 #ifndef CT_REPORT_H
 #define CT_REPORT_H
 

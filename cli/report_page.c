@@ -865,7 +865,7 @@ static void print_recipes(const struct report *r, FILE *out)
 
 /* ---- all ---- */
 
-/* What recipes say of their runs. */
+/* Prints the descriptions that recipes give of their runs. */
 static void print_descriptions(const struct report *r, FILE *out)
 {
     struct option_line option;

@@ -250,7 +250,7 @@ static bool draw_trace(struct report *r, struct report_timeline *t, const char *
 
 /* ---- where a trace is from ---- */
 
-/* What the flight recorder has, by its own verb. */
+/* Reads the flight recorder's files by its own verb. */
 static bool recorded(struct report *r, struct report_run *run, const char *path)
 {
     const char *argv[] = {"ctitan", "flight", run->folder, "--trace", path, NULL}, *last;

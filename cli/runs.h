@@ -1,6 +1,6 @@
 /*
- * What runs leave in their dump folders: the steps they logged (metrics.jsonl), the options they
- * ran with (recipe.ini) and how they ended (status.json). For verbs that look at runs.
+ * Files that runs leave in their dump folders: the steps they logged (metrics.jsonl), the options
+ * they ran with (recipe.ini) and how they ended (status.json). For verbs that look at runs.
  */
 #ifndef CT_RUNS_H
 #define CT_RUNS_H
@@ -52,7 +52,7 @@ struct run_log {
     size_t notes, note_room;
 };
 
-/* What became of a run's time since its first start, in seconds (attempts.json). */
+/* Uses of a run's time since its first start, in seconds (attempts.json). */
 struct run_time {
     double all, trained, redone, data, save, validation, start, idle;
     int64_t attempts; /* 0: nothing says it */

@@ -1,5 +1,5 @@
 /*
- * What is measured, for a communicator of ctitan (comm.c) and for plain MPI (peer_mpi.c) alike, so
+ * The measurements, for a communicator of ctitan (comm.c) and for plain MPI (peer_mpi.c) alike, so
  * that both print the same lines: "NAME BYTES MICROSECONDS", the slowest rank's time of one call.
  */
 #ifndef BENCH_H

@@ -87,7 +87,7 @@ static double slowest(void *context, double seconds)
     return seconds;
 }
 
-/* What each rank must at least copy, all ranks at once. */
+/* The least copies that each rank must make, on all ranks at once. */
 static void copy_call(void *context, enum kind kind, size_t bytes)
 {
     struct ours *o = context;

@@ -1,5 +1,5 @@
 /*
- * What the flight recorder costs: nanoseconds of an event and of a record, and its share of a step
+ * Cost of the flight recorder: nanoseconds of an event and of a record, and its share of a step
  * of the debug model.
  *
  *     build/bench/flight/flight [ROUNDS]

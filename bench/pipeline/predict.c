@@ -1,9 +1,9 @@
 /*
- * What the simulator says of a schedule, for measured times.
+ * The simulator's prediction for a schedule, from measured times.
  *
  *     predict SCHEDULE.so RANKS STAGES MICROBATCHES TIMES...
  *
- * TIMES: what pipeline_times wrote, one file a rank. Prints the schedule's makespan and the longest
+ * TIMES: files of pipeline_times, one for each rank. Prints the schedule's makespan and the longest
  * time of a rank before and after the microbatches, in seconds, and the share of the makespan that
  * is bubble.
  */

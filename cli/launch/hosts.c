@@ -105,7 +105,7 @@ int hosts_read(struct ct_arena *arena, const char *text, int64_t each, struct ho
     return rc < 0 ? ct_context(rc, "--hosts") : 0;
 }
 
-/* What a program prints, which scontrol alone needs: it knows how Slurm shortens lists. */
+/* The output of a program. Only scontrol is called so: it knows how Slurm shortens lists. */
 static char *output_of(struct ct_arena *arena, const char *command)
 {
     FILE *in = popen(command, "r");

@@ -21,7 +21,7 @@ struct hosts {
 /* "a:8,b:8", or a file with a host in each line. each: ranks where the number is missing, 0: it
    must not. CT_ECONFIG. */
 int hosts_read(struct ct_arena *arena, const char *text, int64_t each, struct hosts *hosts);
-/* Those of the allocation of Slurm that this process is in. CT_ECONFIG: it is in none. */
+/* The hosts of the Slurm allocation that this process is in. CT_ECONFIG: it is in none. */
 int hosts_of_slurm(struct ct_arena *arena, int64_t each, struct hosts *hosts);
 
 /*

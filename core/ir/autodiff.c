@@ -247,7 +247,7 @@ struct start {
     struct ct_value *value, *gradient;
 };
 
-/* What is differentiated: the loss, and further fetches with a weight. Returns how many. */
+/* Lists the values to differentiate: the loss, and fetches with a weight. Returns how many. */
 static size_t seed_all(struct ct_graph *graph, struct ct_value *loss, struct start *starts)
 {
     size_t count = 0, fetches = graph->fetch_count;

@@ -33,7 +33,7 @@ const struct ct_count ct_default_counts[] = {
     {0},
 };
 
-/* What the run makes itself. */
+/* Inputs that the run makes itself. */
 static const struct made {
     const char *name;
     enum ct_role role;

@@ -17,7 +17,7 @@ static const char *const phases[] = {"partition",     "shard",  "precision",  "j
                                      "differentiate", "update", "collective", "memory",
                                      "overlap",       "fuse"};
 
-/* Those of libraries, after the core's own of every training. */
+/* Transforms of libraries, after the core's own of every training. */
 static const struct ct_transform *registered[16] = {&ct_pass_precision, &ct_pass_update};
 static size_t registered_count = 2;
 

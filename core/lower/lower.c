@@ -277,7 +277,7 @@ static int check_locations(const struct ct_lowering *l)
     return 0;
 }
 
-/* What lowering has taken since `before`, without room that nothing has touched. */
+/* Counts the memory that lowering has taken since `before`, without untouched room. */
 static void count_bytes(struct ct_lowering *l, size_t before)
 {
     struct ct_program_size *size = &l->program->size;

@@ -19,7 +19,7 @@ struct ct_lowered_form {
     struct ct_lowered_form *next;
 };
 
-/* What lowering knows of an op, the same for every microbatch. */
+/* Lowering's record of an op, the same for every microbatch. */
 struct ct_lowered_op {
     bool in_place; /* nothing to run: the values share memory */
     struct ct_lowered lowered;

@@ -428,7 +428,7 @@ static bool stride_in(struct ct_tensor *t, int64_t columns, int64_t width)
     return t->ndim == 0 || t->stride[t->ndim - 1] == 1;
 }
 
-/* What runs the ops that access a class, with the strides that its members have now. */
+/* Calls of the ops that access a class, with the strides that its members have now. */
 struct accesses {
     bool dense; /* a kernel takes no strides */
     int slow;   /* calls of slow references */

@@ -81,7 +81,7 @@ static void add_call(struct ct_line *l, const struct ct_prepare *request)
     ct_line_add(l, attributes ? "}" : "");
 }
 
-/* What the kernel says of the call, if it does. */
+/* Adds the kernel's own reason, if it gives one. */
 static void add_reason(struct ct_line *l, const struct ct_kernel *kernel,
                        const struct ct_prepare *request)
 {

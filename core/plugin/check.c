@@ -1,5 +1,5 @@
 /*
- * What a plugin's descriptor must say, beyond what the loader checks. A function that is missing is
+ * Checks of a plugin's descriptor, beyond those of the loader. A function that is missing is
  * named when the plugin is opened, not when a run calls it.
  */
 #include <ctype.h>

@@ -1,5 +1,5 @@
 /*
- * What plugins need and a run lacks, and which plugins have it.
+ * Needs of plugins that a run lacks, and the plugins that have them.
  */
 #include <stdio.h>
 #include <string.h>

@@ -214,7 +214,7 @@ static const char *with_words(struct ct_arena *arena, const char *text, const st
     return ct_arena_printf(arena, *text ? "%s: %s" : "%s%s", text, h->words);
 }
 
-/* What to write instead of a key, in arena; NULL: not known. */
+/* A hint what to write instead of a key, in arena; NULL: not known. */
 static const char *key_hint(struct ct_arena *arena, const struct ct_recipe *recipe,
                             const char *name)
 {

@@ -8,7 +8,7 @@
 #define CT_RECIPE_NAME 48   /* most characters of the name of a section or a key */
 #define CT_RECIPE_LINE 4000 /* most characters of a line, without comment and white space around */
 
-/* What lines are divided into words by: more than a blank. */
+/* Whether c divides the words of a line: white space of any kind but a newline. */
 bool ct_recipe_is_space(char c);
 /* Length of text without its comment and the white space before that. */
 size_t ct_recipe_without_comment(const char *text, size_t length);

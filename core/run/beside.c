@@ -30,7 +30,7 @@ static int append(struct ct_run *run, const struct ct_data_stream *added)
     return ct_streams_check(all, ct_config.training.seq_len);
 }
 
-/* What is beside samples is found by their tokens and labels. */
+/* Checks for tokens and labels, by which data beside samples is found. */
 static int check_source(const struct ct_data_stream *streams)
 {
     int found = 0;

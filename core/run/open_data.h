@@ -3,7 +3,7 @@
 
 #include <ctitan/run.h>
 
-/* Of the training data. */
+/* The request for the training data. */
 struct ct_data_request ct_run_data_request(const struct ct_run *run);
 /* Open what is trained and validated on, and set [training] steps from epochs. On failure
    ct_run_close_data closes what is open. */

@@ -53,7 +53,7 @@ static int choose_optimizer(struct ct_run *run)
     return 0;
 }
 
-/* What the plugin that offers this kind offers. NULL: none does and none is needed, or *rc says
+/* The offer of the plugin of this kind. NULL: none does and none is needed, or *rc says
    why there is none. */
 static const void *offered(enum ct_kind kind, bool needed, int *rc)
 {

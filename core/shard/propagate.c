@@ -199,7 +199,7 @@ static int visit(struct propagation *p, struct ct_op *op)
     return rc;
 }
 
-/* What is computed from parameters alone, wherever it is: casts, quantised copies, gathers. */
+/* Marks values that are computed from parameters alone: casts, quantised copies, gathers. */
 static void mark_weights(struct propagation *p)
 {
     for (size_t i = 0; i < p->count; i++)

@@ -1,5 +1,5 @@
 /*
- * What feeds a graph: this rank's shards of the samples of each step, read by a thread while the
+ * The feed of a graph: this rank's shards of the samples of each step, read by a thread while the
  * step before runs.
  */
 #ifndef FEED_H

@@ -55,7 +55,7 @@ static int write_double(struct ct_run *run, const char *name, double x)
     return v ? ct_executor_write(run->executor, v, -1, &x, sizeof(x)) : 0;
 }
 
-/* Of the schedule. The run may be its beginning. */
+/* Steps of the learning-rate schedule; the run may end earlier. */
 static int64_t lr_steps(void)
 {
     return ct_config.lr_total_steps ? ct_config.lr_total_steps : ct_config.training.steps;
@@ -123,7 +123,7 @@ static int find_labels(struct feed *f, bool *found)
     return rc;
 }
 
-/* What the device made of a step. */
+/* The device's results of a step. */
 struct outcome {
     bool labels;  /* there are some; the loss is NaN without */
     bool applied; /* the update */

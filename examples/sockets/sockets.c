@@ -35,7 +35,7 @@ struct comm {
     struct group *groups;
 };
 
-/* What a rank says of a call to one member, before the data. */
+/* Header of a call, which a rank sends to one member before the data. */
 struct head {
     uint32_t kind, dtype, reduction, tag;
     uint64_t bytes; /* that follow */
@@ -257,7 +257,7 @@ static int move(struct group *g, int i)
                     : rc;
 }
 
-/* What is still to be waited for from a member; 0: nothing. */
+/* Events of poll(2) that a member's transfers still wait for; 0: none. */
 static short wanted(const struct flow *f)
 {
     return (short)((f->sends && f->sent < total(&f->mine) ? POLLOUT : 0) |

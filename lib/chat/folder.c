@@ -1,6 +1,6 @@
 /*
- * What a folder's own chat template, a program in Jinja, says about the format that is used instead
- * of it: conversations in another format than the folder's would teach the model another one.
+ * Checks a format against the folder's own chat template, a program in Jinja, that it is used
+ * instead of: conversations in another format than the folder's would teach the model another one.
  */
 #include <stdio.h>
 #include <stdlib.h>

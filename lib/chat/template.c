@@ -173,7 +173,7 @@ static size_t count_answers(const json_t *messages)
     return n;
 }
 
-/* Those of the messages, from the template's marks: one for each, in order. */
+/* Takes the messages' spans from the template's marks: one for each, in order. */
 static int take_marks(const struct ct_chat_template *t, const json_t *messages,
                       const struct ct_jinja_text *text, struct ct_text_span *spans)
 {

@@ -1,5 +1,5 @@
 /*
- * What a reference kernel promises: any strides, accumulation, outputs in the memory of inputs
+ * Promises of a reference kernel: any strides, accumulation, outputs in the memory of inputs
  * where the type says so, any floating dtype, and its factors.
  */
 #include <math.h>
@@ -384,7 +384,7 @@ static struct ct_tensor shard_of(struct call *c, const struct ct_tensor *t,
     return shard;
 }
 
-/* What a rank updates whole is the rank's own, and so the same on both. */
+/* An operand that a rank updates whole is the rank's own, and so the same on both. */
 static bool is_own(const struct ct_op *op, int i)
 {
     return op->in[i] && ct_op_mutates(op, i) && ct_sharding_is_replicated(&op->in[i]->sharding);

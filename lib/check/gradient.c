@@ -59,7 +59,7 @@ static int check_shape(const struct job *j, int input)
                           j->sample->type, j->sample->inputs, input);
 }
 
-/* What may be the cause of differences that are far from the gradient. */
+/* A likely cause of differences that are far from the gradient. */
 static const char *hint(const struct job *j, double want)
 {
     const struct ct_op *op = j->m.op;

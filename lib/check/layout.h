@@ -24,7 +24,7 @@ struct operands {
 /* Inputs have their values. `operands` has its arena, and whether they are beside each other.
    False: the layout does not differ from the dense one for this op. */
 bool lay_out(struct operands *operands, const struct ct_check_case *c, enum layout layout);
-/* What the call wrote to opaque operands becomes their values. */
+/* Makes the bytes that the call wrote to opaque operands their values. */
 void take_opaque(const struct operands *operands, const struct ct_check_case *c);
 
 #endif

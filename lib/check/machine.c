@@ -35,7 +35,7 @@ bool ct_sample_operand(const char **text, char word[32], int *ndim, int64_t *sha
     return true;
 }
 
-/* What fills inputs: its name, whether it is floating-point, the dtype (CT_DTYPE_COUNT: the one
+/* A way to fill inputs: its name, whether it is floating-point, the dtype (CT_DTYPE_COUNT: the one
    under test, or float32 if that is narrower and `wide`), an element, and whether it is taken as
    given: its gradient is no derivative. */
 struct fill {

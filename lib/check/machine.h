@@ -1,4 +1,4 @@
-/* What the checks of ops share. */
+/* Declarations that the checks of ops share. */
 #ifndef CHECK_MACHINE_H
 #define CHECK_MACHINE_H
 

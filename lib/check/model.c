@@ -227,7 +227,7 @@ static int check_parameter(struct ct_trial *m, const struct ct_value *v, double 
                    v->name, got, v->grad ? "" : " (it has no gradient)", want);
 }
 
-/* What arrives as the gradient of a bias for a choice is no derivative of the loss. */
+/* Whether v has a derivative of the loss as gradient. A router's bias has none. */
 static bool is_checked(const struct ct_value *v)
 {
     if (v->role != CT_ROLE_PARAM)

@@ -24,7 +24,7 @@ static struct ct_value *project(struct ct_decoder *d, struct ct_value *x, const 
     return ct_linear(&d->b, ct_decoder_named(d, "ahead"), x, w);
 }
 
-/* What depth k reads at each token: of the token k places behind it, and of the depth before. */
+/* The input of depth k at each token: of the token k places behind it, and of the depth before. */
 static struct ct_value *join(struct ct_decoder *d, struct ct_value *x, int64_t k,
                              const struct ct_predictions *p,
                              const struct ct_prediction_parts *parts)

@@ -118,7 +118,7 @@ int ct_decoder_create(const struct ct_run *run, const struct ct_decoder_family *
 
     if (!model)
         return ct_fail(CT_ENOMEM, "a model");
-    /* What config.json does not say is as in the first flavor. */
+    /* Values that config.json leaves out are those of the first flavor. */
     memcpy(model, f->flavors, f->size);
     rc = *config->init_from ? ct_hf_read_config(f->config, config->init_from, model)
                             : take_flavor(f, config->flavor, model);

@@ -4,7 +4,7 @@
 
 #include <ctitan/pass.h>
 
-/* What runs of this process do now: CT_GENERATING_NOT after registration. */
+/* The current use of caches by runs of this process: CT_GENERATING_NOT after registration. */
 extern enum ct_generating {
     CT_GENERATING_NOT,
     CT_GENERATING_WHOLE, /* every step computes the whole context */

@@ -1,5 +1,5 @@
 /*
- * What a Hugging Face folder has beside its weights.
+ * Files of a Hugging Face folder beside its weights.
  */
 #include <dirent.h>
 #include <errno.h>

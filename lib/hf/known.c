@@ -129,7 +129,7 @@ static bool is_known(const struct ct_hf_config *config, const char *key)
            is_in(harmless, CT_COUNT(harmless), key) || is_in(read, CT_COUNT(read), key);
 }
 
-/* Of keys that only other kinds of models set to true. */
+/* Whether a key that only other kinds of models set to true has its default here. */
 static bool is_default(const char *key, const json_t *value)
 {
     static const char *const keys[] = {"is_encoder_decoder", "is_decoder", "add_cross_attention"};

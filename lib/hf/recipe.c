@@ -55,7 +55,7 @@ static int choose_model(struct ct_arena *arena, const char *path, const json_t *
     return 0;
 }
 
-/* What config.json, or its part for text, says of a key. */
+/* The value of a key in config.json, or in its part for text. */
 static const json_t *said(const json_t *config, const char *key)
 {
     const json_t *value = json_object_get(config, key);

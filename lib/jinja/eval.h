@@ -62,7 +62,7 @@ struct value *call_filter(struct eval *e, const char *name, struct value *of,
                           const struct call *call);
 bool call_test(struct eval *e, const char *name, struct value *of, const struct call *call);
 
-/* What a loop goes through: items of a list, keys of a dict, characters. */
+/* The items of a loop: items of a list, keys of a dict, characters. */
 struct value *eval_items(struct eval *e, struct value *of, int line);
 /* of.name or of[key], as templates write both. */
 struct value *eval_attribute(struct eval *e, struct value *of, const char *name, int line);

@@ -50,7 +50,7 @@ struct value *value_text(struct ct_arena *arena, const char *text, size_t size);
 struct value *value_of_json(struct ct_arena *arena, const json_t *json);
 
 void value_append(struct ct_arena *arena, struct value *list, struct value *item);
-/* Of a dict: NULL, or the item of a key. */
+/* The item of a key in a dict, or NULL. */
 struct value *value_get(const struct value *dict, const struct value *key);
 struct value *value_find(const struct value *dict, const char *key, size_t size);
 void value_put(struct ct_arena *arena, struct value *dict, struct value *key, struct value *item);

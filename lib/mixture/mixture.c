@@ -86,7 +86,7 @@ static int64_t shared_dim(const struct ct_mixture *m)
     return m->shared_dim ? m->shared_dim : m->shared * m->expert_dim;
 }
 
-/* What the shared experts give for h. */
+/* The shared experts' result for h. */
 static struct ct_value *shared_experts(struct ct_decoder *d, struct ct_value *h,
                                        const struct ct_mixture *m)
 {

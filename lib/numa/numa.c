@@ -28,7 +28,8 @@ static bool several(uint64_t nodes)
 
 /* ---- reading ---- */
 
-/* What follows `begin` on the first such line of a file; the line stays as it was if none does. */
+/* Reads the text that follows `begin` on the first such line of a file; the line stays as it was if
+   none does. */
 static void CT_PRINTF(4, 5)
     read_line(char line[LINE], const char *begin, const char *root, const char *path, ...)
 {

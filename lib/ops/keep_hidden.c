@@ -161,7 +161,7 @@ static void local_shape(const struct ct_graph *graph, const struct ct_run *run,
     ct_sharding_local(&v->sharding, &graph->mesh, run->rank, v->ndim, v->shape, local, NULL);
 }
 
-/* What is kept on this rank; 0: it has no part of an expert, or the device does not take it. */
+/* Bytes that this rank saves; 0: it has no part of an expert, or the device does not take it. */
 static size_t kept_bytes(const struct ct_graph *graph, const struct ct_run *run,
                          const struct ct_op *forward,
                          size_t (*item)(const struct ct_op *, const int64_t *, int64_t))

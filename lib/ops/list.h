@@ -21,10 +21,10 @@ extern const struct ct_transform ct_settle_casts;
 
 /* ---- `cache` of op types ---- */
 
-/* Of an op that takes positions. */
+/* Caching of an op that takes positions. */
 int ct_cache_positions(struct ct_cache *c);
 int ct_cache_attention(struct ct_cache *c);
-/* Of a recurrence: its inputs are documents at - 1, its state `at`, and slots. */
+/* Most inputs of a recurrence: its documents are input at - 1, its state `at`; slots are last. */
 #define CT_CACHE_INPUTS 16
 int ct_cache_recurrence(struct ct_cache *c, int at, enum ct_dtype dtype, int ndim,
                         const int64_t *shape);

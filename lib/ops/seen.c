@@ -1,5 +1,5 @@
 /*
- * What queries see of keys, where the positions of both are known before a step runs: a rank's
+ * The keys that queries see, where the positions of both are known before a step runs: a rank's
  * tokens are a few runs of consecutive positions, and of two runs one is before the other, or they
  * are the same.
  */

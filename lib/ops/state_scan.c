@@ -58,7 +58,7 @@ static struct scan scan_of(const struct ct_launch *l, const struct ct_reference 
     return s;
 }
 
-/* What a head does with a token. */
+/* One token's step of a head. */
 struct step {
     int64_t x, dt, b; /* indices in x (and y), dt, and B or C */
     double raw, dt_value, decay;

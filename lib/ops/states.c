@@ -35,7 +35,7 @@ static bool goes_on(const struct fold *f, int64_t b, int64_t position)
     return !ends || ends[2 * f->at[position - 1] + 1] == ends[2 * f->at[position]];
 }
 
-/* Of a segment and a head: the element of keeps at row i, column j. */
+/* The element of keeps at row i, column j of a segment and a head. */
 static double kept(const struct fold *f, int64_t segment, int64_t i, int64_t j)
 {
     if (f->factor == 1)

@@ -1,5 +1,5 @@
 /*
- * What the streams of a rank, and ranks that share processors, take from each other.
+ * Contention among the streams of a rank and among ranks that share processors.
  *
  * Computing beside communication goes slower by a described factor, communication beside computing
  * by another, and what two streams send over one link at a time shares its bandwidth. Where ranks
@@ -12,7 +12,7 @@
 
 #include "program_contention.h"
 
-/* What a stream does on one resource: intervals in order, and the length of those before each. */
+/* A stream's use of one resource: intervals in order, and the length of those before each. */
 struct busy {
     double *start, *end, *before;
     size_t count;
@@ -97,7 +97,7 @@ static void unite(struct ct_arena *arena, struct busy busy[CT_STREAMS][RESOURCES
     }
 }
 
-/* What the streams of a rank do. */
+/* The streams of a rank. */
 struct rank {
     struct busy busy[CT_STREAMS][RESOURCES], communicates;
 };
@@ -109,8 +109,8 @@ static int64_t world_of(const struct ct_simulate_request *r)
     return ct_mesh_degree(mesh, ((ct_axes)1 << mesh->count) - 1);
 }
 
-/* Of the other ranks of a rank's host, the share of the time from start to end in which they
-   compute. A simulated rank stands for as many as fit; those of its own kind compute as it does. */
+/* The share of the time from start to end in which the other ranks of a rank's host compute.
+   A simulated rank stands for as many as fit; those of its own kind compute as it does. */
 static double neighbours(const struct ct_simulate_request *r, const struct rank *rank, int index,
                          double start, double end)
 {

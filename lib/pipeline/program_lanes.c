@@ -7,8 +7,8 @@
 
 #include "program_lanes.h"
 
-/* What one rank does on one side of a line, in order. A line is a stream of a group of ranks, or
-   the transfers from one rank of a pipeline to another. */
+/* The transfers of one rank on one side of a line, in order. A line is a stream of a group of
+   ranks, or the transfers from one rank of a pipeline to another. */
 struct side {
     int64_t leader; /* first rank of the group */
     ct_axes axes;

@@ -140,7 +140,7 @@ static struct ct_value *gate_output(struct build *s, struct ct_value *o, struct 
     return ct_view(&d->b, named(s, "attention_gated"), o, 3, rows);
 }
 
-/* What attention gives for h, which is normed. */
+/* Attention of h, which is normed. */
 static struct ct_value *attention(struct build *s, struct ct_value *input)
 {
     struct ct_decoder *d = &s->d;
@@ -248,7 +248,7 @@ static struct ct_value *before(struct build *s, const char *name, struct ct_valu
                : norm(s, name, x, weight(s, which), s->d.sizes->dim, s->m->norm_bias);
 }
 
-/* What the layer's mixer of tokens gives for h, which is normed. */
+/* The layer's token mixer, applied to h, which is normed. */
 static struct ct_value *mix(struct build *s, struct ct_value *h)
 {
     switch (decoder_mixer(s->m, s->like)) {

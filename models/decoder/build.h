@@ -1,10 +1,10 @@
-/* What the sources that build a graph share. */
+/* Declarations that the sources that build a graph share. */
 #ifndef DECODER_BUILD_H
 #define DECODER_BUILD_H
 
 #include "decoder.h"
 
-/* What is shared while one graph is built; the functions of lib/decoder take its first member. */
+/* State while one graph is built; the functions of lib/decoder take its first member. */
 struct build {
     struct ct_decoder d;
     const struct ct_model *m;
@@ -15,7 +15,7 @@ struct build {
     struct ct_mixture_sums sums;
 };
 
-/* What the mixer of a linear layer gives for h, which is normed (linear.c). */
+/* The mixer of a linear layer, applied to h, which is normed (linear.c). */
 struct ct_value *linear_mixer(struct build *s, struct ct_value *h);
 /* The same of a gated convolution (conv.c). */
 struct ct_value *gated_conv(struct build *s, struct ct_value *h);

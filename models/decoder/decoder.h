@@ -70,7 +70,7 @@ enum decoder_fused { FUSED_NONE, FUSED_ROWS, FUSED_HEADS };
    (in_proj_qkvz, in_proj_ba), or q, k and v behind each other (in_proj_qkv), and the rest apart. */
 enum decoder_linear_fused { LINEAR_NONE, LINEAR_HEADS, LINEAR_ROWS };
 
-/* What mixes tokens in layers that have no attention. */
+/* Token mixers of layers; the others stand in place of attention. */
 enum decoder_mixer { MIXER_ATTENTION, MIXER_DELTA, MIXER_MAMBA, MIXER_CONV };
 
 /* Sizes of the delta net. */
@@ -181,7 +181,7 @@ int64_t decoder_rotated(const struct ct_model *m, const struct ct_rope *rope);
 int decoder_rope(const struct ct_model *m, int64_t layer, int64_t tokens, bool documents,
                  struct ct_rope *rope);
 
-/* What the Mamba-2 mixer of the current layer gives for h, which is normed. */
+/* The Mamba-2 mixer of the current layer, applied to h, which is normed. */
 struct ct_value *decoder_mamba(struct ct_decoder *d, const struct ct_model *m, struct ct_value *h);
 
 int decoder_build(struct ct_model *model, struct ct_graph *graph,

@@ -1,5 +1,5 @@
 /*
- * What each layer of a model is, and what follows from its sizes.
+ * The kind of each layer of a model, and values that follow from its sizes.
  */
 #include <math.h>
 
@@ -86,7 +86,7 @@ double decoder_scale(const struct ct_model *m)
     return m->scale > 0 ? m->scale : 1 / sqrt(of);
 }
 
-/* Of dynamic scaling, the base grows with the context (transformers' rule). */
+/* The base of dynamic scaling, which grows with the context (transformers' rule). */
 static double dynamic_theta(const struct ct_rope *r, int64_t most, int64_t tokens, int64_t rotated)
 {
     double grown = r->factor * (double)tokens / (double)most - (r->factor - 1);

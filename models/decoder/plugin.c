@@ -419,7 +419,7 @@ static void destroy(struct ct_model *model)
 
 /* ---- facts ---- */
 
-/* Of a layer of Mamba-2: its projections, the convolution, and the state, written and read. */
+/* FLOPs of a Mamba-2 layer: its projections, the convolution, and the state, written and read. */
 static double state_flops(const struct ct_model *m)
 {
     const struct decoder_state *s = &m->state;
@@ -429,7 +429,7 @@ static double state_flops(const struct ct_model *m)
            6 * (double)s->conv_size * (width + shared) + 12 * width * (double)s->size;
 }
 
-/* Of a linear layer: its projections, its convolution, and three products with the state. */
+/* FLOPs of a linear layer: its projections, its convolution, and three products with the state. */
 static double linear_flops(const struct decoder_linear *z, double dim)
 {
     double keys = (double)(z->key_heads * z->key_dim);
@@ -439,7 +439,7 @@ static double linear_flops(const struct decoder_linear *z, double dim)
                 (2 * keys + values) * (double)z->taps + 3 * values * (double)z->key_dim);
 }
 
-/* Of the products of a layer's mixer. */
+/* FLOPs of the GEMMs of a layer's mixer. */
 static double mixer_flops(const struct ct_model *m, int64_t layer)
 {
     const struct ct_decoder_sizes *z = &m->sizes;

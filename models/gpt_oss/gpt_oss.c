@@ -229,7 +229,7 @@ static const struct ct_shard_rule shard_plan[] = {
     {0},
 };
 
-/* Of all experts, inputs times outputs; gate's and up's outputs take turns. */
+/* Tensors of all experts, inputs times outputs; gate's and up's outputs take turns. */
 static const struct ct_stored_rule stored[] = {
     {".experts.gate_proj.weight", ".experts.gate_up_proj", true, 0, 2, .interleaved = true},
     {".experts.up_proj.weight", ".experts.gate_up_proj", true, 1, 2, .interleaved = true},

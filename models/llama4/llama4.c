@@ -230,7 +230,7 @@ static int64_t longest(const struct ct_decoder *d)
     return d->request->logits && context > fed ? context : fed;
 }
 
-/* What a layer's attention takes for documents. Chunks are made once, for all layers. */
+/* The documents for a layer's attention. Chunks are made once, for all layers. */
 static struct ct_value *documents_of(struct ct_decoder *d)
 {
     int64_t size = model_of(d)->chunk, most;
@@ -349,7 +349,7 @@ static const struct ct_shard_rule shard_plan[] = {
     {0},
 };
 
-/* Of all experts, inputs times outputs; gate's outputs are before up's. */
+/* Tensors of all experts, inputs times outputs; gate's outputs are before up's. */
 static const struct ct_stored_rule stored[] = {
     {".experts.gate_proj.weight", ".experts.gate_up_proj", true, 0, 2},
     {".experts.up_proj.weight", ".experts.gate_up_proj", true, 1, 2},

@@ -238,7 +238,7 @@ static void translate_options(struct translation *t, const char *at, const char 
     }
 }
 
-/* What begins with `(`. Returns the last character of it that is translated. */
+/* Translates a group, which begins with `(`. Returns its last character that is translated. */
 static const char *translate_group(struct translation *t, const char *at)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-";

@@ -37,7 +37,7 @@ struct pattern_matches {
    expression takes too long. */
 int pattern_match(struct pattern_matches *matches, const char **begin, const char **stop);
 
-/* What becomes of the matches, by the names in tokenizer.json. */
+/* Treatment of the matches, by the names in tokenizer.json. */
 enum split_behavior {
     SPLIT_ISOLATED,
     SPLIT_REMOVED,

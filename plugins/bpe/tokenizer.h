@@ -69,7 +69,7 @@ struct tokenizer {
  * or uses what is not supported, which the message names.
  */
 int tokenizer_open(struct tokenizer *tokenizer, const char *path);
-/* What it opens, as struct ct_tokenizer_ops has it. */
+/* Files that it opens, for struct ct_tokenizer_ops. */
 extern const struct ct_tokenizer_file tokenizer_files[];
 void tokenizer_close(struct tokenizer *tokenizer);
 

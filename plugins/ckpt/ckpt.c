@@ -366,7 +366,7 @@ static bool fails_alike(const struct ct_event_data *data)
            (r && !r->skipped && !(isfinite(r->loss) && isfinite(r->grad_norm)));
 }
 
-/* What the run has reached by the last save is not lost. */
+/* Finishes the save that is under way, so that a failed run does not lose it. */
 static void run_failed(const struct ct_event_data *data)
 {
     bool any = terminated;

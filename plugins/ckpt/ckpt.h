@@ -84,7 +84,7 @@ struct ckpt_kept {
     size_t bytes;
 };
 
-/* What was trained on, and what is held out, as ct_data_ops.identity tells. */
+/* The data that is trained on and the data that is held out, as ct_data_ops.identity tells. */
 enum { CKPT_TRAINING, CKPT_VALIDATION, CKPT_DATA };
 struct ckpt_data {
     uint64_t hash;
@@ -125,7 +125,7 @@ struct ckpt_what {
     int dtype; /* of floating-point parameters; -1: as they are */
 };
 
-/* What a save writes, as the options say. */
+/* The kinds of state that a save writes, as the options say. */
 struct ckpt_what ckpt_what_of(bool model_only);
 /* Bytes of the whole state, which is in one file or divided; 0: it is not written. */
 double ckpt_state_bytes(const struct ct_run *run, const struct ct_state *s,
@@ -140,7 +140,7 @@ int ckpt_recipe_text(struct ct_arena *arena, struct ct_run *run, const char **te
 void ckpt_place(struct ct_arena *arena, struct ckpt_file *file);
 /* Set file->header and header_hash from its boxes. *header as above. */
 int ckpt_make_header(struct ckpt_file *file, char **header);
-/* What the run's data is made of, in arena; NULL: unknown. */
+/* Identity of the run's data, in arena; NULL: unknown. */
 const struct ckpt_data *ckpt_identify(struct ct_arena *arena, const struct ct_run *run, int which);
 /* Everything but the files' hashes. */
 int ckpt_describe(struct ct_arena *arena, struct ct_run *run, const struct ckpt_what *what,
@@ -212,14 +212,14 @@ int ckpt_open(struct ct_arena *arena, const char *folder, struct ckpt *c);
 /* Whether rc, of opening or reading one, says that there is no good checkpoint there. A failure to
    read says nothing about it. */
 bool ckpt_is_bad(int rc);
-/* Of an open checkpoint; NULL: it has none of that name. */
+/* The tensor of that name in an open checkpoint; NULL: it has none. */
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name);
 
 /* ---- read.c ---- */
 
-/* What to read. want: the bytes [*from, *to) of the box are of use; false: none. put: a box within
-   the whole tensor, dense. shared: other processes of this machine read the same bytes, so that the
-   page cache is of use. */
+/* Where a load puts what it reads. want: the bytes [*from, *to) of the box are of use; false: none.
+   put: a box within the whole tensor, dense. shared: other processes of this machine read the same
+   bytes, so that the page cache is of use. */
 struct ckpt_sink {
     bool (*want)(void *context, const struct ckpt_box *box, size_t *from, size_t *to);
     int (*put)(void *context, const struct ckpt_box *box, const int64_t *offset,
@@ -306,8 +306,8 @@ int ckpt_locate(struct ct_arena *arena, const char *path, struct ckpt *c);
    name again. */
 int ckpt_folder_take(const char *folder);
 void ckpt_folder_leave(void);
-/* Of the run that has the folder: it has saved. Noted in the file of the lock, for when the job is
-   started again. */
+/* Notes in the file of the folder's lock that this run has saved, for when the job is started
+   again. */
 int ckpt_folder_note(bool saved);
 bool ckpt_folder_saved(void);
 /* Move a new checkpoint to its final place; one that is there is replaced. Where the file system

@@ -23,7 +23,7 @@ struct comparison {
     double *most;
 };
 
-/* What differs, as JSON; NULL: lines are printed instead. */
+/* The differences, as JSON; NULL: lines are printed instead. */
 struct told {
     json_t *tensors, *options;
 };

@@ -17,7 +17,7 @@
 
 /* ---- recipes ---- */
 
-/* What a changed option changes in a run that goes on; those not listed change nothing in it. */
+/* Effects of changed options on a run that goes on; those not listed change nothing in it. */
 static const struct {
     const char *section, *key, *what;
 } effects[] = {

@@ -207,7 +207,7 @@ static const char *mesh_text(struct ct_arena *arena, const struct ct_mesh *mesh)
     return *text ? text : "one rank";
 }
 
-/* What print writes, in arena. */
+/* The text that print writes, in arena. */
 static int printed(struct ct_arena *arena, int (*print)(struct ct_run *run, FILE *out),
                    struct ct_run *run, const char **text)
 {

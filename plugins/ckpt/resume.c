@@ -45,7 +45,7 @@ static int agree(struct ct_run *run, int rc, const char *path)
     return all == GOOD;
 }
 
-/* What was left out. */
+/* Names the states that a load left out. */
 static const char *left_out(const struct ckpt_load *what)
 {
     static char text[64];
@@ -165,7 +165,8 @@ static int load_newest(struct ct_run *run, int64_t last, const struct ckpt_load 
     return rc == 0 && tried ? none_good(tried) : rc;
 }
 
-/* That of [ckpt] load_step; those of later steps make room for the ones that follow. */
+/* Loads the checkpoint of [ckpt] load_step; those of later steps make room for the ones that
+   follow. */
 static int load_wanted(struct ct_run *run)
 {
     int64_t step = ckpt_config.load_step;

@@ -141,7 +141,7 @@ void ckpt_foresee(struct ct_run *run)
                        most_at_once(run));
 }
 
-/* What the checkpoints of the folder take. */
+/* Bytes that the checkpoints of the folder take. */
 static double bytes_of_former(void)
 {
     struct ct_arena scratch = {0};

@@ -56,7 +56,7 @@ static const char *failure_text(int rc)
     return ckpt_is_bad(rc) ? "damaged" : "not readable";
 }
 
-/* What to do with the checkpoint of a path, or with the failure rc to open it. width: of the
+/* The action on the checkpoint of a path, or with the failure rc to open it. width: of the
    longest path. list: where the result goes instead of lines for people; NULL: there. */
 typedef int do_one(struct ckpt *c, const char *path, int width, int rc, json_t *list);
 

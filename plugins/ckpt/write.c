@@ -33,7 +33,7 @@ struct copy {
     XXH3_state_t *hash;
     bool *in_place;   /* by slot */
     size_t box, next; /* the first box that is not wholly hashed, and written */
-    /* What follows is for both threads. */
+    /* Members from here on are for both threads. */
     pthread_mutex_t lock;
     bool *done;         /* by slot: copied, or written */
     size_t begun, over; /* chunks; up to `over` all are done */

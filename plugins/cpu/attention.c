@@ -139,7 +139,7 @@ static double measure(void *context)
     return ratio[PAIRS / 2];
 }
 
-/* Of q and k, and of v if they differ. */
+/* Head sizes of q and k, and of v if they differ. */
 static const char *sizes_of(const struct ct_prepare *p, char text[48])
 {
     const struct ct_tensor *q = &p->in[p->outs == 3 ? 1 : 0], *v = q + 2;

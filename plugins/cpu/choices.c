@@ -74,7 +74,7 @@ int cpu_experts_check(const int32_t *ids, int64_t count, int64_t experts)
     return 0;
 }
 
-/* Those of this rank's experts, in the order of tokens. */
+/* Sorts the choices of this rank's experts, in the order of tokens. */
 int cpu_experts_sort(const struct ct_launch *l, const struct experts_sizes *s,
                      struct experts_choices *c)
 {

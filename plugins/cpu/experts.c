@@ -118,7 +118,7 @@ static int prepare_products(struct state *s, const struct ct_op *op)
     return rc;
 }
 
-/* Of one expert. */
+/* Elements of one expert's weight. */
 static size_t weight_elements(const struct experts_sizes *s, int which)
 {
     return (size_t)(which < WEIGHTS ? s->f * s->n : s->f);

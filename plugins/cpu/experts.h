@@ -13,7 +13,7 @@
 /* Inputs of experts: weights, then biases if there are any. */
 enum { W_GATE = 3, W_UP, W_DOWN, WEIGHTS, B_GATE = WEIGHTS, B_UP };
 
-/* What an op of experts is told apart by. */
+/* Functions that tell ops of experts apart. */
 static inline bool cpu_experts_is_gradient(const struct ct_op *op)
 {
     return op->type != &ct_op_experts && op->type != &ct_op_experts_kept;
@@ -71,8 +71,8 @@ struct experts_sizes cpu_experts_sizes(struct ct_prepare *p);
 int cpu_experts_sort(const struct ct_launch *l, const struct experts_sizes *sizes,
                      struct experts_choices *choices);
 
-/* What the forward keeps for the gradients: rows of the sorted choices, `from` on, of the gate or
-   of the other half. Of an op that keeps. */
+/* Hidden rows that the forward saves for the gradients: those of the sorted choices, `from` on, of
+   the gate or of the other half. The op must be one that saves. */
 float *cpu_experts_kept(const struct ct_launch *l, const struct experts_sizes *sizes, bool other,
                         int64_t from);
 

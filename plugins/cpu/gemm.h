@@ -97,7 +97,7 @@ struct cpu_packing;
 enum ct_dtype cpu_packed_type(enum ct_dtype dtype);
 /* Whether weights so stored are rounded to bfloat16, and stay float32. */
 bool cpu_packing_rounds(enum ct_dtype from, enum ct_dtype dtype);
-/* Of w[n, k]. */
+/* Bytes of the packed w[n, k]. */
 int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype, size_t *bytes);
 /* 1: the layout is one of lines; 0: another one, which only oneDNN knows. */
 int cpu_packed_lines(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype,

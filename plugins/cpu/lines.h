@@ -23,7 +23,7 @@
 #define CPU_PACK_ROWS 64 /* of a weight: whole panels and steps */
 #define CPU_PACK_COLUMNS 512
 
-/* Of float32 or bfloat16. */
+/* Bytes of a float32 or bfloat16 element. */
 static inline int64_t cpu_bytes_of(enum ct_dtype dtype)
 {
     return dtype == CT_F32 ? 4 : 2;

@@ -36,7 +36,7 @@ int cpu_head_prepare(struct ct_prepare *p, const struct cpu_head *head,
 #define CPU_ACCUMULATE_DX 1u
 #define CPU_ACCUMULATE_DW 2u
 #define CPU_ACCUMULATE_LOSS 4u
-/* Of an op with outputs dx, dw, loss, or dx, loss. */
+/* Bits of `accumulate` of an op with outputs dx, dw, loss, or dx, loss. */
 static inline uint32_t cpu_head_accumulate(const struct ct_launch *l)
 {
     return l->outs > 2 ? l->accumulate

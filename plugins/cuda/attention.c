@@ -216,7 +216,8 @@ static int run_grad(const struct ct_launch *l)
 #define VECTOR 8            /* elements that are moved at once */
 #define ROOM ((size_t)4096) /* of shared memory, for what kernels declare themselves */
 
-/* What there are kernels for: columns of heads of q and k, and of v and o, in shared memory. */
+/* Head sizes that there are kernels for: columns of heads of q and k, and of v and o, in shared
+   memory. */
 static const struct columns {
     int key, value;
 } columns[] = {{64, 64}, {128, 128}, {192, 128}};

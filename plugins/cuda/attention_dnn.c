@@ -222,7 +222,7 @@ static int clear_unseen(const struct ct_launch *l, const struct ct_tensor *t, fl
                       (struct ct_cuda_size){256, 1, 1}, 0, &a);
 }
 
-/* What forward and backward give alike. q is input `at`. */
+/* Sets the operands that forward and backward share. q is input `at`. */
 static void begin(const struct ct_launch *l, int at, struct sdpa_pack *pack)
 {
     const struct state *state = l->state;

@@ -227,7 +227,7 @@ static int turn_statistics(const struct ct_launch *l, const struct ct_tensor *ls
         (struct ct_cuda_size){256, 1, 1}, 0, &a);
 }
 
-/* What forward and backward give alike. q is input `at`. */
+/* Sets the operands that forward and backward share. q is input `at`. */
 static int begin(const struct ct_launch *l, int at, int more, struct sdpa_pack *pack)
 {
     const struct state *state = l->state;

@@ -25,7 +25,7 @@ static const struct gpu_call calls[] = {
 #undef X
 };
 
-/* What a choice of algorithm depends on. */
+/* Key of a choice of algorithm. */
 struct key {
     int64_t m, n, k, a_stride, b_stride, c_stride;
     int32_t a_dtype, b_dtype, c_dtype;

@@ -30,7 +30,7 @@ struct gpu_product {
 
 int gpu_blas_open(struct gpu *gpu);
 void gpu_blas_close(struct gpu *gpu);
-/* Of the library: 12.9 is 1209; 0: unknown. */
+/* Version of the library: 12.9 is 1209; 0: unknown. */
 int gpu_blas_version(void);
 /* On the stream of l; workspace: GPU_BLAS_WORKSPACE bytes, 256-byte aligned. */
 int gpu_multiply(const struct ct_launch *l, const struct gpu_product *product, void *workspace);

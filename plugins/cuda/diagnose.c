@@ -1,5 +1,5 @@
 /*
- * What `ctitan doctor` says of CUDA: libraries, and which devices see each other's memory.
+ * Findings of `ctitan doctor` about CUDA: libraries, and which devices see each other's memory.
  */
 #include <dlfcn.h>
 #include <stdio.h>

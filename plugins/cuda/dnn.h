@@ -36,7 +36,7 @@ int dnn_version(void);
 /* id 0: virtual. type: CUDNN_DATA_* */
 dnn_tensor dnn_tensor_new(struct dnn_graph *g, int64_t id, int type, const int64_t size[4],
                           const int64_t stride[4]);
-/* What index i of the first dimension has begins at element offsets[i]: int64, one more than the
+/* The elements of index i of the first dimension begin at offsets[i]: int64, one more than the
    first dimension. */
 dnn_tensor dnn_packed_tensor_new(struct dnn_graph *g, int64_t id, int type, const int64_t size[4],
                                  const int64_t stride[4], dnn_tensor offsets);

@@ -80,7 +80,7 @@ int gpu_experts_prepare(struct ct_prepare *p, size_t element)
     return 0;
 }
 
-/* What is kept is in one dtype: that of the kernels on tensor cores, if they take the op. */
+/* Saved hidden layers have one dtype: that of the kernels on tensor cores, if they take the op. */
 static bool accept_kept(const struct ct_prepare *p)
 {
     return gpu_experts_accept(p) && !gpu_experts_in_tiles(p);

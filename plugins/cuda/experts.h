@@ -15,8 +15,8 @@
 
 enum { X, WEIGHTS, IDS, GATE, UP, DOWN, GATE_BIAS, UP_BIAS };
 
-/* What an op of experts is told apart by: hidden layers are kept, or were; it is a gradient; its
-   input x, which is behind dy and what was kept. */
+/* Functions that tell ops of experts apart: whether hidden layers are saved, or were; whether it
+   is a gradient; its input x, which is behind dy and the saved values. */
 static inline bool gpu_experts_keeps(const struct ct_op *op)
 {
     return op->type == &ct_op_experts_kept || op->type == &ct_op_experts_kept_grad;

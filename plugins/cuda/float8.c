@@ -24,7 +24,7 @@ static int64_t columns_of(const struct ct_tensor *t)
     return t->shape[t->ndim - 1];
 }
 
-/* What has a number of its own in a grid over x; -1: blocks. */
+/* The parts of x that have a number each in the grid: all, rows or columns; -1: blocks. */
 static int per_of(const struct ct_tensor *x, const struct ct_tensor *grid)
 {
     int64_t down = rows_of(grid), across = columns_of(grid);

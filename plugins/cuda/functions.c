@@ -88,7 +88,7 @@ static int load_offer(struct gpu *gpu, const struct ct_offer *offer)
                   : load_code(gpu, code);
 }
 
-/* Those of other plugins. */
+/* Loads functions of other plugins. */
 static int load_offers(struct gpu *gpu)
 {
     const struct ct_offer *offer;

@@ -21,7 +21,7 @@ bool gpu_graph_replays(const struct gpu *gpu);
 bool gpu_graph_is_plain(const struct gpu *gpu);
 /* The step ends: close the capture, launch the graph. */
 int gpu_graph_end(struct gpu *gpu);
-/* Of a kernel that waits for the device and so cannot be captured: no graph for this program. */
+/* Refuses a graph for this program: a kernel waits for the device and so cannot be captured. */
 void gpu_graph_refuse(struct gpu *gpu, const char *why);
 
 #endif

@@ -153,7 +153,7 @@ static struct head head_of(const struct ct_tensor *in, const struct ct_tensor *o
         in, in + 1, in + 2, in + 3, out, outs > 2 ? out + 1 : NULL, out + outs - 1};
 }
 
-/* What a call keeps in its workspace. */
+/* Layout of a call's workspace. */
 struct layout {
     enum ct_dtype dtype;   /* of logits */
     int64_t chunk, stride; /* tokens at once; between rows of logits: whole vectors */

@@ -205,7 +205,7 @@ static int scale(const struct matrix *m, size_t x, float factor, int64_t count, 
     return over_elements(m->l, "muon_scale", count, &a);
 }
 
-/* Of operands; the result is float32. */
+/* Multiplies two operands; the result is float32. */
 static int multiply(const struct matrix *m, struct gpu_product p, size_t a, size_t b, size_t c)
 {
     p.a = matrix_at(m, a);

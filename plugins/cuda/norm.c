@@ -99,7 +99,8 @@ static int64_t sharers(const struct gpu *gpu, const struct ct_tensor *x)
     return rows < each * gpu->cuda.multiprocessors ? rows : each * gpu->cuda.multiprocessors;
 }
 
-/* Of narrow rows: as many blocks as multiprocessors have registers for; never more than sharers. */
+/* Sharers of narrow rows: as many blocks as multiprocessors have registers for; never more than
+   sharers. */
 static int64_t narrow_sharers(const struct gpu *gpu, int64_t most)
 {
     int64_t fit = 3 * (int64_t)gpu->cuda.multiprocessors;

@@ -54,7 +54,7 @@ static int run_norm(const struct ct_launch *l)
     return launch(l, &(struct gpu_scale_rows){.x = l->in[0].data, .eps = (float)norm->eps});
 }
 
-/* Of both: dy, x, and a number of each row. */
+/* Gradient of both forms: dy, x, and a number of each row. */
 static int run_grad(const struct ct_launch *l)
 {
     return launch(

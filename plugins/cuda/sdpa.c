@@ -163,7 +163,7 @@ static dnn_tensor keep_where(const struct builder *b, dnn_tensor x, int mode, dn
     return y;
 }
 
-/* What is beyond the end of a packed sequence. */
+/* Hides scores beyond the end of a packed sequence. */
 static dnn_tensor hide_outside(const struct builder *b, dnn_tensor x)
 {
     int64_t batch = b->s->batch;

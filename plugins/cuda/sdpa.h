@@ -13,7 +13,7 @@
 
 #include "dnn.h"
 
-/* What a plan is made for. Strides of batch, token, head; the last one is 1. */
+/* Key of a plan. Strides of batch, token, head; the last one is 1. */
 struct sdpa_shape {
     int64_t batch, queries, keys; /* packed: sequences, and the longest that there can be */
     int64_t heads, groups;

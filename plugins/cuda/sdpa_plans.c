@@ -60,7 +60,7 @@ void gpu_dnn_close(struct gpu *gpu)
     free(gpu->dnn);
 }
 
-/* What versions of cuDNN are known to get wrong, from the notes in NVIDIA's own front end. */
+/* Known faults of versions of cuDNN, from the notes in NVIDIA's own front end. */
 static const char *known_fault(int version, const struct sdpa_shape *s)
 {
     if (version < 90600)
@@ -86,9 +86,9 @@ static int make_plan(struct gpu_dnn *dnn, struct sdpa_plan *p)
     return dnn_graph_plan(&p->graph, dnn->handle, NULL);
 }
 
-/* Of a described device, without cuDNN. The workspace is a bound: sums in float32 of the gradients
-   of queries, keys and values, which is what cuDNN's backward keeps at most; what packed ones need
-   is this plugin's, and cuDNN keeps descriptors. */
+/* Plan for a described device, without cuDNN. The workspace is a bound: sums in float32 of the
+   gradients of queries, keys and values, which is what cuDNN's backward keeps at most; what packed
+   ones need is this plugin's, and cuDNN keeps descriptors. */
 static int bound_plan(struct sdpa_plan *p)
 {
     const struct sdpa_shape *s = &p->shape;

@@ -93,7 +93,7 @@ static void find_signallers(const struct ct_program *program)
 
 /* ---- before the first step ---- */
 
-/* What products of rank 0 reach while the other ranks multiply, too, over what they reach alone:
+/* The speed of GEMMs of rank 0 while the other ranks multiply, too, over their speed alone:
    ranks may share processors, even where each has a core in name. */
 static int measure_alone(struct ct_run *run, double *alone)
 {

@@ -144,7 +144,7 @@ static double overhead(const struct ct_run *run)
     return run->world > 1 ? 0 : fmax(0, (step - busy) / (double)run->program->step_count);
 }
 
-/* What is known of a machine that is described for the first time, in addition to its peaks. */
+/* Sets the facts of a machine that is described for the first time, in addition to its peaks. */
 static void set_device(const struct ct_run *run, struct ct_machine *machine)
 {
     struct ct_device_info info = {0};

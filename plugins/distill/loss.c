@@ -139,7 +139,7 @@ static inline double slope_of_all(const struct distill *a, const struct token *t
                : hard + (1 - a->hard) * a->temperature * power(t, z / a->temperature - s->warm);
 }
 
-/* What the teacher's number n adds. */
+/* The term of the teacher's entry n. */
 static double slope_of_one(const struct distill *a, const struct token *t, const struct sums *s,
                            double of_teacher, int64_t n)
 {
@@ -243,7 +243,7 @@ static int forward(const struct ct_launch *l)
     return ct_reference_end(&r, rc);
 }
 
-/* Of the gradient: dloss, three operands of the loss, three of its outputs, and ids. */
+/* Inputs of the gradient: dloss, three operands of the loss, three of its outputs, and ids. */
 enum { GRAD_LOGITS = 1, GRAD_LSE = 4, GRAD_WARM, GRAD_EACH, GRAD_IDS };
 
 static int backward(const struct ct_launch *l)

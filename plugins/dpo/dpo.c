@@ -79,7 +79,7 @@ bool dpo_has_reference(void)
 static struct ct_weight_set reference_weights = {
     .size = sizeof(struct ct_weight_set), .name = "reference", .option = "[dpo] reference_from"};
 
-/* What another pass than the trained one gives; NULL: there is none. */
+/* The result of a pass other than the trained one; NULL: there is none. */
 static int pass_reference(struct ct_objective *o, struct ct_value **reference)
 {
     struct ct_value *logits;
@@ -98,7 +98,7 @@ static int pass_reference(struct ct_objective *o, struct ct_value **reference)
     return *reference ? 0 : CT_EINVAL;
 }
 
-/* What the data has of the reference; NULL: nothing. */
+/* The reference's values in the data; NULL: it has none. */
 static struct ct_value *stored_reference(struct ct_objective *o, struct ct_builder *b)
 {
     return dpo_has_reference() && dpo_config.reference == DPO_STORED

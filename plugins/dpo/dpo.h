@@ -36,7 +36,7 @@ enum dpo_loss {
 
 enum dpo_reference { DPO_PASS, DPO_STORED, DPO_WEIGHTS };
 
-/* What the divergence of kto is the mean over. */
+/* The set over which the divergence of kto is a mean. */
 enum dpo_divergence { DPO_OF_STEP, DPO_OF_MICROBATCH };
 
 /* Attributes of the loss. */
@@ -85,7 +85,7 @@ struct dpo_stored {
     const struct ct_weight *logp;
 };
 
-/* That of a sample. CT_ECONFIG: the file is of other samples. */
+/* Reads the values of a sample. CT_ECONFIG: the file is of other samples. */
 int dpo_stored_read(struct dpo_stored *stored, const int32_t *tokens, const int32_t *labels,
                     int64_t seq_len, float *logp);
 void dpo_stored_close(struct dpo_stored *stored);

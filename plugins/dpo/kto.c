@@ -141,7 +141,7 @@ int dpo_build_kto(struct ct_objective *o, struct ct_value *policy, struct ct_val
                                          (struct ct_value *[]){policy, reference}, 2, NULL);
     struct ct_op *op = ct_emit_type(&b, &dpo_kto_type, "loss",
                                     (struct ct_value *[]){policy, reference, kinds, sum}, 4, &how);
-    /* Of the step: the loss uses those of its microbatches. */
+    /* The divergence of the step: the loss uses those of its microbatches. */
     struct ct_value *divergence = ct_scale(&b, "divergence.step", sum, 1);
     struct ct_value *answers = ct_input(&b, "pairs", NULL);
     struct ct_value *desirable = ct_input(&b, "desirable", NULL);

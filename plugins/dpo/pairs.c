@@ -238,7 +238,7 @@ static int64_t samples(const struct ct_data *data)
     return 2 * (int64_t)data->count;
 }
 
-/* That of the file is read only where it is taken: `ctitan data` makes it with this source. */
+/* The file's reference is read only where it is used: `ctitan data` makes it with this source. */
 static int read_reference(struct ct_data *data, int64_t index, float *logp)
 {
     const struct pair *p = &data->pair[(size_t)(index / 2) % data->count];

@@ -122,7 +122,7 @@ struct answer {
     bool done, right;
 };
 
-/* What is written so far: is it at its end, or can it no longer be what is expected? */
+/* Judges the text so far: is it at its end, or can it no longer be what is expected? */
 static int judge(struct ct_data *task, struct answer *a, bool ended, struct text *text)
 {
     const struct writing *how = task->writing;

@@ -36,7 +36,7 @@ struct question {
     const char *expected;
 };
 
-/* What the model may write, and how it is compared. */
+/* The text that the model may write, and how it is compared. */
 struct writing {
     int64_t tokens;   /* at most */
     const char *stop; /* text that ends an answer; "": none */

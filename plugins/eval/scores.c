@@ -15,7 +15,7 @@ enum { LOGP, WRONG, TOKEN, SCORES };
 
 /* ---- the op ---- */
 
-/* Of equal logits the first one is the likeliest, as numpy's argmax. */
+/* The index of the largest logit; the first of equal ones, as numpy's argmax. */
 static int64_t likeliest(const double *logits, int64_t count)
 {
     int64_t best = 0;

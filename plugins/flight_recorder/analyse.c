@@ -345,7 +345,7 @@ static bool is_over(const struct flight_run *run)
     return true;
 }
 
-/* What ranks found while they ran. */
+/* Adds the findings of ranks while they ran. */
 static void add_findings(const struct flight_run *run, struct flight_verdict *v)
 {
     for (int r = 0; r < run->world; r++) {

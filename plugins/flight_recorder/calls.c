@@ -130,7 +130,7 @@ static bool makes(const struct calls *b, const struct calls *a, int n)
     return false;
 }
 
-/* What differs, in words. */
+/* The difference of two calls, in words. */
 static const char *difference(const struct calls *a, const struct calls *b, int n)
 {
     const struct flight_instruction *x = n < a->count ? a->list[n] : NULL;

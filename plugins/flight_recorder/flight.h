@@ -28,7 +28,7 @@
 
 /* ---- the file ---- */
 
-/* What an instruction spends time on. */
+/* Classes of instructions by what they spend time on. */
 #define FLIGHT_CLASSES(X)                                                                          \
     X(PRODUCTS, "matrix products")                                                                 \
     X(MEMORY, "memory-bound kernels")                                                              \
@@ -42,7 +42,7 @@ enum flight_class {
         FLIGHT_CLASS_COUNT
 };
 
-/* What the ranks of a group call together. */
+/* Forms of calls that the ranks of a group make together. */
 enum flight_form {
     FLIGHT_OTHER,
     FLIGHT_ALIKE,   /* all the same, of the same size; none ends before all have begun */
@@ -100,7 +100,7 @@ struct flight_record {
     int32_t kind, unused;
 };
 
-/* What the thread that drives the run does. */
+/* Phases of the thread that drives the run. */
 #define FLIGHT_PHASES(X)                                                                           \
     X(OPENING, "opening the run")                                                                  \
     X(DATA, "reading data")                                                                        \
@@ -150,7 +150,7 @@ struct flight_header {
     _Atomic double ended;
     char message[1024];
     char slow[256], diverged[512]; /* what was found last; empty: nothing */
-    /* What others saw of the process: a letter of proc(5), or 'X' if it is gone. */
+    /* The process's state, as seen by others: a letter of proc(5), or 'X' if it is gone. */
     _Atomic int32_t seen;
     /* From the launcher: how the process ended, as of waitpid. */
     int32_t exit_known, exit_status, exit_first; /* exit_first: it was the first to fail */

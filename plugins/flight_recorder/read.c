@@ -264,7 +264,7 @@ static int map_folder(struct flight_run *run, size_t *room, const char *path, bo
     return rc;
 }
 
-/* Those of this folder, and those that a launcher has copied from other hosts. */
+/* Maps the records of this folder, and those that a launcher has copied from other hosts. */
 static int map_all(struct flight_run *run, const char *path, bool writable)
 {
     const char *hosts = ct_arena_printf(&run->arena, "%s/hosts", path);

@@ -20,7 +20,7 @@ struct quantised {
     struct ct_value *q, *scale;
 };
 
-/* What was quantised. */
+/* Record of a quantised value. */
 struct done {
     enum float8_cells cells;
     enum ct_dtype dtype;
@@ -145,7 +145,7 @@ static bool is_gather(const struct ct_value *v)
     return v->producer && v->producer->type == &ct_op_redistribute;
 }
 
-/* What w is gathered from, and with all_gather the parameter behind its cast. */
+/* The value that w is gathered from, and with all_gather the parameter behind its cast. */
 static struct ct_value *origin(struct ct_value *w)
 {
     while (is_gather(w) ||

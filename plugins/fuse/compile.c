@@ -385,7 +385,7 @@ static struct {
     size_t count, room;
 } loaded;
 
-/* Of code for host memory, and all options that determine what it is compiled to. */
+/* Key of code for host memory, with all options that determine what it is compiled to. */
 static XXH128_hash_t key_of(const struct fuse_code *code)
 {
     XXH3_state_t *hash = XXH3_createState();

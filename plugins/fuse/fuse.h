@@ -69,7 +69,7 @@ void fuse_write(const struct fuse_program *f, bool rows_kept, struct ct_arena *a
 
 /* ---- compiled code ---- */
 
-/* What code is compiled for. */
+/* The target of compiled code. */
 struct fuse_target {
     const struct ct_compiler_ops *ops; /* NULL: host memory, by the system's C compiler */
     struct ct_device *device;          /* NULL: not open */
@@ -77,8 +77,9 @@ struct fuse_target {
 /* CT_ENOENT: devices of this name run no compiled code. */
 int fuse_find_target(const char *name, struct ct_device *device, struct fuse_target *target);
 
-/* Of host memory. Rows [row, row_end) of columns [column, column_end), which are all of them unless
-   the code is flat. scratch: `buffers` rows; sums: `sums` rows, zeroed before the first call. */
+/* A function on host memory. It computes rows [row, row_end) of columns [column, column_end), which
+   are all of them unless the code is flat. scratch: `buffers` rows; sums: `sums` rows, zeroed
+   before the first call. */
 typedef void fuse_function(const struct ct_compiled_operand *in,
                            const struct ct_compiled_operand *out, int64_t row, int64_t row_end,
                            int64_t column, int64_t column_end, float *scratch, float *sums);

@@ -242,7 +242,7 @@ static bool collect_operands(const struct finder *f, int group, struct fuse_grou
     return *ins > 0 && *outs > 0;
 }
 
-/* What has columns only and is made of rows is a sum over them, and nothing more. */
+/* A per-column value that is computed from rows must be exactly one sum over them. */
 static bool is_sum(const struct ct_pointwise *p, int node)
 {
     if (p->node[node].kind == CT_POINTWISE_BF16)

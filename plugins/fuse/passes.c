@@ -1,5 +1,5 @@
 /*
- * What a program computes in which pass over a row, and what it keeps between passes.
+ * Assigns a program's nodes to passes over a row, and picks the values that are buffered between.
  *
  * A row is passed over once for each reduction that depends on another, and once more. What a later
  * pass needs again is computed again, unless that costs much: then a buffer keeps it.

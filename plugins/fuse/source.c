@@ -208,7 +208,7 @@ static void write_pass(struct writer *w, int pass)
             w->use[k] = NULL;
 }
 
-/* What has one value for a row: known before pass `stage`, or all results after the last one. */
+/* Writes values that a row has one of: known before pass `stage`, or all results after the last. */
 static void write_row_values(struct writer *w, int stage)
 {
     for (int k = 0; k < (int)w->f->p.count; k++) {

@@ -43,7 +43,7 @@ static inline bool is_column_sum(const struct writer *w, int k)
 
 /* Set needed .. last from f, node, arena and rows_kept. */
 void fuse_find_passes(struct writer *w);
-/* What a pass ends with: arguments of its reductions, and in the last one the outputs. */
+/* The last nodes of a pass: arguments of its reductions, and in the last one the outputs. */
 int fuse_ends(const struct writer *w, int pass, int *end);
 /* Is k a weight whose widened form the rows of a call share? */
 bool fuse_is_widened(const struct writer *w, int k);

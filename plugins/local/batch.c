@@ -52,7 +52,8 @@ static int run_alone(const struct batch *b)
     return rc;
 }
 
-/* What all members must agree on: the first call, the number of calls, the number of elements. */
+/* The announcement on which all members must agree: the first call, the number of calls, the number
+   of elements. */
 static struct announcement announce(const struct batch *b)
 {
     struct announcement a = b->jobs[0].a;

@@ -49,7 +49,7 @@ struct buffers {
     struct place in, out;
 };
 
-/* What a member calls, written before it arrives. It must be the same on all members. */
+/* A member's call, written before it arrives. It must be the same on all members. */
 struct announcement {
     _Alignas(LINE) uint8_t call, dtype, reduction;
     int32_t root;
@@ -232,7 +232,7 @@ int local_enter(struct group *group, const struct announcement *a);
 uint64_t local_digest(uint64_t before, const struct announcement *a);
 /* Wait until all members have arrived. */
 int local_arrive(struct group *group);
-/* What a member announced for the current call. */
+/* A member's announcement for the current call. */
 static inline const struct announcement *local_announced(const struct group *g, int position)
 {
     return g->announcements + (size_t)(g->number & 1) * (size_t)g->base.size + (size_t)position;

@@ -67,7 +67,7 @@ static bool is_chosen(struct adapting *a, const char *module, bool in_all)
     return chosen;
 }
 
-/* Of a forward pass that has the weights of the beginning, and so no adapters. */
+/* Whether op is of a forward pass with the weights of the beginning, and so without adapters. */
 static bool is_reference(const struct ct_op *op)
 {
     return op->marks & ct_mark(CT_REFERENCE);
@@ -135,7 +135,7 @@ static struct ct_value *parameter(struct ct_builder *b, const struct ct_value *w
     return p;
 }
 
-/* What is added for one layer. */
+/* Ops and values that are added for one layer. */
 struct addition {
     struct ct_builder b;
     struct ct_value *w, *y, *sum; /* y: the layer's result, sum: that with B A x; not of a stack */
@@ -186,7 +186,7 @@ static struct ct_value *add_up(struct addition *add, const char *name, struct ct
     return add->sum;
 }
 
-/* What uses y uses h, which is made of it. */
+/* Makes users of y use h, which is made of it. */
 static void replace(struct addition *add, struct ct_value *h)
 {
     if (!h)
@@ -266,7 +266,7 @@ static bool is_forward(const struct ct_use *use)
     return use->op->section->part != CT_PART_INIT && !is_reference(use->op);
 }
 
-/* What uses W gets W + scale B A, which is made in front of it. */
+/* Gives users of W the sum W + scale B A, which is made in front of them. */
 static int adapt_stack(struct adapting *a, struct ct_value *w, const char *module)
 {
     const int64_t *size = w->shape, rank = lora_config.rank;

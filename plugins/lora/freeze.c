@@ -1,5 +1,5 @@
 /*
- * What is trained, in which dtype, and what the backward computes again.
+ * Selects the parameters that are trained, their dtype, and what the backward recomputes.
  */
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>

@@ -22,12 +22,12 @@ extern struct lora_config {
     bool dora;
 } lora_config;
 
-/* Of parameters' names: A [rank, in] and B [out, rank] of the layer whose weight is W [out, in];
-   of stacked weights [experts, out, in], A [experts, rank, in] and B [experts, out, rank]. */
+/* Endings of parameters' names: A [rank, in] and B [out, rank] of the layer whose weight is W [out,
+   in]; of stacked weights [experts, out, in], A [experts, rank, in] and B [experts, out, rank]. */
 #define LORA_WEIGHT ".weight"
 #define LORA_A ".lora_A.weight"
 #define LORA_B ".lora_B.weight"
-/* Of an embedding [vocabulary, out]: A [vocabulary, rank], and B [out, rank]. */
+/* Endings for an embedding [vocabulary, out]: A [vocabulary, rank], and B [out, rank]. */
 #define LORA_EMBEDDING_A ".lora_embedding_A"
 #define LORA_EMBEDDING_B ".lora_embedding_B"
 /* [out], float32: magnitudes of the rows of W + scale B A. */
@@ -80,7 +80,7 @@ float *lora_whole(struct ct_run *run, const struct ct_state *state);
 /* A matrix [rows, columns] with these swapped. To be freed; NULL: no memory. */
 float *lora_transposed(const float *x, int64_t rows, int64_t columns);
 
-/* What becomes of a weight [.., rows, columns]: times[row] (W + scale up down). */
+/* Factors of a merged weight [.., rows, columns]: times[row] (W + scale up down). */
 struct lora_factors {
     int64_t rows, columns; /* of a matrix */
     float *up;             /* [.., rows, rank] */
@@ -130,7 +130,7 @@ struct lora_tensors {
     struct lora_tensor *item;
     size_t count;
 };
-/* Those of all layers, in arena. The matrices of a state follow each other. */
+/* Tensors of all layers, in arena. The matrices of a state follow each other. */
 struct lora_tensors lora_tensors_of(struct ct_arena *arena, const struct ct_run *run,
                                     const struct lora_layer *layers, size_t count);
 /* CT_ECONFIG names a layer that peft has no such adapter for. */

@@ -201,7 +201,7 @@ struct saving {
     size_t wholes;
 };
 
-/* Of experts, one name for all of them. */
+/* Adds a layer's module; all experts have one name. */
 static void add_module(json_t *modules, const struct lora_layer *l, const char *stored)
 {
     const char *name = is_stack(l) ? last_of(stored) : l->module;

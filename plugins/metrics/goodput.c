@@ -41,7 +41,7 @@ static struct {
     bool begun;
 } now;
 
-/* What became of the time from the first attempt on. */
+/* Uses of the time from the first attempt on. */
 struct sums {
     double all, trained, redone, data, save, validation, start, idle;
 };

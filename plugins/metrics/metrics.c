@@ -296,7 +296,7 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
     return rc;
 }
 
-/* What the loss is a mean of: labels that are not masked are tokens. */
+/* The unit that the loss is a mean over: labels that are not masked are tokens. */
 static const char *counted(const struct ct_run *run)
 {
     const char *over = ct_graph_fetched_over(run->graph, "loss");

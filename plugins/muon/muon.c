@@ -32,7 +32,7 @@ struct hyper {
     double momentum, weight_decay, scale;
 };
 
-/* What the iteration multiplies: float32, or matrices rounded to bfloat16, with float32 sums. */
+/* Operands of the iteration: float32, or matrices rounded to bfloat16, with float32 sums. */
 enum products { FLOAT32, BFLOAT16 };
 
 /* Names that not every model has. */

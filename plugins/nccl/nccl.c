@@ -338,7 +338,7 @@ static void end_groups(struct comm *comm)
         ct_warn("NCCL has not ended its communicators within %g s", ABORT_PATIENCE);
 }
 
-/* What is left of a step may never end, and NCCL's thread with it. Nothing can be freed then. */
+/* The rest of a step may never end, and NCCL's thread with it. Nothing can be freed then. */
 static void wait_for_abort(struct comm *comm)
 {
     double deadline = ct_now() + ABORT_PATIENCE;

@@ -54,7 +54,8 @@ struct store {
     pthread_mutex_t lock; /* protects socket */
 };
 
-/* What the server polls: the pipe, the listener, and a client for each further descriptor. */
+/* Descriptors that the server polls: the pipe, the listener, and a client for each further
+   descriptor. */
 struct server {
     struct store *store;
     struct pollfd *fds;
@@ -109,7 +110,7 @@ static bool take(struct client *c, int socket)
     return n > 0 && (c->bytes < sizeof(MAGIC) || c->request.magic == MAGIC);
 }
 
-/* What is sent fits into the socket: a client has one request at a time. */
+/* Sends all of a message. It fits into the socket: a client has one request at a time. */
 static bool send_whole(int socket, const void *data, size_t bytes)
 {
     return send(socket, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
@@ -419,7 +420,7 @@ static int join(struct store *s, const struct addresses *addresses, double timeo
 
 /* ---- all ranks ---- */
 
-/* What a rank reports about itself. */
+/* A rank's report about itself. */
 struct hello {
     int32_t world, pid;
 };

@@ -221,7 +221,7 @@ void pp_limit_to_wanters(const struct pp_local *c, const struct ct_op *op, const
         pp_ranks_add(ranks, first);
 }
 
-/* What the keepers of an op have of its inputs, they need. */
+/* Marks the inputs of an op as needed on the ranks that keep it. */
 static void need_inputs(struct pp_local *c, const struct ct_op *op)
 {
     uint64_t *keepers = c->set[0], *ranks = c->set[1];

@@ -62,7 +62,7 @@ static struct ct_schedule_request request_for(const struct pp_stages *stages, in
                                         .arena = arena};
 }
 
-/* Of a training step's batch, before communication is added. */
+/* Makes the schedule of a training step's batch, before communication is added. */
 static int make_schedule(const struct pp_stages *stages, int microbatches, struct ct_arena *arena,
                          struct ct_schedule **schedule)
 {
@@ -77,7 +77,7 @@ static int make_schedule(const struct pp_stages *stages, int microbatches, struc
                : ct_schedule_generate(ops, pp_config.schedule, &request, schedule);
 }
 
-/* Of one batch in training, without accumulation. */
+/* Microbatches of one batch in training, without accumulation. */
 static int batch_microbatches(void)
 {
     return (int)(ct_config.training.local_batch_size / pp_config.microbatch_size);

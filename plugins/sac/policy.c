@@ -1,12 +1,12 @@
 /*
- * What is kept, by rule: TorchTitan's modes.
+ * Chooses the saved values by rule: TorchTitan's modes.
  *
  *   none   everything
  *   full   of every layer, the values used outside it; the backward recomputes the rest
  *   layer  the same for every k-th layer
  *   op     the results of listed ops
  *
- * What is kept of the ops that [sac] offload lists is kept in host memory.
+ * Saved results of the ops that [sac] offload lists lie in host memory.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -138,7 +138,7 @@ static bool is_listed(const struct list *list, const struct ct_op *op)
     return best && (!best->every || ++best->count % best->every);
 }
 
-/* Of a pipeline, this rank has some layers only: others may have an op that they lack. */
+/* A rank of a pipeline has some layers only: others may have an op that they lack. */
 static int check_found(const struct sac *s, const struct list *list, const char *key)
 {
     for (size_t i = 0; i < list->count; i++)

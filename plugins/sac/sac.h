@@ -141,8 +141,8 @@ bool sac_leaves(const struct sac *s, const struct ct_value *v);
 /* Views follow their roots; values that another transform recomputes stay recomputed. */
 void sac_settle(struct sac *s);
 
-/* Of the values that may be recomputed, keep those that leave a layer and those that the listed ops
-   make: a comma-separated list, or "default". CT_ECONFIG: the list has an op that no layer has. */
+/* Saves those of the recomputable values that leave a layer or that the listed ops make: a
+   comma-separated list, or "default". CT_ECONFIG: the list has an op that no layer has. */
 int sac_keep_listed(struct sac *s, const char *ops);
 
 /* ---- front.c, budget.c ---- */

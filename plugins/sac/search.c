@@ -1,5 +1,5 @@
 /*
- * What is kept, by search: within a budget, or within the device's memory.
+ * Chooses the saved values by search: within a budget, or within the device's memory.
  *
  * The plans of budget.c give the bytes that are kept, but not the peak of memory, which is known
  * only for a lowered program. `auto` therefore lowers some plans, starting with the one whose

@@ -1,5 +1,5 @@
 /*
- * What a model's file says about decoding, in its protocol buffer (sentencepiece_model.proto).
+ * A model file's options for decoding, in its protocol buffer (sentencepiece_model.proto).
  */
 #ifndef OPTIONS_H
 #define OPTIONS_H

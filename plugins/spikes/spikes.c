@@ -47,7 +47,7 @@ static const struct ct_option options[] = {
 
 static struct {
     struct window window[NUMBERS];
-    /* Of the current step: going back restores an older window. */
+    /* Values of the current step: going back restores an older window. */
     double limit[NUMBERS], mean[NUMBERS], deviation[NUMBERS];
 } now;
 

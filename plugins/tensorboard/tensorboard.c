@@ -146,7 +146,7 @@ static double per_device(const struct ct_run *run, double tokens_per_second)
     return tokens_per_second / (double)run->world;
 }
 
-/* Those that a model, an objective or a transform names. */
+/* Writes the metrics that a model, an objective or a transform names. */
 static int write_metrics(const struct ct_run *run, int64_t step, const char *group)
 {
     struct ct_arena scratch = {0};

@@ -49,7 +49,7 @@ static const struct format {
     {"UTF-16", "\xfe\xff", 2, 0, "convert it: iconv -f UTF-16 -t UTF-8 IN >OUT", NULL},
 };
 
-/* Of ASCII, every other byte is NUL. */
+/* UTF-16 is told by ASCII text, in which every other byte is NUL. */
 static bool is_utf16(const char *data, size_t size, size_t first)
 {
     for (size_t i = 0; i < 8 && i < size; i++)

@@ -263,7 +263,7 @@ int corpus_add_file(struct corpus *c, const char *path, const char *data, size_t
                                         : add_unpacked(c, path, data, size);
 }
 
-/* What is read once is complete before the first document is taken from it. */
+/* Adds a file that is read once; it is complete before the first document is taken from it. */
 static int add_stream(struct corpus *c, const char *path)
 {
     bool command = c->request->command;

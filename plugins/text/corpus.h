@@ -34,7 +34,7 @@ enum corpus_split {
     CORPUS_LINE,      /* each line that is not empty, with its newline */
 };
 
-/* What is to be found. */
+/* Key of a corpus to be found. */
 struct corpus_request {
     const char *option; /* whose value the paths are, for messages: "[text] path" */
     enum corpus_format format;

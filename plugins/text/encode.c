@@ -56,7 +56,7 @@ static int end_block(struct encoder *e)
     return 0;
 }
 
-/* Of the part of the file that is checked block by block. */
+/* Writes to the part of the file that is checked block by block. */
 static int put_checked(struct encoder *e, const void *data, size_t size)
 {
     int rc = put(e, data, size);

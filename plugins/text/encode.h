@@ -10,7 +10,7 @@
 
 struct ct_tokenizer_ops;
 
-/* What a file of tokens begins with. */
+/* Header of a file of tokens. */
 struct encoded {
     char magic[8];
     int64_t width; /* bytes per token */

@@ -173,7 +173,7 @@ static int check_config(void)
     return 0;
 }
 
-/* What is trained on shows whether anything has the key. */
+/* Checks that the training data has the key at all. */
 static int check_key(const struct ct_data *data, bool whole)
 {
     size_t streams = whole || !*text_config.command_key;

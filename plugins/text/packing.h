@@ -19,7 +19,7 @@ enum packing_how {
     PACKING_FIRST_FIT_DECREASING, /* longest first; equal ones in their order */
 };
 
-/* What becomes of a document that is longer than a row. */
+/* Treatment of a document that is longer than a row. */
 enum packing_long {
     PACKING_CUT,   /* its first tokens fill a row */
     PACKING_SPLIT, /* into parts, each a document of its own */

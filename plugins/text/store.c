@@ -33,7 +33,7 @@ struct opening {
 
 /* ---- names ---- */
 
-/* What is read in a file of another form depends on its reader. */
+/* The reader of a file of another form determines its text, so the hash has it. */
 static void add_reader(XXH3_state_t *hash, const char *path)
 {
     const struct ct_offer *reader = ct_reader_find(path, name_length(path));

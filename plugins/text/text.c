@@ -232,7 +232,7 @@ static int64_t text_vocabulary(struct ct_data *data)
     return data->vocabulary;
 }
 
-/* Of all documents: those that are trained on and those that are held out depend on each other. */
+/* Identity of all documents, trained on and held out: these depend on each other. */
 static uint64_t text_identity(const struct ct_data *data, int64_t *documents, int64_t *tokens)
 {
     uint64_t hash = 0;

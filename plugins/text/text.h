@@ -43,7 +43,7 @@ int text_open_set(const struct ct_data_request *request, const struct ct_validat
                   struct ct_data **data);
 int text_open(const struct ct_data_request *request, struct ct_data **data);
 void text_close(struct ct_data *data);
-/* Of an epoch. */
+/* Samples of an epoch. */
 int64_t text_samples(const struct ct_data *data);
 
 #endif

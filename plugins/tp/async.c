@@ -69,7 +69,8 @@ struct model {
     const struct ct_machine *machine; /* NULL: stated rates */
 };
 
-/* Of so many bytes at a time. A described machine is slower with less to send or to multiply. */
+/* Seconds of an exchange of so many bytes at a time. A described machine is slower with less to
+   send or to multiply. */
 static double exchange_seconds(const struct model *m, double bytes)
 {
     const struct ct_graph *graph = m->work->graph;
@@ -79,7 +80,7 @@ static double exchange_seconds(const struct model *m, double bytes)
                       : bytes / (1e9 * tp_config.link);
 }
 
-/* Of a share of the work's products, in so many calls of each. */
+/* Seconds of a share of the work's GEMMs, in so many calls of each. */
 static double product_seconds(const struct model *m, double share, int64_t calls)
 {
     const struct tp_work *w = m->work;

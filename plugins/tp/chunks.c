@@ -85,7 +85,7 @@ static void deliver(struct tp_pipeline *p, struct ct_value *const *chunks, struc
     tp_deliver(p, view, old);
 }
 
-/* Of shards, or into shards; beside what computes. */
+/* A collective of shards, or into shards, that runs beside compute. */
 static struct ct_value *collective(struct tp_pipeline *p, struct ct_value *chunk, int number)
 {
     const struct ct_op *like = p->work->collective;

@@ -1,5 +1,5 @@
 /*
- * What pipelines are made of: products, and sums of them, on some of their rows.
+ * Parts of pipelines: GEMMs, and sums of them, on some of their rows.
  */
 #include <string.h>
 

@@ -45,7 +45,7 @@ static struct ring *ring_of(struct tp_pipeline *p)
 
 /* ---- values ---- */
 
-/* Of a value whose sequences are divided, in `ndim` dimensions. */
+/* Sharding of a value whose sequences are divided, in `ndim` dimensions. */
 static struct ct_sharding spread(const struct ct_sharding *s, int ndim)
 {
     struct ct_sharding wide = {.unreduced = s->unreduced, .reduction = s->reduction};
@@ -239,7 +239,7 @@ static struct ct_value *whole_of(struct ring *r, const char *name, struct ct_val
 
 /* ---- all_gather, products ---- */
 
-/* What comes of exchange e, a value of the rank's own. */
+/* The result of exchange e, a value of the rank's own. */
 static struct ct_value *received(struct ring *r, struct ct_value *shard, int e)
 {
     int64_t ahead = r->part[r->first[e]].ahead;
@@ -324,7 +324,7 @@ static struct ct_value *terms(struct ring *r, const struct ct_value *sum, int e)
     return concatenated(&r->p, tp_named(&r->p, sum, "terms", e), part, count, SEQUENCE);
 }
 
-/* What other ranks send of their terms for the rank's own rows. */
+/* Terms of other ranks for the rank's own rows, as received. */
 static struct ct_value *exchanged(struct ring *r, struct ct_value *terms, int e)
 {
     return relabelled(

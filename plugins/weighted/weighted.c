@@ -37,7 +37,7 @@ static int reference(const struct ct_launch *l)
     return ct_reference_end(&r, rc < 0 ? rc : 0);
 }
 
-/* That of cross_entropy, whose rows get their weights. */
+/* Gradient of cross_entropy, whose rows get their weights. */
 static int vjp(struct ct_vjp *v)
 {
     const struct ct_op *op = v->op;

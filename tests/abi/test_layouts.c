@@ -1,6 +1,6 @@
 /*
- * What has changed in the public headers since the first minor version of this interface, beyond
- * what a minor version may change: plugins that were built against it would be misread.
+ * Changes of the public headers since the first minor version of this interface, beyond those
+ * that a minor version may make: plugins that were built against it would be misread.
  *
  * Structs that begin with their size, or that the core alone makes, may grow at their end. All
  * others stay as they are.

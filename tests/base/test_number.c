@@ -50,7 +50,7 @@ static uint32_t bits_of(float f)
     return u;
 }
 
-/* What a code without its sign means, by the definition of the format. */
+/* The value of a code without its sign, by the definition of the format. */
 static double meaning(const struct format *f, uint32_t code)
 {
     uint32_t top = (1u << f->exponent_bits) - 1, mask = (1u << f->mantissa_bits) - 1;

@@ -548,7 +548,7 @@ static void chatml_masks_what_is_no_answer(void **state)
     assert_non_null(strstr(ct_error_message(), "not a list"));
 }
 
-/* What the template of init_from's folder says, as config or as a file of its own. */
+/* The template of init_from's folder counts, in its config or in a file of its own. */
 static void a_folder_names_its_template(void **state)
 {
     static const char *const tokens[] = {"<|im_start|>", "<|im_end|>", NULL};

@@ -105,7 +105,7 @@ refused 'the check does not load plugin tp; add --with tp' adamw --set tp.degree
 refused 'plugin 1f1b has no options' 1f1b --set 1f1b.x=1
 refused 'no option named isaa; did you mean isa?' adamw --set cpu.isaa=1
 
-# What nothing tries is no pass, unless that is allowed.
+# An untried op is no pass, unless that is allowed.
 refuse_untried() { "$ctitan" check "$folder/broken_declines.so" --quick "$@" >"$folder/declines.log" 2>&1; }
 if refuse_untried || ! refuse_untried --allow-untried || ! grep -q '^untried kernel plain of broken_declines' "$folder/declines.log"; then
     echo "a kernel that accepts nothing passes, or cannot be allowed:"

@@ -1,5 +1,5 @@
 /*
- * What `compare` concludes from pairs: intervals against tables, and how often equal recipes are
+ * Conclusions of `compare` from pairs: intervals against tables, and how often equal recipes are
  * told apart.
  */
 #include <math.h>

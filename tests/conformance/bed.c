@@ -57,7 +57,7 @@ static double magnitude(const struct conformance_case *test, enum fill fill, uin
     }
 }
 
-/* Of a token of a row that begins its sequence, that goes on with half a row, or has no token. */
+/* Slot of a token of a row that begins its sequence, goes on with half a row, or has no token. */
 static double slot(uint64_t row, int64_t token, int64_t tokens)
 {
     if (row == 0)

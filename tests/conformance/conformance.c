@@ -181,7 +181,7 @@ static double largest(const struct ct_tensor *t)
     return most;
 }
 
-/* What the plain graph's value of the same name is: twins keep their outputs' names. */
+/* Expects the plain graph's value of the same name: twins keep their outputs' names. */
 static int expect_as_in(const struct bed *plain, const struct ct_op *op,
                         struct ct_check_expected *expected)
 {

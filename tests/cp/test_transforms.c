@@ -1,5 +1,5 @@
 /*
- * What the transforms of cp make of a graph: the text after each method, rings written out, and
+ * Graphs by the transforms of cp: the text after each method, rings written out, and
  * what is refused.
  */
 #include <ctitan/app/verify.h>

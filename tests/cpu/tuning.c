@@ -32,7 +32,7 @@ static double not_again(void *context)
     return 1000;
 }
 
-/* What another process gets, which measures. */
+/* The value that another process gets, which measures. */
 static double tuned_elsewhere(const char *name, double value)
 {
     double got = 0;

@@ -1,5 +1,6 @@
 /*
- * What the plugins declare of NVIDIA's interfaces: constants, sizes of structs, places in them.
+ * Declarations of the plugins about NVIDIA's interfaces: constants, sizes of structs, places in
+ * them.
  */
 #ifndef TEST_CUDA_NAMES_H
 #define TEST_CUDA_NAMES_H

@@ -1,7 +1,7 @@
 /*
- * What the cuda device says of tokens and labels out of range, and of too little memory, how it
- * takes memory that a machine gives in no other way, and what it forgets with memory that it
- * returns. Runs on the simulated device.
+ * Messages of the cuda device about tokens and labels out of range and about too little memory, the
+ * ways in which it takes memory, and the state that it forgets with memory that it returns. Runs on
+ * the simulated device.
  */
 #include "plugin_under_test.h"
 

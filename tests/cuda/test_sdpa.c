@@ -18,7 +18,7 @@ static const struct device {
     {"B200", 1000, 148, 232448, 132644864},
 };
 
-/* What cuDNN itself says of a device, as far as it reads that. */
+/* A device in the format of cuDNN's own descriptions, as far as cuDNN reads them. */
 static void describe(const struct device *d, char *text, size_t room)
 {
     snprintf(

@@ -58,7 +58,7 @@ tell 'another order, and validation'
 # The file that ctitan writes has the numbers of transformers.
 run data recipe.ini --teacher "$folder" --output three.top --top-k 3 --samples 8
 tell 'a file of the likeliest tokens'
-# Of the rows' 24 positions those that are not 0: ids and log-probabilities follow the hashes.
+# Prints those of the rows' 24 positions that are not 0: ids and log-probabilities follow the hashes.
 bytes=$((8 * 24 * 3 * 4)) size=$(stat -c %s three.top)
 paste -d ' ' <(tail -c $((2 * bytes)) three.top | head -c $bytes | od -An -v -td4 -w12) <(tail -c $bytes three.top | od -An -v -tf4 -w12) |
     awk '$4 != 0 { print $1, $4, $2, $5, $3, $6 }' >got

@@ -163,7 +163,7 @@ for reference in weights pass; do
     ! grep '^F .* = all_gather(.*%reference\..*' log | grep -q '[ (]%\(model\|lm_head\)\.' || fail "$(grep ' = all_gather(' log)"
 done
 
-# What is saved lacks it, and so has the parameters of the folder that training began with.
+# Saved folders lack it: they have the parameters of the folder that training began with.
 for folder in trained average; do
     ! grep -aq '"reference\.' "$folder/model.safetensors" || fail "$folder: the second set is saved"
     [[ $(grep -ao '"model\.[a-z0-9._]*"' "$folder/model.safetensors" | sort) == $(grep -ao '"model\.[a-z0-9._]*"' "$data/model.safetensors" | sort) ]] ||

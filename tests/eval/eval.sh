@@ -63,7 +63,7 @@ done <<END
 stop 6
 limit 1
 END
-# Of each, what is behind the row's beginning is the same.
+# Prompts are longer than a row in different degrees; the end that a row holds is the same.
 for n in 3 150 200; do
     echo "{\"prompt\": \"dog$(printf ' hill%.0s' $(seq $n))\", \"choices\": [\" ran\", \" dog\"], \"answer\": 0}" >long$n.jsonl
 done

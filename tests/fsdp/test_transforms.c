@@ -1,6 +1,6 @@
 /*
- * What the transforms of fsdp and tp make of the collectives that propagation left: gathered again
- * for the backward, ahead of their use, a unit's as one; and what joins no bucket.
+ * Transforms of fsdp and tp on the collectives that propagation left: gathered again for the
+ * backward, ahead of their use, a unit's as one; and collectives that join no bucket.
  */
 #include "plugin_under_test.h"
 #include "support.h"

@@ -373,7 +373,7 @@ static void rows_are_passed_over_a_bounded_number_of_times(void **state)
     ct_arena_finish(&arena);
 }
 
-/* What is used twice counts once, not twice for each use of what it is made of. */
+/* A value that is used twice counts once, not twice for each use of its operands. */
 static void values_that_are_used_often_are_planned_at_once(void **state)
 {
     struct ct_arena arena = {0};
@@ -514,8 +514,8 @@ static int never(const struct ct_launch *l)
     return ct_fail(CT_EINVAL, "%s is not run here", l->op->type->name);
 }
 
-/* What the compiled gradient of a norm loses to a device's kernel, one sum does not make up for in
-   bfloat16; in float32 it does. */
+/* The gradient of a norm is slower compiled than by the device's kernel. One fused sum does not
+   make up for that in bfloat16; in float32 it does. */
 static void what_would_be_slower_is_left_apart_and_says_why(void **state)
 {
     static struct ct_device own;

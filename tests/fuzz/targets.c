@@ -1,5 +1,5 @@
 /*
- * What is fuzzed: everything that parses a file. A target takes any bytes; it must return, in
+ * Targets of fuzzing: everything that parses a file. A target takes any bytes; it must return, in
  * bounded time and memory, whatever they are. FUZZ names the target of this program.
  *
  * Built with -Dfuzz=true by clang, a program is libFuzzer's:

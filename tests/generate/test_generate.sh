@@ -112,7 +112,7 @@ status=0
 [ $status = 2 ] || fail "exit $status without a tokenizer"
 ! grep cache said || fail "$(cat said)"
 
-# What belongs around a prompt is that of the tokenizer's post-processor, as transformers has it.
+# The tokenizer's post-processor adds tokens around a prompt, as in transformers.
 logits() {
     "$ctitan" generate tune.ini --tokens 0 --greedy --logits logits "$@" > /dev/null 2> said || fail "$(cat said)"
     cat logits

@@ -1,6 +1,6 @@
 /*
- * What the tests of the compiler share: a tiny llama, a machine that runs a graph on the reference
- * device, and golden files.
+ * Shared parts of the tests of the compiler: a tiny llama, a machine that runs a graph on the
+ * reference device, and golden files.
  */
 #ifndef GRAPH_TEST_SUPPORT_H
 #define GRAPH_TEST_SUPPORT_H

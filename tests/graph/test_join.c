@@ -286,7 +286,7 @@ static void gradients_of_experts_become_one_op(void **state)
     ct_arena_finish(&arena);
 }
 
-/* What gathers or casts them may be there twice, but must do the same. */
+/* Ops that gather or cast them may be there twice, but must do the same. */
 static void gradients_of_copies_become_one_op(void **state)
 {
 #define CAST(name, dtype) "I - %" name " = cast(%other) {dtype=\"" dtype "\"} : " dtype "[6,8,4]\n"

@@ -61,7 +61,7 @@ change 0 tokens.bin
 differ 'the data of \[tokens\]: hash [0-9a-f]{16}, [0-9]+ tokens'
 tell 'other data of the same size'
 
-# What rank 1 lacks is named, and what it has in its place.
+# The message names the files that rank 1 lacks, and those that it has instead.
 copies
 echo '{}' >0/hf/tokenizer_config.json
 fails 2 'the ranks read different files: rank 0 has hf/tokenizer_config.json: hash .*, rank 1 the data of \[tokens\]' pair

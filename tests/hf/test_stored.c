@@ -125,7 +125,7 @@ static void elements_are_where_the_rule_says(void **state)
     }
 }
 
-/* Of rows of a tensor, each part has what is its own. */
+/* Each part of a tensor's rows has its own elements. */
 static void parts_of_a_row_are_all_of_it(void **state)
 {
     struct ct_state gate = {.name = "x.gate_bias", .ndim = 2, .shape = {2, 3}};

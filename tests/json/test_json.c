@@ -160,7 +160,7 @@ static void test_files(void **state)
     unlink(path);
 }
 
-/* What was read is written as it was. */
+/* JSON that was read is written as it was. */
 static void test_written_again(void **state)
 {
     static const char text[] = "{\n"

@@ -24,7 +24,7 @@ static inline int register_ops_of(const char *name)
     return rc;
 }
 
-/* Those of lib/ops, and of the plugins called so, up to NULL. On failure says why on stderr. */
+/* Registers the ops of lib/ops and of the named plugins, up to NULL. A failure is on stderr. */
 static inline int register_ops(const char *const *plugins)
 {
     int rc = ct_ops_register();

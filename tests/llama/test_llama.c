@@ -332,7 +332,7 @@ static void test_config_variants(void **state)
     }
 }
 
-/* What config.json does not say is what transformers assumes. */
+/* Values that config.json leaves out are those that transformers assumes. */
 static void test_config_fallbacks(void **state)
 {
     struct ct_arena arena = {0};

@@ -111,7 +111,7 @@ static size_t output_count(const struct ct_group *g, const struct call *c)
     return c->kind == BARRIER ? 0 : c->count * (many ? (size_t)g->size : 1);
 }
 
-/* What output element `index` must be on this member. */
+/* The right value of output element `index` on this member. */
 static double expected(const struct ct_group *g, const struct call *c, uint64_t call, size_t index)
 {
     size_t me = (size_t)g->position, n = c->count;

@@ -426,7 +426,8 @@ static void test_mpirun_failure(const char *act, const char *words)
             status == 77 ? "SKIP there is no mpirun" : "");
 }
 
-/* What ranks or mpirun leave behind becomes our child; it must have ended by now, or soon. */
+/* Processes that ranks or mpirun leave behind become children of this one; they must have ended by
+   now, or soon. */
 static bool no_process_is_left(void)
 {
     double begin = now();

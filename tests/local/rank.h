@@ -1,5 +1,5 @@
 /*
- * What one rank of a communicator test does. The parent (comm.c) starts such ranks and judges them.
+ * One rank of a communicator test. The parent (comm.c) starts such ranks and judges them.
  */
 #ifndef RANK_H
 #define RANK_H

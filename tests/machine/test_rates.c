@@ -122,7 +122,7 @@ static void a_peak_that_is_too_low_is_measured_again(void **state)
     cpu->close(run.device);
 }
 
-/* Of the two seconds that two processors have in one, others computed for one. */
+/* Two processors have two seconds in one; others computed for one of them. */
 static void the_load_is_what_others_take(void **state)
 {
     const struct ct_load from = {.at = 10, .busy = 100, .own = 5, .processors = 2};

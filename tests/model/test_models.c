@@ -177,7 +177,7 @@ static void sequences_beyond_the_positions_are_warned_of(void **state)
     assert_non_null(strstr(said, "seq_len = 17 is beyond the 16 positions of the model"));
 }
 
-/* What transformers fills a parameter with, by initializer_range = 0.02. */
+/* transformers' initial value of a parameter, by initializer_range = 0.02. */
 static void check_initial(const char *model, const struct ct_value *p, const struct ct_op *fill)
 {
     bool deep = !strcmp(model, "gpt2") && strstr(p->name, ".c_proj.weight");

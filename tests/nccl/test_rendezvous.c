@@ -254,7 +254,7 @@ static void a_secret_in_a_file_is_closed_to_others(void **state)
     unlink(path);
 }
 
-/* What a stranger sends that knows the format, but not the secret. */
+/* Greetings of a stranger that knows the format, but not the secret. */
 static void send_greetings(int s, bool whole)
 {
     struct greeting g = {.magic = MAGIC};

@@ -64,7 +64,8 @@ static void copies_come_one_region_ahead(void **state)
     check_layers("optimizer=false", "parameters.txt");
 }
 
-/* What one op of the optimizer updates and the next one reads is not loaded ahead of the store. */
+/* A value that one op of the optimizer updates and the next one reads is not loaded ahead of the
+   store. */
 static void loads_follow_stores(void **state)
 {
     const struct ct_plugin *plugin = test_plugin("offload");
@@ -194,7 +195,7 @@ static void training_is_the_same(void **state)
     ct_arena_finish(&arena);
 }
 
-/* What is offloaded has no place on the device; on it are the windows of two regions. */
+/* Offloaded states have no place on the device; on it are the windows of two regions. */
 static void memory_falls(void **state)
 {
     struct ct_arena arena = {0};

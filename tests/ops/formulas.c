@@ -888,7 +888,7 @@ static bool clamp(double *x, double low, double high)
     return bound;
 }
 
-/* What choice i adds to feature c of its token, and how many limits bind. */
+/* The term of choice i in feature c of its token, and how many limits bind. */
 static double expert_adds(struct ct_trial *m, int i, int c, int *bound)
 {
     int e = integers(m, 2)[i];

@@ -1,5 +1,5 @@
 /*
- * What every op type promises, on every sample: lib/app/check.h.
+ * Promises of every op type, on every sample: lib/app/check.h.
  */
 #include <stdarg.h>
 #include <stddef.h>

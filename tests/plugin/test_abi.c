@@ -16,7 +16,7 @@ struct now {
     const char *added;
 };
 
-/* What follows the old struct in memory belongs to others. */
+/* Memory behind the old struct belongs to others. */
 static const struct {
     struct old old;
     const char *foreign;

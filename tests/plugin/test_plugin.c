@@ -196,7 +196,7 @@ static void descriptors_of_broken_plugins_say_why(void **state)
                      broken[i].expected);
         assert_message(file);
     }
-    /* What these need is absent; they have a descriptor all the same. */
+    /* Libraries that these need are absent; they have a descriptor all the same. */
     assert_int_equal(ct_plugin_describe("unbound_library", &plugin), 0);
     assert_int_equal(ct_plugin_describe("undefined_symbol", &plugin), 0);
 }

@@ -417,7 +417,7 @@ static const char mixtures[] =
     "float32[6,8,4], float32[6,8,4], float32[6,4,8]\n"
     "fetch z = %z\nfetch dx = %dx\nfetch dg = %dg\n";
 
-/* Those that a schedule runs apart stay apart. */
+/* Gradients that a schedule runs apart stay apart. */
 static void gradients_are_joined_if_they_run_together(void **state)
 {
     static const struct {

@@ -456,7 +456,7 @@ static void drop_comments(char *text)
     *to = '\0';
 }
 
-/* What a file can say, the resolved recipe can say too. */
+/* Every value that a file can have, the resolved recipe can have too. */
 static void values_read_back_as_they_were(void **state)
 {
     static char longest[3996], line[4001], out[65536];

@@ -1,5 +1,5 @@
 /*
- * What events say of a run of one rank, and what becomes of hooks that fail.
+ * Events of a run of one rank, and hooks that fail.
  */
 #include <ctitan/comm.h>
 #include <ctitan/lib/measure.h>

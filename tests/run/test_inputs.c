@@ -1,5 +1,5 @@
 /*
- * What a run feeds, and what it refuses before the first step.
+ * Inputs that a run feeds, and those that it refuses before the first step.
  */
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /*
- * What a run keeps: listed, read, written, copied out; and runs that go on where others ended.
+ * States of a run: listed, read, written, copied out; and runs that go on where others ended.
  */
 #include <math.h>
 #include <pthread.h>
@@ -20,7 +20,7 @@ static struct snapshot {
     size_t count;
 } snapshot, staged;
 
-/* What the hook does in each test; NULL: nothing. */
+/* The hook's action in each test; NULL: none. */
 static int (*on_ready)(struct ct_run *run);
 static int (*on_step)(struct ct_run *run, const struct ct_step_result *r);
 static double losses[8];

@@ -1,6 +1,6 @@
 /*
- * What sac makes of a graph: which values are kept, what is made again and where; that a step
- * computes the same to the last bit; that memory and FLOPs are what they should be.
+ * The graph by sac: which values are saved, which are recomputed and where; a step computes the
+ * same to the last bit; memory and FLOPs are as they should be.
  */
 #include "plugin_under_test.h"
 #include <ctitan/app/verify.h>
@@ -36,7 +36,7 @@ static bool backward(const struct ct_op *op)
     return op->section->part == CT_PART_I || op->section->part == CT_PART_W;
 }
 
-/* What the backward takes of the forward, in bytes; views by what they show. */
+/* Bytes of the forward's values that the backward reads; a view counts as the value it shows. */
 static size_t saved_bytes(const struct ct_graph *g)
 {
     size_t sum = 0;
@@ -129,7 +129,7 @@ static const struct ct_op_type noise = {
     .flags = CT_OP_EFFECT,
 };
 
-/* What has an effect is never run twice; what is made of its result may be. */
+/* An op with an effect is never run twice; ops on its result may be. */
 static void effects_are_not_repeated(void **state)
 {
     static const char text[] = "graph \"effects\"\n"

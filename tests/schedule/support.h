@@ -1,4 +1,4 @@
-/* What the tests of schedules share: schedules by name, on a few ranks. */
+/* Shared parts of the tests of schedules: schedules by name, on a few ranks. */
 #ifndef SUPPORT_H
 #define SUPPORT_H
 

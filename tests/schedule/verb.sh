@@ -98,7 +98,7 @@ has '56 transfers' '18 times UNSHARD, RESHARD or REDUCE_GRAD'
 cmp full.csv again.csv
 tell 'it is written again as it was'
 
-# What only runs with streams of its own is said to.
+# The verb says that a schedule runs only with streams of its own.
 printf '0F0,0F1,0RECV_B0,0SEND_F0,0SEND_F1,0B0,0RECV_B1,0B1\n' >streams.csv
 printf '1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n' >>streams.csv
 expect 0 'but it deadlocks with one stream: streams.csv: deadlock with one stream: rank 0' schedule --csv streams.csv

@@ -18,7 +18,7 @@ struct world {
     const struct ct_graph *graph;
     int64_t ranks;
     struct ct_tensor **shard; /* by value id; one for each rank; NULL: not yet made */
-    /* What a rank runs on its shards. world_create sets the op's reference kernel. */
+    /* The kernel that a rank runs on its shards. world_create sets the op's reference kernel. */
     int (*launch)(const struct ct_op *op, const struct ct_tensor *in, const struct ct_tensor *out,
                   const struct ct_mesh *mesh, int64_t rank);
 };

@@ -608,7 +608,7 @@ static void groups_have_no_bounds(void **state)
     ct_arena_finish(&arena);
 }
 
-/* What a rank of very many knows of a collective: sizes, no list of ranks or shards. */
+/* One of very many ranks knows sizes of a collective, but no list of ranks or shards. */
 static void a_group_of_16384_ranks_is_planned_without_tables(void **state)
 {
     static const char text[] =

@@ -129,7 +129,7 @@ static void sequence_parallel_scatters_the_residual_stream(void **state)
         "fetch loss = %loss\n");
 }
 
-/* What cannot be is refused, by name. */
+/* Impossible shardings are refused, by name. */
 static void impossible_shardings_are_refused_by_name(void **state)
 {
     struct ct_arena arena = {0};

@@ -160,7 +160,7 @@ static void bad_text_says_where(void **state)
         assert_fails(ct_sharding_parse(bad[i].text, &mesh, &s, &end), CT_EINVAL, bad[i].expected);
 }
 
-/* What parses is sound and prints to something that parses to the same. */
+/* A text that parses is sound, and its print parses to the same. */
 static void random_text_is_refused_or_sound(void **state)
 {
     static const char *const words[] = {"[",  "]",  "-",        ",", ", ", ".", "+{", "}",

@@ -317,7 +317,7 @@ static void test_text(void **state)
                  "unnamed is a tar archive, and not text in UTF-8: end its name in .tar; or");
 }
 
-/* What packs a tar file has a checksum of all of it. */
+/* A file that packs a tar file has a checksum of all of it. */
 static void test_packed_damage(void **state)
 {
     static const char *const names[] = {"x.tar.gz", "x.tar.zst"};

@@ -1154,7 +1154,7 @@ static void test_cache_damaged(void **state)
     check_first('a');
 }
 
-/* What a killed writer leaves is written again, and is no file of tokens. */
+/* A killed writer's file is no file of tokens, and is written again. */
 static void test_cache_left(void **state)
 {
     char path[4096], left[4200];
@@ -1265,7 +1265,7 @@ static void test_command(void **state)
     assert_int_equal(identify(false).documents, 40000);
 }
 
-/* What a command that failed has written is not kept. */
+/* The output of a command that failed is deleted. */
 static void test_command_fails(void **state)
 {
     char path[4096];
@@ -1326,8 +1326,8 @@ static void note(enum ct_log_level level, const char *line, void *context)
     fclose(log);
 }
 
-/* Of processes that start at once, one runs the command; where it fails, it is not tried again by
-   those that waited. */
+/* One of the processes that start at once runs the command; where it fails, those that waited do
+   not try it again. */
 static void test_command_shared(void **state)
 {
     enum { PROCESSES = 4 };

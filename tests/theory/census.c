@@ -35,7 +35,7 @@ static int64_t group_size(const struct ct_launch *l)
     return ct_mesh_degree(l->mesh, ct_op_axes(l->op, "axes"));
 }
 
-/* What a rank sends of its i-th tensor. */
+/* Bytes that a rank sends of its i-th tensor. */
 static int64_t sent(const struct ct_launch *l, int type, int i)
 {
     int64_t n = group_size(l), in = bytes_of(&l->in[i]);
@@ -64,7 +64,7 @@ static void count(const struct ct_launch *l)
     counts[CALLS]++;
 }
 
-/* Of the arena, in memory: counted in pages, the last of which may go further. */
+/* Bytes of the arena in memory: counted in pages, the last of which may go further. */
 static int64_t touched(const struct ct_run *run)
 {
     static unsigned char resident[1 << 16];

@@ -1,5 +1,5 @@
 /*
- * What theory says of communication and memory, against what a training does and `plan` says.
+ * Communication and memory by theory, against those of a training and of `plan`.
  *
  * Each technique trains a small model for two steps with the plugin `census`, which counts what its
  * collectives move; that must equal, to the byte, the figure of its formula here, and what `plan`
@@ -68,13 +68,13 @@ static double parameters(void)
            head();
 }
 
-/* What a rank keeps of one of n shards of a tensor: buffers begin at multiples of 256 bytes. */
+/* Bytes of one of n shards of a tensor on its rank: buffers begin at multiples of 256 bytes. */
 static double held_of(double bytes, int n)
 {
     return ceil(bytes / n / 256) * 256;
 }
 
-/* Of all parameters. Norms alone are so small that their shards are rounded up. */
+/* Bytes of all parameters. Norms alone are so small that their shards are rounded up. */
 static double held(int n)
 {
     double norms = 2 * L + 1;
@@ -82,13 +82,13 @@ static double held(int n)
     return (parameters() - norms * norm()) / n + norms * held_of(norm(), n);
 }
 
-/* Of a step, on all ranks that share a batch. */
+/* Bytes of an activation in a step, on all ranks that share a batch. */
 static double activation(double features)
 {
     return item * M * B * T * features;
 }
 
-/* What a rank sends of n equal shards that all ranks must see. */
+/* The share of n equal shards that a rank sends, if all ranks must see all. */
 static double share(double n)
 {
     return (n - 1) / n;
@@ -374,7 +374,7 @@ static const struct {
                  {"dualpipe_v", 2}, {"interleaved_1f1b", 3},
                  {"looped_bfs", 3}, {"interleaved_zero_bubble", 3}};
 
-/* What one rank sends, and the memory that it has touched, are what `plan` says of it. */
+/* Checks that a rank's traffic and touched memory are those that `plan` says. */
 static double check_rank(const struct technique *t, const char *line)
 {
     double sends = counted(line, " send");

@@ -1,5 +1,5 @@
 /*
- * What tp.async makes of a graph: which collectives become pipelines, in how many chunks, why the
+ * The graph by tp.async: which collectives become pipelines, in how many chunks, why the
  * others do not; and that, in the program, chunks are exchanged beside products.
  */
 #include "plugin_under_test.h"

@@ -104,9 +104,9 @@ CT_API void ct_file_sweep(const char *folder);
 CT_API int ct_file_remove_folder(const char *path);
 
 /*
- * What a shell pattern names: wildcards, which are sorted, braces, and ~. A name that looks like a
- * pattern and matches nothing names itself. CT_ECONFIG: there is nothing for it, or for one of the
- * alternatives in its braces.
+ * Finds the files that a shell pattern names: wildcards, which are sorted, braces, and ~. A name
+ * that looks like a pattern and matches nothing names itself. CT_ECONFIG: there is nothing for it,
+ * or for one of the alternatives in its braces.
  */
 CT_API int ct_file_find(struct ct_arena *arena, const char *pattern, char ***paths, size_t *count);
 

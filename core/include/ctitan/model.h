@@ -112,7 +112,7 @@ struct ct_model_ops {
     /* Write the config.json that `init_from` reads, into an open file. */
     int (*write_config)(const struct ct_model *model, FILE *out);
     const struct ct_stored_rule *stored; /* ended by {0}; NULL: parameters are stored as they are */
-    /* Of a plugin whose rules depend on sizes: those for a model of this config.json, given as
+    /* Rules of a plugin whose rules depend on sizes, for a model of this config.json, given as
        text, in the arena. It sets run->model_ops to a copy with such rules, and with the shard
        plan, when it creates a model. NULL: they are always `stored`. */
     int (*stored_for)(const char *config, struct ct_arena *arena,
@@ -141,7 +141,7 @@ struct ct_optimizer_ops {
        the first loaded optimizer that takes it. NULL: it updates the parameters that no other one
        takes; exactly one optimizer is such. */
     bool (*takes)(const struct ct_value *param);
-    /* What arrives as its parameters' gradients is something else: the norm leaves it out. */
+    /* Its parameters' gradients are not gradients of the loss; the norm leaves them out. */
     bool no_norm;
 };
 
@@ -243,8 +243,8 @@ struct ct_data_sample {
 struct ct_beside; /* defined by the plugin */
 
 /*
- * What a plugin has of each sample of the data, such as the logits of another model: further
- * streams of the training data. The data source must have the streams tokens and labels.
+ * Further streams of the training data: values that a plugin has for each sample, such as the
+ * logits of another model. The data source must have the streams tokens and labels.
  */
 struct ct_beside_ops {
     size_t size; /* of this struct */
@@ -310,8 +310,8 @@ struct ct_tokenizer_ops {
     int64_t (*decoding_add)(struct ct_decoding *decoding, const int32_t *tokens, size_t count,
                             bool end, const char **text);
     void (*decoding_close)(struct ct_decoding *decoding); /* NULL is allowed */
-    /* What its option `path` can name, or have in its folder; ended by {0}. A model's folder
-       chooses its tokenizer by this. NULL: nothing. */
+    /* Files that its option `path` can name, or that its folder can have; ended by {0}. A model's
+       folder chooses its tokenizer by this. NULL: nothing. */
     const struct ct_tokenizer_file *files;
 };
 

@@ -37,8 +37,8 @@ CT_BEGIN_DECLS
 /* Weights of a forward pass. */
 enum ct_forward {
     CT_FORWARD_TRAINED, /* those that are trained */
-    /* Those that the run began with. Its ops have the mark CT_REFERENCE: techniques that add to a
-       model what is trained, such as adapters, leave them alone. No gradient flows into this
+    /* The parameters that the run began with. Ops have the mark CT_REFERENCE: techniques that add
+       to a model what is trained, such as adapters, leave them alone. No gradient flows into this
        pass. */
     CT_FORWARD_REFERENCE,
 };
@@ -63,7 +63,7 @@ struct ct_objective_ops {
     size_t size; /* of this struct */
     /* Emit everything from the model to the loss. */
     int (*build)(struct ct_objective *objective);
-    /* What the objective divides by, ended by {0}. NULL: ct_default_counts. */
+    /* The counts that the objective divides by, ended by {0}. NULL: ct_default_counts. */
     const struct ct_count *counts;
     /* It takes a model that makes a loss of its own, and leaves that as it is. */
     bool own_loss;
@@ -93,7 +93,7 @@ CT_API struct ct_builder ct_objective_builder(const struct ct_objective *objecti
 CT_API int ct_objective_build(struct ct_objective *objective);
 /* For libraries: the objective of recipes that name none. */
 CT_API void ct_objective_register(const char *name, const struct ct_objective_ops *ops);
-/* That one. Its name is stored in *name; NULL: there is none. */
+/* The default objective. Its name is stored in *name; NULL: there is none. */
 CT_API const struct ct_objective_ops *ct_objective_default(const char **name);
 
 CT_END_DECLS

@@ -149,7 +149,7 @@ typedef void ct_range_body(void *context, int64_t begin, int64_t end);
 CT_API void ct_parallel(const struct ct_launch *launch, int64_t count, ct_range_body *body,
                         void *context);
 
-/* What a kernel's `accepts` and `prepare` get, once per distinct call while lowering. */
+/* Arguments of a kernel's `accepts` and `prepare`, once per distinct call while lowering. */
 struct ct_prepare {
     const struct ct_op *op;
     /* Local shapes and strides. For `accepts`, data is NULL. For `prepare`, data is not an address,
@@ -273,7 +273,7 @@ struct ct_op_type {
     /* Emit ops of fewer outputs each that compute the same, for callers that need only some
        outputs. out[i] replaces output i and is bitwise equal. NULL: the op cannot be split up. */
     int (*apart)(struct ct_builder *b, const struct ct_op *op, struct ct_value **out);
-    /* What it computes, as a formula (see above): transforms may then compute it together with
+    /* The op as a formula (see above): transforms may then compute it together with
        other ops, and its reference and gradient need not be written. NULL: it stays by itself. */
     const char *pointwise;
     /* The shardings that op needs its inputs in, and that its outputs have, for a type that

@@ -92,8 +92,8 @@ CT_API int ct_passes_run(struct ct_graph *graph, const struct ct_transform *cons
  * collectives that follow from them).
  */
 CT_API extern const struct ct_transform ct_pass_differentiate, ct_pass_propagate;
-/* Of every training: "precision" (casts for [training] mixed_precision_param) and "update" (norm,
-   clipping and the chosen optimizer). */
+/* Passes of every training: "precision" (casts for [training] mixed_precision_param) and "update"
+   (norm, clipping and the chosen optimizer). */
 CT_API extern const struct ct_transform ct_pass_precision, ct_pass_update;
 /* CT_EINVAL names a parameter that no op updates in place: its optimizer's `build` left it out. */
 CT_API int ct_check_updates(struct ct_value *const *params, size_t count);

@@ -28,7 +28,7 @@ CT_API bool ct_plugin_file(const char *sub, const char *name, char *buffer, size
 struct ct_plugin_file {
     const char *name, *path; /* name: without the ending */
 };
-/* Those with an ending, sorted by name; the array is in arena. Returns their number. */
+/* Plugin files with an ending, sorted by name; the array is in arena. Returns their number. */
 CT_API size_t ct_plugin_files(struct ct_arena *arena, const char *sub, const char *ending,
                               const struct ct_plugin_file **files);
 
@@ -56,7 +56,7 @@ CT_API size_t ct_plugin_names(struct ct_arena *arena, const char ***names);
 struct ct_absent {
     const char *name, *why; /* one line */
 };
-/* Those in the folders, sorted, without the plugins that are there; the array is in arena. */
+/* Absent plugins that files in the folders describe, sorted; the array is in arena. */
 CT_API size_t ct_plugin_absent(struct ct_arena *arena, const struct ct_absent **list);
 
 /* The names of the plugins in the folders that are, or offer, `what`; the array is in arena.

@@ -50,7 +50,7 @@ struct ct_buffer {
     uint8_t space;       /* enum ct_space */
 };
 
-/* What a program needs in one of the device's memories. */
+/* A program's need of one of the device's memories. */
 struct ct_memory {
     size_t persistent;                 /* parameters, states, inputs, scalars: these come first */
     size_t bytes;                      /* in total */

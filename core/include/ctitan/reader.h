@@ -29,7 +29,7 @@ struct ct_reading {
     const char *path; /* in messages */
     const void *data; /* the whole file, after gzip or zstd */
     size_t bytes;
-    /* Of the objects on JSON lines these fields are read, and others may be left out; NULL ends. */
+    /* Fields that are read from objects on JSON lines; others may be left out. Ended by NULL. */
     const char *const *fields;
     int (*take)(void *context, const struct ct_reader_text *text);
     void *context;

@@ -80,7 +80,7 @@ struct ct_run_beside {
     size_t first, count;
 };
 
-/* What a run writes of a kind to the disk. */
+/* Files of one kind that a run writes to the disk. */
 struct ct_written {
     const char *what, *folder; /* "checkpoints" */
     double bytes;              /* of one */
@@ -168,10 +168,10 @@ struct ct_run {
     struct ct_executor *validation_executor;
     struct ct_data *validation_data; /* held out by the data source; NULL: none */
     int64_t began; /* the step that this process's training began with; 0: there is none */
-    /* Of the data source, then those beside it; ended by {0}. */
+    /* Streams of the data source, then those beside it; ended by {0}. */
     const struct ct_data_stream *streams;
     const struct ct_objective_ops *objective;
-    /* Of the step or validation that ended last, for hooks on STEP_END and VALIDATED. */
+    /* Metrics of the step or validation that ended last, for hooks on STEP_END and VALIDATED. */
     const struct ct_metric *metrics;
     size_t metric_count;
     bool rewinds; /* a hook on RUN_READY sets it: it sets the steps back after one that was skipped,

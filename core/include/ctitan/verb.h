@@ -154,8 +154,8 @@ CT_API void ct_arguments_common(const struct ct_argument *table, int argc, char 
 
 /* Whether the row is a word, not an option. */
 CT_API bool ct_argument_is_word(const struct ct_argument *argument);
-/* What the usage shows for a row: "-n RANKS", "--json", "FOLDER", "ls|verify" unless there are many
-   choices; with long_name also its other name: "-n, --ranks RANKS". */
+/* Writes a row as the usage shows it: "-n RANKS", "--json", "FOLDER", "ls|verify" unless there are
+   many choices; with long_name also its other name: "-n, --ranks RANKS". */
 CT_API int ct_argument_print(const struct ct_argument *argument, bool long_name, char *text,
                              size_t room);
 

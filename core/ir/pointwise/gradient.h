@@ -23,7 +23,7 @@ struct ct_gradient {
 /* Derive it from a compiled signature. CT_EINVAL: it cannot be derived, and why. */
 int ct_gradient_derive(const struct ct_signature *forward, struct ct_arena *arena,
                        struct ct_gradient *gradient);
-/* That of a registered type, which has ct_pointwise_vjp. */
+/* The gradient of a registered type that has ct_pointwise_vjp. */
 const struct ct_gradient *ct_gradient_of(const struct ct_op_type *type);
 
 #endif

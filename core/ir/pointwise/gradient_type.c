@@ -149,7 +149,7 @@ static const char *write_formula(const struct derivation *d, const struct choice
     return finish_text(d->arena, out, &text);
 }
 
-/* Those of the forward's attributes that the formula reads, at their places in its struct. */
+/* The forward's attributes that the formula reads, at their places in its struct. */
 static const struct ct_option *list_attributes(const struct derivation *d, const struct choice *c)
 {
     struct ct_option *table;
@@ -291,7 +291,7 @@ static void print_attributes(FILE *out, const struct ct_option *attrs, const cha
     fputs(any ? ": " : "", out);
 }
 
-/* Those of the forward, with the operands of the gradient. NULL: the forward has none. */
+/* The forward's samples, with the operands of the gradient. NULL: the forward has none. */
 static const char *write_samples(const struct derivation *d, const struct ct_gradient *g,
                                  const struct ct_option *attrs)
 {

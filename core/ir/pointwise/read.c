@@ -233,7 +233,7 @@ static void print_argument(const struct ct_pointwise *p, int node, int strength,
         fputc(')', out);
 }
 
-/* What has no operator for vectors. */
+/* The function for a kind that has no operator on vectors. */
 static const char *call_of(enum ct_pointwise_kind kind)
 {
     return kind == CT_POINTWISE_SELECT    ? "select"

@@ -8,7 +8,7 @@
 /* Whether name is that of a main section: a part, or a group's number and a part. */
 bool ct_text_main_section(const char *name, enum ct_part *part, int *group);
 
-/* What the pass manager tells a dump: the graph as the model built it; the transforms in the order
+/* Calls of the pass manager to a dump: the graph as the model built it; the transforms in the order
    in which they will run (CT_ECONFIG: none is the one to dump after); and each of them. rc: of the
    transform and of the check of the graph that follows. Returns the rc to go on with, and adds the
    transform's name to the message of a failure. */

@@ -1,5 +1,5 @@
 /*
- * What all attention kernels share: the geometry of a call, and tokens of a head in tiles.
+ * Parts of all attention kernels: the geometry of a call, and tokens of a head in tiles.
  *
  * A tile is TILE queries by TILE keys; a source may choose TILE before it includes this. Scores lie
  * as s[key][query], queries along the vector lanes: the softmax over keys then runs down the lanes,

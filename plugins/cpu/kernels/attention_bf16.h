@@ -1,9 +1,9 @@
 /*
- * What the forward and the backward of attention in bfloat16 share.
+ * Shared parts of the forward and the backward of attention in bfloat16.
  *
  * All products run on a unit (products/unit.h), in blocks of 32 by 32 that are tiles here, too.
  * Rows of keys and values are copied once, since their strides may be multiples of 2 KB, and zeros
- * stand beside what does not exist. Scores, sums and the softmax are float32. Weights and gradients
+ * fill up whole tiles. Scores, sums and the softmax are float32. Weights and gradients
  * of scores are rounded to bfloat16 before they are multiplied.
  */
 #ifndef CPU_KERNELS_ATTENTION_BF16_H

@@ -32,7 +32,7 @@ static vf load_statistics(const struct ct_tensor *lse, int64_t b, int64_t h, int
     return v_max(v_set(NOTHING), v_load(lane));
 }
 
-/* What heads h, h + 1, .. of a token weigh on either side; their statistic is merged. */
+/* Weights of heads h, h + 1, .. of a token on either side; their statistic is merged. */
 static void weigh(const struct ct_launch *launch, int64_t b, int64_t h, int64_t t, struct shares *s)
 {
     const struct ct_tensor *out = launch->out + 1;

@@ -216,7 +216,7 @@ CPU_INLINE vf gradient_at(enum ct_dtype dtype, const struct conv *c, const struc
     return sum;
 }
 
-/* What the state behind has of a token: it is among the last ones, in their document. */
+/* The token's place in the state behind: it is among the last ones, in their document. */
 static const char *after_of(const struct conv *c, const struct sequence *s, int64_t token)
 {
     bool last = s->after.at && token >= c->tokens - c->size + 1;
@@ -265,7 +265,7 @@ static struct sequence gradient_sequence(const struct ct_launch *l, int64_t b)
                              .add = l->accumulate & 1};
 }
 
-/* What a block's columns of dw and dbias are, or add. */
+/* Stores or adds a block's columns of dw and dbias. */
 static void store_block(const struct ct_launch *l, const struct conv *c, struct cpu_range channels)
 {
     const struct ct_tensor *dw = l->out + 1, *dbias = l->out + 2;

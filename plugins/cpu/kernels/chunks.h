@@ -288,7 +288,7 @@ struct back {
     float *ut;       /* u transposed, [ldv][CHUNK] */
     float *dq, *dk;  /* [CHUNK][ldk] */
     float *pairs;    /* of q k^T, [CHUNK][CHUNK] */
-    /* Of gates, by what decays: pairs of tokens with a gate between them (without the sums over
+    /* Products of gates: over pairs of tokens with a gate between them (without the sums over
        them, which would cancel), the state before on its way to a token, a token on its way to the
        state behind, and the state from before to behind. */
     float between[CHUNK], since[CHUNK], until[CHUNK], kept;

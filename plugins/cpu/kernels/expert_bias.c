@@ -40,7 +40,7 @@ static struct choices choices_of(const struct ct_launch *l, int at)
                             .all = l->op->in[at + 1]->shape[0]};
 }
 
-/* Of this rank's experts the one that choice i is; -1: it is none of them. */
+/* The expert of choice i, among this rank's experts; -1: it is none of them. */
 static int64_t expert_of(const struct choices *c, int64_t i)
 {
     int64_t e = c->ids[i] - c->first;

@@ -1,5 +1,5 @@
 /*
- * What the norms share. The gradient of a weight is summed per thread over its rows, then over
+ * Shared parts of the norms. The gradient of a weight is summed per thread over its rows, then over
  * threads in their order, so it depends on the number of threads alone.
  */
 #ifndef CPU_KERNELS_NORM_H

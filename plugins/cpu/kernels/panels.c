@@ -43,7 +43,7 @@ static void widen(const void *from, float *to, int64_t n)
 
 #if CPU_LANES > 4
 #if CPU_REGISTERS == 16 && !defined(__clang__)
-/* That would read the first words of B in front of the loop, and the sums on the stack. */
+/* The tree-pre pass would read the first words of B in front of the loop, and spill the sums. */
 #pragma GCC optimize("no-tree-pre")
 #endif
 
@@ -104,7 +104,7 @@ CPU_INLINE void load(const int rows, const int vectors, const float *sum, vf c[R
             c[r][v] = sum ? v_load(sum + r * CPU_PANEL + v * CPU_LANES) : (vf){0};
 }
 
-/* What half a step reads of B. */
+/* Fetches the columns of B that half a step reads. */
 CPU_INLINE void fetch_columns(const char *b)
 {
 #pragma GCC unroll 8

@@ -16,7 +16,7 @@
 
 #define ANGLES 2048 /* at most, in a head */
 
-/* What is rotated of a head. */
+/* The rotated part of a head. */
 enum form {
     HALVES,
     ONE_VECTOR, /* halves of one vector */

@@ -1,5 +1,5 @@
 /*
- * What the attention kernels for float32 and for bfloat16 products do alike: the running maximum
+ * Shared parts of attention kernels with float32 and with bfloat16 GEMMs: the running maximum
  * and sum of a tile's softmax, and how gradients are dealt out to tasks.
  */
 #ifndef CPU_KERNELS_SHARES_H

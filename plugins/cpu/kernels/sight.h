@@ -132,7 +132,7 @@ static inline struct sight sight_of(const struct ct_launch *launch, int at, int 
     return s;
 }
 
-/* Of a pair of tiles. */
+/* Visibility of a pair of tiles. */
 enum {
     HIDDEN = 1,      /* no query sees a key */
     DIAGONAL = 2,    /* query i sees keys 0 .. i */

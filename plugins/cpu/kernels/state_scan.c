@@ -265,7 +265,8 @@ static void forward_head(const struct scan *s, const struct inputs *in, struct h
     }
 }
 
-/* What a part of a sequence leaves: the state, and zeros for tokens that only fill the row. */
+/* Stores the results of a part of a sequence: the state, and zeros for tokens that only fill the
+   row. */
 static void finish_part(const struct scan *s, struct head *h, int64_t b, int64_t head,
                         int64_t tokens, const float *state)
 {

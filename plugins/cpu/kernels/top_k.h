@@ -1,5 +1,5 @@
 /*
- * What the choice of experts (top_k.c) and its gradient (top_k_grad.c) share.
+ * Shared parts of the router (top_k.c) and its gradient (top_k_grad.c).
  */
 #ifndef CPU_KERNELS_TOP_K_H
 #define CPU_KERNELS_TOP_K_H
@@ -15,7 +15,7 @@ static inline double top_k_scale(const struct ct_top_k *a)
     return a->scale > 0 ? a->scale : 1;
 }
 
-/* What weights are multiplied by, given the sum of the chosen scores. */
+/* The factor of all weights, given the sum of the chosen scores. */
 static inline double top_k_factor(const struct ct_top_k *a, double sum)
 {
     if (!a->normalised)

@@ -45,7 +45,7 @@ static size_t elements(int64_t rows, int64_t columns)
     return (size_t)(rows * columns);
 }
 
-/* What B takes, however it is packed: oneDNN fills more columns than own kernels do. */
+/* Bytes of B, however it is packed: oneDNN fills more columns than own kernels do. */
 static size_t bytes_of_b(const struct cpu_gemm_spec *s)
 {
     size_t own = cpu_product_packed_bytes(CPU_FORWARD, s->n, s->k, s->b_type), other = 0;

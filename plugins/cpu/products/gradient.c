@@ -21,8 +21,8 @@ static int64_t blocks_of(const struct cpu_gradient *each, int count, int64_t row
     return blocks;
 }
 
-/* Of a task with a thread's own rows: the threads take equally many, as far as can be. It reads
-   all of B from another core, which counts as CPU_PANEL rows. */
+/* Rows of a task with a thread's own rows: the threads take equally many, as far as can be. It
+   reads all of B from another core, which counts as CPU_PANEL rows. */
 static int64_t rows_of_block(const struct cpu_gradient *each, int count, int threads)
 {
     int64_t best = 0, least_cost = INT64_MAX;

@@ -118,7 +118,8 @@ static void run_block(const struct call *call, int64_t row, int64_t end, int64_t
     }
 }
 
-/* What one task makes. Tasks of a thread's part follow each other down a block of B. */
+/* The rows and columns that one task computes. Tasks of a thread's part follow each other down a
+   block of B. */
 static void task_of_rows(const struct cpu_product *p, int64_t task, struct cpu_range *rows,
                          struct cpu_range *columns)
 {

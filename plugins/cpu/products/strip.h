@@ -65,7 +65,7 @@ static inline int64_t sums_bytes(const struct cpu_product *p, int64_t m)
     return wait ? p->rows * p->columns * (int64_t)sizeof(float) : 0;
 }
 
-/* What a thread keeps from one strip to the next. */
+/* A thread's state from one strip to the next. */
 struct lane {
     char *memory;
     struct cpu_beside *beside; /* at the end of the memory; or NULL */

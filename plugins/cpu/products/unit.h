@@ -48,7 +48,7 @@ static inline void cpu_fetch_soon(const struct cpu_panel *a, int64_t step)
         __builtin_prefetch(a->soon + r * a->soon_row + step * CPU_LINE_BYTES, 0, 2);
 }
 
-/* What is wanted of a panel's product. Elements of A and B beyond the depth, up to a whole step,
+/* The extent of a panel's GEMM. Elements of A and B beyond the depth, up to a whole step,
    are zero; sums beyond the columns may be written. */
 struct cpu_extent {
     int rows, columns; /* at most PANEL */
@@ -63,7 +63,7 @@ struct cpu_result {
     bool add;
 };
 
-/* What a thread may do beside a product: it rounds the block before. */
+/* Work that a thread may do beside a GEMM: it rounds the block before. */
 struct cpu_beside {
     float sums[2][CPU_BLOCK]; /* in turn */
     struct cpu_result to;
@@ -87,7 +87,7 @@ struct cpu_unit {
     enum ct_dtype dtype; /* of A and B */
     int rows;            /* of A in one call; fewer only if partial */
     bool partial;
-    /* Of a gradient: how deep packed panels are, and how many columns of B stay in the cache. */
+    /* Gradients: how deep packed panels are, and how many columns of B stay in the cache. */
     int depth, columns;
     int block;   /* bytes of packed B that stay in the L2 cache, if k is not split */
     bool beside; /* `complete` rounds a block beside the next one's products */
@@ -162,7 +162,7 @@ static inline void cpu_finish_beside(struct cpu_beside *b)
     b->pending = false;
 }
 
-/* Those of kernels/lines.c. */
+/* Functions of kernels/lines.c. */
 void CPU_ISA(cpu_pack_rows)(const struct cpu_lines *lines, const struct cpu_packed_from *from,
                             char *to);
 void CPU_ISA(cpu_pack_columns)(const struct cpu_lines *lines, const struct cpu_packed_from *from,

@@ -1,5 +1,5 @@
 /*
- * What kernels on the device are given: one struct each, the same for C and CUDA. Strides count
+ * Arguments of kernels on the device: one struct each, the same for C and CUDA. Strides count
  * elements; addresses are the device's. `accumulate` has a bit for each output to add to.
  */
 #ifndef GPU_ARGUMENTS_H
@@ -153,7 +153,8 @@ struct gpu_parts {
     int64_t rows, columns;
 };
 
-/* Of each head: kv has keys, then values; k has keys, then what all heads share; v has values. */
+/* Operands of each head: kv has keys, then values; k has keys, then what all heads share; v has
+   values. */
 struct gpu_latent {
     void *kv, *shared, *k, *v;                                        /* k, v: NULL for zeros */
     int64_t kv_stride[3], k_stride[3], v_stride[3], shared_stride[3]; /* batch, token, head */
@@ -294,7 +295,7 @@ struct gpu_top_k {
     struct ct_cuda_fault *fault;
 };
 
-/* Of each expert, by sequence, and of all sequences: the number, or the excess over the mean. */
+/* Loads of each expert, by sequence and of all: the number, or the excess over the mean. */
 struct gpu_expert_load {
     float *load, *total;
     const int32_t *ids;
@@ -559,7 +560,7 @@ struct gpu_withhold {
     int32_t wide; /* the loss is float64 */
 };
 
-/* What a step of AdamW needs of its scalars, made by one thread. */
+/* Scalars of a step of AdamW, made by one thread. */
 struct gpu_adamw_step {
     float decay, step_size, root_correction, clip;
 };

@@ -479,7 +479,7 @@ template <int KEY, int VALUE> DEVICE void gradient_of_queries(const gpu_attentio
                     dq, scales);
 }
 
-/* Of a tile of queries: their lse, times log2(e), and delta. */
+/* Values of a tile of queries: their lse, times log2(e), and delta. */
 struct row_values {
     float lse[ROWS], delta[ROWS];
 };
@@ -590,7 +590,7 @@ DEVICE const gpu_attention &afresh(const gpu_attention &a)
     return *same;
 }
 
-/* Those of `rest` do nothing unless they are wanted, and have few blocks, as empty ones take time
+/* Kernels of `rest` do nothing unless they are needed, and have few blocks, as empty ones take time
    too: each takes several tiles. For the gradients of keys registers do not suffice for that. */
 #define ATTENTION(KEY, VALUE)                                                                      \
     KERNEL(attention_tensor_##KEY, gpu_attention, GPU_ATTENTION_THREADS)                           \

@@ -19,7 +19,7 @@ struct sorted_ids {
     int32_t at[SORTED];
 };
 
-/* Of choices [from, from + SORTED); beyond the last one there is no expert. */
+/* Loads the experts of choices [from, from + SORTED); beyond the last one there is no expert. */
 DEVICE sorted_ids load_ids(const gpu_experts &a, int64_t from)
 {
     bool aligned = (uintptr_t)a.ids % sizeof(vector<int32_t, 4>) == 0;
@@ -204,7 +204,7 @@ KERNEL(experts_outer, gpu_experts_outer, 256)
 
 /* ---- rows of choices: a warp each ---- */
 
-/* Of the row's expert, where its biases begin; 0 without biases. */
+/* Where the biases of the row's expert begin; 0 without biases. */
 DEVICE int64_t bias_of(const gpu_experts_rows &a, int64_t row)
 {
     return a.gate_bias ? find_tile(a.all.counts, a.all.experts, (int32_t)row, 1).expert * a.f : 0;
@@ -236,8 +236,8 @@ KERNEL(experts_hidden, gpu_experts_rows, 256)
     }
 }
 
-/* Of dh, from_g and from_u: dg to g, du to u, the weighted hidden layer over dh, and the gradient
-   of the choice's weight. */
+/* Makes, from dh, from_g and from_u: dg to g, du to u, the weighted hidden layer over dh, and the
+   gradient of the choice's weight. */
 KERNEL(experts_hidden_grad, gpu_experts_rows, 256)
 {
     int64_t row = warp_row(), choice, bias, at = row * a.f;
@@ -287,7 +287,7 @@ KERNEL(experts_sum_vector, gpu_experts_sum, 256)
 
 /* ---- biases of results ---- */
 
-/* Of this rank's experts the one that a choice is; -1: it is none of them. */
+/* The expert of a choice, among this rank's experts; -1: it is none of them. */
 DEVICE int64_t bias_expert(const gpu_expert_bias &a, int64_t token, int64_t choice)
 {
     int32_t id = a.ids[choice];

@@ -1,5 +1,5 @@
 /*
- * What the kernels of mixtures of experts share: where an expert's rows are, and sums by token.
+ * Shared parts of the kernels of MoE layers: where an expert's rows are, and sums by token.
  */
 #ifndef GPU_EXPERTS_CUH
 #define GPU_EXPERTS_CUH

@@ -37,8 +37,8 @@ KERNEL(experts_outer_mma, gpu_experts_outer, GPU_TENSOR_THREADS)
 
 /* ---- between them ---- */
 
-/* Of dh, from_g and from_u: dg to g, du to u, the weighted hidden layer over dh, and the gradient
-   of the choice's weight. A warp for each row. */
+/* Makes, from dh, from_g and from_u: dg to g, du to u, the weighted hidden layer over dh, and the
+   gradient of the choice's weight. A warp for each row. */
 KERNEL(experts_gated_grad, gpu_experts_rows, 256)
 {
     int64_t row = warp_row(), choice, at = row * a.f;

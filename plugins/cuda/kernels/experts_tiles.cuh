@@ -65,7 +65,7 @@ DEVICE float layer_of(const gpu_gate &how, float g, float u)
     return l.g * l.s * l.u;
 }
 
-/* What is beyond the limit becomes infinite, so that rounding brings nothing across the limit. */
+/* A value beyond the limit becomes infinite, so that rounding brings nothing across the limit. */
 DEVICE float marked(float x, float limit)
 {
     return x > limit ? INFINITY : x;

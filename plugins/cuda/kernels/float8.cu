@@ -197,7 +197,7 @@ DEVICE float factor_of(const gpu_float8_quantise &a, int64_t row, int64_t column
     return a.scale[a.per == GPU_PER_ROW ? row : a.per == GPU_PER_COLUMN ? column : 0];
 }
 
-/* Of any size: blocks of 32 columns x 8 threads take 32 x 32 tiles. */
+/* Quantises any size: blocks of 32 columns x 8 threads take 32 x 32 tiles. */
 template <typename T, bool E5M2> DEVICE void quantise(const gpu_float8_quantise &a)
 {
     int64_t row = (int64_t)blockIdx.y * 32, column = (int64_t)blockIdx.x * 32 + threadIdx.x;

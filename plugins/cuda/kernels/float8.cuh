@@ -29,7 +29,7 @@ template <bool E5M2> DEVICE uint8_t by_hand(float x)
     return sign | (uint8_t)((bits >> (23 - mantissa)) - (uint32_t)((127 - bias) << mantissa));
 }
 
-/* What an e4m3 code stands for. */
+/* The value of an e4m3 code. */
 DEVICE float from_e4m3(uint8_t code)
 {
     uint32_t magnitude = code & 0x7fu;

@@ -21,8 +21,8 @@ DEVICE log_sum nothing()
     return {-INFINITY, 0.0f};
 }
 
-/* What is taken off exponents. A maximum has lost a NaN, which is then in the sum: so that it stays
-   there, nothing returns before the sum is made. */
+/* The number that is subtracted from exponents. A maximum has lost a NaN, which is then in the sum:
+   so that it stays there, nothing returns before the sum is made. */
 DEVICE float offset(float largest)
 {
     return largest == -INFINITY ? 0.0f : largest;
@@ -50,7 +50,7 @@ template <int W> DEVICE log_sum with(log_sum a, const float (&x)[W])
     return {largest, a.sum * expf(a.largest - off) + sum};
 }
 
-/* Of all threads, for all of them. */
+/* The merged sum of all threads, for all of them. */
 DEVICE log_sum block_merged(log_sum x)
 {
     __shared__ log_sum of_warp[32];

@@ -135,7 +135,7 @@ DEVICE void write_columns(const gpu_norm_grad &a, int64_t at, columns_of_row<W> 
     store<W>((T *)a.dx + at, c.dy);
 }
 
-/* What lies beyond the first vector of each thread: read here, and again when the mean is known. */
+/* Elements beyond the first vector of each thread: read here, and again when the mean is known. */
 template <typename T, int W> DEVICE float far_product(const gpu_norm_grad &a, int64_t row)
 {
     int64_t step = (int64_t)blockDim.x * W;

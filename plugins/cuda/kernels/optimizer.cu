@@ -1,6 +1,6 @@
 /*
- * What runs over all parameters: the sum of squares of the gradients, clipping, AdamW, Muon, the
- * moving average. A block works on GPU_GRAIN elements of one tensor; of the first three many
+ * Kernels that run over all parameters: the sum of squares of the gradients, clipping, AdamW, Muon,
+ * the moving average. A block works on GPU_GRAIN elements of one tensor; of the first three many
  * tensors are one launch.
  */
 #include "float8.cuh"

@@ -46,7 +46,7 @@ DEVICE void turn_pairs(const pairs<T, W> &x, T *low_y, T *high_y, const float (&
 
 #define BATCH 2 /* heads that a thread asks for before it turns the first */
 
-/* Of heads from `head` on, gridDim.y apart. x may be y. */
+/* Rotates heads from `head` on, gridDim.y apart. x may be y. */
 template <typename T, int W, bool NEIGHBOURS>
 DEVICE void turn_heads(const gpu_rope &a, const T *x, T *y, int head, const float (&c)[W],
                        const float (&s)[W])

@@ -20,7 +20,7 @@ template <int W> DEVICE place own_place(const gpu_scale_rows &a)
     return {row, row * a.columns, ((int)threadIdx.x & (a.lanes - 1)) * W, row < a.rows};
 }
 
-/* Of all threads of a row. */
+/* The sum over all threads of a row. */
 DEVICE float sum_of_row(const gpu_scale_rows &a, float x)
 {
     for (int step = a.lanes / 2; step; step >>= 1)

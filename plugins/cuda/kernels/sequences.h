@@ -1,4 +1,4 @@
-/* What kernels along sequences are given; the same for C and CUDA (arguments.h). */
+/* Arguments of kernels along sequences; the same for C and CUDA (arguments.h). */
 #ifndef GPU_KERNELS_SEQUENCES_H
 #define GPU_KERNELS_SEQUENCES_H
 

@@ -33,7 +33,7 @@ template <int ROWS> struct tile_ids {
     int32_t position[ROWS], document[ROWS];
 };
 
-/* Of the tokens from `begin` on, by the first ROWS threads. */
+/* Loads the tokens from `begin` on, by the first ROWS threads. */
 template <int ROWS>
 DEVICE void read_ids(const gpu_side &s, int64_t b, int64_t begin, tile_ids<ROWS> *ids)
 {

@@ -79,7 +79,7 @@ DEVICE void load_operand(uint32_t (&r)[4], const bfloat16 *slice, int i, int k)
 
 /* ---- the product ---- */
 
-/* What a thread sums: 4 x 4 tiles of 16 x 8 in the warp's 64 x 32. */
+/* A thread's sums: 4 x 4 tiles of 16 x 8 in the warp's 64 x 32. */
 typedef float tile_sums[4][4][4];
 
 struct tile_place {
@@ -129,7 +129,7 @@ DEVICE void multiply_slice(tile_sums &c, const bfloat16 *a, const bfloat16 *b)
     }
 }
 
-/* Of A and B, in turn. */
+/* Slices of A and B, in turn. */
 typedef vector<bfloat16, 8> tensor_slices[2 * STAGES * SLICE / 8];
 
 /* As the kernels of experts use it (experts_tiles.cuh). */
@@ -209,7 +209,7 @@ struct mma_tiles {
         int row, up; /* up: of the second */
     };
 
-    /* What row i of the operand B is. */
+    /* The meaning of row i of the operand B. */
     DEVICE_MEMBER static gated_row gated(int i)
     {
         gated_row r = {i / 32 * 16 + i % 16, i % 32 >= 16};

@@ -91,7 +91,7 @@ template <typename R> struct ranked {
     int64_t index;
 };
 
-/* Of count numbers the first one behind `last`. */
+/* The first one behind `last` of count numbers. */
 template <typename R, typename Numbers>
 DEVICE ranked<R> next_of(const Numbers &numbers, int64_t count, int lane, ranked<R> last)
 {
@@ -172,7 +172,7 @@ DEVICE void rank_experts(const gpu_top_k &a, const row_of_logits<double> &r, dou
     __syncwarp();
 }
 
-/* What weights are multiplied by, given the sum of the chosen scores. */
+/* The factor of all weights, given the sum of the chosen scores. */
 template <typename R> DEVICE R factor_of(const gpu_top_k &a, R sum)
 {
     return !a.normalised ? a.scale : a.scale / (a.sigmoid ? sum + (R)LEAST_SUM : sum);
@@ -223,7 +223,7 @@ KERNEL(top_k_ranked, gpu_top_k, 256)
 
 /* ---- its gradient ---- */
 
-/* What the loss of balance adds to the gradient of probability i. */
+/* The term of the balance loss in the gradient of probability i. */
 DEVICE float of_load(const gpu_top_k &a, int64_t row, int64_t i)
 {
     return a.load ? a.balance * a.load[row / a.tokens * a.experts + i] : 0;

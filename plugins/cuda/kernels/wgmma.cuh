@@ -112,7 +112,7 @@ DEVICE void wgmma_hold(wgmma_sums &c)
 #endif
 }
 
-/* What this thread wrote to shared memory is there for the tensor cores, after a barrier. */
+/* Shows this thread's writes to shared memory to the tensor cores, after a barrier. */
 DEVICE void show_to_tensor_cores()
 {
 #ifndef SIMULATED
@@ -153,7 +153,8 @@ template <bool A_TURNED, bool B_TURNED> DEVICE void wgmma_slice(wgmma_sums &c, c
     wgmma_commit();
 }
 
-/* Of the four lanes that hold 32 columns of a row, two of every eight: each gets eight in a row. */
+/* Exchanges among the four lanes that hold 32 columns of a row, two of every eight: each gets
+   eight in a row. */
 DEVICE void turn_quad(uint32_t (&r)[4])
 {
     int lane = (int)threadIdx.x;
@@ -283,7 +284,7 @@ struct wgmma_tiles {
 
     /* ---- results in bfloat16 ---- */
 
-    /* Of sums 4 j and on, j from `begin` to `end`; the first is column 0. */
+    /* Stores sums 4 j and on, j from `begin` to `end`; the first is column 0. */
     template <typename TO>
     DEVICE_MEMBER static void store_range(sums &c, int begin, int end, const TO &to)
     {

@@ -212,7 +212,7 @@ struct product {
     float beta;
 };
 
-/* What the factors of element (i, j) make of it. */
+/* Element (i, j) times its factors. */
 static double scaled(const struct gpu_lt_desc *d, double x, int64_t i, int64_t j)
 {
     if (!d->a_scale)
@@ -237,7 +237,7 @@ static int exponent_of(float x, int least)
     return exponent < least ? least : exponent;
 }
 
-/* Of the dtype's smallest normal number. */
+/* Exponent of the dtype's smallest normal number. */
 static int least_exponent(int type)
 {
     return type == CUDA_R_8F_E4M3 ? -6 : -14;

@@ -26,7 +26,7 @@ CT_API size_t cudnnGetVersion(void);
 #define ATTRIBUTES 12
 #define BAD_PARAM 2000
 
-/* What was set of a descriptor. */
+/* The attributes of a descriptor. */
 struct descriptor {
     int type, count;
     struct {

@@ -254,7 +254,7 @@ int cuStreamCreate(CUstream *stream, unsigned flags)
     return cuStreamCreateWithPriority(stream, flags, 0);
 }
 
-/* What is enqueued is still done. */
+/* Work that is enqueued is still done. */
 int cuStreamDestroy(CUstream stream)
 {
     bool started;

@@ -12,7 +12,7 @@ void simulated_memory_open(int change);
 
 #define X(name, symbol, parameters) CT_API int symbol parameters;
 GPU_DRIVER_CALLS(X)
-/* What the nccl plugin calls beside. */
+/* Further functions that the nccl plugin calls. */
 X(cuCtxGetCurrent, cuCtxGetCurrent, (CUcontext * context))
 X(cuMemGetAddressRange, cuMemGetAddressRange_v2,
   (CUdeviceptr * base, size_t *bytes, CUdeviceptr address))

@@ -1,6 +1,6 @@
 #include "common.h"
 
-/* Of this version by its word, and yet with more than this version has. */
+/* A descriptor that names this version and has more than this version. */
 static const struct {
     struct ct_verb_ops ops;
     int (*more)(void);

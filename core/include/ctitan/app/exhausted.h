@@ -6,8 +6,8 @@
 
 CT_BEGIN_DECLS
 
-/* What a program calls before a process ends that cannot get memory for an arena: it says so in its
-   own way, and may end the process itself. bytes: that were needed. */
+/* Sets the function that is called before a process ends that cannot get memory for an arena: it
+   may say so in its own way and end the process itself. bytes: the size of the failed request. */
 CT_API void ct_arena_on_exhausted(void (*call)(size_t bytes));
 
 CT_END_DECLS

@@ -49,7 +49,7 @@ CT_API bool ct_chat_has_template(const char *folder);
    for ct_jinja_render. CT_ENOENT: it has none; CT_ECONFIG. */
 CT_API int ct_chat_template_open(struct ct_arena *arena, const char *folder, const char *date,
                                  struct ct_chat_template **chat);
-/* Of its text and of the special tokens. */
+/* Hash of its text and of the special tokens. */
 CT_API uint64_t ct_chat_template_hash(const struct ct_chat_template *chat);
 /* chat may be NULL. */
 CT_API void ct_chat_template_close(struct ct_chat_template *chat);

@@ -53,8 +53,8 @@ struct ct_compiled_call {
 
 struct ct_compiler_ops {
     size_t size; /* of this struct */
-    /* What determines the object in addition to the source: the compiler, its version, the device's
-       architecture, the header. CT_ENOENT: the compiler is not installed; says what is missing. */
+    /* The compiler, its version, the device's architecture and the header: the object depends on
+       them and the source. CT_ENOENT: the compiler is not installed; says what is missing. */
     int (*version)(struct ct_device *device, char *text, size_t room);
     /* Compile a source to an object in the arena. CT_EIO: the compiler's words. */
     int (*compile)(struct ct_device *device, const char *source, struct ct_arena *arena,

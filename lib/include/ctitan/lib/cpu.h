@@ -100,7 +100,7 @@ CT_END_DECLS
 #define CPU_LIST_FOR_EACH_ISA(LIST, P, R) LIST(P, R, portable)
 #endif
 
-/* What a list needs at file scope: declarations, and `accepts` that ask for the level first. */
+/* File-scope code for a list: declarations, and `accepts` that ask for the level first. */
 #define CPU_KERNELS(LIST)                                                                          \
     CPU_LIST_FOR_EACH_ISA(LIST, CPU_DECLARE_PREPARE, CPU_DECLARE_RUN)                              \
     CPU_LIST_FOR_EACH_ISA(LIST, CPU_DEFINE_ACCEPTS, CPU_DEFINE_ACCEPTS)

@@ -18,7 +18,7 @@
 
 CT_BEGIN_DECLS
 
-/* What a plugin's struct ct_model begins with. */
+/* First members of a plugin's struct ct_model. */
 struct ct_decoder_sizes {
     const char *flavor; /* these two as struct ct_flavor */
     int64_t parameters;
@@ -135,7 +135,7 @@ CT_API extern const struct ct_shard_rule ct_decoder_shard_plan[];
 
 struct ct_decoder_parts;
 
-/* What the functions below share while one graph is built. */
+/* State that the functions below share while one graph is built. */
 struct ct_decoder {
     struct ct_builder b;
     const struct ct_decoder_sizes *sizes;
@@ -271,7 +271,7 @@ CT_API struct ct_init ct_decoder_head_init(const struct ct_decoder_sizes *sizes)
    v, and the values' name. */
 CT_API struct ct_value *ct_decoder_heads(struct ct_decoder *d, struct ct_value *h, const char *what,
                                          int64_t count, bool biased);
-/* What attention gives, h[b, t, heads, any], times a new weight, "self_attn.o_proj", plus x. */
+/* Attention's result h[b, t, heads, any] times a new weight, "self_attn.o_proj", plus x. */
 CT_API struct ct_value *ct_decoder_attention_sum(struct ct_decoder *d, struct ct_value *x,
                                                  struct ct_value *h, bool biased);
 /* RMS norm of x, over its last dimension, with a new weight. */

@@ -75,7 +75,7 @@ struct ct_hf_key {
     size_t offset;   /* of the field in the sizes */
     double fallback; /* what transformers assumes where the key is absent, or null unless that means
                         something of its own */
-    /* Of CT_HF_CHOICE and CT_HF_TYPES, "a|b=c": b and c mean the same; the first is written. */
+    /* Words of CT_HF_CHOICE, CT_HF_TYPES, "a|b=c": b and c mean the same; the first is written. */
     const char *words;
 };
 

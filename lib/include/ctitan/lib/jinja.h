@@ -19,7 +19,7 @@ CT_BEGIN_DECLS
 struct json_t; /* of jansson */
 struct ct_jinja;
 
-/* What a template makes. */
+/* The result of a template. */
 struct ct_jinja_text {
     char *data; /* a '\0' follows */
     size_t size;

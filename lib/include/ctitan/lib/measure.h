@@ -31,7 +31,7 @@ typedef double ct_element(const struct ct_value *value, int64_t i);
 CT_API int ct_measure_graph(const struct ct_graph *graph, struct ct_device *device,
                             ct_element *element, double enough, double *seconds);
 
-/* What the processors that this process may use have done by now, from /proc. */
+/* Times of the processors that this process may use, by now, from /proc. */
 struct ct_load {
     double at;      /* seconds, as ct_now */
     double busy;    /* seconds of them all, another guest's of the host among them */

@@ -13,7 +13,7 @@
 
 CT_BEGIN_DECLS
 
-/* What the layers of one graph chose, added up: begins as {0}. */
+/* Sums over the choices of all layers of one graph: begins as {0}. */
 struct ct_mixture_sums {
     struct ct_value *load, *score; /* [experts]: choices, and sums of probabilities */
     int64_t layers;
@@ -54,7 +54,7 @@ struct ct_mixture {
     const char *shared_gate;
     /* Experts have no gate, and the square of relu: h = relu(up[e] x)^2. Without biases. */
     bool squared;
-    /* What the shared ones give for h, with weights at `where`, of this width; NULL: SwiGLU. */
+    /* The shared experts' result for h, with weights at `where`, of this width; NULL: SwiGLU. */
     struct ct_value *(*shared_part)(struct ct_decoder *d, struct ct_value *h, const char *where,
                                     int64_t width);
     /* Width of what the routed experts read and give: weights [latent, n] and [n, latent] are in

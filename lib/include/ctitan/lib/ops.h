@@ -204,7 +204,7 @@ struct ct_rope {
                         from one; else these are rounded, away from each other */
     double magnitude; /* cosines and sines are multiplied by it; 0: 1 */
     const char *divisors; /* longrope: of each pair, "1:1.5:4" */
-    /* Of config.json, and no attributes: the model applies them. 0: it has none. */
+    /* Values of config.json that are no attributes: the model applies them. 0: it has none. */
     double mscale_all_dim;
     double amplitude; /* by what YaRN and LongRoPE multiply cosines and sines */
     double partial;   /* share of a head's features that is rotated; 0: all */

@@ -67,7 +67,7 @@ struct ct_schedule_request {
     struct ct_arena *arena;
 };
 
-/* What a schedule plugin offers. */
+/* The functions of a schedule plugin. */
 struct ct_schedule_ops {
     size_t size; /* of this struct */
     const char *summary;

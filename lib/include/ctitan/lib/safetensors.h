@@ -44,7 +44,7 @@ struct ct_weight {
 CT_API int ct_weights_open(const char *folder, struct ct_weights **weights);
 /* The same for one file, whose tensors are handed out as they are. CT_ENOENT: there is none. */
 CT_API int ct_weights_open_file(const char *path, struct ct_weights **weights);
-/* What the metadata of the files says of a key, the first file first; NULL: nothing. */
+/* The value of a key in the files' metadata, the first file first; NULL: nothing. */
 CT_API const char *ct_weights_metadata(const struct ct_weights *weights, const char *key);
 /* Unmap the files. weights may be NULL. */
 CT_API void ct_weights_close(struct ct_weights *weights);

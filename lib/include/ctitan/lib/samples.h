@@ -28,7 +28,7 @@ CT_API void ct_sample_file_close(struct ct_sample_file *samples);
    dimensions. It is valid until the file is closed. */
 CT_API int ct_sample_file_tensor(const struct ct_sample_file *samples, const char *name, int ndim,
                                  const struct ct_weight **tensor);
-/* What a note says; NULL: there is none. */
+/* The value of a note; NULL: there is none. */
 CT_API const char *ct_sample_file_note(const struct ct_sample_file *samples, const char *key);
 /* The number in the file of a sample of `count` tokens. CT_ECONFIG: it is not there; `remedy` says
    what makes such a file, "ctitan data --teacher". */

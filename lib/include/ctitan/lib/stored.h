@@ -63,8 +63,8 @@ CT_API bool ct_stored_to_param(const struct ct_stored_rule *rule, const struct c
 struct ct_stored_places {
     int ndim;
     int64_t shape[CT_MAX_DIMS], stride[CT_MAX_DIMS], first;
-    /* Of rows in blocks (struct ct_stored_rows), along dimension 0: the first row of the box, and
-       rows between blocks of this size; block 0: none are. */
+    /* Boxes with rows in blocks (struct ct_stored_rows), along dimension 0: the first row of the
+       box, and rows between blocks of this size; block 0: none are. */
     int64_t row, block, gap;
 };
 
@@ -84,8 +84,8 @@ CT_API void ct_stored_scatter(const struct ct_stored_places *places, int64_t at,
 CT_API void ct_stored_read(const struct ct_stored_places *places, int64_t at, int64_t count,
                            const struct ct_weight *weight, void *dense);
 
-/* What a whole tensor holds of a parameter: a box of it, of size 1 along the first dimension where
-   that numbers tensors. dense: its elements begin at places.first, in order. */
+/* The part of a parameter that a whole tensor holds: a box of it, of size 1 along the first
+   dimension where that numbers tensors. dense: its elements begin at places.first, in order. */
 struct ct_stored_held {
     const char *name; /* of the parameter */
     struct ct_stored_box box;

@@ -77,7 +77,7 @@ struct ct_check_case {
     bool only_nan; /* of results, only those that are to be NaN are judged: they must be it */
     bool again;    /* on other numbers: gaps of a few elements and ranges of ct_parallel are not
                       tried again */
-    /* What a kernel's results may have beside the tolerance; NULL: nothing. */
+    /* Allows a kernel's results more than the tolerance; NULL: nothing more. */
     void (*allow)(const struct ct_check_case *c, const struct ct_kernel *kernel, int operand,
                   bool accumulated, struct ct_check_allowance *allowance);
     void *context; /* for `allow` */
@@ -103,7 +103,7 @@ enum ct_check_inputs { CT_CHECK_EXACT, CT_CHECK_ROUNDED, CT_CHECK_DISTURBED, CT_
 /* Run the reference on copies of the values: the operands after it, outputs first, in arena. */
 CT_API int ct_check_reference(const struct ct_check_case *c, enum ct_check_inputs inputs,
                               struct ct_arena *arena, struct ct_tensor *operands);
-/* What the reference gives, by operand, in arena. */
+/* The reference's results, by operand, in arena. */
 CT_API int ct_check_expect(const struct ct_check_case *c, struct ct_arena *arena,
                            struct ct_check_expected **expected);
 

@@ -56,7 +56,7 @@ static inline int64_t cpu_queue_take(struct cpu_queue *queue, bool last)
     return (int64_t)(last ? end - 1 : first);
 }
 
-/* What a thread does next; negative: nothing is left. */
+/* The next task of a thread; negative: none is left. */
 static inline int64_t cpu_next_task(const struct cpu_tasks *tasks, int thread)
 {
     int64_t task = cpu_queue_take(&tasks->queues[thread], false);

@@ -57,7 +57,7 @@ simulated_submit_waiting(void *stream, int (*call)(const void *arguments), const
                          size_t bytes, _Atomic int *holders);
 #endif
 
-/* What the simulated NVRTC makes: a shared object of so many bytes follows. */
+/* Head of an image by the simulated NVRTC: a shared object of so many bytes follows. */
 #define SIMULATED_OBJECT "compiled"
 struct simulated_object {
     char magic[8];
@@ -79,7 +79,7 @@ uint64_t simulated_shuffle_xor(uint64_t value, int mask);
 /* Bit i: what lane i said; all 32 are there. */
 uint32_t simulated_ballot(bool value);
 #define SIMULATED_WORDS 6
-/* What the warp's 32 lanes brought along, each up to SIMULATED_WORDS words. */
+/* The words of the warp's 32 lanes, each up to SIMULATED_WORDS of them. */
 const uint32_t (*simulated_exchange(const void *mine, size_t bytes))[SIMULATED_WORDS];
 /* Copies into shared memory that happen when they are awaited, and not before. */
 void simulated_copy_async(void *to, const void *from, size_t bytes);
