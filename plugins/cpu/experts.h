@@ -19,7 +19,7 @@ static inline bool cpu_experts_is_gradient(const struct ct_op *op)
     return op->type != &ct_op_experts && op->type != &ct_op_experts_kept;
 }
 
-/* Hidden layers are kept, or were (kept.c). */
+/* Hidden layers are kept, or were (keep_hidden.c). */
 static inline bool cpu_experts_keeps(const struct ct_op *op)
 {
     return op->type == &ct_op_experts_kept || op->type == &ct_op_experts_kept_grad;
@@ -61,7 +61,7 @@ struct experts_choices {
     const int32_t *ids;
 };
 
-/* ---- choices.c ---- */
+/* ---- experts_rows.c ---- */
 
 /* CT_EINVAL names an id that is none of the experts. */
 int cpu_experts_check(const int32_t *ids, int64_t count, int64_t experts);

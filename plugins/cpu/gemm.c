@@ -24,7 +24,7 @@
 
 #include "convert.h"
 #include "onednn.h"
-#include "products/choice.h"
+#include "products/select.h"
 #include "products/product.h"
 
 #define CHUNK 256 /* rows */

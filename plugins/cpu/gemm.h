@@ -16,7 +16,7 @@
 #include <assert.h>
 
 #include "cpu.h"
-#include "lines.h"
+#include "panel_pack.h"
 
 /* Element (i, j) of A is at i * a_row + j * a_col; one of the two strides is 1. The same for B. */
 struct cpu_gemm_spec {

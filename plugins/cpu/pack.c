@@ -11,8 +11,8 @@
  * the init part. So does one of parameters that an optimizer's op alone updates, if that op can
  * write copies (ct_op_type.write_copy): it renews them with the parameters. The others are packed
  * in each step: weights that are gathered once a step, those of other optimizers, and of these what
- * is in no layout of lines (lines.h). Weights that are gathered or loaded within a microbatch are
- * not packed.
+ * is in no layout of lines (panel_pack.h). Weights that are gathered or loaded within a microbatch
+ * are not packed.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -11,7 +11,7 @@
 
 #include "loss.h"
 #include "pack.h"
-#include "products/choice.h"
+#include "products/select.h"
 
 /* ---- packing ---- */
 

@@ -3,9 +3,9 @@
  * op.
  *
  * The layout is always requested for a fixed number of rows, so that all users of a weight get the
- * same one. Own code packs layouts of lines (lines.h), for both uses in one pass over the weights;
- * oneDNN packs others. If oneDNN has no layout of its own (without AVX-512), the weight keeps its
- * stored order, and packing only widens it.
+ * same one. Own code packs layouts of lines (panel_pack.h), for both uses in one pass over the
+ * weights; oneDNN packs others. If oneDNN has no layout of its own (without AVX-512), the weight
+ * keeps its stored order, and packing only widens it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 
 #include "loops.h"
 #include "onednn.h"
-#include "products/choice.h"
+#include "products/select.h"
 #include "products/product.h"
 
 #define ROWS 256 /* of A, in the request to oneDNN */

@@ -1,9 +1,9 @@
 /*
  * Between the sources of the analysis.
  *
- *   analyse.c  the table of rules; R1, R2, R7, R8
- *   calls.c    R3: calls that do not match
- *   wait.c     R4 to R6: who waits for whom
+ *   analyse.c   the table of rules; R1, R2, R7, R8
+ *   mismatch.c  R3: calls that do not match
+ *   wait.c      R4 to R6: who waits for whom
  *
  * A rule looks at a run. If it decides, it blames a rank or sets the verdict's rule, and says why.
  */

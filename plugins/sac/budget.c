@@ -2,10 +2,10 @@
  * All layers of a rank: choose what to keep within a number of bytes, with the least recomputation
  * time.
  *
- * Each layer has a front (front.c), shared by identical layers. Choosing one point of each front is
- * a multiple-choice knapsack. It is solved for every size at once, over STEPS steps of bytes. Each
- * step holds the fastest choice that ends in it, with its exact bytes. The result is within a step
- * of the best, and never exceeds its bytes.
+ * Each layer has a front (pareto.c), shared by identical layers. Choosing one point of each front
+ * is a multiple-choice knapsack. It is solved for every size at once, over STEPS steps of bytes.
+ * Each step holds the fastest choice that ends in it, with its exact bytes. The result is within a
+ * step of the best, and never exceeds its bytes.
  */
 #include <string.h>
 

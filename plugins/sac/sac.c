@@ -3,7 +3,7 @@
  *
  * Some of the forward's values that the backward needs are kept, on the device or in host memory;
  * the rest are recomputed in front of their use. forward.c finds the values of each layer. policy.c
- * chooses what to keep by a rule. search.c chooses by bytes and time, from the plans that front.c
+ * chooses what to keep by a rule. search.c chooses by bytes and time, from the plans that pareto.c
  * (one layer) and budget.c (all layers) find. replay.c lets the backward recompute the others.
  */
 #include <string.h>

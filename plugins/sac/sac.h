@@ -145,7 +145,7 @@ void sac_settle(struct sac *s);
    comma-separated list, or "default". CT_ECONFIG: the list has an op that no layer has. */
 int sac_keep_listed(struct sac *s, const char *ops);
 
-/* ---- front.c, budget.c ---- */
+/* ---- pareto.c, budget.c ---- */
 
 void sac_front(struct sac *s, const struct sac_problem *p, struct sac_front *front);
 /* Compute s->plan. */

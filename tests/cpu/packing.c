@@ -1,6 +1,6 @@
 /*
- * Packing in lines (plugins/cpu/lines.h) against oneDNN's reorders, to the bit, and against the
- * definition of panels (products/unit.h). $CTITAN_CPU_ISA chooses the instruction set.
+ * Packing in lines (plugins/cpu/panel_pack.h) against oneDNN's reorders, to the bit, and against
+ * the definition of panels (products/unit.h). $CTITAN_CPU_ISA chooses the instruction set.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 #include <ctitan/error.h>
 
 #include "onednn.h"
-#include "products/choice.h"
+#include "products/select.h"
 #include "products/product.h"
 #include "team.h"
 

@@ -12,14 +12,14 @@
 #include "../cpu.h"
 #include "kernels.h"
 #include "scores.h"
-#include "shares.h"
+#include "attention_softmax.h"
 #include "tile.h"
 
 struct state {
     struct attention shape;
     int64_t parts; /* tasks per key/value head */
     int threads;
-    size_t sight, buffers, buffer_bytes;
+    size_t mask, buffers, buffer_bytes;
 };
 
 /* A thread's own memory. */
@@ -33,7 +33,7 @@ struct buffers {
 struct forward {
     const struct state *state;
     struct attention a;
-    struct sight sight;
+    struct attention_mask mask;
     struct change change;
     const struct ct_tensor *q, *k, *v, *o, *lse;
 };
@@ -105,14 +105,14 @@ static void query_tile(const struct forward *f, const struct buffers *w, int64_t
 
     begin_queries(f, w, b, head, tile);
     for (int64_t j = 0; j < a->key_tiles; j++) {
-        unsigned how = sight_between(&f->sight, b, tile, j);
+        unsigned how = mask_between(&f->mask, b, tile, j);
         bool diagonal = how & DIAGONAL;
 
         if (how & HIDDEN)
             continue;
         score(&a->key, diagonal, w->k + j * TILE * a->key.width, w->q, w->scores);
-        change_scores(&f->change, &f->sight, b, head, tile, j, how, w->scores);
-        mask(&f->sight, b, tile, j, how, w->scores);
+        change_scores(&f->change, &f->mask, b, head, tile, j, how, w->scores);
+        mask_scores(&f->mask, b, tile, j, how, w->scores);
         softmax(a, w, diagonal);
         rescale(&a->value, &w->running, w->o);
         gather(&a->value, diagonal, w->v + j * TILE * a->value.width, w->scores, w->o);
@@ -129,7 +129,7 @@ static void run_task(const struct forward *f, const struct buffers *w, int64_t t
     int64_t share = a->heads / a->groups;
 
     for (int64_t j = 0; j < a->key_tiles; j++) {
-        if (!is_seen(&f->sight, b, part, parts, j))
+        if (!is_seen(&f->mask, b, part, parts, j))
             continue;
         pack(f->k, &a->key, b, group, j, w->k + j * TILE * a->key.width);
         pack(f->v, &a->value, b, group, j, w->v + j * TILE * a->value.width);
@@ -160,7 +160,7 @@ int CPU_ISA(cpu_attention_prepare)(struct ct_prepare *prepare)
     tasks = s->shape.batch * s->shape.groups;
     s->parts = tasks % s->threads ? (4 * s->threads + tasks - 1) / tasks : 1;
     s->parts = s->parts < s->shape.query_tiles ? s->parts : s->shape.query_tiles;
-    s->sight = cpu_carve(&prepare->workspace, sight_bytes(&s->shape));
+    s->mask = cpu_carve(&prepare->workspace, mask_bytes(&s->shape));
     s->buffers = prepare->workspace;
     s->buffer_bytes = lay_out(&s->shape, 0, &w);
     prepare->workspace += s->buffer_bytes * (size_t)s->threads;
@@ -177,7 +177,7 @@ int CPU_ISA(cpu_attention_run)(const struct ct_launch *launch)
     int64_t tasks = s->shape.batch * s->shape.groups * s->parts;
     int together = tasks_together(&s->shape, f.q, s->parts, tasks, s->threads);
 
-    f.sight = sight_of(launch, 0, 3, &f.a, memory + s->sight);
+    f.mask = mask_of(launch, 0, 3, &f.a, memory + s->mask);
     f.change = change_of(launch, 0, &f.a);
 #pragma omp parallel num_threads(s->threads)
     {

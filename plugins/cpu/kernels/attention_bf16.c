@@ -11,7 +11,7 @@
 #include "attention_bf16.h"
 #include "kernels.h"
 #include "scores.h"
-#include "shares.h"
+#include "attention_softmax.h"
 
 #define GROUP 4
 
@@ -20,7 +20,7 @@ struct state {
     const struct cpu_unit *unit;
     int64_t parts; /* tasks per key/value head */
     int threads;
-    size_t sight, buffers, buffer_bytes;
+    size_t mask, buffers, buffer_bytes;
 };
 
 /* A thread's own memory. */
@@ -36,7 +36,7 @@ struct buffers {
 struct forward {
     const struct state *state;
     struct attention a;
-    struct sight sight;
+    struct attention_mask mask;
     struct change change;
     const struct ct_tensor *q, *k, *v, *o, *lse;
 };
@@ -126,7 +126,7 @@ static void query_tile(const struct forward *f, const struct buffers *w, int64_t
 
     begin_queries(f, w, b, head, tile);
     for (int64_t j = 0; j < a->key_tiles; j++) {
-        unsigned how = sight_between(&f->sight, b, tile, j);
+        unsigned how = mask_between(&f->mask, b, tile, j);
         float *scores = w->scores + tiles * CPU_BLOCK;
 
         if (tiles && (how & HIDDEN || tiles == GROUP)) {
@@ -138,8 +138,8 @@ static void query_tile(const struct forward *f, const struct buffers *w, int64_t
             continue;
         cpu_multiply(f->state->unit, rows_at(&a->key, w->k + j * TILE * a->key.width * 2), w->q,
                      tile_extent(&a->key), scores, false);
-        change_scores(&f->change, &f->sight, b, head, tile, j, how, scores);
-        mask(&f->sight, b, tile, j, how, scores);
+        change_scores(&f->change, &f->mask, b, head, tile, j, how, scores);
+        mask_scores(&f->mask, b, tile, j, how, scores);
         tiles++;
         if (j == a->key_tiles - 1)
             gather(f, w, j + 1 - tiles, tiles);
@@ -167,7 +167,7 @@ static void run_task(const struct forward *f, const struct buffers *w, int64_t t
     int64_t share = a->heads / a->groups;
 
     for (int64_t j = 0; j < a->key_tiles; j++)
-        if (is_seen(&f->sight, b, part, parts, j))
+        if (is_seen(&f->mask, b, part, parts, j))
             pack_keys(f, w, b, group, j);
     for (int64_t head = group * share; head < (group + 1) * share; head++)
         for (int64_t tile = part; tile < a->query_tiles; tile += parts)
@@ -195,7 +195,7 @@ int CPU_ISA(cpu_attention_bf16_prepare)(struct ct_prepare *prepare)
     tasks = s->shape.batch * s->shape.groups;
     s->parts = tasks % s->threads ? (4 * s->threads + tasks - 1) / tasks : 1;
     s->parts = least(s->parts, s->shape.query_tiles);
-    s->sight = cpu_carve(&prepare->workspace, sight_bytes(&s->shape));
+    s->mask = cpu_carve(&prepare->workspace, mask_bytes(&s->shape));
     s->buffers = prepare->workspace;
     s->buffer_bytes = lay_out(&s->shape, 0, &w);
     prepare->workspace += s->buffer_bytes * (size_t)s->threads;
@@ -212,7 +212,7 @@ int CPU_ISA(cpu_attention_bf16_run)(const struct ct_launch *launch)
     int64_t tasks = s->shape.batch * s->shape.groups * s->parts;
     int together = tasks_together(&s->shape, f.q, s->parts, tasks, s->threads);
 
-    f.sight = sight_of(launch, 0, 3, &f.a, memory + s->sight);
+    f.mask = mask_of(launch, 0, 3, &f.a, memory + s->mask);
     f.change = change_of(launch, 0, &f.a);
 #pragma omp parallel num_threads(s->threads)
     {

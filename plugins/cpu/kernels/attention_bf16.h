@@ -15,7 +15,7 @@
 #define GRAIN TILE
 
 #include "attention.h"
-#include "sight.h"
+#include "attention_mask.h"
 
 #define ROWS_AHEAD 8 /* to prefetch: they lie far apart, where the hardware does not */
 

@@ -13,7 +13,7 @@
 #include "attention_bf16.h"
 #include "kernels.h"
 #include "scores.h"
-#include "shares.h"
+#include "attention_softmax.h"
 
 #define KEYS 4
 #define QUERIES 4
@@ -24,7 +24,7 @@ struct state {
     const struct cpu_unit *unit;
     struct dealt dealt;
     int threads;
-    size_t sight, buffers, buffer_bytes;
+    size_t mask, buffers, buffer_bytes;
 };
 
 /* A thread's own memory. */
@@ -45,7 +45,7 @@ struct buffers {
 struct backward {
     const struct state *state;
     struct attention a;
-    struct sight sight;
+    struct attention_mask mask;
     struct change change;
     const struct ct_tensor *grad, *q, *k, *v, *o, *lse;
     const struct ct_tensor *dq, *dk, *dv;
@@ -186,7 +186,7 @@ static void weigh(const struct backward *f, struct buffers *w, const struct task
 {
     const struct head *key = &f->a.key, *value = &f->a.value;
     const struct cpu_unit *unit = f->state->unit;
-    unsigned how = sight_between(&f->sight, t->b, c->query + j, c->key + i);
+    unsigned how = mask_between(&f->mask, t->b, c->query + j, c->key + i);
     int64_t keys = (c->key + i) * TILE * 2, queries = j * TILE * 2; /* bytes a column */
 
     w->seen[i][j] = !(how & HIDDEN);
@@ -198,8 +198,8 @@ static void weigh(const struct backward *f, struct buffers *w, const struct task
                  tile_extent(key), w->s, false);
     cpu_multiply(unit, rows_at(value, w->v + keys * value->width), w->g + queries * value->width,
                  tile_extent(value), w->dp, false);
-    change_scores(&f->change, &f->sight, t->b, c->head, c->query + j, c->key + i, how, w->s);
-    mask(&f->sight, t->b, c->query + j, c->key + i, how, w->s);
+    change_scores(&f->change, &f->mask, t->b, c->head, c->query + j, c->key + i, how, w->s);
+    mask_scores(&f->mask, t->b, c->query + j, c->key + i, how, w->s);
     weights(f, w, i, j);
 }
 
@@ -272,7 +272,7 @@ static void run_chunk(const struct backward *f, struct buffers *w, const struct 
 static bool sees_chunk(const struct backward *f, const struct task *t, const struct chunk *c)
 {
     for (int64_t j = c->query; j < c->query + c->queries; j++)
-        if (sees_any(&f->sight, t->b, j, c->key, c->key + c->keys))
+        if (sees_any(&f->mask, t->b, j, c->key, c->key + c->keys))
             return true;
     return false;
 }
@@ -394,7 +394,7 @@ int CPU_ISA(cpu_attention_grad_bf16_prepare)(struct ct_prepare *prepare)
     s->unit = cpu_attention_unit();
     s->threads = cpu_threads();
     s->dealt = deal_out(&s->shape, s->threads, (s->shape.query_tiles + QUERIES - 1) / QUERIES);
-    s->sight = cpu_carve(&prepare->workspace, sight_bytes(&s->shape));
+    s->mask = cpu_carve(&prepare->workspace, mask_bytes(&s->shape));
     s->buffers = prepare->workspace;
     s->buffer_bytes = lay_out(&s->shape, 0, &w);
     prepare->workspace += s->buffer_bytes * (size_t)s->threads;
@@ -413,7 +413,7 @@ int CPU_ISA(cpu_attention_grad_bf16_run)(const struct ct_launch *launch)
     int64_t tasks = count_tasks(&s->shape, &s->dealt);
     int together = tasks_together(&s->shape, f.q, 1, tasks, s->threads);
 
-    f.sight = sight_of(launch, 1, 6, &f.a, (char *)launch->workspace + s->sight);
+    f.mask = mask_of(launch, 1, 6, &f.a, (char *)launch->workspace + s->mask);
     f.change = change_of(launch, 1, &f.a);
 #pragma omp parallel num_threads(s->threads)
     {

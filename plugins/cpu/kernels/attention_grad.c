@@ -14,14 +14,14 @@
 #include "../cpu.h"
 #include "kernels.h"
 #include "scores.h"
-#include "shares.h"
+#include "attention_softmax.h"
 #include "tile.h"
 
 struct state {
     struct attention shape;
     struct dealt dealt;
     int threads;
-    size_t sight, buffers, buffer_bytes;
+    size_t mask, buffers, buffer_bytes;
 };
 
 /* A thread's own memory. */
@@ -37,7 +37,7 @@ struct buffers {
 struct backward {
     const struct state *state;
     struct attention a;
-    struct sight sight;
+    struct attention_mask mask;
     struct change change;
     const struct ct_tensor *grad, *q, *k, *v, *o, *lse;
     const struct ct_tensor *dq, *dk, *dv;
@@ -183,7 +183,7 @@ static void key_tile(const struct backward *f, const struct buffers *w, const st
                      int64_t head, int64_t tile, int64_t j)
 {
     const struct attention *a = &f->a;
-    unsigned how = sight_between(&f->sight, t->b, tile, j);
+    unsigned how = mask_between(&f->mask, t->b, tile, j);
     int64_t key = j * TILE * a->key.width, value = j * TILE * a->value.width;
     bool diagonal = how & DIAGONAL;
 
@@ -191,8 +191,8 @@ static void key_tile(const struct backward *f, const struct buffers *w, const st
         return;
     score(&a->key, diagonal, w->k + key, w->q_columns, w->p);
     score(&a->value, diagonal, w->v + value, w->o_columns, w->ds);
-    change_scores(&f->change, &f->sight, t->b, head, tile, j, how, w->p);
-    mask(&f->sight, t->b, tile, j, how, w->p);
+    change_scores(&f->change, &f->mask, t->b, head, tile, j, how, w->p);
+    mask_scores(&f->mask, t->b, tile, j, how, w->p);
     weights(f, w, diagonal);
     if (t->keys) {
         scatter(&a->value, diagonal, w->p, w->o, w->dv + value);
@@ -230,7 +230,7 @@ static void begin_keys(const struct backward *f, const struct buffers *w, const 
     int64_t at = t->begin * TILE, n = (t->end - t->begin) * TILE;
 
     for (int64_t j = t->begin; j < t->end; j++) {
-        if (!is_seen(&f->sight, t->b, t->first, t->step, j))
+        if (!is_seen(&f->mask, t->b, t->first, t->step, j))
             continue;
         pack(f->k, &a->key, t->b, t->group, j, w->k + j * TILE * a->key.width);
         pack(f->v, &a->value, t->b, t->group, j, w->v + j * TILE * a->value.width);
@@ -259,7 +259,7 @@ static void run_task(const struct backward *f, const struct buffers *w, const st
     begin_keys(f, w, t);
     for (int64_t head = t->group * share; head < (t->group + 1) * share; head++)
         for (int64_t tile = t->first; tile < a->query_tiles; tile += t->step) {
-            if (!t->queries && !sees_any(&f->sight, t->b, tile, t->begin, t->end))
+            if (!t->queries && !sees_any(&f->mask, t->b, tile, t->begin, t->end))
                 continue;
             begin_queries(f, w, t->b, head, tile);
             for (int64_t j = t->begin; j < t->end; j++)
@@ -290,7 +290,7 @@ int CPU_ISA(cpu_attention_grad_prepare)(struct ct_prepare *prepare)
     s->shape = attention_of(prepare->op, prepare->in + 1, CPU_LANES);
     s->threads = cpu_threads();
     s->dealt = deal_out(&s->shape, s->threads, s->shape.query_tiles);
-    s->sight = cpu_carve(&prepare->workspace, sight_bytes(&s->shape));
+    s->mask = cpu_carve(&prepare->workspace, mask_bytes(&s->shape));
     s->buffers = prepare->workspace;
     s->buffer_bytes = lay_out(&s->shape, 0, &w);
     prepare->workspace += s->buffer_bytes * (size_t)s->threads;
@@ -309,7 +309,7 @@ int CPU_ISA(cpu_attention_grad_run)(const struct ct_launch *launch)
     int64_t tasks = count_tasks(&s->shape, &s->dealt);
     int together = tasks_together(&s->shape, f.q, 1, tasks, s->threads);
 
-    f.sight = sight_of(launch, 1, 6, &f.a, (char *)launch->workspace + s->sight);
+    f.mask = mask_of(launch, 1, 6, &f.a, (char *)launch->workspace + s->mask);
     f.change = change_of(launch, 1, &f.a);
 #pragma omp parallel num_threads(s->threads)
     {

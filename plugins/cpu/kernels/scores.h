@@ -7,7 +7,7 @@
 
 #include <ctitan/lib/ops.h>
 
-#include "sight.h"
+#include "attention_mask.h"
 
 /* Both of scores that are not scaled; 0: none. */
 struct change {
@@ -69,7 +69,7 @@ static inline void positions_in(const struct side *s, int64_t b, int64_t tile, f
         position[i] = (float)position_of(&real, b, tile * TILE + (i < n ? i : n - 1));
 }
 
-static inline void slope_scores(const struct change *c, const struct sight *s, int64_t b,
+static inline void slope_scores(const struct change *c, const struct attention_mask *s, int64_t b,
                                 int64_t head, int64_t query_tile, int64_t key_tile, bool diagonal,
                                 float *scores)
 {
@@ -91,7 +91,7 @@ static inline void slope_scores(const struct change *c, const struct sight *s, i
 }
 
 /* Scores of a tile that are not masked yet. */
-static inline void change_scores(const struct change *c, const struct sight *s, int64_t b,
+static inline void change_scores(const struct change *c, const struct attention_mask *s, int64_t b,
                                  int64_t head, int64_t query_tile, int64_t key_tile, unsigned how,
                                  float *scores)
 {

@@ -24,7 +24,7 @@
 #include <ctitan/tensor.h>
 
 #include <ctitan/lib/cpu.h>
-#include "../lines.h"
+#include "../panel_pack.h"
 
 #define CPU_PANEL 32
 #define CPU_STEP_BYTES 2048               /* of a panel, for a line of each row of A */
@@ -133,7 +133,7 @@ static inline void cpu_multiply(const struct cpu_unit *unit, struct cpu_panel a,
     }
 }
 
-/* The functions of one instruction set (kernels/lines.c and panels.c). */
+/* The functions of one instruction set (kernels/panel_pack.c and panels.c). */
 struct cpu_panels {
     /* B = from, and B = from^T. */
     void (*pack_rows)(const struct cpu_lines *lines, const struct cpu_packed_from *from, char *to);
@@ -162,7 +162,7 @@ static inline void cpu_finish_beside(struct cpu_beside *b)
     b->pending = false;
 }
 
-/* Functions of kernels/lines.c. */
+/* Functions of kernels/panel_pack.c. */
 void CPU_ISA(cpu_pack_rows)(const struct cpu_lines *lines, const struct cpu_packed_from *from,
                             char *to);
 void CPU_ISA(cpu_pack_columns)(const struct cpu_lines *lines, const struct cpu_packed_from *from,

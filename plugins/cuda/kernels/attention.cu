@@ -8,7 +8,7 @@
  * eighth score of it, and owns every eighth of its columns in what is summed up. Scores go from the
  * ones to the others through shared memory.
  */
-#include "sight.cuh"
+#include "attention_mask.cuh"
 
 #define TILE 32
 #define SHARE 8 /* threads of a row */

@@ -8,7 +8,7 @@
  * fetched meanwhile. Rows have HEAD columns in shared memory, those beyond the head's size are
  * zeros: KEY of q and k, VALUE of v and o. Every sum has a fixed order.
  */
-#include "sight.cuh"
+#include "attention_mask.cuh"
 #include "tensor.cuh"
 
 #define ROWS GPU_ATTENTION_ROWS

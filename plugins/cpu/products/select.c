@@ -1,5 +1,5 @@
 /*
- * See choice.h. Both ways run in turn on all threads of the rank, and the median of the ratios of
+ * See select.h. Both ways run in turn on all threads of the rank, and the median of the ratios of
  * their times counts. As in a step, A is in the caches as far as it fits, and B and C are not; and
  * own kernels read padded rows, where the plan would pad them. Own kernels must be faster by
  * a margin.
@@ -12,7 +12,7 @@
 
 #include "../onednn.h"
 #include "../tuning.h"
-#include "choice.h"
+#include "select.h"
 #include "product.h"
 
 #define PAIRS 7

@@ -1,5 +1,5 @@
-/* See lines.h. */
-#include "lines.h"
+/* See panel_pack.h. */
+#include "panel_pack.h"
 #include "cpu.h"
 #include "products/unit.h"
 

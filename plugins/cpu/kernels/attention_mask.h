@@ -8,8 +8,8 @@
  * of tiles that nothing is seen, and they are skipped; or that everything is, and nothing is
  * masked.
  */
-#ifndef CPU_KERNELS_SIGHT_H
-#define CPU_KERNELS_SIGHT_H
+#ifndef CPU_KERNELS_ATTENTION_MASK_H
+#define CPU_KERNELS_ATTENTION_MASK_H
 
 #include <ctitan/op.h>
 
@@ -31,7 +31,7 @@ struct side {
     struct tile_bounds *bounds; /* [batch][tiles] */
 };
 
-struct sight {
+struct attention_mask {
     struct side queries, keys;
     int64_t window; /* a query sees keys closer than this */
 };
@@ -42,7 +42,7 @@ static inline bool can_mask(const struct ct_op *op)
     return ct_op_bool(op, "causal") || !ct_op_int(op, "window");
 }
 
-static inline size_t sight_bytes(const struct attention *a)
+static inline size_t mask_bytes(const struct attention *a)
 {
     return (size_t)(a->batch * (a->query_tiles + a->key_tiles)) * sizeof(struct tile_bounds);
 }
@@ -105,11 +105,11 @@ static inline struct ct_tensor optional(const struct ct_launch *launch, int i)
 
 /* The queries are input `at`, keys the next; documents and positions are the inputs from `more`
    on. */
-static inline struct sight sight_of(const struct ct_launch *launch, int at, int more,
-                                    const struct attention *a, void *workspace)
+static inline struct attention_mask mask_of(const struct ct_launch *launch, int at, int more,
+                                            const struct attention *a, void *workspace)
 {
-    struct sight s = {.queries = {.tokens = a->queries, .tiles = a->query_tiles},
-                      .keys = {.tokens = a->keys, .tiles = a->key_tiles}};
+    struct attention_mask s = {.queries = {.tokens = a->queries, .tiles = a->query_tiles},
+                               .keys = {.tokens = a->keys, .tiles = a->key_tiles}};
     struct side *sides[2] = {&s.queries, &s.keys};
     int64_t window = ct_op_int(launch->op, "window");
 
@@ -140,8 +140,8 @@ enum {
     BY_DOCUMENT = 8, /* by document */
 };
 
-static inline unsigned sight_between(const struct sight *s, int64_t b, int64_t query_tile,
-                                     int64_t key_tile)
+static inline unsigned mask_between(const struct attention_mask *s, int64_t b, int64_t query_tile,
+                                    int64_t key_tile)
 {
     const struct tile_bounds *q = bounds_at(&s->queries, b, query_tile);
     const struct tile_bounds *k = bounds_at(&s->keys, b, key_tile);
@@ -163,23 +163,23 @@ static inline unsigned sight_between(const struct sight *s, int64_t b, int64_t q
 }
 
 /* Does one of the query tiles first, first + step, .. see a key of the tile? */
-static inline bool is_seen(const struct sight *s, int64_t b, int64_t first, int64_t step,
+static inline bool is_seen(const struct attention_mask *s, int64_t b, int64_t first, int64_t step,
                            int64_t key_tile)
 {
     int64_t last = s->queries.tiles - 1;
 
     for (int64_t i = last - (last - first) % step; i >= first; i -= step)
-        if (!(sight_between(s, b, i, key_tile) & HIDDEN))
+        if (!(mask_between(s, b, i, key_tile) & HIDDEN))
             return true;
     return false;
 }
 
 /* Does a query of the tile see one of the key tiles [begin, end)? */
-static inline bool sees_any(const struct sight *s, int64_t b, int64_t query_tile, int64_t begin,
-                            int64_t end)
+static inline bool sees_any(const struct attention_mask *s, int64_t b, int64_t query_tile,
+                            int64_t begin, int64_t end)
 {
     for (int64_t j = begin; j < end; j++)
-        if (!(sight_between(s, b, query_tile, j) & HIDDEN))
+        if (!(mask_between(s, b, query_tile, j) & HIDDEN))
             return true;
     return false;
 }
@@ -201,8 +201,8 @@ static inline void find_places(const struct side *s, int64_t b, int64_t tile, bo
 }
 
 /* Scores of pairs that may not see each other become MASKED. */
-static inline void mask(const struct sight *s, int64_t b, int64_t query_tile, int64_t key_tile,
-                        unsigned how, float *scores)
+static inline void mask_scores(const struct attention_mask *s, int64_t b, int64_t query_tile,
+                               int64_t key_tile, unsigned how, float *scores)
 {
     bool diagonal = how & DIAGONAL;
     struct places queries, keys;

@@ -10,8 +10,8 @@
  * may lie one below the other in one packed matrix. They are packed in blocks, which begin at a
  * whole panel and step for both uses, so that a block that is in a cache can be packed for both.
  */
-#ifndef CPU_LINES_H
-#define CPU_LINES_H
+#ifndef CPU_PANEL_PACK_H
+#define CPU_PANEL_PACK_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
  * Shared parts of attention kernels with float32 and with bfloat16 GEMMs: the running maximum
  * and sum of a tile's softmax, and how gradients are dealt out to tasks.
  */
-#ifndef CPU_KERNELS_SHARES_H
-#define CPU_KERNELS_SHARES_H
+#ifndef CPU_KERNELS_ATTENTION_SOFTMAX_H
+#define CPU_KERNELS_ATTENTION_SOFTMAX_H
 
 #include "attention.h"
 

@@ -1,6 +1,6 @@
 /* Which keys a query sees: those of its own document, by the positions of both. */
-#ifndef GPU_SIGHT_CUH
-#define GPU_SIGHT_CUH
+#ifndef GPU_ATTENTION_MASK_CUH
+#define GPU_ATTENTION_MASK_CUH
 
 #include <ctitan/lib/cuda/device.cuh>
 

@@ -1,5 +1,5 @@
 /*
- * Packing of matrices in lines (lines.h).
+ * Packing of matrices in lines (panel_pack.h).
  *
  * Rows are read along; the next ones are prefetched, as they lie far apart. For a transposed
  * matrix, squares of 16 rows by 16 elements of 4 bytes (float32, or pairs of bfloat16) are

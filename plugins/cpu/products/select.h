@@ -2,8 +2,8 @@
  * Own kernels or oneDNN: chosen for each shape by what is faster on this machine, measured once
  * (tuning.h), or for all by [cpu] products.
  */
-#ifndef CPU_PRODUCTS_CHOICE_H
-#define CPU_PRODUCTS_CHOICE_H
+#ifndef CPU_PRODUCTS_SELECT_H
+#define CPU_PRODUCTS_SELECT_H
 
 #include "../gemm.h"
 
