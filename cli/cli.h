@@ -251,6 +251,9 @@ struct ct_identity;
 int train_prepare(const struct ct_identity *id);
 /* The exit status after CT_EPEER, from which the launcher of several hosts learns more; 0: none. */
 extern int failure_status;
+/* The exit status of success is CT_LAUNCH_SAVED: a signal has ended the run before its last step,
+   and the same command goes on. */
+extern bool ended_saved;
 
 /* Print where a step's memory is largest, and what is alive there. */
 void print_peak(const struct ct_program *program);

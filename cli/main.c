@@ -138,11 +138,12 @@ static int run_verb(int argc, char **argv)
 }
 
 int failure_status;
+bool ended_saved;
 
 static int exit_status(int rc)
 {
     if (rc >= 0)
-        return 0;
+        return ended_saved ? CT_LAUNCH_SAVED : 0;
     if (rc == CT_EPEER && failure_status)
         return failure_status;
     if (rc == CT_EPEER && ct_launch_is_rank())

@@ -3,8 +3,9 @@
  * recipe has checkpoints.
  *
  * A failure that would repeat is final: the user's input (status 2), an interrupt, or twice the
- * same words of a rank. --elastic goes on with fewer ranks: those that did not end by themselves
- * are given up, and the largest number of the rest is taken that the recipe's mesh allows.
+ * same words of a rank without a step that was saved in between. --elastic goes on with fewer
+ * ranks: those that did not end by themselves are given up, and the largest number of the rest is
+ * taken that the recipe's mesh allows.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +34,8 @@ int job_launch(struct job *job, struct ct_launch_request *request)
                              .status = job->status,
                              .rank0 = request->rank0,
                              .gather = job->gather,
-                             .context = job};
+                             .context = job,
+                             .saved = &job->safe};
     struct ct_error_kept kept;
     int rc;
 
@@ -44,6 +46,8 @@ int job_launch(struct job *job, struct ct_launch_request *request)
     request->first = &job->first;
     request->brief = &job->brief;
     request->after = &job->after;
+    request->saved = &job->saved;
+    job->safe = -1;
     rc = ct_launch(request);
     kept = ct_error_keep();
     end.first = job->first < 0 ? -1 : request->rank0 + job->first;
@@ -132,17 +136,20 @@ static bool ended_by_itself(int status)
     return WIFEXITED(status) && WEXITSTATUS(status) < 128;
 }
 
-/* Whether a failed job is worth another attempt. Being killed twice says nothing. */
+/* Whether a failed job is worth another attempt. Being killed twice says nothing, and neither does
+   a failure behind steps that were saved after the one before it. */
 static bool may_help(struct job *job, int rc)
 {
     bool again = !strcmp(job->failure.message, ct_error_message()) && job->first >= 0 &&
-                 ended_by_itself(job->status[job->first]);
+                 job->safe <= job->safe_before && ended_by_itself(job->status[job->first]);
 
     job->failure = ct_error_keep();
+    job->safe_before = job->safe;
     if (rc == CT_ECONFIG || job->first < 0)
         return false;
     if (again)
-        ct_warn("the same failure happened again, so a restart will not help");
+        ct_warn("the same failure happened again, and nothing was saved in between, so a restart "
+                "will not help");
     return !again;
 }
 
@@ -192,6 +199,8 @@ int job_run(struct job *job)
 {
     double pause = PAUSE;
 
+    job->safe_before = -1;
+
     for (;;) {
         double begin = ct_now();
         int rc = job->start(job);
@@ -199,6 +208,7 @@ int job_run(struct job *job)
         if (ct_now() - begin > WORKED * pause)
             pause = PAUSE;
 
+        ended_saved = rc == 0 && job->saved;
         if (rc == 0 || job->restart == job->args->restarts)
             return rc < 0 ? shorten(job, rc) : 0;
         if (!may_help(job, rc))

@@ -27,6 +27,9 @@ struct job {
     int first;         /* of the last launch: see ct_launch_request */
     int *status;
     double after;                 /* seconds from the last start's first failure to its end */
+    bool saved;                   /* a signal ended it, and the same command goes on */
+    int64_t safe;                 /* last step that is saved, as of struct ct_job_end; -1: none */
+    int64_t safe_before;          /* the same at the failure before the last one */
     int brief;                    /* characters of the failure before the last line; 0: no line */
     struct ct_error_kept failure; /* the last one */
 };

@@ -133,6 +133,7 @@ static int stop_if_wanted(struct ct_run *run, const struct ct_step_result *step)
         ct_info(
             "the time of --until or [training] stop_after has come: the run ends after step %lld",
             (long long)step->step);
+    run->stop_signal = interrupted;
     ct_run_stop(run, interrupted ? "a signal" : "--until");
     return 0;
 }
@@ -184,6 +185,14 @@ static struct ct_hook hook = {.size = sizeof(struct ct_hook),
                               .events = 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_STEP_END,
                               .call = on_event};
 
+/* A batch system sends SIGTERM or SIGUSR1 and starts the command again later. A user's Ctrl-C is a
+   failure, and so is a signal after which something is lost. */
+static bool goes_on_later(const struct ct_run *run)
+{
+    return (run->stop_signal == SIGTERM || run->stop_signal == SIGUSR1) &&
+           run->saved == run->progress.step - 1 && run->saved < ct_config.training.steps;
+}
+
 static int train_one(struct ct_run *run)
 {
     int rc;
@@ -192,7 +201,8 @@ static int train_one(struct ct_run *run)
     rc = ct_run_train(run);
     release_signals();
     run_leave_crashes();
-    if (rc == 0 && interrupted)
+    ended_saved = rc == 0 && goes_on_later(run);
+    if (rc == 0 && interrupted && !ended_saved)
         return ct_fail(CT_EPEER, "interrupted by signal %d after step %lld", (int)interrupted,
                        (long long)run->progress.step - 1);
     return rc;

@@ -1,16 +1,23 @@
 /*
  * The relay: lines of children, each tagged with its name. A message that several of them print is
- * relayed once.
+ * relayed once. Words of a rank to the launcher (ct_launch_tell) are lines between a mark and their
+ * end, anywhere on standard error; they are taken out.
  */
 #include <ctype.h>
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <ctitan/lib/launch.h>
 #include <ctitan/lib/outlet.h>
 
 #include "child.h"
+
+#define MARK '\036' /* begins words */
+#define WORDS 400
 
 /* Is the text, or may what it begins become, a "ctitan: .." message, printed before failing? */
 static bool may_be_message(const struct children *all, const char *text, size_t length)
@@ -84,20 +91,75 @@ static void take_lines(const struct children *all, struct child *c, struct strea
         end_line(all, c, s, CHILD_LINE);
 }
 
+/* ---- words ---- */
+
+void ct_launch_tell(int rank, const char *text)
+{
+    char line[WORDS + 32];
+    int n;
+
+    if (!getenv("CTITAN_START"))
+        return;
+    n = snprintf(line, sizeof(line), "%c%d %.*s", MARK, rank, WORDS, text);
+    for (int i = 0; i < n; i++)
+        if (line[i] == '\n')
+            line[i] = ' ';
+    line[n++] = '\n';
+    ct_outlet_interject(STDERR_FILENO, line, (size_t)n); /* maybe within a line of another thread */
+}
+
+static void take_words(const struct children *all, const struct stream *s, char *words, char *end)
+{
+    char *text;
+    long rank = strtol(words + 1, &text, 10);
+
+    if (!all->hear) {
+        ct_outlet_write(s->to, words, (size_t)(end - words) + 1);
+        return;
+    }
+    *end = '\0';
+    if (text > words + 1 && *text == ' ' && rank >= 0 && rank < 1 << 24)
+        all->hear(all->context, (int)rank, text + 1);
+}
+
+/* Take all words out of a stream. Returns the bytes before words that have no end yet. */
+static size_t sort_out(const struct children *all, struct stream *s)
+{
+    char *words;
+
+    while ((words = memchr(s->line, MARK, s->used))) {
+        size_t at = (size_t)(words - s->line);
+        char *end = memchr(words, '\n', s->used - at);
+
+        if (!end)
+            return at;
+        take_words(all, s, words, end);
+        s->used -= (size_t)(end - words) + 1;
+        memmove(words, end + 1, s->used - at);
+    }
+    return s->used;
+}
+
+/* ---- streams ---- */
+
 /* False: the stream has ended. */
 bool child_relay(const struct children *all, struct child *c, struct stream *s)
 {
     ssize_t n = read(s->from, s->line + s->used, CHILD_LINE - s->used);
+    size_t plain, before;
 
     if (n < 0)
         return errno == EAGAIN || errno == EINTR;
     if (n == 0)
         return false;
     s->used += (size_t)n;
+    plain = s == &c->err ? sort_out(all, s) : s->used;
+    before = s->used;
     take_lines(all, c, s);
-    if (s->raw && s->used > s->shown && !(s->shown == 0 && may_be_message(all, s->line, s->used))) {
-        ct_outlet_write(s->to, s->line + s->shown, s->used - s->shown);
-        s->shown = s->used;
+    plain -= before - s->used; /* lines that have ended are before words that have not */
+    if (s->raw && plain > s->shown && !(s->shown == 0 && may_be_message(all, s->line, plain))) {
+        ct_outlet_write(s->to, s->line + s->shown, plain - s->shown);
+        s->shown = plain;
     }
     return true;
 }

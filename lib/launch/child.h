@@ -36,8 +36,10 @@ struct child {
 struct children {
     struct child *at;
     int count;
-    const char *program; /* begins messages, before a colon */
-    bool many;           /* each of them runs several ranks */
+    const char *program;                                     /* begins messages, before a colon */
+    bool many;                                               /* each of them runs several ranks */
+    void (*hear)(void *context, int rank, const char *text); /* see struct ct_launch_request */
+    void *context;
 };
 
 /* Relay what has come. False: the stream has ended. */

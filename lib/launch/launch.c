@@ -56,6 +56,7 @@ struct launcher {
     int first;         /* first child that failed by itself, or because of another; or -1 */
     double failing;    /* when it did */
     bool failed;       /* some child failed, perhaps because it got a signal to end */
+    bool saved;        /* some child returned CT_LAUNCH_SAVED */
     int received;      /* signals to end */
     bool asked;        /* got SIGQUIT, which ranks answer with a report */
     bool told;         /* the children have got SIGTERM */
@@ -328,6 +329,10 @@ static void reap(struct launcher *l)
         l->running--;
         child_drain(&l->all, c, &c->out);
         child_drain(&l->all, c, &c->err);
+        if (WIFEXITED(c->status) && WEXITSTATUS(c->status) == CT_LAUNCH_SAVED) {
+            l->saved = true;
+            continue;
+        }
         l->failed |= c->status != 0;
         if (l->asked && WIFSIGNALED(c->status) && WTERMSIG(c->status) == SIGQUIT)
             l->received++; /* it does not answer: SIGQUIT ends it, like SIGTERM */
@@ -564,6 +569,8 @@ static void finish(struct launcher *l)
         *request->first = l->first;
     if (request->after)
         *request->after = l->first < 0 ? 0 : ct_now() - l->failing;
+    if (request->saved)
+        *request->saved = l->saved && !l->failed && l->first < 0;
     if (request->followed)
         *request->followed = l->first >= 0 ? l->all.at[l->first].follows : l->orphaned;
 }
@@ -588,7 +595,9 @@ int ct_launch(const struct ct_launch_request *request)
     struct launcher l = {.request = request,
                          .all = {.count = request->ranks,
                                  .program = basename(request->argv[0]),
-                                 .many = request->commands},
+                                 .many = request->commands,
+                                 .hear = request->hear,
+                                 .context = request->context},
                          .signals = -1,
                          .orders = request->ordered ? STDIN_FILENO : -1,
                          .first = -1,

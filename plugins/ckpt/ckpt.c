@@ -305,10 +305,12 @@ static int step_end(struct ct_run *run, const struct ct_step_result *r)
         return rc;
     if (any && run->rank == 0)
         ct_info("SIGTERM: the run ends after step %lld, with a checkpoint", (long long)r->step);
-    if (any)
+    if (any) {
+        run->stop_signal = SIGTERM;
         ct_run_stop(run, "SIGTERM");
-    else
+    } else {
         due = r->step % ckpt_config.interval == 0 || (r->step == 1 && ckpt_config.first_step);
+    }
     return 0;
 }
 
@@ -351,8 +353,10 @@ static int run_end(struct ct_run *run)
             rc = ckpt_save_advance(run, true, &any);
     }
     run->lost[CT_LOST_SAVE] += ct_now() - begin;
-    if (rc == 0 && !ckpt_config.load_only)
+    if (rc == 0 && !ckpt_config.load_only) {
+        run->saved = ckpt_own.saved;
         tell_best(run);
+    }
     finish(run);
     return rc;
 }
@@ -376,11 +380,27 @@ static void run_failed(const struct ct_event_data *data)
     finish(data->run);
 }
 
+/* In the process that supervises ranks: the newest checkpoint, if this host has the folder. */
+static void job_end(const struct ct_job_end *job)
+{
+    struct ct_arena scratch = {0};
+    int64_t *steps;
+    size_t count;
+
+    if (!ckpt_config.load_only && find_folder(NULL) == 0 &&
+        ckpt_steps(&scratch, ckpt_own.folder, &steps, &count) == 0 && count &&
+        *job->saved < steps[0])
+        *job->saved = steps[0];
+    ct_arena_finish(&scratch);
+}
+
 static int on_event(const struct ct_event_data *data, void *context)
 {
     struct ct_run *run = data->run;
 
     (void)context;
+    if (ckpt_config.enable && data->event == CT_EVENT_JOB_END)
+        job_end(data->job);
     if (!ckpt_config.enable || !run)
         return 0;
     switch (data->event) {
@@ -408,12 +428,12 @@ static int on_event(const struct ct_event_data *data, void *context)
     }
 }
 
-static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY |
-                                              1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_STEP_BEGIN |
-                                              1u << CT_EVENT_STEP_END | 1u << CT_EVENT_FAILURE |
-                                              1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_RUN_END,
-                                    .call = on_event};
+static const struct ct_hook hook = {
+    .size = sizeof(struct ct_hook),
+    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_RUN_READY |
+              1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END | 1u << CT_EVENT_FAILURE |
+              1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_RUN_END | 1u << CT_EVENT_JOB_END,
+    .call = on_event};
 
 CT_PLUGIN(.name = "ckpt", .version = "1.0",
           .summary = "Checkpoints: saved while training goes on, loaded on any mesh",

@@ -1,9 +1,10 @@
-/* A plugin that crashes, does not return, or comes late: option `how` says where. */
+/* A plugin that crashes, does not return, comes late, or fails: option `how` says where. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <ctitan/error.h>
 #include <ctitan/hook.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
@@ -15,8 +16,8 @@ static struct config {
 } config;
 
 static const struct ct_option options[] = {
-    CT_OPT_CHOICE(struct config, how, "how", "hook", "hook|op|transform|abort|loop|first|third",
-                  "What it does"),
+    CT_OPT_CHOICE(struct config, how, "how", "hook",
+                  "hook|op|transform|abort|loop|first|third|again", "What it does"),
     CT_OPT_INT(struct config, rank, "rank", "0", 0, 8, "The rank that does it"),
     {0}};
 
@@ -39,6 +40,16 @@ static void fall(const char *how, const struct ct_run *run)
     *nowhere = 1;
 }
 
+/* Each start ends behind its third step. */
+static int fail_again(const struct ct_run *run)
+{
+    static int steps;
+
+    return !strcmp(config.how, "again") && run->rank == config.rank && ++steps == 3
+               ? ct_fail(CT_EIO, "the same words")
+               : 0;
+}
+
 static int on_event(const struct ct_event_data *data, void *context)
 {
     (void)context;
@@ -52,7 +63,7 @@ static int on_event(const struct ct_event_data *data, void *context)
         fall("loop", data->run);
         fall("third", data->run);
     }
-    return 0;
+    return data->event == CT_EVENT_STEP_END ? fail_again(data->run) : 0;
 }
 
 static int apply(struct ct_graph *graph, struct ct_run *run)

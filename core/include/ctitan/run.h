@@ -193,6 +193,10 @@ struct ct_run {
     double lost[CT_LOST_COUNT];     /* seconds of this process; who knows a cause adds to it */
     const char *withheld_goes_back; /* a hook on RUN_READY sets it: steps go back if their update
                                        was withheld; the option that says so. NULL: they do not */
+    int stop_signal; /* number of the signal that made a hook call ct_run_stop; 0: none. Equal on
+                        all ranks */
+    int64_t saved;   /* set by hooks that save: last step with which the same command would go on;
+                        0: none */
 };
 
 enum ct_run_depth {

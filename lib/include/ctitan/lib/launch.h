@@ -61,10 +61,21 @@ struct ct_launch_request {
     bool *followed;   /* out: the failure is another host's; NULL: not wanted */
     const char *job;  /* for ct_identity; NULL: a new name */
     double *after;    /* out: seconds from the first failure to the end; NULL: not wanted */
+    bool *saved;      /* out: a signal ended ranks, which have saved; NULL: not wanted */
+    /* Gets the lines of ct_launch_tell; NULL: they are passed on to who started this process. */
+    void (*hear)(void *context, int rank, const char *text);
+    void *context;
 };
 
 /* The exit status of a rank that failed because another one did. `status` has 1 in its place. */
 #define CT_LAUNCH_FOLLOWS 3
+/* The exit status of a rank, and of a job, that a signal ended in order, after everything was
+   saved: the same command goes on. EX_TEMPFAIL of sysexits.h. */
+#define CT_LAUNCH_SAVED 75
+
+/* Send the launcher of a job on several hosts a line about this rank, up to 400 bytes; nothing
+   where there is none. It is not shown. Any thread may call this. */
+CT_API void ct_launch_tell(int rank, const char *text);
 
 /*
  * Run the ranks and wait for all of them. Rank 0 has this process's standard output, and its
@@ -80,7 +91,8 @@ struct ct_launch_request {
  * Commands are treated like ranks, but what they print has its tags already. One that takes orders
  * gets a letter for each signal through its standard input, and a beat once a second.
  *
- * 0 if all ranks returned 0. Otherwise the first failure, of those that did not follow from another
+ * 0 if all ranks returned 0 or CT_LAUNCH_SAVED; then *saved says whether one returned the latter.
+ * Otherwise the first failure, of those that did not follow from another
  * rank's if there is one: CT_ECONFIG if that rank returned 2, else CT_EPEER, with the rank, its
  * exit status or signal, and its last line on standard error. *brief stays where there is none.
  */
