@@ -129,6 +129,13 @@ static int run(struct ct_device *device, const struct ct_kernel *kernel,
     return rc == 0 ? device->ops->synchronize(device) : rc;
 }
 
+static char *add_workspace(struct memory *m, size_t bytes, bool host_memory)
+{
+    static const char name[] = "the workspace";
+
+    return host_memory ? memory_add(m, bytes, NULL, name, -1) : memory_add_apart(m, bytes, name);
+}
+
 /* Kernels in host memory run on the blocks themselves, others on copies of them. */
 static int prepare_and_run(struct attempt *a)
 {
@@ -148,7 +155,7 @@ static int prepare_and_run(struct attempt *a)
     if (rc <= 0)
         return rc;
     if (workspace)
-        there.workspace = memory_add(&a->operands.memory, workspace, NULL, "the workspace", -1);
+        there.workspace = add_workspace(&a->operands.memory, workspace, device->host_memory);
     if (a->ranges)
         rc = run_in_ranges(device, a->kernel, &there, &a->operands.memory);
     else if (device->host_memory)

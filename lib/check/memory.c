@@ -13,8 +13,18 @@
     254 /* in floating dtypes a large number: reading it shows, too; of the first block */
 #define GUARD_BYTES 8 /* the others have lower ones */
 
-char *memory_add(struct memory *m, size_t bytes, const struct ct_tensor *tensor, const char *name,
-                 int index)
+void memory_blank(char *data, size_t bytes)
+{
+    memset(data, NAN_BYTE, bytes);
+}
+
+char *memory_behind(const struct guarded *g)
+{
+    return g->data + (g->apart ? 0 : g->bytes);
+}
+
+/* Guards around so many bytes. */
+static struct guarded *add(struct memory *m, size_t bytes, const char *name, int index)
 {
     size_t all = GUARD + bytes + GUARD;
     char *begin = ct_arena_alloc(m->arena, all + 64);
@@ -23,13 +33,30 @@ char *memory_add(struct memory *m, size_t bytes, const struct ct_tensor *tensor,
 
     begin += 64 - (uintptr_t)begin % 64;
     memset(begin, byte, all);
-    if (!tensor)
-        memset(begin + GUARD, NAN_BYTE, bytes);
     m->block = ct_arena_grow(m->arena, m->block, &m->room, (size_t)m->count + 1, sizeof(*g));
     g = &m->block[m->count++];
-    *g = (struct guarded){
-        .data = begin + GUARD, .bytes = bytes, .tensor = tensor, .guard = (unsigned char)byte};
+    *g = (struct guarded){.data = begin + GUARD, .bytes = bytes, .guard = (unsigned char)byte};
     snprintf(g->name, sizeof(g->name), index < 0 ? "%s" : "%s %d", name, index);
+    return g;
+}
+
+char *memory_add(struct memory *m, size_t bytes, const struct ct_tensor *tensor, const char *name,
+                 int index)
+{
+    struct guarded *g = add(m, bytes, name, index);
+
+    g->tensor = tensor;
+    if (!tensor)
+        memory_blank(g->data, bytes);
+    return g->data;
+}
+
+char *memory_add_apart(struct memory *m, size_t bytes, const char *name)
+{
+    struct guarded *g = add(m, 0, name, -1);
+
+    g->bytes = bytes;
+    g->apart = true;
     return g->data;
 }
 
@@ -70,11 +97,12 @@ static bool changed_between(const struct guarded *g, int64_t *at)
 const struct guarded *memory_stray(const struct memory *m, int64_t *at)
 {
     for (const struct guarded *g = m->block; g < m->block + m->count; g++) {
+        const char *behind = memory_behind(g);
         bool gaps = g->tensor && !ct_tensor_is_dense(g->tensor);
 
         if (changed(g->guard, g->data - GUARD, g->data, g->data, at) ||
             (gaps && changed_between(g, at)) ||
-            changed(g->guard, g->data + g->bytes, g->data + g->bytes + GUARD, g->data, at))
+            changed(g->guard, behind, behind + GUARD, behind - g->bytes, at))
             return g;
     }
     return NULL;

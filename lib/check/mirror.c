@@ -1,13 +1,14 @@
 /*
  * Blocks of guarded memory on a device: operands have addresses there before `prepare`, which may
- * ask for their distances, and the workspace after it. All is copied there before the kernel runs,
- * and back after it.
+ * ask for their distances, and the workspace after it. All but the workspace is copied there before
+ * the kernel runs, and back after it.
  */
 #include <string.h>
 
 #include "mirror.h"
 
 #define ALIGN 256
+#define BLANK ((size_t)1 << 20) /* bytes that are copied at once */
 
 static size_t room_of(const struct guarded *g)
 {
@@ -86,6 +87,45 @@ void mirror_operands(const struct mirror *mirror, const struct memory *m, const 
     there->out = moved(mirror, m, l->out, l->outs);
 }
 
+/* A block that the device has alone begins as a new one in host memory does. */
+static int blank(struct ct_device *device, char *data, size_t bytes)
+{
+    size_t most = bytes < BLANK ? bytes : BLANK;
+    struct ct_arena scratch = {0};
+    char *blank = ct_arena_alloc(&scratch, most + 1);
+    int rc = 0;
+
+    memory_blank(blank, most);
+    for (size_t n; rc == 0 && bytes; data += n, bytes -= n) {
+        n = bytes < most ? bytes : most;
+        rc = device->ops->copy_in(device, data, blank, n);
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+static int copy_block_in(struct ct_device *device, const struct guarded *g, char *at)
+{
+    int rc;
+
+    if (!g->apart)
+        return device->ops->copy_in(device, at - GUARD, g->data - GUARD, 2 * GUARD + g->bytes);
+    rc = device->ops->copy_in(device, at - GUARD, g->data - GUARD, GUARD);
+    if (rc == 0)
+        rc = blank(device, at, g->bytes);
+    return rc < 0 ? rc : device->ops->copy_in(device, at + g->bytes, memory_behind(g), GUARD);
+}
+
+static int copy_block_out(struct ct_device *device, const struct guarded *g, const char *at)
+{
+    int rc;
+
+    if (!g->apart)
+        return device->ops->copy_out(device, g->data - GUARD, at - GUARD, 2 * GUARD + g->bytes);
+    rc = device->ops->copy_out(device, g->data - GUARD, at - GUARD, GUARD);
+    return rc < 0 ? rc : device->ops->copy_out(device, memory_behind(g), at + g->bytes, GUARD);
+}
+
 int mirror_run(const struct mirror *mirror, const struct ct_kernel *kernel,
                const struct ct_launch *there, const struct memory *m)
 {
@@ -96,14 +136,12 @@ int mirror_run(const struct mirror *mirror, const struct ct_kernel *kernel,
     if (l.workspace)
         l.workspace = mirror->at[m->count - 1];
     for (int i = 0; rc == 0 && i < m->count; i++)
-        rc = device->ops->copy_in(device, mirror->at[i] - GUARD, m->block[i].data - GUARD,
-                                  2 * GUARD + m->block[i].bytes);
+        rc = copy_block_in(device, &m->block[i], mirror->at[i]);
     if (rc == 0)
         rc = device->ops->enqueue(device, CT_STREAM_COMPUTE, kernel, &l);
     if (rc == 0)
         rc = device->ops->synchronize(device);
     for (int i = 0; rc == 0 && i < m->count; i++)
-        rc = device->ops->copy_out(device, m->block[i].data - GUARD, mirror->at[i] - GUARD,
-                                   2 * GUARD + m->block[i].bytes);
+        rc = copy_block_out(device, &m->block[i], mirror->at[i]);
     return rc;
 }
