@@ -28,6 +28,39 @@
 #define LONGEST_PAUSE 60.0     /* .. up to these. They begin anew behind a start .. */
 #define WORKED 4               /* .. that lasted so many times as long as the next pause */
 
+static void hear(void *context, int rank, const char *text)
+{
+    struct job *job = context;
+
+    if (rank >= job->ranks)
+        return;
+    snprintf(job->words[rank].text, sizeof(job->words[rank].text), "%s", text);
+    job->words[rank].time = ct_now();
+}
+
+static const char *told(const struct ct_job_end *end, int rank, double *time)
+{
+    const struct job *job = end->context;
+
+    if (rank >= job->ranks || !*job->words[rank].text)
+        return NULL;
+    *time = job->words[rank].time;
+    return job->words[rank].text;
+}
+
+/* Forget the words of the last start. */
+static void begin_to_hear(struct job *job, struct ct_launch_request *request)
+{
+    if (job->word_room < job->ranks) {
+        job->words = ct_arena_array(&job->args->arena, struct job_word, job->ranks);
+        job->word_room = job->ranks;
+    }
+    for (int i = 0; i < job->ranks; i++)
+        *job->words[i].text = '\0';
+    request->hear = hear;
+    request->context = job;
+}
+
 int job_launch(struct job *job, struct ct_launch_request *request)
 {
     struct ct_job_end end = {.ranks = request->commands ? 0 : request->ranks,
@@ -35,7 +68,9 @@ int job_launch(struct job *job, struct ct_launch_request *request)
                              .rank0 = request->rank0,
                              .gather = job->gather,
                              .context = job,
-                             .saved = &job->safe};
+                             .saved = &job->safe,
+                             .world = request->world ? request->world : job->ranks,
+                             .told = request->commands ? told : NULL};
     struct ct_error_kept kept;
     int rc;
 
@@ -48,6 +83,8 @@ int job_launch(struct job *job, struct ct_launch_request *request)
     request->after = &job->after;
     request->saved = &job->saved;
     job->safe = -1;
+    if (request->commands)
+        begin_to_hear(job, request);
     rc = ct_launch(request);
     kept = ct_error_keep();
     end.first = job->first < 0 ? -1 : request->rank0 + job->first;

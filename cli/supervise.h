@@ -8,6 +8,12 @@
 
 #include "cli.h"
 
+/* Text that a rank of another host has sent (ct_launch_tell). */
+struct job_word {
+    char text[512];
+    double time; /* ct_now() */
+};
+
 struct job {
     struct args *args;
     struct ct_recipe *recipe;
@@ -26,8 +32,10 @@ struct job {
     bool absent;       /* set by renew: what is missing may come back, so waiting helps */
     int first;         /* of the last launch: see ct_launch_request */
     int *status;
-    double after;                 /* seconds from the last start's first failure to its end */
-    bool saved;                   /* a signal ended it, and the same command goes on */
+    double after;           /* seconds from the last start's first failure to its end */
+    bool saved;             /* a signal ended it, and the same command goes on */
+    struct job_word *words; /* by rank; NULL: all ranks are of this host */
+    int word_room;
     int64_t safe;                 /* last step that is saved, as of struct ct_job_end; -1: none */
     int64_t safe_before;          /* the same at the failure before the last one */
     int brief;                    /* characters of the failure before the last line; 0: no line */

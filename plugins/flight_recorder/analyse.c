@@ -182,12 +182,20 @@ static bool ended_together(const struct flight_run *run)
     return (told || run->world > 1) && last - first < TOGETHER;
 }
 
-/* Ranks from r on, one after the other, that left no record; returns the last. */
+/* Ranks from r on, one after the other, that left no record; returns the last. One that has sent
+   text had started. */
 static int say_absent(const struct flight_run *run, struct flight_verdict *v, int r)
 {
+    double ago;
+    const char *told = flight_told(run, r, &ago);
     int last = r;
 
-    while (last + 1 < run->world && !run->rank[last + 1].h)
+    if (told) {
+        flight_say(v, "rank %d is gone with its records; it last said, %.1f s ago: %s\n", r, ago,
+                   told);
+        return r;
+    }
+    while (last + 1 < run->world && !run->rank[last + 1].h && !flight_told(run, last + 1, &ago))
         flight_blame(v, R1, ++last);
     if (last > r)
         flight_say(v, "ranks %d to %d left no record: they did not start, or run on hosts", r,

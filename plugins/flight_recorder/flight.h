@@ -221,6 +221,12 @@ void flight_job_end(const struct ct_job_end *job, bool failed);
 /* After a failure: look at all ranks and say why. One rank does so; the others return. */
 void flight_explain(void);
 
+/* ---- digest.c: on the watching thread ---- */
+
+/* Tell the launcher of several hosts what this rank does, once a second. */
+void flight_digest(int rank);
+void flight_digest_end(void);
+
 /* ---- read.c: the files of a run ---- */
 
 struct flight_rank {
@@ -247,11 +253,16 @@ struct flight_run {
     int group_count;
     double now;    /* latest time that any rank showed */
     double failed; /* when the first rank failed, in seconds of CLOCK_REALTIME; 0: none did */
+    const struct ct_job_end *job; /* in the process that supervises ranks; NULL: this is another */
 };
 
 /* Map the files of a dump folder. CT_ENOENT: there are none; CT_EINVAL: of another layout. */
 int flight_run_open(const char *folder, bool writable, struct flight_run *run);
+/* Map the file of one rank; those below it have none. */
+int flight_run_open_rank(const char *path, struct flight_run *run);
 void flight_run_close(struct flight_run *run);
+/* Text that a rank without a file has sent, and how many seconds ago; NULL: none. */
+const char *flight_told(const struct flight_run *run, int rank, double *ago);
 
 const char *flight_string(const struct flight_header *h, uint32_t at);
 /* The planned instruction, or NULL. */

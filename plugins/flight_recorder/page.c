@@ -164,13 +164,24 @@ const char *flight_state_of(const struct flight_run *run, int rank)
     return run->rank[rank].process == 'X' ? "was running" : "running";
 }
 
+static void print_absent(const struct flight_run *run, int rank, FILE *out)
+{
+    double ago;
+    const char *told = flight_told(run, rank, &ago);
+
+    if (told)
+        fprintf(out, "  rank %-3d no record; it last said, %.1f s ago: %s\n", rank, ago, told);
+    else
+        fprintf(out, "  rank %-3d no record\n", rank);
+}
+
 static void print_rank(const struct flight_run *run, int rank, FILE *out)
 {
     const struct flight_header *h = run->rank[rank].h;
     char text[512];
 
     if (!h) {
-        fprintf(out, "  rank %-3d no record\n", rank);
+        print_absent(run, rank, out);
         return;
     }
     flight_describe_position(run, rank, text, sizeof(text));

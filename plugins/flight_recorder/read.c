@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 
 #include "flight.h"
@@ -454,6 +455,31 @@ int flight_run_open(const char *folder, bool writable, struct flight_run *run)
     }
     run->failed = first_failure(run);
     return 0;
+}
+
+int flight_run_open_rank(const char *path, struct flight_run *run)
+{
+    struct flight_rank own;
+    int rc = map(path, false, &own);
+
+    if (rc < 0)
+        return rc;
+    *run = (struct flight_run){.world = own.h->rank + 1};
+    run->rank = ct_arena_array(&run->arena, struct flight_rank, run->world);
+    run->rank[own.h->rank] = own;
+    join_groups(run);
+    return 0;
+}
+
+const char *flight_told(const struct flight_run *run, int rank, double *ago)
+{
+    const struct ct_job_end *job = run->job;
+    double time;
+    const char *text = job && job->told ? job->told(job, rank, &time) : NULL;
+
+    if (text)
+        *ago = ct_now() - time;
+    return text;
 }
 
 void flight_run_close(struct flight_run *run)

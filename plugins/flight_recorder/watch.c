@@ -1,6 +1,7 @@
 /*
- * A thread that shows ten times a second that this process is alive, ends it if it is stuck for
- * too long, and answers SIGQUIT with a report; and the analysis after a failure.
+ * A thread that shows ten times a second that this process is alive, tells the launcher of several
+ * hosts what it does, ends it if it is stuck for too long, and answers SIGQUIT with a report; and
+ * the analysis after a failure.
  *
  * Every rank that fails calls flight_explain. The first to create the file of the report waits a
  * moment for the others to record their failure, notes what became of those that did not, and
@@ -179,7 +180,7 @@ static void note_ends(const struct flight_run *run, const struct ct_job_end *job
 
 /* Open the files of the folder; if some ranks have none there, or copies of an earlier start, also
    those of other hosts, of which *more says how many gave some. */
-static int open_all(const struct ct_job_end *job, bool failed, struct flight_run *run, int *more)
+static int open_files(const struct ct_job_end *job, bool failed, struct flight_run *run, int *more)
 {
     int rc = flight_run_open(ct_config.job.dump_folder, true, run), r = 0;
 
@@ -194,6 +195,20 @@ static int open_all(const struct ct_job_end *job, bool failed, struct flight_run
     return flight_run_open(ct_config.job.dump_folder, true, run);
 }
 
+/* The same; *more counts ranks that have sent text and left no file, too. */
+static int open_all(const struct ct_job_end *job, bool failed, struct flight_run *run, int *more)
+{
+    int rc = open_files(job, failed, run, more);
+    double ago;
+
+    if (rc < 0)
+        return rc;
+    run->job = job;
+    for (int r = 0; r < run->world; r++)
+        *more += !run->rank[r].h && flight_told(run, r, &ago);
+    return 0;
+}
+
 void flight_job_end(const struct ct_job_end *job, bool failed)
 {
     char path[CT_PATH_ROOM];
@@ -203,7 +218,7 @@ void flight_job_end(const struct ct_job_end *job, bool failed)
     if (open_all(job, failed, &run, &more) < 0)
         return; /* no rank got so far */
     note_ends(&run, job);
-    /* A report without the files of other hosts, by ranks of this one, is replaced. */
+    /* A report by ranks of this host, which know nothing of other ones, is replaced. */
     if (failed && job->first >= 0 && (elected(&run, path) || more) && report(&run, path) < 0)
         ct_warn("flight: %s", ct_error_message());
     flight_run_close(&run);
@@ -316,8 +331,10 @@ static void *beat(void *argument)
         if (told)
             end_by_signal();
         check_progress();
+        flight_digest(flight_own->rank);
         ct_nap(BEAT);
     }
+    flight_digest_end();
     return NULL;
 }
 

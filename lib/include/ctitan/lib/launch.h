@@ -76,6 +76,8 @@ struct ct_launch_request {
 /* Send the launcher of a job on several hosts a line about this rank, up to 400 bytes; nothing
    where there is none. It is not shown. Any thread may call this. */
 CT_API void ct_launch_tell(int rank, const char *text);
+/* Whether there is one. */
+CT_API bool ct_launch_hears(void);
 
 /*
  * Run the ranks and wait for all of them. Rank 0 has this process's standard output, and its
