@@ -65,5 +65,7 @@ CT_PLUGIN(.name = "qlora", .version = "1.0",
           .config_size = sizeof(qlora_config), .brings = "adapters",
           .offers = CT_OFFERS({CT_OP, "qlora.dequantise", &qlora_op_dequantise},
                               {CT_KERNELS, "cpu", qlora_cpu_kernels},
+                              {CT_CODE, "cuda", &qlora_cuda_code},
+                              {CT_KERNELS, "cuda", qlora_cuda_kernels},
                               {CT_TRANSFORM, "qlora", &quantise},
                               {CT_TRANSFORM, "qlora.again", &again}, {CT_HOOK, "qlora", &hook}));

@@ -4,6 +4,7 @@
  *   qlora.c     options, transforms, hooks      codes.c   numbers to codes, and back
  *   quantise.c  codes in the graph              mean.c    the mean of scales, as torch computes it
  *   weights.c   codes in a run's memory         ops.c     the op that decodes
+ *   cuda.c      its kernel for CUDA             qlora.cu  on the device
  *
  * A weight [rows, columns] is taken as one row of numbers, and cut into blocks of BLOCK numbers, so
  * blocks go from one row to the next. Each block has a scale, its largest magnitude; a number is
@@ -20,7 +21,7 @@
 
 #include <ctitan/state.h>
 
-#define QLORA_GROUP 256 /* scales that have one scale of their own */
+#include "qlora_cuda.h"
 
 enum qlora_base { QLORA_NF4, QLORA_INT8 };
 
@@ -29,9 +30,6 @@ extern struct qlora_config {
     bool double_quantisation;
     const char *keep, *adapters;
 } qlora_config;
-
-/* Numbers of a block. */
-#define QLORA_BLOCK 64
 
 /* ---- codes.c ---- */
 
@@ -87,6 +85,11 @@ struct qlora_dequantise {
 };
 extern const struct ct_op_type qlora_op_dequantise;
 extern const struct ct_kernel qlora_cpu_kernels[];
+
+/* ---- cuda.c ---- */
+
+extern const struct ct_kernel qlora_cuda_kernels[];
+extern const struct ct_cuda_code qlora_cuda_code;
 
 /* ---- quantise.c ---- */
 
