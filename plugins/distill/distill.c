@@ -123,8 +123,8 @@ static const struct ct_objective_ops objective = {.size = sizeof(struct ct_objec
 CT_PLUGIN(.name = "distill", .version = "1.0",
           .summary = "Objective: distillation from a teacher, stored or in a second pass",
           .options = options, .config = &distill_config, .config_size = sizeof(distill_config),
-          .offers = CT_OFFERS({CT_OBJECTIVE, "distill", &objective},
-                              {CT_BESIDE, "distill", &distill_streams},
-                              {CT_OP, "distill", &distill_type},
-                              {CT_OP, "distill_grad", &distill_grad_type},
-                              {CT_KERNELS, "cpu", distill_kernels}));
+          .offers = CT_OFFERS(
+              {CT_OBJECTIVE, "distill", &objective}, {CT_BESIDE, "distill", &distill_streams},
+              {CT_OP, "distill", &distill_type}, {CT_OP, "distill_grad", &distill_grad_type},
+              {CT_KERNELS, "cpu", distill_kernels}, {CT_CODE, "cuda", &distill_cuda_code},
+              {CT_KERNELS, "cuda", distill_cuda_kernels}));

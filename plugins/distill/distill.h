@@ -28,7 +28,8 @@ struct distill {
 };
 
 extern const struct ct_op_type distill_type, distill_grad_type;
-extern const struct ct_kernel distill_kernels[];
+extern const struct ct_kernel distill_kernels[], distill_cuda_kernels[];
+extern const struct ct_cuda_code distill_cuda_code;
 extern const struct ct_beside_ops distill_streams;
 
 /* Whether the teacher's logits are in a file. */

@@ -271,13 +271,13 @@ static const struct ct_hook hook = {
 CT_PLUGIN(.name = "dpo", .version = "1.0",
           .summary = "Objective: preference (DPO, IPO, hinge, SimPO, KTO, ORPO), and its data",
           .options = options, .config = &dpo_config, .config_size = sizeof(dpo_config),
-          .offers = CT_OFFERS({CT_OBJECTIVE, "dpo", &objective}, {CT_DATA, "dpo", &dpo_data},
-                              {CT_OP, "sequence_logp", &dpo_logp_type},
-                              {CT_OP, "sequence_logp_grad", &dpo_logp_grad_type},
-                              {CT_OP, "preference", &dpo_preference_type},
-                              {CT_OP, "preference_grad", &dpo_preference_grad_type},
-                              {CT_OP, "divergence", &dpo_divergence_type},
-                              {CT_OP, "kto", &dpo_kto_type},
-                              {CT_OP, "kto_grad", &dpo_kto_grad_type},
-                              {CT_OP, "orpo", &dpo_orpo_type},
-                              {CT_OP, "orpo_grad", &dpo_orpo_grad_type}, {CT_HOOK, "dpo", &hook}));
+          .offers = CT_OFFERS(
+              {CT_OBJECTIVE, "dpo", &objective}, {CT_DATA, "dpo", &dpo_data},
+              {CT_OP, "sequence_logp", &dpo_logp_type},
+              {CT_OP, "sequence_logp_grad", &dpo_logp_grad_type},
+              {CT_OP, "preference", &dpo_preference_type},
+              {CT_OP, "preference_grad", &dpo_preference_grad_type},
+              {CT_OP, "divergence", &dpo_divergence_type}, {CT_OP, "kto", &dpo_kto_type},
+              {CT_OP, "kto_grad", &dpo_kto_grad_type}, {CT_OP, "orpo", &dpo_orpo_type},
+              {CT_OP, "orpo_grad", &dpo_orpo_grad_type}, {CT_CODE, "cuda", &dpo_cuda_code},
+              {CT_KERNELS, "cuda", dpo_cuda_kernels}, {CT_HOOK, "dpo", &hook}));

@@ -6,12 +6,12 @@
 #ifndef DPO_H
 #define DPO_H
 
-#include <math.h>
-
 #include <ctitan/lib/samples.h>
 #include <ctitan/objective.h>
 #include <ctitan/op_author.h>
 #include <ctitan/plugin.h>
+
+#include "losses.h"
 
 struct dpo_config {
     const char *path, *validation_path, *reference_path, *reference_from;
@@ -23,35 +23,10 @@ extern struct dpo_config dpo_config;
 /* Whether the loss compares with the model that training began with. */
 bool dpo_has_reference(void);
 
-enum dpo_loss {
-    DPO_SIGMOID,
-    DPO_ROBUST,
-    DPO_IPO,
-    DPO_IPO_SUM,
-    DPO_HINGE,
-    DPO_SIMPO,
-    DPO_KTO,
-    DPO_ORPO
-};
-
 enum dpo_reference { DPO_PASS, DPO_STORED, DPO_WEIGHTS };
 
 /* The set over which the divergence of kto is a mean. */
 enum dpo_divergence { DPO_OF_STEP, DPO_OF_MICROBATCH };
-
-/* Attributes of the loss. */
-struct dpo_preference {
-    double beta, label_smoothing, gamma;
-    unsigned loss;
-};
-
-struct dpo_kto {
-    double beta, desirable, undesirable, answers;
-};
-
-struct dpo_orpo {
-    double beta;
-};
 
 /* Sums over the labels of the stream, of pairs: [batch / 2, 2]. On failure NULL. */
 struct ct_value *dpo_log_probabilities(struct ct_objective *o, const char *name,
@@ -61,22 +36,15 @@ int dpo_build_kto(struct ct_objective *o, struct ct_value *policy, struct ct_val
 int dpo_build_orpo(struct ct_objective *o, struct ct_value *logits, struct ct_value *policy,
                    struct ct_value *tokens);
 
-/* -log sigmoid(x) */
-static inline double dpo_softplus(double x)
-{
-    return x > 0 ? log1p(exp(-x)) : log1p(exp(x)) - x;
-}
-
-static inline double dpo_sigmoid(double x)
-{
-    return 1 / (1 + exp(-x));
-}
-
 extern const struct ct_op_type dpo_divergence_type, dpo_kto_type, dpo_kto_grad_type;
 extern const struct ct_op_type dpo_orpo_type, dpo_orpo_grad_type;
 extern const struct ct_op_type dpo_logp_type, dpo_logp_grad_type;
 extern const struct ct_op_type dpo_preference_type, dpo_preference_grad_type;
 extern const struct ct_data_ops dpo_data;
+
+/* cuda.c */
+extern const struct ct_kernel dpo_cuda_kernels[];
+extern const struct ct_cuda_code dpo_cuda_code;
 
 /* [dpo] reference_path: log-probabilities of the reference for samples. It is opened when the first
    one is read; begins with zeros. */

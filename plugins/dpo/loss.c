@@ -30,45 +30,6 @@ static const struct dpo_preference *attributes_of(const struct ct_launch *l)
     return l->op->attrs;
 }
 
-static double loss_of(const struct dpo_preference *a, double x)
-{
-    double m = a->beta * x, e = a->label_smoothing, off = x - 0.5 / a->beta;
-
-    switch (a->loss) {
-    case DPO_ROBUST:
-        return ((1 - e) * dpo_softplus(m) - e * dpo_softplus(-m)) / (1 - 2 * e);
-    case DPO_IPO:
-    case DPO_IPO_SUM:
-        return off * off;
-    case DPO_HINGE:
-        return fmax(0, 1 - m);
-    case DPO_SIMPO:
-        return dpo_softplus(m - a->gamma);
-    default:
-        return (1 - e) * dpo_softplus(m) + e * dpo_softplus(-m);
-    }
-}
-
-/* The derivative of loss_of. */
-static double slope_of(const struct dpo_preference *a, double x)
-{
-    double m = a->beta * x, e = a->label_smoothing;
-
-    switch (a->loss) {
-    case DPO_ROBUST:
-        return -a->beta * ((1 - e) * dpo_sigmoid(-m) + e * dpo_sigmoid(m)) / (1 - 2 * e);
-    case DPO_IPO:
-    case DPO_IPO_SUM:
-        return 2 * (x - 0.5 / a->beta);
-    case DPO_HINGE:
-        return m < 1 ? -a->beta : 0;
-    case DPO_SIMPO:
-        return -a->beta * dpo_sigmoid(a->gamma - m);
-    default:
-        return -a->beta * ((1 - e) * dpo_sigmoid(-m) - e * dpo_sigmoid(m));
-    }
-}
-
 /* Operands of a pair: policy, reference and tokens, the last two perhaps absent. */
 static double reward(const struct ct_reference *r, int first, int64_t answer)
 {
@@ -86,7 +47,7 @@ static int preference_forward(const struct ct_launch *l)
     for (int64_t i = 0; i < l->in[0].shape[0]; i++) {
         double chosen = reward(&r, 0, 2 * i), rejected = reward(&r, 0, 2 * i + 1);
 
-        *r.out[0] += loss_of(a, chosen - rejected);
+        *r.out[0] += dpo_loss_of(a, chosen - rejected);
         *r.out[1] += a->beta * chosen;
         *r.out[2] += a->beta * rejected;
         *r.out[3] += chosen > rejected;
@@ -101,7 +62,7 @@ static int preference_backward(const struct ct_launch *l)
 
     for (int64_t i = 0; i < l->in[1].shape[0]; i++) {
         double x = reward(&r, 1, 2 * i) - reward(&r, 1, 2 * i + 1);
-        double d = *r.in[0] * slope_of(attributes_of(l), x);
+        double d = *r.in[0] * dpo_slope_of(attributes_of(l), x);
 
         r.out[0][2 * i] = tokens ? d / tokens[2 * i] : d;
         r.out[0][2 * i + 1] = -(tokens ? d / tokens[2 * i + 1] : d);

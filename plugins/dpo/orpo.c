@@ -13,22 +13,8 @@
 
 #include "dpo.h"
 
-#define LEAST 1e-12 /* of 1 - exp(p): an answer that is certain has odds that end there */
-
 static const struct ct_option attributes[] = {
     CT_OPT_FLOAT(struct dpo_orpo, beta, "beta", "0.1", 0, 1e6, "Weight of the odds"), {0}};
-
-/* 1 - exp(p) */
-static double rest(double p)
-{
-    return fmax(LEAST, -expm1(p));
-}
-
-/* The derivative of p - log(rest(p)). */
-static double slope(double p)
-{
-    return rest(p) > LEAST ? 1 / rest(p) : 1;
-}
 
 struct odds {
     double p[2], x;
@@ -41,7 +27,7 @@ static struct odds odds_at(const struct ct_reference *r, int first, int64_t i)
 
     for (int k = 0; k < 2; k++)
         o.p[k] = r->in[first][2 * i + k] / r->in[first + 1][2 * i + k];
-    o.x = o.p[0] - o.p[1] - log(rest(o.p[0])) + log(rest(o.p[1]));
+    o.x = o.p[0] - o.p[1] - log(dpo_rest(o.p[0])) + log(dpo_rest(o.p[1]));
     return o;
 }
 
@@ -73,7 +59,7 @@ static int backward(const struct ct_launch *l)
         double d = -*r.in[0] * beta * dpo_sigmoid(-o.x);
 
         for (int k = 0; k < 2; k++)
-            r.out[0][2 * i + k] = (k ? -d : d) * slope(o.p[k]) / r.in[2][2 * i + k];
+            r.out[0][2 * i + k] = (k ? -d : d) * dpo_odds_slope(o.p[k]) / r.in[2][2 * i + k];
         r.out[1][2 * i] = -*r.in[0] * share;
     }
     return ct_reference_end(&r, 0);

@@ -290,4 +290,6 @@ CT_PLUGIN(.name = "eval", .version = "1.0",
           .options = options, .config = &config, .config_size = sizeof(config),
           .offers = CT_OFFERS({CT_HOOK, "eval", &hook}, {CT_OP, "label_scores", &scores_type},
                               {CT_KERNELS, "cpu", scores_kernels},
+                              {CT_CODE, "cuda", &eval_cuda_code},
+                              {CT_KERNELS, "cuda", scores_cuda_kernels},
                               {CT_TRANSFORM, "eval_scores", &scores_transform}));

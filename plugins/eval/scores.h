@@ -14,7 +14,8 @@
 #define SCORE_TOKEN "eval.token" /* numbers of the likeliest tokens */
 
 extern const struct ct_op_type scores_type;
-extern const struct ct_kernel scores_kernels[];
+extern const struct ct_kernel scores_kernels[], scores_cuda_kernels[];
+extern const struct ct_cuda_code eval_cuda_code;
 extern const struct ct_transform scores_transform;
 
 #endif

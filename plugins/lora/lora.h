@@ -50,7 +50,8 @@ struct lora_scaled {
 };
 extern const struct ct_op_type lora_op_squares, lora_op_magnify, lora_op_magnify_dm;
 extern const struct ct_op_type lora_op_merge, lora_op_merge_da, lora_op_merge_db;
-extern const struct ct_kernel lora_dora_kernels[], lora_stack_kernels[];
+extern const struct ct_kernel lora_dora_kernels[], lora_stack_kernels[], lora_cuda_kernels[];
+extern const struct ct_cuda_code lora_cuda_code;
 
 /* ---- transforms: adapt.c, freeze.c ---- */
 

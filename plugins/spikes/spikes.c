@@ -233,4 +233,6 @@ CT_PLUGIN(.name = "spikes", .version = "1.0",
           .summary = "Steps whose loss or gradient norm is far above those before",
           .options = options, .config = &config, .config_size = sizeof(config),
           .offers = CT_OFFERS({CT_OP, "withhold", &spikes_withhold},
+                              {CT_CODE, "cuda", &spikes_cuda_code},
+                              {CT_KERNELS, "cuda", spikes_cuda_kernels},
                               {CT_TRANSFORM, "spikes", &transform}, {CT_HOOK, "spikes", &hook}));

@@ -7,4 +7,8 @@
 
 extern const struct ct_op_type spikes_withhold;
 
+/* cuda.c */
+extern const struct ct_kernel spikes_cuda_kernels[];
+extern const struct ct_cuda_code spikes_cuda_code;
+
 #endif

@@ -14,6 +14,8 @@
 #include <ctitan/op_author.h>
 #include <ctitan/plugin.h>
 
+#include "weighted.h"
+
 enum { LOGITS, LABELS, WEIGHTS };
 
 /* ---- the op: any dtype and strides, in double ---- */
@@ -170,4 +172,5 @@ CT_PLUGIN(.name = "weighted", .version = "1.0",
           .summary = "Objective: cross entropy with a weight for each label",
           .offers = CT_OFFERS({CT_OBJECTIVE, "weighted", &objective},
                               {CT_OP, "weighted_cross_entropy", &type},
-                              {CT_KERNELS, "cpu", kernels}));
+                              {CT_KERNELS, "cpu", kernels}, {CT_CODE, "cuda", &weighted_cuda_code},
+                              {CT_KERNELS, "cuda", weighted_cuda_kernels}));

@@ -23,6 +23,7 @@
 #include <ctitan/lib/compiler.h>
 #include <ctitan/lib/cpu.h>
 #include <ctitan/lib/cuda.h>
+#include <ctitan/lib/cuda/tokens.h>
 #include <ctitan/lib/decoder.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/hf_config.h>

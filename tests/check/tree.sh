@@ -16,8 +16,9 @@ for plugin in "$build"/plugins/*/*.so "$build"/models/*/*.so; do
     offload) arguments=(--set "cpu.offload_folder=$scratch") ;;
     ep) arguments=(--with qwen3_moe) ;;
     float8) arguments=(--tolerance 0.01 --mesh-tolerance 0.01) ;; # 8-bit products
-    lora) arguments=(--tolerance 1) ;; # trains other parameters
-    qlora) arguments=(--allow-untried) ;; # it needs a folder of weights: tests/qlora trains
+    lora) arguments=(--tolerance 1 --allow-untried) ;; # trains other parameters
+    qlora) arguments=(--allow-untried) ;;              # it needs a folder of weights: tests/qlora trains
+    distill | dpo | eval | spikes | weighted) arguments=(--allow-untried) ;; # kernels for a device: tests/cuda tries them
     freeze) arguments=(--set "freeze.trains=layers.*" --tolerance 1) ;;
     describe) arguments=(--set "describe.file=$scratch/machine") ;;
     cpu | cuda | mpi) arguments=(--allow-untried) ;; # tests/conformance has their kernels, tests/mpi mpirun

@@ -218,7 +218,7 @@ echo '{"prompt": "a", "chosen": "b", "rejected": "cd", "id": 1234567890123456789
 grep -aqF 'a<<b<257>>>' log && grep -aqF 'a<<cd<257>>>' log || fail "$(tr -d '\0' <log)"
 refused 'a text needs a tokenizer' --set dpo.path=texts.jsonl
 echo '{"prompt": [1, 2], "chosen": [3], "rejected": [4]}' >pair.jsonl
-"$ctitan" check dpo --quick --set dpo.path=pair.jsonl --set dpo.reference=pass >log 2>&1 || fail "$(cat log)"
+"$ctitan" check dpo --quick --allow-untried --set dpo.path=pair.jsonl --set dpo.reference=pass >log 2>&1 || fail "$(cat log)"
 refused 'pair.jsonl:1: "reference": expected the log-probabilities of both answers' --set dpo.path=pair.jsonl
 refused '[dpo] validation_path is not set' --set validation.freq=1
 refused 'more than [training] seq_len = 2' --set dpo.path=pair.jsonl --set training.seq_len=2

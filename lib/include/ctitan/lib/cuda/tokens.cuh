@@ -1,0 +1,73 @@
+/*
+ * Device functions for losses of tokens (tokens.h): largest numbers, the logarithm of a sum of
+ * exponentials, sums by sequence. All threads of a block call them, and all get the result, which
+ * is summed in a fixed order. Exponentials are float32, their sums float64.
+ */
+#ifndef CT_CUDA_TOKENS_CUH
+#define CT_CUDA_TOKENS_CUH
+
+#include <ctitan/lib/cuda/device.cuh>
+#include <ctitan/lib/cuda/tokens.h>
+
+DEVICE float block_most(float x)
+{
+    __shared__ float of_warp[32];
+    float most = -INFINITY;
+
+#pragma unroll
+    for (int step = 16; step; step >>= 1)
+        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0)
+        of_warp[threadIdx.x / 32] = x;
+    __syncthreads();
+    for (unsigned i = 0; i < blockDim.x / 32; i++)
+        most = fmaxf(most, of_warp[i]);
+    return most;
+}
+
+/* The logarithm of the sum of exp(number(i) / temperature), i below count; -INFINITY adds
+   nothing. */
+template <typename F> DEVICE double block_log_sum(int64_t count, double temperature, F number)
+{
+    float most = -INFINITY;
+    double sum = 0;
+
+    for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
+        most = fmaxf(most, number(i));
+    most = block_most(most);
+    for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
+        float x = number(i);
+
+        sum += x == -INFINITY ? 0.0 : (double)expf((float)(((double)x - most) / temperature));
+    }
+    return most / temperature + log(block_sum(sum));
+}
+
+/* The sums of a block's sequence. */
+DEVICE void sum_tokens(const ct_cuda_token_sums &a)
+{
+    int64_t bytes = a.kind == CT_CUDA_F64 ? 8 : a.kind == CT_CUDA_F32 ? 4 : 2;
+
+    for (int k = 0; k < a.count; k++) {
+        const double *from = a.numbers + blockIdx.x * a.tokens * a.count + k;
+        double sum = 0;
+
+        for (int64_t t = threadIdx.x; t < a.tokens; t += blockDim.x)
+            sum += from[t * a.count];
+        sum = block_sum(sum);
+        if (threadIdx.x == 0 && a.sum[k])
+            store_scalar((char *)a.sum[k] + blockIdx.x * bytes, a.kind, sum);
+    }
+}
+
+/* Logits of a row, as float32. */
+template <typename T> struct logits_of {
+    const T *x;
+    DEVICE_MEMBER float operator()(int64_t i) const
+    {
+        return to_float(x[i]);
+    }
+};
+
+#endif
