@@ -70,7 +70,7 @@ void find_plugin_verbs(struct ct_arena *arena, struct plugin_verbs *found);
 /* Finds the verb called name, or NULL. CT_ECONFIG: two plugins have it. */
 int find_plugin_verb(const struct plugin_verbs *all, const char *name,
                      const struct plugin_verb **verb);
-/* Plugins that were not built, as a list of JSON. */
+/* Plugins that are not installed, as a list of JSON. */
 struct json_t *plugins_absent_json(struct ct_arena *arena);
 /* Load its plugin and run it. */
 int run_plugin_verb(const struct plugin_verb *verb, int argc, char **argv);

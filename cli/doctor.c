@@ -74,14 +74,14 @@ static int try_plugin(struct ct_arena *arena, const char *name)
     return rc == 0 && device ? ct_plugin_register(plugin) : rc;
 }
 
-/* Plugins that were not built are no failure. */
+/* Plugins that are not installed are no failure. */
 static void print_absent(struct ct_arena *arena)
 {
     const struct ct_absent *absent;
     size_t count = ct_plugin_absent(arena, &absent);
 
     for (size_t i = 0; i < count; i++)
-        printf("  %-12s not built: %s\n", absent[i].name, absent[i].why);
+        printf("  %-12s not installed: %s\n", absent[i].name, absent[i].why);
 }
 
 /* Print a line for each plugin, or add it to the list. Returns how many cannot be loaded. */

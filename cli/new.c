@@ -105,7 +105,9 @@ static int find_folder(struct ct_arena *arena, const char **folder, const char *
         if (access(*folder, R_OK) == 0)
             return 0;
     }
-    return ct_fail(CT_ENOENT, "new: the examples, from which plugins are made, are not in %s",
+    return ct_fail(CT_ENOENT,
+                   "new: the examples, from which plugins are made, are not in %s; "
+                   "the Debian package ctitan-dev has them",
                    *folder);
 }
 

@@ -103,7 +103,7 @@ static bool find_file(const char *name, const char *ending, char *buffer, size_t
     return false;
 }
 
-/* Why the plugin was not built, in arena; NULL: nothing says so. */
+/* Why the plugin is not installed, in arena; NULL: nothing says so. */
 static const char *why_absent(struct ct_arena *where, const char *name)
 {
     char path[PATH_MAX], why[512] = "";
@@ -128,7 +128,7 @@ static int not_found(const char *name)
     size_t count = why ? 0 : ct_plugin_names(&scratch, &names);
 
     if (why) {
-        ct_fail(CT_ENOENT, "plugin %s was not built: %s", name, why);
+        ct_fail(CT_ENOENT, "plugin %s is not installed: %s", name, why);
         ct_arena_finish(&scratch);
         return CT_ENOENT;
     }

@@ -28,7 +28,7 @@ const char *ct_plugin_list(struct ct_arena *scratch, const char *const *names, s
     return list;
 }
 
-/* A plugin that was not built is not asked what it offers: often a thing of its own name. */
+/* A plugin that is not installed is not asked what it offers: often a thing of its own name. */
 static int not_built(struct ct_arena *scratch, const char *subject, const char *thing,
                      const char *name)
 {
@@ -37,7 +37,7 @@ static int not_built(struct ct_arena *scratch, const char *subject, const char *
 
     for (size_t i = 0; i < count; i++)
         if (!strcmp(absent[i].name, name))
-            return ct_fail(CT_ENOENT, "%s %s, and plugin %s was not built: %s", subject, thing,
+            return ct_fail(CT_ENOENT, "%s %s, and plugin %s is not installed: %s", subject, thing,
                            name, absent[i].why);
     return 0;
 }

@@ -39,14 +39,14 @@ mkdir absent/adamw && echo 'stale' >absent/adamw/adamw.absent
 export CTITAN_PLUGIN_PATH=$PWD/absent
 try "plugins: keys" same plugins plugins
 [[ $(value 'absent[].name' | grep -x 'ghost\|adamw') == ghost && $(value 'absent[].why') == *'package ghost-dev'* ]]
-tell "a plugin that was not built is listed with what it needs, one that is there is not"
+tell "a plugin that is not installed is listed with what it needs, one that is there is not"
 "$ctitan" plugins | grep -q '^ghost  *absent  *it needs a ghost'
 tell "the same for people"
 run plan recipe.ini --with ghost
-[[ $? == 2 ]] && grep -q 'plugin ghost was not built: it needs a ghost: install the Debian package ghost-dev$' log
+[[ $? == 2 ]] && grep -q 'plugin ghost is not installed: it needs a ghost: install the Debian package ghost-dev$' log
 tell "whoever asks for it is told so"
 run plan recipe.ini --set model.name=ghost
-[[ $? == 2 ]] && grep -q 'needs the model ghost, and plugin ghost was not built: it needs a ghost: install' log
+[[ $? == 2 ]] && grep -q 'needs the model ghost, and plugin ghost is not installed: it needs a ghost: install' log
 tell "so is who asks for what it may offer"
 unset CTITAN_PLUGIN_PATH
 CTITAN_PLUGIN_PATH=$odd try "plugins with an odd name: keys" same plugins plugins

@@ -1,6 +1,6 @@
 #!/bin/bash
-# deb.sh SOURCE: the Debian package names what it depends on, and what it contains works by itself: the program, its
-# plugins and recipes, the pages, and the headers and examples for plugins of others.
+# deb.sh SOURCE: the Debian packages name what they depend on, and what they contain works by itself: the program, its plugins and
+# recipes, the pages, and the headers and examples for plugins of others. A plugin of another package is named with that package.
 source "$(dirname "$0")/../lib/test.sh"
 set -euo pipefail
 source=$1
@@ -12,12 +12,21 @@ package=$(ls "$work"/dist/ctitan_*.deb)
 for library in libc6 libinih libjansson libdnnl; do
     dpkg-deb -f "$package" Depends | grep -q "$library" || { echo "it does not depend on $library"; exit 1; }
 done
+for part in dev cuda; do
+    dpkg-deb -f "$work"/dist/ctitan-${part}_*.deb Depends | grep -q "^ctitan (= $(dpkg-deb -f "$package" Version))" ||
+        { echo "ctitan-$part does not depend on ctitan of its version"; exit 1; }
+done
 dpkg-deb -x "$package" "$work/fresh"
 ctitan=$work/fresh/usr/bin/ctitan
 unset LD_LIBRARY_PATH CTITAN_PLUGIN_PATH
 "$ctitan" plugins >log
 grep -q adamw log
 "$ctitan" plan fresh/usr/share/ctitan/recipes/quickstart.ini --set "text.path=$source/LICENSE" >log
+"$ctitan" plan fresh/usr/share/ctitan/recipes/quickstart.ini --set "text.path=$source/LICENSE" --device h100-80g 2>log && exit 1
+grep -q 'plugin cuda is not installed: install the package ctitan-cuda' log
+"$ctitan" new data mine 2>log && exit 1
+grep -q 'ctitan-dev' log
+for part in dev cuda; do dpkg-deb -x "$work"/dist/ctitan-${part}_*.deb "$work/fresh"; done
 "$ctitan" plan fresh/usr/share/ctitan/recipes/quickstart.ini --set "text.path=$source/LICENSE" --device h100-80g >log
 gzip -cd fresh/usr/share/man/man1/ctitan.1.gz | grep -q '^.TH CTITAN 1'
 bash -n fresh/usr/share/bash-completion/completions/ctitan*

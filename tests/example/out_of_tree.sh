@@ -50,7 +50,7 @@ harmed 's/.op = "sgd"/.op = "sdg"/' 'kernel plain on cpu: .*sdg'
 harmed 's/.reference = reference,//' 'op sgd has no reference'
 
 mkdir -p own/families
-sed -n '/^    \[family\]/,/^    vocabulary/s/^    //p' "$source/docs/models.md" >own/families/breeze.ini
+sed -n '/^```ini breeze.ini$/,/^```$/{/^```/d;p}' "$source/docs/models.md" >own/families/breeze.ini
 (($(wc -l <own/families/breeze.ini) <= 40))
 export CTITAN_PLUGIN_PATH=$work/own
 rm -rf out

@@ -22,6 +22,16 @@ for page in README.md docs/*.md docs/*/*.md; do
     )
 done
 
+# Anchors: a heading of the page, or of the page in front of the #.
+anchors() {
+    grep -E '^##* ' "$1" | sed -E 's/^#+ //' | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9_\n-'
+}
+for page in README.md docs/*.md docs/*/*.md; do
+    while IFS='#' read -r target anchor; do
+        anchors "${target:+$(dirname "$page")/}${target:-$page}" | grep -qxF "$anchor" || complain "$page names $target#$anchor"
+    done < <(grep -oE '\]\([^)#:]*#[^)]+\)' "$page" | tr -d '()]')
+done
+
 # Verbs.
 grep -ohE '`ctitan [a-z]+' README.md docs/*.md docs/*/*.md | cut -d' ' -f2 | sort -u | while read -r verb; do
     "$ctitan" help "$verb" >/dev/null || exit 1
