@@ -44,6 +44,8 @@ struct ct_executor {
     uintptr_t *address;     /* by buffer, from -1 on: 0 if it is absent, or the owner's */
     size_t collectives;     /* in a step */
     struct ct_watch watch;
+    struct ct_instruction_time *times; /* by instruction; NULL: no step was timed yet */
+    bool time_next, timed;             /* the next step, the last one */
 
     int64_t *first_write; /* by value id: the first instruction of the step that writes it */
     int64_t hold_before;  /* first instruction that writes a held value; INT64_MAX: none */

@@ -19,6 +19,7 @@ struct walk {
     int64_t step;
     bool ops, items; /* somebody listens */
     bool renewing;   /* only what follows a parameter */
+    bool timed;      /* the device notes when each instruction begins and ends */
 };
 
 static struct ct_event_data describe(const struct walk *w, size_t n, const struct ct_launch *launch)
@@ -88,8 +89,12 @@ static int launch(const struct walk *w, size_t n, const struct ct_launch *l,
 
     for (const int32_t *wait = i->waits; rc == 0 && wait && *wait >= 0; wait++)
         rc = ops->wait(w->e->device, i->stream, *wait);
+    if (rc == 0 && w->timed)
+        rc = ops->stamp(w->e->device, i->stream, 2 * (int)n);
     if (rc == 0)
         rc = enqueue(w->e, i, l, event);
+    if (rc == 0 && w->timed)
+        rc = ops->stamp(w->e->device, i->stream, 2 * (int)n + 1);
     if (rc == 0 && i->signal >= 0)
         rc = ops->record(w->e->device, i->stream, i->signal);
     return rc;
@@ -198,17 +203,50 @@ int ct_executor_init(struct ct_executor *e)
     return init(e, false);
 }
 
+/* ---- timed steps ---- */
+
+int ct_executor_time_next(struct ct_executor *e)
+{
+    if (!e->device->ops->stamps)
+        return ct_fail(CT_EINVAL, "device %s does not time instructions", e->device->name);
+    e->time_next = true;
+    return 0;
+}
+
+const struct ct_instruction_time *ct_executor_times(const struct ct_executor *e)
+{
+    return e->timed ? e->times : NULL;
+}
+
+static void take_times(struct ct_executor *e)
+{
+    const struct ct_device_ops *ops = e->device->ops;
+    int count = (int)e->program->step_count;
+
+    if (!e->times)
+        e->times = ct_arena_array(&e->arena, struct ct_instruction_time, count + 1);
+    for (int n = 0; n < count; n++)
+        e->times[n] = (struct ct_instruction_time){ops->stamped(e->device, 2 * n),
+                                                   ops->stamped(e->device, 2 * n + 1)};
+}
+
 int ct_executor_step(struct ct_executor *e)
 {
     struct walk w = {.e = e,
                      .list = e->program->step,
                      .count = e->program->step_count,
-                     .step = e->program->run ? e->program->run->progress.step : 0};
+                     .step = e->program->run ? e->program->run->progress.step : 0,
+                     .timed = e->time_next};
     int rc = e->written ? init(e, true) : 0;
 
     if (rc == 0)
         rc = e->device->ops->events(e->device, e->program->events + ct_watch_begin(e));
+    if (rc == 0 && w.timed)
+        rc = e->device->ops->stamps(e->device, 2 * (int)w.count);
     rc = rc < 0 ? rc : finish(e, walk(&w));
-    e->written = false;
+    e->timed = rc == 0 && w.timed;
+    if (e->timed)
+        take_times(e);
+    e->written = e->time_next = false;
     return rc;
 }

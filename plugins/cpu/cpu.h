@@ -77,6 +77,11 @@ int cpu_streams_synchronize(struct cpu_streams *streams);
 /* The device's `query`. */
 int cpu_streams_query(const struct cpu_streams *streams, int event);
 
+/* The device's `stamps`, `stamp` and `stamped`. */
+int cpu_streams_stamps(struct cpu_streams *streams, int count);
+int cpu_streams_stamp(struct cpu_streams *streams, int stream, int number);
+double cpu_streams_stamped(const struct cpu_streams *streams, int number);
+
 /* crowd.c: whether others want the cores of the team; from the thread that drives the run. cores:
    those of the process when OpenMP was loaded. */
 void cpu_crowd_open(int cores);

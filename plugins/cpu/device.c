@@ -217,6 +217,35 @@ static int query(struct ct_device *device, int event)
     return cpu_streams_query(streams(device), event);
 }
 
+static int stamps(struct ct_device *device, int count)
+{
+    return cpu_streams_stamps(streams(device), count);
+}
+
+static int stamp(struct ct_device *device, int stream, int number)
+{
+    return cpu_streams_stamp(streams(device), stream, number);
+}
+
+static double stamped(struct ct_device *device, int number)
+{
+    return cpu_streams_stamped(streams(device), number);
+}
+
+/* Resident pages. */
+static size_t used(struct ct_device *device)
+{
+    FILE *file = fopen("/proc/self/statm", "re");
+    unsigned long long pages = 0;
+
+    (void)device;
+    if (file && fscanf(file, "%*u %llu", &pages) != 1)
+        pages = 0;
+    if (file)
+        fclose(file);
+    return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
 struct ranges {
     int64_t count;
     ct_range_body *body;
@@ -259,4 +288,8 @@ const struct ct_device_ops cpu_device_ops = {
     .query = query,
     .copy_aside = copy,
     .parallel = parallel,
+    .stamps = stamps,
+    .stamp = stamp,
+    .stamped = stamped,
+    .used = used,
 };

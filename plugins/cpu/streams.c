@@ -32,11 +32,11 @@
 #define YIELD_SECONDS 20e-6 /* a yield that takes longer gave the core to a thread that needs it */
 #define SLICE 100000        /* nanoseconds: the shortest that Linux grants */
 
-enum task_kind { TASK_RUN, TASK_RECORD, TASK_WAIT, TASK_STOP };
+enum task_kind { TASK_RUN, TASK_RECORD, TASK_WAIT, TASK_STAMP, TASK_STOP };
 
 struct task {
     enum task_kind kind;
-    int event;
+    int event; /* or stamp */
     const struct ct_kernel *kernel;
     const struct ct_launch *launch; /* on streams other than 0: a copy of the task's own */
 };
@@ -54,6 +54,8 @@ struct cpu_streams {
     struct stream stream[CT_STREAMS];
     _Atomic uint32_t *events;
     int event_count;
+    double *stamps; /* each is written by the thread of its stream */
+    int stamp_count;
     _Atomic int failure;
     pthread_mutex_t lock; /* protects message */
     struct ct_error_kept message;
@@ -121,6 +123,9 @@ static void perform(struct cpu_streams *s, const struct task *task)
         break;
     case TASK_WAIT:
         sleep_while(&s->events[task->event], 0);
+        break;
+    case TASK_STAMP:
+        s->stamps[task->event] = ct_now();
         break;
     case TASK_STOP:
         break;
@@ -243,6 +248,30 @@ int cpu_streams_query(const struct cpu_streams *s, int event)
     return (int)atomic_load_explicit(&s->events[event], memory_order_acquire);
 }
 
+int cpu_streams_stamps(struct cpu_streams *s, int count)
+{
+    if (count > s->stamp_count) {
+        free(s->stamps);
+        s->stamps = malloc((size_t)count * sizeof(*s->stamps));
+        s->stamp_count = s->stamps ? count : 0;
+        if (!s->stamps)
+            return ct_fail(CT_ENOMEM, "no memory for %d stamps", count);
+    }
+    for (int i = 0; i < s->stamp_count; i++)
+        s->stamps[i] = 0;
+    return 0;
+}
+
+int cpu_streams_stamp(struct cpu_streams *s, int stream, int number)
+{
+    return submit(s, stream, (struct task){.kind = TASK_STAMP, .event = number});
+}
+
+double cpu_streams_stamped(const struct cpu_streams *s, int number)
+{
+    return s->stamps[number];
+}
+
 static void drain(struct stream *stream)
 {
     uint32_t done;
@@ -291,5 +320,6 @@ void cpu_streams_destroy(struct cpu_streams *s)
     }
     pthread_mutex_destroy(&s->lock);
     free(s->events);
+    free(s->stamps);
     free(s);
 }

@@ -112,6 +112,7 @@ static void close_device(struct ct_device *base)
     }
     gpu_blas_close(gpu);
     gpu_graph_destroy(gpu->graph);
+    gpu_stamps_destroy(gpu->stamps);
     drop_events(gpu);
     gpu_arena_destroy_all(gpu);
     if (gpu->staging)
@@ -437,4 +438,8 @@ const struct ct_device_ops gpu_device_ops = {
     .copy = copy_blocks,
     .clear = clear,
     .diagnose = gpu_diagnose,
+    .stamps = gpu_stamps_begin,
+    .stamp = gpu_stamp,
+    .stamped = gpu_stamped,
+    .used = gpu_used,
 };

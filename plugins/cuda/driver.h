@@ -27,6 +27,7 @@ enum {
     CU_MEMORYTYPE_DEVICE = 2,
     CU_STREAM_NON_BLOCKING = 1,
     CU_EVENT_DISABLE_TIMING = 2,
+    CU_EVENT_RECORD_EXTERNAL = 1,
     CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,
     CU_MEMHOSTALLOC_PORTABLE = 1,
     CU_MEMHOSTALLOC_DEVICEMAP = 2,
@@ -155,6 +156,8 @@ typedef struct {
     X(cuEventCreate, cuEventCreate, (CUevent * event, unsigned flags))                             \
     X(cuEventDestroy, cuEventDestroy_v2, (CUevent event))                                          \
     X(cuEventRecord, cuEventRecord, (CUevent event, CUstream stream))                              \
+    X(cuEventRecordWithFlags, cuEventRecordWithFlags,                                              \
+      (CUevent event, CUstream stream, unsigned flags))                                            \
     X(cuEventSynchronize, cuEventSynchronize, (CUevent event))                                     \
     X(cuEventQuery, cuEventQuery, (CUevent event))                                                 \
     X(cuEventElapsedTime, cuEventElapsedTime, (float *milliseconds, CUevent begin, CUevent end))

@@ -58,6 +58,7 @@ struct gpu {
     struct gpu_dnn *dnn;         /* NULL: not asked for yet */
     struct ct_cuda_fault *fault; /* pinned; at cuda.fault for the device */
     struct gpu_graph *graph;     /* the step, captured; NULL: not wanted */
+    struct gpu_stamps *stamps;   /* NULL: no step was timed yet */
     void *staging;               /* pinned, for collectives through the host */
     size_t staging_bytes;
     const struct ct_machine *described; /* NULL: the device is there; else nothing runs on it */
@@ -143,6 +144,16 @@ int gpu_sum_losses(const struct ct_launch *l, const struct ct_tensor *loss, cons
 
 /* collective.c: does the host wait in collectives? No plugin has brought better ones. */
 bool gpu_collectives_wait(void);
+
+/* ---- stamps.c: the device's `stamps`, `stamp`, `stamped` and `used` ---- */
+
+int gpu_stamps_begin(struct ct_device *device, int count);
+int gpu_stamp(struct ct_device *device, int stream, int number);
+double gpu_stamped(struct ct_device *device, int number);
+size_t gpu_used(struct ct_device *device);
+/* At the first launch, after it is decided whether the step is captured. */
+int gpu_stamp_waiting(struct gpu *gpu);
+void gpu_stamps_destroy(struct gpu_stamps *stamps);
 
 /* ---- graph.c: a step captured once, launched whole from then on ---- */
 

@@ -22,6 +22,8 @@ struct program {
 struct gpu_graph {
     enum mode mode;
     struct program program[PROGRAMS], *current;
+    bool timed;       /* this step */
+    CUgraphExec once; /* of the last step that was timed */
     CUevent fork, join;
 };
 
@@ -30,8 +32,16 @@ struct gpu_graph *gpu_graph_create(void)
     return calloc(1, sizeof(struct gpu_graph));
 }
 
+static void drop_timed(struct gpu_graph *g)
+{
+    if (g->once)
+        gpu_driver.cuGraphExecDestroy(g->once);
+    g->once = NULL;
+}
+
 static void drop_programs(struct gpu_graph *g)
 {
+    drop_timed(g);
     for (int i = 0; i < PROGRAMS; i++)
         if (g->program[i].exec)
             gpu_driver.cuGraphExecDestroy(g->program[i].exec);
@@ -70,8 +80,22 @@ bool gpu_graph_is_plain(const struct gpu *gpu)
 
 void gpu_graph_begin(struct gpu *gpu)
 {
+    if (!gpu->graph)
+        return;
+    drop_timed(gpu->graph);
+    gpu->graph->mode = UNDECIDED;
+    gpu->graph->timed = false;
+}
+
+void gpu_graph_time(struct gpu *gpu)
+{
     if (gpu->graph)
-        gpu->graph->mode = UNDECIDED;
+        gpu->graph->timed = true;
+}
+
+bool gpu_graph_is_undecided(const struct gpu *gpu)
+{
+    return gpu->graph && gpu->graph->mode == UNDECIDED;
 }
 
 static struct program *find(struct gpu_graph *g, const struct ct_launch *first)
@@ -116,9 +140,9 @@ static int decide(struct gpu *gpu, const struct ct_launch *launch)
     g->current = find(g, launch);
     if (!g->current || g->current->steps < 0)
         return 0;
-    if (g->current->exec)
+    if (g->current->exec && !g->timed)
         g->mode = REPLAYING;
-    else if (g->current->steps++ >= WARM_UP)
+    else if (g->current->exec || g->current->steps++ >= WARM_UP)
         return begin_capture(gpu);
     return 0;
 }
@@ -127,9 +151,18 @@ int gpu_graph_enqueue(struct gpu *gpu, const struct ct_launch *launch)
 {
     int rc = 0;
 
-    if (gpu->graph && gpu->graph->mode == UNDECIDED)
+    if (gpu_graph_is_undecided(gpu)) {
         rc = decide(gpu, launch);
+        if (rc == 0 && gpu->graph->timed)
+            rc = gpu_stamp_waiting(gpu);
+    }
     return rc < 0 ? rc : gpu_graph_replays(gpu);
+}
+
+/* The graph that this step is launched as. */
+static CUgraphExec *exec_of(struct gpu_graph *g)
+{
+    return g->timed ? &g->once : &g->current->exec;
 }
 
 static int end_capture(struct gpu *gpu)
@@ -147,8 +180,8 @@ static int end_capture(struct gpu *gpu)
     if (rc == 0)
         rc = gpu_check(gpu_driver.cuStreamEndCapture(gpu->stream[0], &graph), "capturing the step");
     if (rc == 0)
-        rc = gpu_check(gpu_driver.cuGraphInstantiate(&g->current->exec, graph, 0),
-                       "the graph of the step");
+        rc =
+            gpu_check(gpu_driver.cuGraphInstantiate(exec_of(g), graph, 0), "the graph of the step");
     if (graph)
         gpu_driver.cuGraphDestroy(graph);
     return rc;
@@ -165,7 +198,7 @@ int gpu_graph_end(struct gpu *gpu)
     if (mode == CAPTURING)
         rc = end_capture(gpu);
     if (rc == 0 && (mode == CAPTURING || mode == REPLAYING))
-        rc = gpu_check(gpu_driver.cuGraphLaunch(g->current->exec, gpu->stream[0]),
+        rc = gpu_check(gpu_driver.cuGraphLaunch(*exec_of(g), gpu->stream[0]),
                        "the graph of the step");
     if (rc < 0)
         return ct_context(rc, "[cuda] graph = true failed, although the step ran without it");

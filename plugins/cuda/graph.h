@@ -19,6 +19,10 @@ int gpu_graph_enqueue(struct gpu *gpu, const struct ct_launch *launch);
 bool gpu_graph_replays(const struct gpu *gpu);
 /* Is the step neither captured nor replayed, so that its events can be asked for? */
 bool gpu_graph_is_plain(const struct gpu *gpu);
+/* The step that has begun is timed: it is not replayed, and its capture is launched once. */
+void gpu_graph_time(struct gpu *gpu);
+/* Has the step not had its first launch? */
+bool gpu_graph_is_undecided(const struct gpu *gpu);
 /* The step ends: close the capture, launch the graph. */
 int gpu_graph_end(struct gpu *gpu);
 /* Refuses a graph for this program: a kernel waits for the device and so cannot be captured. */

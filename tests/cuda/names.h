@@ -24,6 +24,7 @@ extern const struct declared own_declarations[];
     X(CU_MEMORYTYPE_DEVICE)                                                                        \
     X(CU_STREAM_NON_BLOCKING)                                                                      \
     X(CU_EVENT_DISABLE_TIMING)                                                                     \
+    X(CU_EVENT_RECORD_EXTERNAL)                                                                    \
     X(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)                                                         \
     X(CU_MEMHOSTALLOC_PORTABLE)                                                                    \
     X(CU_MEMHOSTALLOC_DEVICEMAP)                                                                   \

@@ -204,6 +204,18 @@ CT_API int ct_executor_init(struct ct_executor *executor);
 /* Run one step and wait for its end. */
 CT_API int ct_executor_step(struct ct_executor *executor);
 
+/* When an instruction began and ended on its stream, in seconds of CLOCK_MONOTONIC; 0: it did not
+   get there. Waiting for events comes before the beginning; a collective that waits for other ranks
+   has begun. */
+struct ct_instruction_time {
+    double begin, end;
+};
+/* Have the device time every instruction of the next step. CT_EINVAL: it cannot. */
+CT_API int ct_executor_time_next(struct ct_executor *executor);
+/* Times of the last step by index in program->step, valid until the next one. NULL: it was not
+   timed. */
+CT_API const struct ct_instruction_time *ct_executor_times(const struct ct_executor *executor);
+
 /* Copy a dense local shard from the host to value. microbatch -1: value exists once per step. */
 CT_API int ct_executor_write(struct ct_executor *executor, const struct ct_value *value,
                              int microbatch, const void *host, size_t bytes);

@@ -18,16 +18,20 @@
 #define cuStreamBeginCapture cuStreamBeginCapture_v2
 #define cuGraphInstantiate cuGraphInstantiateWithFlags
 #define cuEventDestroy cuEventDestroy_v2
+#define CUDA_ERROR_INVALID_VALUE 1
+#define CUDA_ERROR_INVALID_HANDLE 400
 
 /* One call of cuEventRecord. Those that wait, wait for the last one before them. */
 struct moment {
     bool happened;
+    bool inner; /* of a graph, which orders by it: its time is not kept */
     double time;
     int users; /* the event, and tasks */
 };
 
 struct CUevent_st {
     struct moment *last; /* NULL: never recorded */
+    bool untimed;
 };
 
 struct task {
@@ -35,6 +39,7 @@ struct task {
     int (*call)(const void *arguments);
     void *arguments;
     bool waits, owns;     /* for other ranks; its arguments */
+    bool inner;           /* as in struct moment */
     _Atomic int *holders; /* counts the queues and graphs that hold this task; NULL: not counted */
     CUevent event;
     struct moment *moment; /* NULL: nothing to wait for */
@@ -186,6 +191,7 @@ static struct moment *moment_of(const struct task *t)
         drop(m);
         m = t->event->last = calloc(1, sizeof(*m));
         m->users = 1;
+        m->inner = t->inner;
     }
     if (m)
         m->users++;
@@ -297,9 +303,11 @@ int cuStreamIsCapturing(CUstream stream, int *status)
 
 int cuEventCreate(CUevent *event, unsigned flags)
 {
-    (void)flags;
     *event = calloc(1, sizeof(**event));
-    return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!*event)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    (*event)->untimed = flags & CU_EVENT_DISABLE_TIMING;
+    return CUDA_SUCCESS;
 }
 
 int cuEventDestroy(CUevent event)
@@ -313,6 +321,16 @@ int cuEventDestroy(CUevent event)
 
 int cuEventRecord(CUevent event, CUstream stream)
 {
+    return submit(stream, (struct task){.kind = RECORD, .event = event, .inner = capture != NULL},
+                  0);
+}
+
+int cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
+{
+    if (!(flags & CU_EVENT_RECORD_EXTERNAL))
+        return cuEventRecord(event, stream);
+    if (!capture)
+        return CUDA_ERROR_INVALID_VALUE;
     return submit(stream, (struct task){.kind = RECORD, .event = event}, 0);
 }
 
@@ -337,6 +355,9 @@ int cuEventSynchronize(CUevent event)
 
 int cuEventElapsedTime(float *milliseconds, CUevent begin, CUevent end)
 {
+    if (begin->untimed || end->untimed || !begin->last || !end->last || begin->last->inner ||
+        end->last->inner)
+        return CUDA_ERROR_INVALID_HANDLE;
     *milliseconds = (float)(end->last->time - begin->last->time);
     return CUDA_SUCCESS;
 }

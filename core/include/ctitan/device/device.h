@@ -82,6 +82,17 @@ struct ct_device_ops {
     int (*copy)(const struct ct_launch *l, void *to, size_t to_stride, const void *from,
                 size_t from_stride, size_t bytes, int64_t count);
     int (*clear)(const struct ct_launch *l, void *at, size_t bytes);
+
+    /* Stamps time a step for profiles. stamps: called between `events` and the first launch of a
+       step that is timed; numbers below count are used in it. stamp: note the time once the stream
+       gets here. stamped: that time, in seconds of CLOCK_MONOTONIC, after `synchronize`; 0: the
+       stream did not get there. NULL, all three: the device does not time. */
+    int (*stamps)(struct ct_device *device, int count);
+    int (*stamp)(struct ct_device *device, int stream, int number);
+    double (*stamped)(struct ct_device *device, int number);
+    /* Bytes of the device's memory in use: in host memory, by this process; elsewhere by all. NULL,
+       or 0: unknown. */
+    size_t (*used)(struct ct_device *device);
 };
 
 /* Common head of every device; plugins put it first in their own struct. */
