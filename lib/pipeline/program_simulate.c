@@ -1,5 +1,4 @@
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/lib/app/simulate.h>
@@ -55,97 +54,20 @@ static double cost(const void *client, int index, const struct ct_instruction *i
 
 /* ---- where the time of a rank goes ---- */
 
-static bool computes(const struct ct_instruction *i)
-{
-    return !(i->op->type->flags & (CT_OP_COLLECTIVE | CT_OP_RENDEZVOUS | CT_OP_SPACES));
-}
-
-struct interval {
-    double start, end;
-};
-
-static int compare_intervals(const void *a, const void *b)
-{
-    const struct interval *x = a, *y = b;
-
-    return x->start < y->start ? -1 : x->start > y->start;
-}
-
-/* Join intervals that overlap; returns how many are left. */
-static size_t join(struct interval *list, size_t count)
-{
-    size_t kept = 0;
-
-    if (count)
-        qsort(list, count, sizeof(*list), compare_intervals);
-    for (size_t n = 0; n < count; n++) {
-        if (kept && list[n].start <= list[kept - 1].end) {
-            if (list[n].end > list[kept - 1].end)
-                list[kept - 1].end = list[n].end;
-        } else {
-            list[kept++] = list[n];
-        }
-    }
-    return kept;
-}
-
-static double length(const struct interval *list, size_t count)
-{
-    double sum = 0;
-
-    for (size_t n = 0; n < count; n++)
-        sum += list[n].end - list[n].start;
-    return sum;
-}
-
-/* Length of what two lists of disjoint, sorted intervals have in common. */
-static double common(const struct interval *a, size_t as, const struct interval *b, size_t bs)
-{
-    double sum = 0;
-
-    for (size_t i = 0, j = 0; i < as && j < bs;) {
-        double start = a[i].start > b[j].start ? a[i].start : b[j].start;
-        double end = a[i].end < b[j].end ? a[i].end : b[j].end;
-
-        if (end > start)
-            sum += end - start;
-        if (a[i].end < b[j].end)
-            i++;
-        else
-            j++;
-    }
-    return sum;
-}
-
 static void account(const struct ct_simulate_request *r, int index, struct ct_simulated *result)
 {
     const struct ct_program *p = r->program[index];
+    const double *start = result->start[index], *end = result->end[index];
     struct ct_rank_times *t = &result->times[index];
-    struct ct_arena scratch = {0};
-    struct interval *busy = ct_arena_array(&scratch, struct interval, p->step_count);
-    struct interval *talk = ct_arena_array(&scratch, struct interval, p->step_count);
-    size_t busies = 0, talks = 0;
 
+    ct_rank_account(p, start, end, result->seconds, t);
     t->of_class = ct_arena_array(r->arena, double, r->machine->rate_count + 1);
     for (size_t n = 0; n < p->step_count; n++) {
-        const struct ct_instruction *i = &p->step[n];
-        struct interval at = {result->start[index][n], result->end[index][n]};
-        size_t class = ct_machine_class(r->machine, i->op);
+        size_t class = ct_machine_class(r->machine, p->step[n].op);
 
-        if (computes(i)) {
-            *(i->op->type->flops ? &t->products : &t->others) += at.end - at.start;
-            t->of_class[class == SIZE_MAX ? r->machine->rate_count : class] += at.end - at.start;
-            busy[busies++] = at;
-        } else {
-            talk[talks++] = at;
-        }
+        if (ct_instruction_computes(&p->step[n]))
+            t->of_class[class == SIZE_MAX ? r->machine->rate_count : class] += end[n] - start[n];
     }
-    busies = join(busy, busies);
-    talks = join(talk, talks);
-    t->hidden = common(busy, busies, talk, talks);
-    t->exposed = length(talk, talks) - t->hidden;
-    t->waiting = fmax(0, result->seconds - length(busy, busies) - t->exposed);
-    ct_arena_finish(&scratch);
 }
 
 /* Times of one round, into arrays that are there from the first one on. */
@@ -211,6 +133,71 @@ int ct_simulate(const struct ct_simulate_request *request, struct ct_simulated *
             break;
         last = result->seconds;
     }
+    for (int index = 0; rc == 0 && index < request->count; index++)
+        account(request, index, result);
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+/* ---- measured steps ---- */
+
+/* Where an item begins: when the last of those that it is matched with has begun. */
+static double begin_of(const struct ct_program_lanes *p, double *const *start, int32_t item)
+{
+    double last = 0;
+    int32_t at = item;
+
+    do {
+        int index = p->lanes.item[at].lane / CT_STREAMS;
+
+        last = fmax(last, start[index][at - p->first[index]]);
+        at = p->lanes.item[at].match;
+    } while (at != item);
+    return last;
+}
+
+static void begin_together(const struct ct_program_lanes *p, struct ct_simulated *result,
+                           struct ct_arena *scratch)
+{
+    double **start = ct_arena_array(scratch, double *, p->count);
+
+    for (int index = 0; index < p->count; index++) {
+        size_t count = p->program[index]->step_count;
+
+        start[index] = ct_arena_array(scratch, double, count + 1);
+        memcpy(start[index], result->start[index], count * sizeof(double));
+    }
+    for (int index = 0; index < p->count; index++)
+        for (size_t n = 0; n < p->program[index]->step_count; n++)
+            result->start[index][n] =
+                fmin(result->end[index][n], begin_of(p, start, p->first[index] + (int32_t)n));
+}
+
+int ct_simulated_measured(const struct ct_simulate_request *request, struct ct_simulated *result)
+{
+    struct ct_arena scratch = {0};
+    struct ct_program_lanes p = {.program = request->program,
+                                 .rank = request->rank,
+                                 .count = request->count,
+                                 .in_order = request->in_order,
+                                 .arena = &scratch};
+    double first = INFINITY, last = 0;
+    int rc = ct_program_lanes_build(&p);
+
+    if (rc == 0)
+        begin_together(&p, result, &scratch);
+    for (int index = 0; rc == 0 && index < request->count; index++)
+        for (size_t n = 0; n < request->program[index]->step_count; n++) {
+            first = fmin(first, result->start[index][n]);
+            last = fmax(last, result->end[index][n]);
+        }
+    result->seconds = fmax(0, last - first);
+    for (int index = 0; rc == 0 && index < request->count; index++)
+        for (size_t n = 0; n < request->program[index]->step_count; n++) {
+            result->start[index][n] -= first;
+            result->end[index][n] -= first;
+        }
+    result->times = ct_arena_array(request->arena, struct ct_rank_times, request->count);
     for (int index = 0; rc == 0 && index < request->count; index++)
         account(request, index, result);
     ct_arena_finish(&scratch);

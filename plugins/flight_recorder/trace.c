@@ -4,13 +4,12 @@
  * An arrow leads from the rank that was the last to begin a call (or that sends) to the end of the
  * call on the others: it shows for whom they waited.
  */
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/comm.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/trace.h>
 
 #include "flight.h"
 
@@ -25,43 +24,16 @@ struct arrival {
 
 struct trace {
     const struct flight_run *run;
-    FILE *out;
+    struct ct_trace to;
     double begin; /* seconds of CLOCK_REALTIME */
-    bool comma;
     struct arrival *arrivals;
     size_t count;
 };
 
-/* In whole nanoseconds, so that slices that follow each other do not overlap as they are printed:
-   Perfetto drops a slice that begins before the end of another. */
-static double micros(const struct trace *t, int rank, double time)
+/* Seconds since the trace's beginning. */
+static double since(const struct trace *t, int rank, double time)
 {
-    return round((flight_time(t->run->rank[rank].h, time) - t->begin) * 1e9) * 1e-3;
-}
-
-static void begin_event(struct trace *t, const char *phase, int rank, int thread)
-{
-    fprintf(t->out, "%s\n{\"ph\": \"%s\", \"pid\": %d, \"tid\": %d", t->comma ? "," : "", phase,
-            rank, thread);
-    t->comma = true;
-}
-
-static void put_string(struct trace *t, const char *key, const char *text)
-{
-    fprintf(t->out, "\"%s\": \"", key);
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\')
-            fputc('\\', t->out);
-        fputc((unsigned char)*text < ' ' ? ' ' : *text, t->out);
-    }
-    fputc('"', t->out);
-}
-
-static void name_thread(struct trace *t, int rank, int thread, const char *name)
-{
-    begin_event(t, "M", rank, thread);
-    fprintf(t->out, ", \"name\": \"%s\", \"args\": {\"name\": \"%s\"}}",
-            thread < 0 ? "process_name" : "thread_name", name);
+    return flight_time(t->run->rank[rank].h, time) - t->begin;
 }
 
 /* The names of the streams that a rank's programs use. */
@@ -81,22 +53,21 @@ static void name_threads(struct trace *t, int rank)
     char name[96];
 
     snprintf(name, sizeof(name), "rank %d", rank);
-    name_thread(t, rank, -1, name);
+    ct_trace_name(&t->to, rank, -1, name);
     find_streams(t->run->rank[rank].h, streams);
     for (int i = 0; i < CT_STREAMS; i++)
         if (streams[i])
-            name_thread(t, rank, i, streams[i]);
-    name_thread(t, rank, STEPS, "steps");
-    name_thread(t, rank, HOST, "calls of the host");
+            ct_trace_name(&t->to, rank, i, streams[i]);
+    ct_trace_name(&t->to, rank, STEPS, "steps");
+    ct_trace_name(&t->to, rank, HOST, "calls of the host");
 }
 
 /* ---- slices ---- */
 
-static void put_times(struct trace *t, int rank, double begin, double end)
+static void open_slice(struct trace *t, int rank, int thread, const char *name, double begin,
+                       double end)
 {
-    double a = micros(t, rank, begin), b = micros(t, rank, end);
-
-    fprintf(t->out, ", \"ts\": %.3f, \"dur\": %.3f, ", a, b > a ? b - a : 0);
+    ct_trace_slice(&t->to, rank, thread, name, since(t, rank, begin), since(t, rank, end));
 }
 
 /* The end of a record; of an unfinished one, the end of all. */
@@ -117,12 +88,12 @@ static void put_call_args(struct trace *t, int rank, const struct flight_record 
     if (r->group < 0)
         return;
     m = &t->run->group[t->run->rank[rank].group[r->group]];
-    fprintf(t->out, ", ");
-    put_string(t, "group", m->name);
-    fprintf(t->out, ", \"instance\": %d, \"sequence\": %lld, \"waited_us\": %.3f", m->instance,
-            (long long)r->sequence, r->started > 0 ? (r->started - r->enqueued) * 1e6 : 0.0);
+    ct_trace_text(&t->to, "group", m->name);
+    ct_trace_integer(&t->to, "instance", m->instance);
+    ct_trace_integer(&t->to, "sequence", r->sequence);
+    ct_trace_number(&t->to, "waited_us", r->started > 0 ? (r->started - r->enqueued) * 1e6 : 0.0);
     if (r->finished <= 0)
-        fprintf(t->out, ", \"state\": \"%s\"", r->started > 0 ? "started" : "enqueued");
+        ct_trace_text(&t->to, "state", r->started > 0 ? "started" : "enqueued");
 }
 
 static int thread_of(const struct trace *t, int rank, const struct flight_record *r)
@@ -141,43 +112,39 @@ static void put_instruction(struct trace *t, int rank, const struct flight_recor
 
     if (!f)
         return;
-    begin_event(t, "X", rank, f->stream);
-    put_times(t, rank, begin_of(r), end_of(t, rank, r));
     snprintf(name, sizeof(name), "%s %s", flight_string(h, f->op), flight_string(h, f->value));
-    put_string(t, "name", name);
-    fprintf(t->out,
-            ", \"args\": {\"step\": %lld, \"validation\": %s, \"instruction\": %d, "
-            "\"microbatch\": %d, ",
-            (long long)r->step, r->program > 0 ? "true" : "false", r->index, f->microbatch);
-    put_string(t, "section", flight_string(h, f->section));
-    fprintf(t->out, ", ");
-    put_string(t, "layer", flight_string(h, f->region));
-    fprintf(t->out, ", ");
-    put_string(t, "sizes", flight_string(h, f->sizes));
+    open_slice(t, rank, f->stream, name, begin_of(r), end_of(t, rank, r));
+    ct_trace_integer(&t->to, "step", r->step);
+    ct_trace_flag(&t->to, "validation", r->program > 0);
+    ct_trace_integer(&t->to, "instruction", r->index);
+    ct_trace_integer(&t->to, "microbatch", f->microbatch);
+    ct_trace_text(&t->to, "section", flight_string(h, f->section));
+    ct_trace_text(&t->to, "layer", flight_string(h, f->region));
+    ct_trace_text(&t->to, "sizes", flight_string(h, f->sizes));
     put_call_args(t, rank, r);
-    fprintf(t->out, "}}");
+    ct_trace_close(&t->to);
 }
 
 static void put_host_call(struct trace *t, int rank, const struct flight_record *r)
 {
-    begin_event(t, "X", rank, HOST);
-    put_times(t, rank, begin_of(r), end_of(t, rank, r));
-    put_string(t, "name", ct_call_name((enum ct_call_kind)r->index));
-    fprintf(t->out, ", \"args\": {\"step\": %lld", (long long)r->step);
+    open_slice(t, rank, HOST, ct_call_name((enum ct_call_kind)r->index), begin_of(r),
+               end_of(t, rank, r));
+    ct_trace_integer(&t->to, "step", r->step);
     put_call_args(t, rank, r);
-    fprintf(t->out, "}}");
+    ct_trace_close(&t->to);
 }
 
 static void put_step(struct trace *t, int rank, const struct flight_record *r)
 {
-    begin_event(t, "X", rank, STEPS);
-    put_times(t, rank, r->enqueued, end_of(t, rank, r));
-    fprintf(t->out, "\"name\": \"step %lld\"}", (long long)r->step);
+    char name[32];
+
+    snprintf(name, sizeof(name), "step %lld", (long long)r->step);
+    open_slice(t, rank, STEPS, name, r->enqueued, end_of(t, rank, r));
+    ct_trace_close(&t->to);
     if (r->started <= r->enqueued)
         return;
-    begin_event(t, "X", rank, STEPS);
-    put_times(t, rank, r->enqueued, r->started);
-    fprintf(t->out, "\"name\": \"data\"}");
+    open_slice(t, rank, STEPS, "data", r->enqueued, r->started);
+    ct_trace_close(&t->to);
 }
 
 static void put_record(struct trace *t, int rank, const struct flight_record *r)
@@ -244,8 +211,8 @@ static size_t source(const struct trace *t, const struct arrival *a, size_t coun
     for (size_t i = 0; i < count; i++) {
         if (sends(t, &a[i]))
             return i;
-        if (micros(t, a[i].rank, begin_of(a[i].record)) >
-            micros(t, a[from].rank, begin_of(a[from].record)))
+        if (since(t, a[i].rank, begin_of(a[i].record)) >
+            since(t, a[from].rank, begin_of(a[from].record)))
             from = i;
     }
     return from;
@@ -255,9 +222,8 @@ static void put_arrow(struct trace *t, const struct arrival *a, bool begins, siz
 {
     double at = begins ? begin_of(a->record) : a->record->finished;
 
-    begin_event(t, begins ? "s" : "f", a->rank, thread_of(t, a->rank, a->record));
-    fprintf(t->out, ", \"ts\": %.3f, \"id\": %zu, \"cat\": \"call\", \"name\": \"call\"%s}",
-            micros(t, a->rank, at), id, begins ? "" : ", \"bp\": \"e\"");
+    ct_trace_arrow(&t->to, id, begins, a->rank, thread_of(t, a->rank, a->record),
+                   since(t, a->rank, at));
 }
 
 static void put_arrows(struct trace *t)
@@ -311,13 +277,13 @@ int flight_trace(const struct flight_run *run, const char *path)
 
     if (rc < 0)
         return ct_context(rc, "--trace");
-    t.out = file.out;
-    fprintf(t.out, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
+    ct_trace_begin(&t.to, file.out);
     for (int r = 0; rc == 0 && r < run->world; r++)
         rc = put_rank(&t, r);
     if (rc == 0)
         put_arrows(&t);
-    fprintf(t.out, "\n]}\n");
+    if (rc == 0)
+        rc = ct_trace_end(&t.to, NULL);
     free(t.arrivals);
     return ct_file_end(&file, rc);
 }

@@ -46,6 +46,7 @@
 #include <ctitan/lib/stored.h>
 #include <ctitan/lib/terminal.h>
 #include <ctitan/lib/tokenizer.h>
+#include <ctitan/lib/trace.h>
 #include <ctitan/log.h>
 #include <ctitan/mesh.h>
 #include <ctitan/model.h>

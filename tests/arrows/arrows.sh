@@ -18,13 +18,13 @@ cd "$1" || exit
 build=$2
 
 order=(base ir shard plugin comm lower recipe run train)
-lib_order=(kit cpu cuda json tokenizer jinja patterns numa outlet secret launch ops pointwise chat hf samples decoder mixture measure machine pipeline generate check)
+lib_order=(kit cpu cuda json tokenizer jinja patterns numa outlet secret launch ops pointwise chat hf samples decoder mixture measure trace machine pipeline generate check)
 techniques='ddp|hsdp|offloaded|pipeline|pipelines|stage|stages|zero_bubble|unshard|reshard|experts|ring|ulysses'
 # But for names that are common words, or the name of a phase.
 for plugin in plugins/*/ models/*/; do
     plugin=$(basename "$plugin")
     case $plugin in
-    metrics | text | tokens | bytes | local | describe | fuse | eval) ;;
+    metrics | profile | text | tokens | bytes | local | describe | fuse | eval) ;;
     *) techniques+="|$plugin" ;;
     esac
 done

@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include <ctitan/lib/machine.h>
+#include <ctitan/lib/trace.h>
 
 CT_BEGIN_DECLS
 
@@ -30,15 +31,6 @@ struct ct_simulate_request {
     struct ct_arena *arena;    /* for the result */
 };
 
-/* Where the time of one rank goes, in seconds; the sum is the step. */
-struct ct_rank_times {
-    double products, others; /* computing: ops with FLOPs, and all others */
-    double exposed;          /* communication while nothing computes */
-    double waiting;          /* nothing works: the pipeline's bubble, and waiting for others */
-    double hidden;           /* communication while something computes; not in the sum */
-    double *of_class;        /* computing, by machine->rate; one more for ops in no class */
-};
-
 struct ct_simulated {
     double seconds;              /* of a step */
     struct ct_rank_times *times; /* by index */
@@ -48,8 +40,15 @@ struct ct_simulated {
 /* CT_EINVAL: the programs deadlock; the message names the ranks and what each waits for. */
 CT_API int ct_simulate(const struct ct_simulate_request *request, struct ct_simulated *result);
 
-/* Write a Chrome trace ("Trace Event Format"; Perfetto opens it): a process for each rank, a thread
-   for each stream. Returns CT_EIO if `out` cannot be written. */
+/* The same for a step that was measured: `start` and `end` are given, in seconds of one clock. A
+   call that waits for other ranks begins when the last of them has begun, so what it waited before
+   is no time of its own; and all times are moved, so that the first instruction begins at 0.
+   CT_EINVAL as above. */
+CT_API int ct_simulated_measured(const struct ct_simulate_request *request,
+                                 struct ct_simulated *result);
+
+/* Write a trace (lib/trace.h) of the step: a process for each rank. Returns CT_EIO if `out` cannot
+   be written. */
 CT_API int ct_simulated_trace(const struct ct_simulate_request *request,
                               const struct ct_simulated *result, FILE *out);
 
