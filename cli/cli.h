@@ -151,6 +151,7 @@ struct args {
     bool json, program, elastic, dump_kernels;
     bool reads; /* rank 0 of those that are started reads standard input */
     const char *device, *trace, *svg;
+    bool all_ranks; /* are simulated; otherwise one pipeline stands for all, if no rank is slow */
     const struct ct_machine *machine; /* set by args_recipe where there is a device */
     struct slow_ranks slow;
 };

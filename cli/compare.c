@@ -21,6 +21,7 @@
 
 #include "child.h"
 #include "cli.h"
+#include "compare_plan.h"
 #include "compare_statistics.h"
 #include "compare_validations.h"
 #include "runs.h"
@@ -46,7 +47,8 @@ struct comparison {
     struct side side[2];
     int64_t ranks; /* 0: not given */
     int64_t runs, steps, pairs;
-    bool json;
+    bool json, plan;
+    struct compare_plan with_plan;
     const char *folder; /* of its runs */
     double *ratio;      /* step time of A over that of B, by pair */
     double loss_difference, noise;
@@ -88,8 +90,30 @@ static const struct ct_argument arguments[] = {
     CHANGE("unset", "SECTION.KEY", "Leave out an option"),
     CHANGE("with", "PLUGIN", "Load a plugin, in the recipe"),
     CHANGE("without", "PLUGIN", "Leave out a plugin"),
+    CT_ARG_FLAG(struct comparison, plan, "plan", 0,
+                "Compare a step of run A that the plugin profile timed with the plan of it"),
+    CT_ARG_TEXT(struct comparison, with_plan.device, "device", 0, "NAME",
+                "With --plan: the description of the machine; `this` if left out"),
+    CT_ARG_INT(struct comparison, with_plan.step, "step", 0, "N", 1, 1e15,
+               "With --plan: the step; if left out, the profiled one of median length"),
+    CT_ARG_INT(struct comparison, with_plan.rank, "rank", 0, "RANK", 0, MOST_RANKS,
+               "With --plan: the rank in the tables, from 0"),
+    CT_ARG_TEXT(struct comparison, with_plan.trace, "trace", 0, "FILE",
+                "With --plan: write a trace for Perfetto, planned beside measured, of all ranks"),
     CT_ARG_FLAG(struct comparison, json, "json", 0, "Print JSON"),
     {0}};
+
+static int check_with_plan(const struct comparison *c)
+{
+    const struct compare_plan *p = &c->with_plan;
+
+    if (!c->plan && (p->device || p->step || p->rank || p->trace))
+        return ct_fail(CT_ECONFIG, "compare: --device, --step, --rank and --trace go with --plan");
+    if (c->plan &&
+        (c->side[1].path || c->ranks || c->side[0].changes.count || c->side[1].changes.count))
+        return ct_fail(CT_ECONFIG, "compare: --plan takes one run, as it was");
+    return 0;
+}
 
 /* Runs that are there to be read, or recipes to be run; not one of each. */
 static int check_sides(const struct comparison *c, int given)
@@ -122,7 +146,9 @@ static int parse(struct comparison *c, int argc, char **argv)
     rc = args_explain_unknown(arguments, argc, argv);
     if (rc == 0)
         rc = ct_arguments_parse(arguments, argc, argv, &c->arena, c);
-    if (rc < 0)
+    if (rc == 0)
+        rc = check_with_plan(c);
+    if (rc < 0 || c->plan)
         return rc;
     sides = c->side[1].path ? 2 : 1;
     if (sides == 1)
@@ -536,11 +562,24 @@ static int print_json(const struct comparison *c)
                          stdout);
 }
 
+static int with_plan(struct comparison *c)
+{
+    int rc;
+
+    c->with_plan.run = c->side[0].path;
+    c->with_plan.json = c->json;
+    rc = compare_with_plan(&c->with_plan);
+    ct_arena_finish(&c->arena);
+    return rc;
+}
+
 static int compare(int argc, char **argv)
 {
     struct comparison c;
     int rc = parse(&c, argc, argv);
 
+    if (rc == 0 && c.plan)
+        return with_plan(&c);
     for (int s = 0; rc == 0 && !c.side[0].finished && s < 2; s++)
         rc = plan(&c, &c.side[s]);
     if (rc == 0)
@@ -560,8 +599,9 @@ static int compare(int argc, char **argv)
 
 const struct verb verb_compare = {
     .name = "compare",
-    .summary = "compare two recipes by runs in pairs, or two finished runs",
+    .summary = "compare two recipes by runs in pairs, two finished runs, or a run with its plan",
     .run = compare,
     .arguments = arguments,
     .examples = CT_NAMES("ctitan compare recipes/debug.ini --b-with fuse",
-                         "ctitan compare outputs/one outputs/two")};
+                         "ctitan compare outputs/one outputs/two",
+                         "ctitan compare outputs/one --plan --trace both.json")};

@@ -76,7 +76,7 @@ int plan_prove(const struct planned *planned)
 
 /* ---- time ---- */
 
-/* With slow ranks: all ranks of the world, each with the program of its stage. */
+/* All ranks of the world, each with the program of its stage. */
 static void expand(const struct planned *p, struct args *args, struct ct_simulate_request *r)
 {
     const struct ct_run *run = p->run;
@@ -115,7 +115,7 @@ int plan_simulate(const struct planned *planned, struct args *args,
         if (args->slow.at[i].rank >= planned->run->world)
             return ct_fail(CT_ECONFIG, "--slow: there is no rank %lld among %lld",
                            (long long)args->slow.at[i].rank, (long long)planned->run->world);
-    if (args->slow.count)
+    if (args->slow.count || args->all_ranks)
         expand(planned, args, request);
     return ct_simulate(request, result);
 }

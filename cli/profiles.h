@@ -1,0 +1,40 @@
+/*
+ * Profiles of a run: what the plugin profile writes to its dump folder, profile/step-N/, a trace of
+ * each rank (rank-R.json) and a summary of rank 0.
+ */
+#ifndef CT_PROFILES_H
+#define CT_PROFILES_H
+
+#include <stdio.h>
+
+#include <ctitan/arena.h>
+
+#define PROFILE_LARGEST 10
+
+struct profile_summary {
+    int64_t step, world; /* step 0: there is no profile */
+    double began;        /* seconds of CLOCK_REALTIME */
+    double seconds;      /* of the step */
+    double instructions; /* of these, from the first one's begin to the last one's end */
+    double products, others, exposed, hidden, waiting; /* as in struct ct_rank_times */
+    double planned_bytes, beside_bytes, used_bytes;
+    struct {
+        const char *op;
+        int64_t calls;
+        double seconds;
+    } largest[PROFILE_LARGEST];
+    size_t count;
+};
+
+/* step 0: of the steps that were profiled, the one of median length. CT_ECONFIG: there is none. */
+int profile_find(struct ct_arena *arena, const char *folder, int64_t step,
+                 struct profile_summary *summary);
+/* The last step that was profiled; its step is 0 if there is none. */
+struct profile_summary profile_last(struct ct_arena *arena, const char *folder);
+/* The trace of a rank. */
+const char *profile_path(struct ct_arena *arena, const char *folder, int64_t step, int64_t rank);
+/* Print where the time went, and the table. */
+void profile_print(struct ct_arena *arena, const char *folder,
+                   const struct profile_summary *summary, FILE *out);
+
+#endif
