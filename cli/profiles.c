@@ -128,6 +128,44 @@ struct profile_summary profile_last(struct ct_arena *arena, const char *folder)
     return last;
 }
 
+/* Move the events of a rank to the clock of rank 0, and add them. */
+static void add_events(json_t *all, const json_t *trace, double began)
+{
+    double shift = 1e6 * (number(json_object_get(trace, "otherData"), "began") - began);
+    const json_t *list = json_object_get(trace, "traceEvents");
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *event = json_array_get(list, i);
+
+        if (json_object_get(event, "ts"))
+            json_object_set_new(event, "ts", json_real(number(event, "ts") + shift));
+        json_array_append(all, event);
+    }
+}
+
+json_t *profile_events(struct ct_arena *arena, const char *folder, const struct profile_summary *s)
+{
+    json_t *all = json_array();
+
+    for (int64_t rank = 0; all && rank < s->world; rank++) {
+        json_t *trace = NULL;
+
+        if (ct_json_read_file(profile_path(arena, folder, s->step, rank), 0, &trace) == 0) {
+            add_events(all, trace, s->began);
+        } else {
+            json_decref(all);
+            all = NULL;
+        }
+        json_decref(trace);
+    }
+    return all;
+}
+
+double profile_idle(const struct profile_summary *s)
+{
+    return s->seconds - s->instructions + s->waiting;
+}
+
 static void print_share(const char *what, double seconds, double all, FILE *out)
 {
     fprintf(out, "  %-30s %10.3f ms %6.1f %%\n", what, seconds * 1e3, 100 * seconds / all);
@@ -142,7 +180,7 @@ void profile_print(struct ct_arena *arena, const char *folder, const struct prof
     print_share("ops with FLOPs", s->products, s->seconds, out);
     print_share("other ops that compute", s->others, s->seconds, out);
     print_share("communication, exposed", s->exposed, s->seconds, out);
-    print_share("idle, data, host", s->seconds - s->instructions + s->waiting, s->seconds, out);
+    print_share("idle, data, host", profile_idle(s), s->seconds, out);
     fprintf(out, "  the largest ops\n");
     for (size_t i = 0; i < s->count; i++) {
         char what[64];

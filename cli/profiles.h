@@ -31,8 +31,14 @@ int profile_find(struct ct_arena *arena, const char *folder, int64_t step,
                  struct profile_summary *summary);
 /* The last step that was profiled; its step is 0 if there is none. */
 struct profile_summary profile_last(struct ct_arena *arena, const char *folder);
+/* Seconds of the step in which rank 0 computed and communicated nothing: data, the host's work, and
+   waiting for other ranks outside of calls. */
+double profile_idle(const struct profile_summary *summary);
 /* The trace of a rank. */
 const char *profile_path(struct ct_arena *arena, const char *folder, int64_t step, int64_t rank);
+/* The traces of all ranks as one list of events, on the clock of rank 0; NULL: one is missing. */
+struct json_t *profile_events(struct ct_arena *arena, const char *folder,
+                              const struct profile_summary *summary);
 /* Print where the time went, and the table. */
 void profile_print(struct ct_arena *arena, const char *folder,
                    const struct profile_summary *summary, FILE *out);

@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "chart/chart.h"
+#include "profiles.h"
 #include "runs.h"
 #include "work.h"
 
@@ -33,6 +34,7 @@ struct report_run {
     const char *recipe;
     json_t *plan; /* as `plan --json` prints; NULL: it could not be planned again */
     const char *plan_failure;
+    struct profile_summary profile; /* the last one; step 0: there is none */
     struct report_timeline timeline;
 };
 

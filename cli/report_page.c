@@ -648,6 +648,41 @@ static void print_busy(const struct report_timeline *t, FILE *out)
     fputs("</tbody></table></div></details>\n", out);
 }
 
+static void print_profile_row(const char *what, int64_t calls, double seconds, double all,
+                              FILE *out)
+{
+    fputs("<tr>", out);
+    element("th class='text' scope='row'", what, out);
+    if (calls)
+        fprintf(out, "<td>%lld</td>", (long long)calls);
+    else
+        fputs("<td></td>", out);
+    fprintf(out, "<td>%.3f</td><td>%.1f</td></tr>\n", seconds * 1e3, 100 * seconds / all);
+}
+
+/* Where the time of rank 0 went in the step that was profiled last. */
+static void print_profile(const struct report *r, const struct report_run *run, FILE *out)
+{
+    const struct profile_summary *s = &run->profile;
+    char planned[32], used[32];
+
+    fprintf(out,
+            "<div class='wide'><table><caption>Step %lld of rank 0, and the ops that took most of "
+            "it</caption><thead><tr><th class='text' scope='col'></th><th scope='col'>calls</th>"
+            "<th scope='col'>ms</th><th scope='col'>%%</th></tr></thead><tbody>\n",
+            (long long)s->step);
+    print_profile_row("all that computes", 0, s->products + s->others, s->seconds, out);
+    print_profile_row("communication, exposed", 0, s->exposed, s->seconds, out);
+    print_profile_row("idle, data, host", 0, profile_idle(s), s->seconds, out);
+    for (size_t i = 0; i < s->count; i++)
+        print_profile_row(s->largest[i].op, s->largest[i].calls, s->largest[i].seconds, s->seconds,
+                          out);
+    fprintf(out, "</tbody></table></div>\n<p>Memory: %s planned, %s in use. Perfetto opens ",
+            bytes(s->planned_bytes + s->beside_bytes, planned), bytes(s->used_bytes, used));
+    element("code", profile_path((struct ct_arena *)&r->arena, run->folder, s->step, 0), out);
+    fputs("; <code>ctitan compare RUN --plan</code> puts the plan beside it.</p>\n", out);
+}
+
 static void print_timeline(const struct report *r, const struct report_run *run, FILE *out)
 {
     const struct report_timeline *t = &run->timeline;
@@ -681,6 +716,8 @@ static void print_timeline(const struct report *r, const struct report_run *run,
     }
     fputs("</div>\n", out);
     print_busy(t, out);
+    if (run->profile.step)
+        print_profile(r, run, out);
 }
 
 static void print_timelines(const struct report *r, FILE *out)

@@ -1,7 +1,8 @@
 /*
- * A step of all ranks for the page, from a Chrome trace: the last step that the flight recorder has
- * of all ranks, or a simulated one. Without a description of the device (--device), a machine with
- * usual proportions is described, and only shares of the step are drawn.
+ * A step of all ranks for the page, from a Chrome trace: the last one that was profiled, the last
+ * one that the flight recorder has of all ranks, or a simulated one. Without a description of the
+ * device (--device), a machine with usual proportions is described, and only shares of the step are
+ * drawn.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -233,22 +234,44 @@ static void draw(struct report *r, struct report_timeline *t, struct slices *s)
     }
 }
 
-static bool draw_trace(struct report *r, struct report_timeline *t, const char *path)
+static bool draw_events(struct report *r, struct report_timeline *t, const json_t *trace)
 {
     struct slices slices = {.count = 0};
-    json_t *trace;
 
-    if (ct_json_read_file(path, 0, &trace) == 0)
+    if (trace)
         read_slices(r, trace, &slices);
     if (slices.count)
         draw(r, t, &slices);
-    json_decref(trace);
-    if (!slices.count)
+    else
         t->missing = "the trace has no instruction of a whole step";
     return slices.count > 0;
 }
 
+static bool draw_trace(struct report *r, struct report_timeline *t, const char *path)
+{
+    json_t *trace = NULL;
+    bool drawn = ct_json_read_file(path, 0, &trace) == 0 && draw_events(r, t, trace);
+
+    json_decref(trace);
+    return drawn;
+}
+
 /* ---- where a trace is from ---- */
+
+static bool profiled(struct report *r, struct report_run *run)
+{
+    json_t *events =
+        run->profile.step ? profile_events(&r->arena, run->folder, &run->profile) : NULL;
+    bool drawn;
+
+    run->timeline.seconds = true;
+    drawn = events && draw_events(r, &run->timeline, events);
+    json_decref(events);
+    if (drawn)
+        run->timeline.source =
+            ct_arena_printf(&r->arena, "As step %lld was profiled.", (long long)run->profile.step);
+    return drawn;
+}
 
 /* Reads the flight recorder's files by its own verb. */
 static bool recorded(struct report *r, struct report_run *run, const char *path)
@@ -316,6 +339,10 @@ void report_take_timeline(struct report *r, struct report_run *run)
     const char *path = ct_arena_printf(&r->arena, "%s/trace-%s", r->scratch,
                                        run->status.ranks > 1 ? "ranks" : "rank");
 
+    run->profile = profile_last(&r->arena, run->folder);
+    if (profiled(r, run))
+        return;
+    run->timeline = (struct report_timeline){.missing = NULL};
     remove(path);
     if (recorded(r, run, path))
         return;

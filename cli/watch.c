@@ -21,6 +21,7 @@
 #include <ctitan/lib/terminal.h>
 
 #include "cli.h"
+#include "profiles.h"
 #include "runs.h"
 
 #define POLL 0.2     /* seconds between two looks */
@@ -41,6 +42,7 @@ struct watch {
     struct run_status status;
     double news;         /* when the last line came */
     bool stalled, waits; /* reported */
+    int64_t profiled;    /* step of the profile that was shown last; 0: none */
 };
 
 /* ---- what is new ---- */
@@ -184,6 +186,18 @@ static size_t read_new(struct watch *w)
     }
     count += open_file(w);
     return count + read_lines(w);
+}
+
+/* Show a profile that is new since the last look. */
+static void show_profile(struct watch *w, struct ct_arena *scratch)
+{
+    struct profile_summary last = profile_last(scratch, w->folder);
+
+    if (!last.step || last.step == w->profiled)
+        return;
+    w->profiled = last.step;
+    fputs(erased(w), stdout);
+    profile_print(scratch, w->folder, &last, stdout);
 }
 
 /* ---- how it goes ---- */
@@ -346,6 +360,7 @@ static int follow(struct watch *w)
         if (read_new(w) || w->status.step != trained) {
             w->news = ct_now();
             w->stalled = false;
+            show_profile(w, &scratch);
         }
         trained = w->status.step;
         tell_failure(w);
