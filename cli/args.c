@@ -187,6 +187,16 @@ int args_read(struct args *args, struct ct_recipe **recipe)
     return rc;
 }
 
+static int choose_stage(const struct args *args)
+{
+    size_t count = ct_stage_count();
+
+    if ((size_t)args->stage <= count)
+        return ct_stage_alone((size_t)args->stage - 1);
+    return ct_fail(CT_ECONFIG, "--stage %lld: the recipe has %zu stage%s", (long long)args->stage,
+                   count, count == 1 ? "" : "s");
+}
+
 int args_recipe(struct args *args, struct ct_recipe **recipe)
 {
     int rc = args_read(args, recipe);
@@ -196,7 +206,9 @@ int args_recipe(struct args *args, struct ct_recipe **recipe)
                                  "recipe does not load: add --with fuse");
     if (rc == 0 && args->device)
         rc = replace_device(args, *recipe);
-    return rc == 0 ? ct_recipe_apply(*recipe) : rc;
+    if (rc == 0)
+        rc = ct_recipe_apply(*recipe);
+    return rc == 0 && args->stage ? choose_stage(args) : rc;
 }
 
 int args_finish(struct args *args, int rc)

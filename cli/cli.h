@@ -11,7 +11,7 @@
 #include <ctitan/config.h>
 #include <ctitan/lib/app/simulate.h>
 #include <ctitan/log.h>
-#include <ctitan/recipe.h>
+#include <ctitan/stage.h>
 #include <ctitan/verb.h>
 
 struct verb {
@@ -145,6 +145,7 @@ struct args {
     int64_t local, world; /* -n, --world; 0: not given */
     int64_t ranks;        /* the one that was given */
     int64_t rank;         /* the rank to look at */
+    int64_t stage;        /* the stage to look at alone, from 1; 0: all */
     const char *dump_after;
     const char *until;
     int64_t restarts; /* at most */
@@ -169,6 +170,9 @@ struct args {
                "How many ranks there are, on any number of machines")
 #define ARG_RANK                                                                                   \
     CT_ARG_INT(struct args, rank, "rank", 0, "RANK", 0, MOST_RANKS, "The rank to look at, from 0")
+#define ARG_STAGE                                                                                  \
+    CT_ARG_INT(struct args, stage, "stage", 0, "N", 1, CT_STAGES,                                  \
+               "Look at stage N alone, as if the whole run were like it; 1: the recipe's own")
 #define ARG_DUMPS                                                                                  \
     CT_ARG_TEXT(struct args, dump_after, "dump-after", 0, "NAME|all|changed",                      \
                 "Print the graph after the transform NAME, after all, or after those that change " \
@@ -199,12 +203,19 @@ int args_finish(struct args *args, int rc);
 /* ---- programs of a pipeline ---- */
 
 /* A run that is only planned, with the programs of all ranks of its pipeline. */
+struct planned_stage {
+    int64_t seq_len, sequences, tokens; /* of a step */
+    int microbatches;
+    size_t bytes;       /* with validation */
+    double flops, sent; /* by the rank in a step */
+};
 struct planned {
     struct ct_run *run;
     struct ct_run **peer; /* by index; NULL: run itself */
     const struct ct_program **program;
     int64_t *rank;
-    int count; /* 1 without a pipeline */
+    int count;                   /* 1 without a pipeline */
+    struct planned_stage *stage; /* by plan_stages */
 };
 
 /* Plan as one of args->ranks ranks. On failure everything is undone. */
@@ -212,6 +223,12 @@ int plan_open(struct ct_recipe *recipe, struct args *args, struct planned *plann
 void plan_close(struct planned *planned);
 /* Prove that the programs come to their end. */
 int plan_prove(const struct planned *planned);
+/* Let the run be in a stage, and prove that. */
+int plan_look_at(struct planned *planned, size_t stage);
+/* Look at all stages, and go back to the first. */
+int plan_stages(struct planned *planned, struct args *args);
+void print_stages(const struct planned *planned);
+struct json_t *stages_json(const struct planned *planned);
 /* Simulate a step on args->machine. The result is in args->arena. */
 int plan_simulate(const struct planned *planned, struct args *args,
                   struct ct_simulate_request *request, struct ct_simulated *result);

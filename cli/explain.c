@@ -8,7 +8,7 @@
 #include "cli.h"
 
 static const struct ct_argument arguments[] = {ARG_RECIPE, ARG_CHANGES, ARG_LOCAL, ARG_WORLD,
-                                               ARG_RANK,   ARG_DUMPS,   {0}};
+                                               ARG_RANK,   ARG_STAGE,   ARG_DUMPS, {0}};
 
 static int explain(int argc, char **argv)
 {

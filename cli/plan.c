@@ -43,7 +43,8 @@ static void print_memory(const char *what, size_t bytes, const struct ct_memory 
     printf("\n%s per rank: %s (%s bytes)\n", what, human_bytes((double)bytes, human),
            ct_grouped((int64_t)bytes, exact));
     if (bytes > training->bytes)
-        printf("  of these, validation needs %s bytes more than training\n",
+        printf("  of these, %s needs %s bytes more than training\n",
+               ct_stage_count() > 1 ? "validation or a later stage" : "validation",
                ct_grouped((int64_t)(bytes - training->bytes), exact));
     print_categories(training);
 }
@@ -350,6 +351,8 @@ static int print_json(const struct planned *planned, const struct args *args,
     add_memory_json(p, plan);
     json_object_set_new(plan, "host_objects", objects_json(run));
     json_object_set_new(plan, "written", writes_json(run));
+    if (ct_stage_count() > 1)
+        json_object_set_new(plan, "stages", stages_json(planned));
     if (args->machine)
         json_object_set_new(plan, "time", times_json(planned, args, times));
     return ct_json_print(plan, stdout);
@@ -379,6 +382,8 @@ static int plan(const struct planned *planned, const struct args *args,
         print_people(run, &n, traffic, count, args);
     if (args->machine && !args->json && !args->program)
         print_times(planned, args, times);
+    if (!args->json && !args->program)
+        print_stages(planned);
     free(traffic);
     return rc < 0 ? rc : ct_program_verify(run->program, stderr);
 }
@@ -393,6 +398,8 @@ static int plan_and_prove(struct ct_recipe *recipe, struct args *args)
     if (rc < 0)
         return rc;
     rc = plan_prove(&planned);
+    if (rc == 0)
+        rc = plan_stages(&planned, args);
     if (rc == 0 && args->machine)
         rc = plan_simulate(&planned, args, &request, &times);
     if (rc == 0)
@@ -409,6 +416,7 @@ static const struct ct_argument arguments[] = {
     ARG_LOCAL,
     ARG_WORLD,
     ARG_RANK,
+    ARG_STAGE,
     ARG_DEVICE("Plan for a described machine, and predict a step's time; NAME or a file"),
     CT_ARG_FLAG(struct args, program, "program", 0, "Print every instruction of a step"),
     ARG_JSON,

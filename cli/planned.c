@@ -34,6 +34,24 @@ static int open_peers(struct planned *p)
     return rc;
 }
 
+static void close_peers(struct planned *p)
+{
+    for (int n = 0; n < p->count; n++)
+        ct_run_close(p->peer[n]);
+    p->count = 0;
+}
+
+int plan_look_at(struct planned *p, size_t stage)
+{
+    int rc;
+
+    close_peers(p);
+    rc = ct_run_look_at_stage(p->run, stage);
+    if (rc == 0)
+        rc = open_peers(p);
+    return rc == 0 ? plan_prove(p) : rc;
+}
+
 int plan_open(struct ct_recipe *recipe, struct args *args, struct planned *planned)
 {
     int64_t world = args->ranks ? args->ranks : 1;
@@ -59,8 +77,7 @@ int plan_open(struct ct_recipe *recipe, struct args *args, struct planned *plann
 
 void plan_close(struct planned *planned)
 {
-    for (int n = 0; n < planned->count; n++)
-        ct_run_close(planned->peer[n]);
+    close_peers(planned);
     ct_run_close(planned->run);
 }
 

@@ -149,6 +149,7 @@ static const struct ct_argument arguments[] = {
     ARG_CHANGES,
     ARG_LOCAL,
     ARG_WORLD,
+    ARG_STAGE,
     ARG_DEVICE("The described machine that is simulated: NAME or a file; required"),
     CT_ARG_TAKE(struct args, slow, "slow", 0, "RANK:FACTOR",
                 "Let a rank compute FACTOR times as long, like 3:1.5", args_take_slow),

@@ -122,14 +122,7 @@ static int load_plugins(const struct ct_recipe *recipe)
     return rc < 0 ? ct_context(rc, "%s", recipe->path) : 0;
 }
 
-/* A table of options and the destination of its values: a section of the core or of a plugin. */
-struct target {
-    const char *name;
-    const struct ct_option *options;
-    void *config;
-};
-
-static bool target_at(size_t index, struct target *target)
+bool ct_recipe_target_at(size_t index, struct ct_recipe_target *target)
 {
     const struct ct_plugin *p;
     size_t cores = 0;
@@ -137,14 +130,22 @@ static bool target_at(size_t index, struct target *target)
     for (; ct_recipe_section_at(cores)->name; cores++) {
         const struct ct_recipe_section *s = ct_recipe_section_at(cores);
 
-        *target = (struct target){s->name, s->options, s->config};
+        *target = (struct ct_recipe_target){s->name, s->options, s->config, NULL};
         if (cores == index)
             return true;
     }
     p = ct_plugin_at(index - cores);
     if (p)
-        *target = (struct target){p->name, p->options, p->config};
+        *target = (struct ct_recipe_target){p->name, p->options, p->config, p};
     return p;
+}
+
+bool ct_recipe_target_find(const char *name, struct ct_recipe_target *target)
+{
+    for (size_t i = 0; ct_recipe_target_at(i, target); i++)
+        if (!strcmp(target->name, name))
+            return true;
+    return false;
 }
 
 static int unknown_section(const struct ct_recipe *recipe, const char *name, const char *source)
@@ -152,7 +153,7 @@ static int unknown_section(const struct ct_recipe *recipe, const char *name, con
     struct ct_arena scratch = {0};
     const char **available, **names = NULL, *near;
     size_t count = ct_plugin_names(&scratch, &available), known = 0, room = 0;
-    struct target target;
+    struct ct_recipe_target target;
 
     if (ct_recipe_hint_section(recipe, source, name) < 0) {
         ct_arena_finish(&scratch);
@@ -166,7 +167,7 @@ static int unknown_section(const struct ct_recipe *recipe, const char *name, con
                            "load, or remove the section",
                            source, name, name);
         }
-    for (; target_at(known, &target); known++) {
+    for (; ct_recipe_target_at(known, &target); known++) {
         names = ct_arena_grow(&scratch, names, &room, known + 2, sizeof(*names));
         names[known] = target.name;
     }
@@ -179,14 +180,6 @@ static int unknown_section(const struct ct_recipe *recipe, const char *name, con
             recipe->path);
     ct_arena_finish(&scratch);
     return CT_ECONFIG;
-}
-
-static bool target_find(const char *name, struct target *target)
-{
-    for (size_t i = 0; target_at(i, target); i++)
-        if (!strcmp(target->name, name))
-            return true;
-    return false;
 }
 
 /* No value is read and ignored. */
@@ -214,7 +207,7 @@ static bool is_near(const struct ct_option *options, const char *key)
 
 static int apply_setting(const struct ct_recipe *recipe, const struct ct_setting *s)
 {
-    struct target target;
+    struct ct_recipe_target target;
     char where[PATH_MAX + 128];
     int rc = 0;
 
@@ -224,7 +217,9 @@ static int apply_setting(const struct ct_recipe *recipe, const struct ct_setting
                            s->key);
         return 0;
     }
-    if (!target_find(s->section, &target))
+    if (ct_recipe_is_stage(s->section))
+        return 0;
+    if (!ct_recipe_target_find(s->section, &target))
         return unknown_section(recipe, s->section, s->source);
     if (!target.options)
         return ct_fail(CT_ECONFIG, "%s: plugin %s has no options", s->source, s->section);
@@ -238,7 +233,7 @@ static int apply_setting(const struct ct_recipe *recipe, const struct ct_setting
 }
 
 /* Options without a default must be set by the user. */
-static int check_set(const struct ct_recipe *recipe, const struct target *target)
+static int check_set(const struct ct_recipe *recipe, const struct ct_recipe_target *target)
 {
     for (const struct ct_option *o = target->options; o && o->name; o++)
         if (!o->fallback && !ct_recipe_find(recipe, target->name, o->name))
@@ -343,6 +338,7 @@ int ct_recipe_give(struct ct_recipe *recipe, const char *section, const char *ke
     recipe->given = ct_arena_grow(recipe->arena, recipe->given, &recipe->given_room,
                                   recipe->given_count + 1, sizeof(*recipe->given));
     recipe->given[recipe->given_count++] = *s;
+    ct_recipe_note_given(section, key, copy);
     return apply_setting(recipe, s);
 }
 
@@ -356,7 +352,7 @@ bool ct_recipe_given(const struct ct_recipe *recipe, const char *section, const 
 
 int ct_recipe_apply(struct ct_recipe *recipe)
 {
-    struct target target;
+    struct ct_recipe_target target;
     int rc = ct_recipe_check_values(recipe);
 
     if (rc == 0)
@@ -365,22 +361,25 @@ int ct_recipe_apply(struct ct_recipe *recipe)
         rc = load_plugins(recipe);
     follow_dump_folder(recipe);
 
-    for (size_t i = 0; rc == 0 && target_at(i, &target); i++)
+    for (size_t i = 0; rc == 0 && ct_recipe_target_at(i, &target); i++)
         if (target.options)
             rc = ct_options_reset(target.options, target.config);
     for (size_t i = 0; rc == 0 && i < recipe->section_count; i++) {
         const struct ct_setting *s = &recipe->sections[i];
 
-        if (strcmp(s->section, "plugins") && !target_find(s->section, &target))
+        if (strcmp(s->section, "plugins") && !ct_recipe_is_stage(s->section) &&
+            !ct_recipe_target_find(s->section, &target))
             rc = unknown_section(recipe, s->section, s->source);
     }
     for (size_t i = 0; rc == 0 && i < recipe->count; i++)
         rc = apply_setting(recipe, &recipe->settings[i]);
-    for (size_t i = 0; rc == 0 && target_at(i, &target); i++)
+    for (size_t i = 0; rc == 0 && ct_recipe_target_at(i, &target); i++)
         rc = check_set(recipe, &target);
     if (rc == 0)
         rc = check_batch(recipe);
     if (rc == 0)
         rc = check_epochs(recipe);
-    return rc == 0 ? check_schedule(recipe) : rc;
+    if (rc == 0)
+        rc = check_schedule(recipe);
+    return rc == 0 ? ct_recipe_find_stages(recipe) : rc;
 }

@@ -88,9 +88,12 @@ static void print_option(const struct ct_recipe *recipe, const char *section,
                          const struct ct_option *option, const void *config, FILE *out)
 {
     const struct ct_setting *setting = ct_recipe_find(recipe, section, option->name);
+    const char *own = ct_recipe_own_value(option);
     char short_value[64];
 
-    if (option->type == CT_STRING || option->type == CT_CHOICE) {
+    if (own) {
+        print_text(option->name, own, setting, out);
+    } else if (option->type == CT_STRING || option->type == CT_CHOICE) {
         const char *value = *(const char *const *)((const char *)config + option->offset);
 
         print_text(option->name, value ? value : "", setting, out);
@@ -115,6 +118,19 @@ static void print_section(const struct ct_recipe *recipe, const char *name,
             print_option(recipe, name, o, config, out);
 }
 
+static void print_stages(const struct ct_recipe *recipe, FILE *out)
+{
+    const char *section;
+
+    for (size_t n = 2; (section = ct_recipe_stage_section(recipe, n)); n++) {
+        fprintf(out, "\n[%s]\n", section);
+        for (size_t i = 0; i < recipe->count; i++)
+            if (!strcmp(recipe->settings[i].section, section))
+                print_text(recipe->settings[i].key, recipe->settings[i].value, &recipe->settings[i],
+                           out);
+    }
+}
+
 void ct_recipe_print_resolved(const struct ct_recipe *recipe, FILE *out)
 {
     const struct ct_plugin *p;
@@ -129,6 +145,7 @@ void ct_recipe_print_resolved(const struct ct_recipe *recipe, FILE *out)
     for (size_t i = 0; (p = ct_plugin_at(i)); i++)
         if (p->options)
             print_section(recipe, p->name, p->options, p->config, out);
+    print_stages(recipe, out);
 }
 
 static void print_recipe(const void *recipe, FILE *out)

@@ -26,6 +26,10 @@ static const struct ct_option training_options[] = {
                "Sequences per data-parallel rank and accumulation step"),
     CT_OPT_INT(struct ct_config, training.global_batch_size, "global_batch_size", "-1", -1, 1 << 30,
                "Sequences in a step; -1: local_batch_size times the data-parallel degree"),
+    CT_OPT_STRING(struct ct_config, batch_ramp, "batch_ramp", "",
+                  "START:INCREMENT:SAMPLES: steps begin with START sequences, and have INCREMENT "
+                  "more at a time, up to global_batch_size, while so many samples are read; empty: "
+                  "never"),
     CT_OPT_INT(struct ct_config, training.steps, "steps", "10000", 1, 1e15,
                "Steps to train for, unless the data ends before"),
     CT_OPT_INT(
@@ -130,7 +134,9 @@ static const struct ct_option set_options[] = {
 
 static const struct ct_recipe_section sections[] = {
     {"job", "The run as a whole", job_options, &ct_config.job},
-    {"training", "Batch, length, precision", training_options, &ct_config},
+    {"training",
+     "Batch, length, precision; each section [stage.N] sets options anew from its step `begin` on",
+     training_options, &ct_config},
     {"model", "What is trained", model_options, &ct_config},
     {"objective", "What the model is trained for", objective_options, &ct_config},
     {"lr_scheduler", "Learning rate over the steps: warm-up, stable, decay", lr_options,

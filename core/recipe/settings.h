@@ -53,6 +53,30 @@ int ct_recipe_check_kind(const char *path, const char *text);
    no name. */
 int ct_recipe_find_sets(const struct ct_recipe *recipe);
 
+/* A table of options and the destination of its values: a section of the core or of a plugin. */
+struct ct_recipe_target {
+    const char *name;
+    const struct ct_option *options; /* NULL: a plugin without */
+    void *config;
+    const struct ct_plugin *plugin; /* NULL: the core's */
+};
+/* false: there are fewer, or none of that name. */
+bool ct_recipe_target_at(size_t index, struct ct_recipe_target *target);
+bool ct_recipe_target_find(const char *name, struct ct_recipe_target *target);
+
+/* ---- stages.c ---- */
+
+/* Whether it is a section [stage.N]. */
+bool ct_recipe_is_stage(const char *section);
+/* "stage.2"; NULL: the recipe has no such section. */
+const char *ct_recipe_stage_section(const struct ct_recipe *recipe, size_t number);
+/* Make the list of stages (stage.h), when all other settings have been applied. CT_ECONFIG. */
+int ct_recipe_find_stages(struct ct_recipe *recipe);
+/* An option of the recipe was given a value later. */
+void ct_recipe_note_given(const char *section, const char *key, const char *value);
+/* The recipe's own value of an option that stages set; NULL: none sets it. */
+const char *ct_recipe_own_value(const struct ct_option *option);
+
 /* Set recipe->plugins from [plugins] load. */
 int ct_recipe_list_plugins(struct ct_recipe *recipe);
 

@@ -20,6 +20,8 @@
 #include <ctitan/run.h>
 #include <ctitan/text.h>
 
+#include "run/stages.h"
+
 #define READS "reads " /* begins a line about data or a file */
 
 static void print_options(const char *section, const struct ct_option *options, const void *config,
@@ -60,6 +62,14 @@ static int print_library(struct dl_phdr_info *info, size_t size, void *out)
     return 0;
 }
 
+/* The stages of the recipe. */
+static void print_stages(FILE *out)
+{
+    for (size_t k = 1; k < ct_stage_count(); k++)
+        fprintf(out, "[stage] begin = %lld: %s\n", (long long)ct_stage_at(k)->begin,
+                ct_stage_at(k)->what);
+}
+
 char *ct_recipe_setup(struct ct_arena *arena)
 {
     const struct ct_recipe_section *section;
@@ -80,6 +90,7 @@ char *ct_recipe_setup(struct ct_arena *arena)
         print_options(section->name, section->options, section->config, arena, out);
     for (size_t i = 0; (plugin = ct_plugin_at(i)); i++)
         print_options(plugin->name, plugin->options, plugin->config, arena, out);
+    print_stages(out);
     if (fclose(out) == 0)
         return text;
     free(text);
@@ -107,6 +118,11 @@ static void print_data(const struct ct_run *run, const struct ct_data *data, con
 /* Append what is read for the samples. */
 static void print_reads(const struct ct_run *run, FILE *out)
 {
+    for (size_t k = 1; k < ct_stage_count(); k++)
+        print_data(run, ct_run_stage_data(run, k),
+                   ct_arena_printf(&((struct ct_run *)(uintptr_t)run)->arena,
+                                   "data from step %lld on", (long long)ct_stage_at(k)->begin),
+                   out);
     if (run->tokenizer && run->tokenizer->identity)
         fprintf(out, READS "the tokenizer: hash %016" PRIx64 "\n", run->tokenizer->identity());
     print_data(run, run->data, "data", out);

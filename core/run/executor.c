@@ -179,6 +179,68 @@ static int reserve_host(struct ct_executor *e)
     return 0;
 }
 
+/* Where a parameter or state lies; false: it has no memory. */
+static bool place(const struct ct_program *p, const struct ct_value *v, size_t *offset)
+{
+    int32_t b = p->buffer_of[(size_t)v->id * (size_t)(p->microbatches + 1)];
+
+    *offset = b < 0 ? 0 : p->buffers[b].offset + (size_t)(uintptr_t)p->tensors[v->id].data;
+    return b >= 0;
+}
+
+static size_t count_kept(const struct ct_graph *g)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < g->value_count; i++)
+        count += g->values[i]->role == CT_ROLE_PARAM || g->values[i]->role == CT_ROLE_STATE;
+    return count;
+}
+
+/* Parameters and states must be those of the other program, in the same place. */
+static int check_common(const struct ct_program *p, const struct ct_program *other)
+{
+    const struct ct_graph *g = p->graph;
+
+    for (size_t i = 0; i < g->value_count; i++) {
+        const struct ct_value *v = g->values[i], *same;
+        const struct ct_tensor *mine = &p->tensors[i], *its;
+        size_t here, there;
+
+        if (v->role != CT_ROLE_PARAM && v->role != CT_ROLE_STATE)
+            continue;
+        same = ct_graph_find(other->graph, v->name);
+        if (!same || same->role != v->role)
+            return ct_fail(CT_ECONFIG, "%%%s is not among the weights and states", v->name);
+        its = &other->tensors[same->id];
+        if (place(p, v, &here) != place(other, same, &there) || here != there ||
+            v->space != same->space || mine->dtype != its->dtype || mine->ndim != its->ndim ||
+            memcmp(mine->shape, its->shape, sizeof(*mine->shape) * (size_t)mine->ndim) != 0 ||
+            !ct_sharding_equal(&v->sharding, &same->sharding))
+            return ct_fail(CT_ECONFIG, "%%%s has another form or place than before", v->name);
+    }
+    return count_kept(g) == count_kept(other->graph)
+               ? 0
+               : ct_fail(CT_ECONFIG, "there are other weights and states than before");
+}
+
+static int share(struct ct_executor *e, struct ct_executor *common)
+{
+    int rc = check_common(e->program, common->program);
+
+    if (rc < 0)
+        return rc;
+    if (e->program->memory.bytes > common->bytes || e->program->host.bytes > common->host_bytes)
+        return ct_fail(CT_EINVAL, "the arena has no room for a program of %zu bytes",
+                       e->program->memory.bytes);
+    e->common = common;
+    e->base = common->base;
+    e->host = common->host;
+    e->bytes = common->bytes;
+    e->host_bytes = common->host_bytes;
+    return 0;
+}
+
 static int reserve(struct ct_executor *e, const struct ct_executor_memory *extra)
 {
     void *base = extra ? extra->base : NULL;
@@ -218,7 +280,7 @@ int ct_executor_create(const struct ct_program *program, struct ct_device *devic
 
     if (!e)
         return ct_fail(CT_ENOMEM, "an executor");
-    rc = reserve(e, extra);
+    rc = extra && extra->owner ? share(e, extra->owner) : reserve(e, extra);
     if (rc < 0) {
         ct_executor_destroy(e);
         return rc;
@@ -277,9 +339,9 @@ void ct_executor_destroy(struct ct_executor *e)
 {
     if (!e)
         return;
-    if (!e->owner && !e->lent && e->base)
+    if (!e->owner && !e->common && !e->lent && e->base)
         e->device->ops->release(e->device, e->base, e->bytes);
-    if (!e->owner && e->host)
+    if (!e->owner && !e->common && e->host)
         e->device->ops->release_host(e->device, e->host, e->host_bytes);
     ct_arena_finish(&e->arena);
     pthread_mutex_destroy(&e->lock);
@@ -341,7 +403,7 @@ void ct_executor_await(struct ct_executor *e, const struct ct_value *v)
         pthread_cond_wait(&e->released, &e->lock);
     }
     e->waits = false;
-    e->written |= v->role == CT_ROLE_PARAM;
+    (e->common ? e->common : e)->written |= v->role == CT_ROLE_PARAM;
     pthread_mutex_unlock(&e->lock);
 }
 

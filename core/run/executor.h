@@ -36,13 +36,14 @@ struct ct_executor {
     const struct ct_program *program;
     struct ct_device *device;
     struct ct_arena arena;
-    char *base, *host;        /* bases of the program's offsets, except for borrowed values */
-    size_t bytes, host_bytes; /* reserved; 0: borrowed from owner */
-    bool lent;                /* the memory belongs to somebody else */
-    struct ct_executor *owner;
-    struct ct_bound *bound; /* by id of a ct_lowered */
-    uintptr_t *address;     /* by buffer, from -1 on: 0 if it is absent, or the owner's */
-    size_t collectives;     /* in a step */
+    char *base, *host;          /* bases of the program's offsets, except for borrowed values */
+    size_t bytes, host_bytes;   /* reserved; 0: borrowed from owner */
+    bool lent;                  /* the memory belongs to somebody else */
+    struct ct_executor *owner;  /* whose parameters and states are borrowed; NULL: none */
+    struct ct_executor *common; /* whose memory this one runs in, too; NULL: none */
+    struct ct_bound *bound;     /* by id of a ct_lowered */
+    uintptr_t *address;         /* by buffer, from -1 on: 0 if it is absent, or the owner's */
+    size_t collectives;         /* in a step */
     struct ct_watch watch;
     struct ct_instruction_time *times; /* by instruction; NULL: no step was timed yet */
     bool time_next, timed;             /* the next step, the last one */
@@ -52,7 +53,7 @@ struct ct_executor {
     bool *held;           /* by value id */
     double waited;        /* seconds, for held values */
     bool waits;           /* now */
-    bool written;         /* by the host: a parameter, since the last step */
+    bool written;         /* by the host: a parameter, since the last step; of `common`, if any */
     pthread_mutex_t lock; /* protects held and waits */
     pthread_cond_t released;
 };

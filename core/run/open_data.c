@@ -9,6 +9,7 @@
 
 #include "run/open_data.h"
 #include "run/size.h"
+#include "run/stages.h"
 
 struct ct_data_request ct_run_data_request(const struct ct_run *run)
 {
@@ -97,7 +98,9 @@ int ct_run_open_data(struct ct_run *run)
     int rc;
 
     request.vocabulary = run->model_ops->vocabulary(run->model);
+    ct_run_name_former_data(run, &request);
     rc = run->data_ops->open(&request, &run->data);
+    request.before = NULL;
     if (rc == 0)
         rc = check_vocabulary(run, request.vocabulary);
     if (rc == 0)

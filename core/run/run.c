@@ -19,6 +19,7 @@
 #include "run/mesh.h"
 #include "run/open_data.h"
 #include "run/size.h"
+#include "run/stages.h"
 #include "run/start.h"
 #include "run/states.h"
 #include "run/weights.h"
@@ -305,20 +306,22 @@ static bool has_stream(const struct ct_run *run, const char *name)
     return s->name;
 }
 
-static int open_graphs(struct ct_run *run, const struct ct_run_options *options, int *microbatches)
+static int open_graphs(struct ct_run *run, const struct ct_run_options *options)
 {
     struct ct_model_request request = {.seq_len = ct_config.training.seq_len,
                                        .logits = options->logits};
     struct ct_pass_options passes = options->passes;
     int64_t dp = ct_mesh_degree(&run->mesh, run->batch_axes);
-    int rc = options->logits ? 0 : ct_run_batch_sizes(run, &request.batch, microbatches);
+    int microbatches;
+    int rc = options->logits ? 0 : ct_run_batch_sizes(run, &request.batch, &microbatches);
 
     if (rc < 0)
         return rc;
+    if (run->stage)
+        passes.dump = NULL;
     if (options->logits) {
         request.batch = ((options->sequences ? options->sequences : 1) + dp - 1) / dp * dp;
         request.seq_len = options->tokens ? options->tokens : request.seq_len;
-        *microbatches = 1;
     }
     if (run->data_ops)
         rc = ct_run_find_streams(run);
@@ -412,12 +415,19 @@ static int batch_microbatches(void)
                                              : (int)(ct_config.training.local_batch_size / size);
 }
 
-/* Validation may use the memory in which training keeps nothing between steps. */
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The memory of a run has room for the largest of its programs. Validation may use that in which
+   training keeps nothing between steps. */
 static void make_room(size_t *bytes, const struct ct_memory *training,
                       const struct ct_memory *validation)
 {
-    if (*bytes < training->persistent + validation->bytes)
-        *bytes = training->persistent + validation->bytes;
+    *bytes = larger(*bytes, training->bytes);
+    if (validation)
+        *bytes = larger(*bytes, training->persistent + validation->bytes);
 }
 
 static int open_programs(struct ct_run *run, bool logits, int microbatches)
@@ -427,8 +437,8 @@ static int open_programs(struct ct_run *run, bool logits, int microbatches)
     if (rc < 0)
         return ct_context(rc, "lowering");
     run->program->run = run;
-    run->arena_bytes = run->program->memory.bytes;
-    run->host_bytes = run->program->host.bytes;
+    make_room(&run->arena_bytes, &run->program->memory, NULL);
+    make_room(&run->host_bytes, &run->program->host, NULL);
     if (!run->validation_graph)
         return 0;
     rc = lower(run, run->validation_graph, &run->arena, logits ? 1 : batch_microbatches(), false,
@@ -458,6 +468,14 @@ static int load_weights(struct ct_run *run, const struct ct_run_options *options
     return rc < 0 ? ct_context(rc, "[model] init_from = %s", folder) : 0;
 }
 
+static int open_validation_executor(struct ct_run *run)
+{
+    return run->validation_program
+               ? ct_executor_create_borrowing(run->validation_program, run->executor,
+                                              &run->validation_executor)
+               : 0;
+}
+
 static int open_memory(struct ct_run *run, const struct ct_run_options *options)
 {
     struct ct_executor_memory memory = {.bytes = run->arena_bytes, .host = run->host_bytes};
@@ -473,10 +491,23 @@ static int open_memory(struct ct_run *run, const struct ct_run_options *options)
         rc = load_weights(run, options);
     if (rc == 0)
         rc = ct_run_load_sets(run);
-    if (rc == 0 && run->validation_program)
-        rc = ct_executor_create_borrowing(run->validation_program, run->executor,
-                                          &run->validation_executor);
+    if (rc == 0)
+        rc = open_validation_executor(run);
     return rc;
+}
+
+/* The executors of a later stage, in the memory of the first. */
+static int open_executors(struct ct_run *run, const struct ct_run_options *options)
+{
+    struct ct_executor_memory memory = {.owner = ct_run_first_executor(run)};
+    int rc = 0;
+
+    (void)options;
+    if (run->stage)
+        rc = ct_executor_create(run->program, run->device, &memory, &run->executor);
+    if (rc < 0)
+        return ct_context(rc, "a stage trains the same weights with the same optimizer");
+    return run->stage ? open_validation_executor(run) : 0;
 }
 
 /* ---- the whole ---- */
@@ -612,16 +643,74 @@ static int check_weights(const struct ct_run *run, const struct ct_run_options *
     return 0;
 }
 
+/* ---- stages ---- */
+
+typedef int open_part(struct ct_run *run, const struct ct_run_options *options);
+
+/* Open a part of all stages. The run then has the first one again. */
+static int open_stages(struct ct_run *run, const struct ct_run_options *options, open_part *open)
+{
+    int rc = 0;
+
+    for (size_t k = 0; rc == 0 && k < ct_run_stage_count(run); k++) {
+        rc = ct_run_turn_to_stage(run, k);
+        if (rc == 0)
+            rc = ct_run_name_stage(run, open(run, options));
+    }
+    if (rc == 0)
+        rc = ct_run_turn_to_stage(run, 0);
+    if (rc == 0 && run->graph)
+        ct_states_bind(run);
+    return rc;
+}
+
+static int open_data(struct ct_run *run, const struct ct_run_options *options)
+{
+    (void)options;
+    return ct_run_open_stage_data(run);
+}
+
+static int open_streams(struct ct_run *run, const struct ct_run_options *options)
+{
+    (void)options;
+    return ct_run_open_streams(run);
+}
+
+static int open_stage_programs(struct ct_run *run, const struct ct_run_options *options)
+{
+    int microbatches = 1;
+    int64_t batch;
+    int rc = options->logits ? 0 : ct_run_batch_sizes(run, &batch, &microbatches);
+
+    if (rc == 0)
+        rc = open_programs(run, options->logits, microbatches);
+    if (rc == 0 && run->stage && run->rank == 0 && options->depth == CT_RUN_READY)
+        ct_info("the stage from step %lld on is planned: %s; %.1f MiB per rank",
+                (long long)ct_stage_at(run->stage)->begin, ct_stage_at(run->stage)->what,
+                (double)run->program->memory.bytes / 0x1p20);
+    return rc;
+}
+
+static void keep_state(struct ct_run *run, const struct ct_run_options *options)
+{
+    if (run->validation_graph && !options->logits)
+        ct_run_keep(run, "validation.best", &run->best, sizeof(run->best));
+    if (ct_run_stage_count(run) > 1)
+        ct_run_keep(run, "stage.samples_since", &run->samples_since, sizeof(run->samples_since));
+}
+
 static int open_run(struct ct_run *run, const struct ct_run_options *options)
 {
-    int microbatches = 1, rc = 0;
+    int rc = 0;
 
     if (options->depth == CT_RUN_READY && !options->logits)
         rc = fire(run, CT_EVENT_RUN_OPEN);
     if (rc == 0)
         rc = find_offers(run, !options->logits);
-    if (rc == 0)
-        rc = check_weights(run, options);
+    if (rc < 0)
+        return rc;
+    ct_run_make_stages(run);
+    rc = check_weights(run, options);
     if (rc == 0 && (!options->logits || run->world > 1))
         rc = ct_run_make_mesh(run);
     if (rc == 0 && !options->logits)
@@ -633,29 +722,31 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
     if (options->depth == CT_RUN_READY && run->tokenizer && run->tokenizer->open)
         rc = run->tokenizer->open();
     if (rc == 0 && options->depth == CT_RUN_READY && !options->logits)
-        rc = ct_run_open_data(run);
+        rc = open_stages(run, options, open_data);
     if (rc == 0 && options->depth > CT_RUN_GRAPH)
         rc = open_device(run, options); /* first: its transforms may query the thread count */
     if (rc == 0)
-        rc = open_graphs(run, options, &microbatches);
+        rc = open_stages(run, options, open_graphs);
     if (rc < 0 || options->depth == CT_RUN_GRAPH)
         return rc;
     ct_run_lap(run, CT_START_GRAPH);
     if (options->depth == CT_RUN_READY)
-        rc = ct_run_open_streams(run);
+        rc = open_stages(run, options, open_streams);
     if (rc == 0 && options->depth == CT_RUN_READY)
         rc = join_ranks(run, options);
     ct_run_lap(run, CT_START_COMPARE);
     if (rc == 0)
-        rc = open_programs(run, options->logits, microbatches);
-    if (rc == 0 && run->validation_graph && !options->logits)
-        ct_run_keep(run, "validation.best", &run->best, sizeof(run->best));
+        rc = open_stages(run, options, open_stage_programs);
+    if (rc == 0)
+        keep_state(run, options);
     if (rc == 0)
         rc = fire(run, CT_EVENT_PLAN_READY);
     ct_run_lap(run, CT_START_LOWER);
     if (rc < 0 || options->depth == CT_RUN_PROGRAM)
         return rc;
     rc = open_memory(run, options);
+    if (rc == 0)
+        rc = open_stages(run, options, open_executors);
     ct_run_lap(run, CT_START_WEIGHTS);
     if (rc == 0)
         rc = fire(run, CT_EVENT_RUN_READY);
@@ -729,6 +820,7 @@ int ct_run_open_peer(const struct ct_run *run, int64_t rank, struct ct_run **out
     peer->rank = rank;
     peer->graph = peer->validation_graph = NULL;
     peer->program = peer->validation_program = NULL;
+    peer->arena_bytes = peer->host_bytes = 0;
     rc = open_peer(peer);
     if (rc < 0) {
         ct_run_close(peer);
@@ -743,12 +835,10 @@ int ct_run_open_peer(const struct ct_run *run, int64_t rank, struct ct_run **out
 static void close_own(struct ct_run *run)
 {
     unlist(run);
-    ct_executor_destroy(run->validation_executor);
-    ct_executor_destroy(run->executor);
+    ct_run_close_executors(run);
     if (run->communicator.comm)
         run->communicator.ops->close(run->communicator.comm);
-    ct_run_close_data(run);
-    ct_run_close_streams(run);
+    ct_run_close_stages(run);
     if (run->device)
         run->device_ops->close(run->device);
     if (run->model && run->model_ops->destroy)

@@ -4,7 +4,7 @@
 #ifndef CT_RUN_SIZE_H
 #define CT_RUN_SIZE_H
 
-#include <ctitan/graph.h>
+#include <ctitan/run.h>
 
 /* A program has instructions for all microbatches: refuse one that half of the host's memory cannot
    hold, before anything of that size is made. CT_ECONFIG. */
@@ -14,6 +14,6 @@ int ct_run_check_size(const struct ct_graph *graph, int64_t microbatches);
    epochs times them, without those that were read, by those of a step, rounded down, and the steps
    that were done. For a run that is opened, and again where its progress changes. CT_ECONFIG: the
    source does not tell them, or they are less than a step. */
-int ct_run_count_epochs(const struct ct_run *run);
+int ct_run_count_epochs(struct ct_run *run);
 
 #endif

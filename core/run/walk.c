@@ -237,7 +237,8 @@ int ct_executor_step(struct ct_executor *e)
                      .count = e->program->step_count,
                      .step = e->program->run ? e->program->run->progress.step : 0,
                      .timed = e->time_next};
-    int rc = e->written ? init(e, true) : 0;
+    struct ct_executor *memory = e->common ? e->common : e;
+    int rc = memory->written ? init(e, true) : 0;
 
     if (rc == 0)
         rc = e->device->ops->events(e->device, e->program->events + ct_watch_begin(e));
@@ -247,6 +248,6 @@ int ct_executor_step(struct ct_executor *e)
     e->timed = rc == 0 && w.timed;
     if (e->timed)
         take_times(e);
-    e->written = e->time_next = false;
+    e->time_next = memory->written = false;
     return rc;
 }

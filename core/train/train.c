@@ -13,6 +13,7 @@
 #include <ctitan/train.h>
 
 #include "run/size.h"
+#include "run/stages.h"
 #include "run/start.h"
 #include "train/feed.h"
 #include "train/metrics.h"
@@ -161,7 +162,7 @@ static int run_step(struct feed *f, struct ct_step_result *r, struct outcome *o)
     struct ct_run *run = f->run;
     struct ct_progress *p = &run->progress;
     int64_t samples = feed_samples(f);
-    bool last = r->step == ct_config.training.steps;
+    bool last = r->step == ct_config.training.steps || ct_stage_of(r->step + 1) != run->stage;
     double begin = ct_now();
     int rc = feed_step(f, p->samples, last ? -1 : p->samples + samples);
 
@@ -282,11 +283,75 @@ static int end_of_data(struct ct_run *run, const struct feed *feed)
     return 0;
 }
 
+/* Feeds of the programs of a stage, made when it is first entered. */
+struct course {
+    struct ct_run *run;
+    struct stage_feed {
+        struct feed feed;
+        struct validation validation;
+        bool made;
+    } * stages;
+};
+
+static int make_feed(struct ct_run *run, struct stage_feed *s)
+{
+    int rc = feed_init(&s->feed, run, run->executor, run->graph, run->program->microbatches,
+                       &(struct feed_source){run->data_ops, run->data, run->streams, run->beside,
+                                             run->beside_count, false});
+
+    if (rc == 0 && run->validation_executor)
+        rc = validation_init(&s->validation, run);
+    s->made = rc == 0;
+    return rc;
+}
+
+static int tell_stage(struct ct_run *run)
+{
+    char text[512];
+
+    snprintf(text, sizeof(text), "step %lld begins a stage: %s", (long long)run->progress.step,
+             ct_stage_at(run->stage)->what);
+    if (run->rank == 0)
+        ct_info("%s", text);
+    if (run->rank != 0 || !ct_hook_wanted(CT_EVENT_NOTE))
+        return 0;
+    return ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_NOTE,
+                                                .run = run,
+                                                .step = run->progress.step,
+                                                .kind = "stage",
+                                                .message = text});
+}
+
+/* Threads that read for a stage end before it does. */
+static void rest(struct stage_feed *s)
+{
+    feed_finish(&s->feed);
+    validation_finish(&s->validation);
+}
+
+static int find_stage(struct course *c, struct stage_feed **s)
+{
+    struct ct_run *run = c->run;
+    size_t before = run->stage, next = ct_stage_of(run->progress.step);
+    int rc = 0;
+
+    if (before != next)
+        rest(&c->stages[before]);
+    rc = ct_run_change_stage(run);
+    *s = &c->stages[run->stage];
+    if (rc == 0 && !(*s)->made)
+        rc = ct_run_name_stage(run, make_feed(run, *s));
+    if (rc == 0 && run->stage && run->progress.step == ct_stage_at(run->stage)->begin)
+        rc = tell_stage(run);
+    return rc;
+}
+
 /* result: of the last step that was done, or of the one that failed. */
-static int train(struct ct_run *run, struct feed *feed, struct validation *validation,
-                 struct ct_step_result *result)
+static int train(struct course *c, struct ct_step_result *result)
 {
     int64_t freq = ct_config.validation.freq;
+    struct ct_run *run = c->run;
+    struct stage_feed *s;
     int rc = 0;
 
     report_warmup(run);
@@ -296,14 +361,17 @@ static int train(struct ct_run *run, struct feed *feed, struct validation *valid
            !__atomic_load_n(&run->stop, __ATOMIC_ACQUIRE)) {
         struct ct_step_result r = {.step = run->progress.step};
 
-        rc = run_and_tell(run, feed, &r);
+        rc = find_stage(c, &s);
+        if (rc < 0)
+            return rc;
+        rc = run_and_tell(run, &s->feed, &r);
         if (rc == FEED_END_OF_DATA)
-            return end_of_data(run, feed);
+            return end_of_data(run, &s->feed);
         *result = r;
         if (rc == 0 && went_back(run, &r))
             rc = ct_run_count_epochs(run); /* samples that are skipped are read */
         else if (rc == 0 && freq && (r.step % freq == 0 || r.step == ct_config.training.steps))
-            rc = validation_run(validation, r.step);
+            rc = validation_run(&s->validation, r.step);
     }
     return rc;
 }
@@ -332,18 +400,12 @@ static int save(struct ct_run *run)
 
 static int train_and_save(struct ct_run *run, struct ct_step_result *result)
 {
-    struct validation validation = {0};
-    struct feed feed;
-    int rc = feed_init(&feed, run, run->executor, run->graph, run->program->microbatches,
-                       &(struct feed_source){run->data_ops, run->data, run->streams, run->beside,
-                                             run->beside_count, false});
+    struct course course = {
+        run, ct_arena_array(&run->arena, struct stage_feed, ct_run_stage_count(run))};
+    int rc = train(&course, result);
 
-    if (rc == 0 && run->validation_executor)
-        rc = validation_init(&validation, run);
-    if (rc == 0)
-        rc = train(run, &feed, &validation, result);
-    feed_finish(&feed);
-    validation_finish(&validation);
+    for (size_t k = 0; k < ct_run_stage_count(run); k++)
+        rest(&course.stages[k]);
     if (rc == 0)
         rc = save(run);
     return rc < 0 ? rc : fire(run, CT_EVENT_RUN_END, result);

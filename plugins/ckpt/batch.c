@@ -7,7 +7,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/log.h>
-#include <ctitan/recipe.h>
+#include <ctitan/stage.h>
 
 #include "ckpt.h"
 
@@ -39,6 +39,13 @@ static bool open_expected(struct ct_arena *arena, struct ckpt *c)
            ckpt_locate(arena, initial, c) == 0;
 }
 
+/* Whether the checkpoint's last step was in a stage with a batch of its own. */
+static bool is_of_stage(const struct ct_run *run, const struct ckpt *c)
+{
+    return ct_recipe_get_at(run->recipe, c->progress.step - 1, "training", "global_batch_size") !=
+           ct_recipe_get(run->recipe, "training", "global_batch_size");
+}
+
 int ckpt_take_batch(struct ct_run *run)
 {
     struct ct_arena scratch = {0};
@@ -47,7 +54,8 @@ int ckpt_take_batch(struct ct_run *run)
     int rc = 0;
 
     if (run->recipe && ct_config.training.global_batch_size < 0 && ckpt_own.load.lr &&
-        open_expected(&scratch, &c) && c.batch > 0 && c.progress.step > 1) {
+        open_expected(&scratch, &c) && c.batch > 0 && c.progress.step > 1 &&
+        !is_of_stage(run, &c)) {
         snprintf(value, sizeof(value), "%lld", (long long)c.batch);
         rc = ct_recipe_give(run->recipe, "training", "global_batch_size", value, c.path);
     }
@@ -61,6 +69,8 @@ void ckpt_tell_batch(const struct ckpt *c, const struct ct_run *run)
               own =
                   ct_config.training.local_batch_size * ct_mesh_degree(&run->mesh, run->batch_axes);
 
+    if (ct_stage_of(c->progress.step - 1) != run->stage)
+        return;
     if (before && before != now)
         ct_info("changed since the checkpoint: [training] global_batch_size = %lld, now %lld: "
                 "steps have another number of sequences from now on",

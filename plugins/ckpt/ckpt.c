@@ -314,6 +314,17 @@ static int step_end(struct ct_run *run, const struct ct_step_result *r)
     return 0;
 }
 
+/* Values that a save holds belong to the graphs of the stage. */
+static int stage_end(struct ct_run *run)
+{
+    bool any = terminated;
+    double begin = ct_now();
+    int rc = ckpt_save_advance(run, true, &any);
+
+    run->lost[CT_LOST_SAVE] += ct_now() - begin;
+    return rc;
+}
+
 static void validated(const struct ct_event_data *data)
 {
     due |= data->best && ckpt_config.keep_best && !ckpt_config.load_only;
@@ -417,6 +428,8 @@ static int on_event(const struct ct_event_data *data, void *context)
         return step_begin(run);
     case CT_EVENT_STEP_END:
         return step_end(run, data->result);
+    case CT_EVENT_STAGE_END:
+        return stage_end(run);
     case CT_EVENT_VALIDATED:
         validated(data);
         return 0;
@@ -428,12 +441,13 @@ static int on_event(const struct ct_event_data *data, void *context)
     }
 }
 
-static const struct ct_hook hook = {
-    .size = sizeof(struct ct_hook),
-    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_RUN_READY |
-              1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END | 1u << CT_EVENT_FAILURE |
-              1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_RUN_END | 1u << CT_EVENT_JOB_END,
-    .call = on_event};
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY |
+                                              1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_STEP_BEGIN |
+                                              1u << CT_EVENT_STEP_END | 1u << CT_EVENT_FAILURE |
+                                              1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_STAGE_END |
+                                              1u << CT_EVENT_RUN_END | 1u << CT_EVENT_JOB_END,
+                                    .call = on_event};
 
 CT_PLUGIN(.name = "ckpt", .version = "1.0",
           .summary = "Checkpoints: saved while training goes on, loaded on any mesh",

@@ -10,6 +10,7 @@
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
 #include <ctitan/log.h>
+#include <ctitan/stage.h>
 #include <ctitan/recipe.h>
 #include <ctitan/state.h>
 
@@ -388,23 +389,27 @@ static void restore_kept(struct ct_run *run, const struct ckpt *c)
                 memcpy(run->kept[i].data, c->kept[k].data, c->kept[k].bytes);
 }
 
-static int64_t seq_len_of(const struct ckpt *c, struct ct_arena *scratch)
+/* The length of the samples that the checkpoint counts, by the recipe that it was saved with, or by
+   that of the run. */
+static int64_t seq_len_at(const struct ct_recipe *recipe, const struct ckpt *c)
 {
-    struct ct_recipe *recipe;
-    const char *text = NULL;
+    int64_t last = c->progress.step > 1 ? c->progress.step - 1 : 1;
+    const char *text = ct_recipe_get_at(recipe, last, "training", "seq_len");
 
-    if (c->recipe && ct_recipe_parse(scratch, c->path, c->recipe, &recipe) == 0)
-        text = ct_recipe_get(recipe, "training", "seq_len");
     return text ? strtoll(text, NULL, 10) : 0;
 }
 
 /* The position in the data counts samples, so their length must be the same. */
-static int check_data(const struct ckpt *c)
+static int check_data(const struct ct_run *run, const struct ckpt *c)
 {
     struct ct_arena scratch = {0};
-    int64_t before = seq_len_of(c, &scratch), now = ct_config.training.seq_len;
+    struct ct_recipe *recipe;
+    int64_t before = 0, now = run->recipe ? seq_len_at(run->recipe, c) : 0;
 
+    if (c->recipe && ct_recipe_parse(&scratch, c->path, c->recipe, &recipe) == 0)
+        before = seq_len_at(recipe, c);
     ct_arena_finish(&scratch);
+    now = now ? now : ct_config.training.seq_len;
     if (!before || before == now)
         return 0;
     return ct_fail(CT_ECONFIG,
@@ -442,7 +447,7 @@ int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *
     int rc = compare_all(&check);
 
     if (rc == 0 && load->data)
-        rc = check_data(c);
+        rc = check_data(run, c);
     if (rc == 0)
         rc = ckpt_read(c, &(struct ckpt_sink){want, put, &fill, is_shared(run, load)});
     if (rc == 0)

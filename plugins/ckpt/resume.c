@@ -17,10 +17,12 @@
 
 #include "ckpt.h"
 
-/* Batches that are skipped, by the number of their first sample. */
+/* Batches that are skipped, by the number of their first sample in the data of a stage. */
 static struct skipped {
-    int64_t count, sample[CKPT_REWINDS];
-    int64_t samples; /* of a batch */
+    int64_t count;
+    struct {
+        int64_t first, samples, since; /* since: the first step of the stage, run->samples_since */
+    } batch[CKPT_REWINDS];
 } skipped;
 
 static int64_t first_sample; /* of the current step */
@@ -58,8 +60,11 @@ static const char *left_out(const struct ckpt_load *what)
 /* The list of batches to skip, as a checkpoint has it. */
 static int check_skipped(const char *path)
 {
-    if (skipped.count >= 0 && skipped.count <= CKPT_REWINDS &&
-        (!skipped.count || skipped.samples > 0))
+    bool good = skipped.count >= 0 && skipped.count <= CKPT_REWINDS;
+
+    for (int64_t i = 0; good && i < skipped.count; i++)
+        good = skipped.batch[i].samples > 0;
+    if (good)
         return 0;
     skipped = (struct skipped){0};
     return ct_fail(CT_EDAMAGED, "%s: its list of skipped batches makes no sense", path);
@@ -242,18 +247,19 @@ int ckpt_resume(struct ct_run *run)
 
 /* ---- going back ---- */
 
-static bool is_skipped(int64_t sample)
+/* Samples to skip at a position; 0: none. */
+static int64_t skipped_at(const struct ct_run *run, int64_t sample)
 {
     for (int64_t i = 0; i < skipped.count; i++)
-        if (skipped.sample[i] == sample)
-            return true;
-    return false;
+        if (skipped.batch[i].first == sample && skipped.batch[i].since == run->samples_since)
+            return skipped.batch[i].samples;
+    return 0;
 }
 
 void ckpt_skip_batches(struct ct_run *run)
 {
-    for (int64_t i = 0; i < skipped.count && is_skipped(run->progress.samples); i++)
-        run->progress.samples += skipped.samples;
+    for (int64_t i = 0; i < skipped.count; i++)
+        run->progress.samples += skipped_at(run, run->progress.samples);
     first_sample = run->progress.samples;
 }
 
@@ -263,7 +269,8 @@ int ckpt_rewind(struct ct_run *run, const struct ct_step_result *r)
     const char *is = finite ? "spiked" : "was not finite";
     long long step = (long long)r->step;
     struct skipped before = skipped; /* loading restores an older list */
-    int64_t first = first_sample;
+    int64_t first = first_sample, samples = run->progress.samples - first;
+    int64_t since = run->samples_since;
     bool terminated = false;
     int rc = ckpt_save_advance(run, true, &terminated);
 
@@ -272,7 +279,6 @@ int ckpt_rewind(struct ct_run *run, const struct ct_step_result *r)
     if (skipped.count >= ckpt_config.rewinds)
         return ct_fail(CT_EINVAL, "step %lld %s, after %lld rewinds ([ckpt] rewinds)", step, is,
                        (long long)skipped.count);
-    before.samples = run->progress.samples - first;
     rc = load_newest(run, ckpt_own.saved, &(struct ckpt_load){true, true, true});
     if (rc == 0)
         rc = ct_fail(CT_EINVAL, "step %lld %s, and there is no checkpoint yet to go back to", step,
@@ -280,12 +286,14 @@ int ckpt_rewind(struct ct_run *run, const struct ct_step_result *r)
     if (rc < 0)
         return rc;
     skipped = before;
-    skipped.sample[skipped.count++] = first;
+    skipped.batch[skipped.count].first = first;
+    skipped.batch[skipped.count].samples = samples;
+    skipped.batch[skipped.count++].since = since;
     return ct_run_note(run, r->step, "rewind",
                        "step %lld %s: the run goes back to step %lld, and will skip the batch of "
                        "samples %lld to %lld (rewind %lld of %lld)",
                        step, is, (long long)run->progress.step - 1, (long long)first,
-                       (long long)(first + skipped.samples - 1), (long long)skipped.count,
+                       (long long)(first + samples - 1), (long long)skipped.count,
                        (long long)ckpt_config.rewinds);
 }
 

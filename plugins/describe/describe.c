@@ -23,6 +23,7 @@
 #include <ctitan/file.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/plugin.h>
+#include <ctitan/stage.h>
 
 #include "describe.h"
 
@@ -149,6 +150,9 @@ static int ready(struct ct_run *run)
                        "plugin describe can only measure devices whose kernels run on the host's "
                        "threads, not %s: write its description by hand",
                        run->device->name);
+    if (ct_stage_count() > 1)
+        return ct_fail(CT_ECONFIG, "plugin describe measures the steps of one program: leave out "
+                                   "[stage.N] and [training] batch_ramp");
     if (ct_config.training.steps <= WARM)
         return too_few_steps();
     if (run->rank == 0 && ct_file_try(config.file) < 0)

@@ -265,8 +265,10 @@ static int on_event(const struct ct_event_data *data, void *context)
     return rc < 0 ? rc : check_program(run->validation_program, "validation");
 }
 
-static const struct ct_hook hook = {
-    .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_PLAN_READY, .call = on_event};
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events =
+                                        1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_STAGE_BEGIN,
+                                    .call = on_event};
 
 CT_PLUGIN(.name = "dpo", .version = "1.0",
           .summary = "Objective: preference (DPO, IPO, hinge, SimPO, KTO, ORPO), and its data",

@@ -272,7 +272,7 @@ static int step_end(struct ct_run *run, int64_t step)
 static int on_event(const struct ct_event_data *data, void *context)
 {
     (void)context;
-    if (data->event == CT_EVENT_RUN_READY)
+    if (data->event == CT_EVENT_RUN_READY || data->event == CT_EVENT_STAGE_BEGIN)
         return data->run->data ? open_tasks(data->run) : 0;
     if (data->event == CT_EVENT_STEP_END)
         return step_end(data->run, data->step);
@@ -280,10 +280,11 @@ static int on_event(const struct ct_event_data *data, void *context)
     return 0;
 }
 
-static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_STEP_END |
-                                              1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END,
-                                    .call = on_event};
+static const struct ct_hook hook = {
+    .size = sizeof(struct ct_hook),
+    .events = 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_STEP_END | 1u << CT_EVENT_STAGE_END |
+              1u << CT_EVENT_STAGE_BEGIN | 1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END,
+    .call = on_event};
 
 CT_PLUGIN(.name = "eval", .version = "1.0",
           .summary = "Evaluation while training goes on: multiple choice and written answers",

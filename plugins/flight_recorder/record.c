@@ -489,6 +489,8 @@ static void on_end(const struct ct_event_data *d)
 
 static int on_event(const struct ct_event_data *d, void *context)
 {
+    int rc;
+
     (void)context;
     if (d->event == CT_EVENT_CALL_BEGIN || d->event == CT_EVENT_CALL_END) {
         if (flight_own)
@@ -520,6 +522,11 @@ static int on_event(const struct ct_event_data *d, void *context)
         break;
     case CT_EVENT_PLAN_READY:
         return open_file(d->run);
+    case CT_EVENT_STAGE_BEGIN:
+        rc = open_file(d->run); /* it has other programs */
+        if (rc < 0)
+            return rc;
+        /* fall through */
     case CT_EVENT_RUN_READY:
         return flight_config.divergence_freq ? flight_divergence_begin(d->run) : 0;
     default:
@@ -531,10 +538,11 @@ static int on_event(const struct ct_event_data *d, void *context)
 #define BIT(event) (1u << CT_EVENT_##event)
 static const struct ct_hook hook = {
     .size = sizeof(struct ct_hook),
-    .events = BIT(RUN_OPEN) | BIT(PLAN_READY) | BIT(RUN_READY) | BIT(STEP_BEGIN) | BIT(STEP_END) |
-              BIT(OP_BEGIN) | BIT(OP_END) | BIT(COLLECTIVE_ENQUEUED) | BIT(COLLECTIVE_STARTED) |
-              BIT(COLLECTIVE_FINISHED) | BIT(COLLECTIVE_FAILED) | BIT(CALL_BEGIN) | BIT(CALL_END) |
-              BIT(FAILURE) | BIT(JOB_END) | BIT(RUN_END),
+    .events = BIT(RUN_OPEN) | BIT(PLAN_READY) | BIT(RUN_READY) | BIT(STAGE_BEGIN) |
+              BIT(STEP_BEGIN) | BIT(STEP_END) | BIT(OP_BEGIN) | BIT(OP_END) |
+              BIT(COLLECTIVE_ENQUEUED) | BIT(COLLECTIVE_STARTED) | BIT(COLLECTIVE_FINISHED) |
+              BIT(COLLECTIVE_FAILED) | BIT(CALL_BEGIN) | BIT(CALL_END) | BIT(FAILURE) |
+              BIT(JOB_END) | BIT(RUN_END),
     .call = on_event};
 
 static const struct ct_option options[] = {

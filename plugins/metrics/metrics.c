@@ -354,6 +354,13 @@ static int write_note(const struct ct_event_data *data)
     return rc;
 }
 
+/* Rates are those of one stage, whose tokens have other FLOPs than the next one's. */
+static int stage_begin(struct ct_run *run)
+{
+    now.rates = (struct ct_rates){.warnings = now.rates.warnings};
+    return now.out ? ct_rates_open(&now.rates, run, config.peak_tflops * 1e12) : 0;
+}
+
 static int on_event(const struct ct_event_data *data, void *context)
 {
     int rc = 0;
@@ -378,6 +385,8 @@ static int on_event(const struct ct_event_data *data, void *context)
         return validated(data);
     case CT_EVENT_NOTE:
         return write_note(data);
+    case CT_EVENT_STAGE_BEGIN:
+        return stage_begin(data->run);
     default: /* the end, or a failure */
         rc = status_end(data);
         if (rc == 0)
@@ -391,12 +400,13 @@ static int on_event(const struct ct_event_data *data, void *context)
     return rc;
 }
 
-static const struct ct_hook hook = {
-    .size = sizeof(struct ct_hook),
-    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_STEP_BEGIN |
-              1u << CT_EVENT_STEP_END | 1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_FAILURE |
-              1u << CT_EVENT_RUN_END | 1u << CT_EVENT_JOB_END | 1u << CT_EVENT_NOTE,
-    .call = on_event};
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY |
+                                              1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END |
+                                              1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_FAILURE |
+                                              1u << CT_EVENT_RUN_END | 1u << CT_EVENT_JOB_END |
+                                              1u << CT_EVENT_NOTE | 1u << CT_EVENT_STAGE_BEGIN,
+                                    .call = on_event};
 
 CT_PLUGIN(.name = "metrics", .version = "1.0",
           .summary = "Console line, metrics.jsonl, status.json and progress", .options = options,

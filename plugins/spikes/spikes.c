@@ -13,6 +13,7 @@
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
+#include <ctitan/stage.h>
 #include <ctitan/train.h>
 
 #include "window.h"
@@ -204,6 +205,16 @@ static int step_end(struct ct_run *run, const struct ct_step_result *r)
     return rc;
 }
 
+/* The losses of other data are no measure of a stage's own. A run that goes on within the stage has
+   the window of its checkpoint. */
+static void stage_begin(const struct ct_run *run)
+{
+    const struct ct_stage *stage = ct_stage_at(run->stage);
+
+    for (int i = 0; i < NUMBERS && stage->own_data && run->progress.step == stage->begin; i++)
+        *now.window[i].count = 0;
+}
+
 static int on_event(const struct ct_event_data *data, void *context)
 {
     struct ct_run *run = data->run;
@@ -216,6 +227,9 @@ static int on_event(const struct ct_event_data *data, void *context)
     case CT_EVENT_RUN_READY:
         run->withheld_goes_back = config.action == REWIND ? "[spikes] action = rewind" : NULL;
         return 0;
+    case CT_EVENT_STAGE_BEGIN:
+        stage_begin(run);
+        return 0;
     case CT_EVENT_STEP_BEGIN:
         set_limits(run);
         return 0;
@@ -226,6 +240,7 @@ static int on_event(const struct ct_event_data *data, void *context)
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_RUN_READY |
+                                              1u << CT_EVENT_STAGE_BEGIN |
                                               1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END,
                                     .call = on_event};
 

@@ -107,16 +107,29 @@ static void find_log_freq(const struct ct_run *run)
         log_freq = LOG_FREQ;
 }
 
-static int begin(struct ct_run *run)
+static int open_rates(struct ct_run *run)
 {
     double peak = config.peak_tflops > 0 ? config.peak_tflops : of_metrics(run, "peak_tflops");
+
+    return ct_rates_open(&rates, run, peak * 1e12);
+}
+
+static int begin(struct ct_run *run)
+{
     int rc = open_file(run);
 
     if (rc == 0)
         rc = events_begin(out);
     if (rc == 0)
         rc = write_recipe(run);
-    return rc < 0 ? rc : ct_rates_open(&rates, run, peak * 1e12);
+    return rc < 0 ? rc : open_rates(run);
+}
+
+/* Rates are those of one stage, whose tokens have other FLOPs than the next one's. */
+static int stage_begin(struct ct_run *run)
+{
+    rates = (struct ct_rates){.warnings = rates.warnings};
+    return out ? open_rates(run) : 0;
 }
 
 /* A file that has grown too large is followed by another one. */
@@ -248,6 +261,8 @@ static int on_event(const struct ct_event_data *data, void *context)
         return step_end(data->run, data->result);
     if (data->event == CT_EVENT_VALIDATED)
         return validated(data->run, data->result, data->set);
+    if (data->event == CT_EVENT_STAGE_BEGIN)
+        return stage_begin(data->run);
     if (out && fclose(out) && data->event == CT_EVENT_RUN_END)
         rc = ct_fail(CT_EIO, "cannot write TensorBoard's events: %s", strerror(errno));
     out = NULL;
@@ -257,7 +272,8 @@ static int on_event(const struct ct_event_data *data, void *context)
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_STEP_END | 1u << CT_EVENT_VALIDATED |
-                                              1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END,
+                                              1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END |
+                                              1u << CT_EVENT_STAGE_BEGIN,
                                     .call = on_event};
 
 CT_PLUGIN(.name = "tensorboard", .version = "1.0",

@@ -68,3 +68,15 @@ int64_t mixture_end(const struct mixture *m, const int64_t *samples)
     }
     return end;
 }
+
+int64_t mixture_count(const struct mixture *m, int64_t samples, size_t source)
+{
+    int64_t at = samples % MIXTURE_CYCLE, in_cycle = m->share[source];
+
+    for (int64_t n = at; n < MIXTURE_CYCLE; n++)
+        if (m->source[n] == source) {
+            in_cycle = m->before[n];
+            break;
+        }
+    return samples / MIXTURE_CYCLE * m->share[source] + in_cycle;
+}

@@ -24,6 +24,9 @@ int mixture_make(struct mixture *mixture, const double *weights, size_t count);
 /* The first sample whose source, which has samples[source], lacks it. */
 int64_t mixture_end(const struct mixture *mixture, const int64_t *samples);
 
+/* How many of the first `samples` samples are of a source. */
+int64_t mixture_count(const struct mixture *mixture, int64_t samples, size_t source);
+
 /* The source of sample `index`, and the sample's index in it. */
 static inline size_t mixture_at(const struct mixture *m, int64_t index, int64_t *in_source)
 {

@@ -87,6 +87,21 @@ static int open_sources(struct ct_data *data, const struct source_request *reque
     return rc;
 }
 
+/* In a later stage of a run: no source reads again what it has read. */
+static void go_on(struct ct_data *data, const struct ct_data *before, int64_t samples)
+{
+    for (size_t i = 0; i < data->count; i++)
+        for (size_t k = 0; k < before->count; k++)
+            if (before->sources[k].store.hash == data->sources[i].store.hash) {
+                source_go_on(&data->sources[i], &before->sources[k],
+                             before->count > 1 ? mixture_count(&before->mixture, samples, k)
+                                               : samples);
+                break;
+            }
+    if (data->count > 1 && !data->sources[0].repeat)
+        data->end = text_samples(data);
+}
+
 /* Whether a byte that is not UTF-8 has a token of its own. */
 static bool takes_any_bytes(const struct ct_tokenizer_ops *tokenizer)
 {
@@ -247,6 +262,8 @@ int text_open_set(const struct ct_data_request *request, const struct ct_validat
         rc = open_sources(data, &sources);
     if (rc == 0)
         rc = check_key(data, whole);
+    if (rc == 0 && request->before && !set)
+        go_on(data, request->before, request->before_samples);
     ct_chat_template_close((struct ct_chat_template *)(uintptr_t)data->chat.template);
     data->chat.template = NULL;
     if (rc < 0)

@@ -226,10 +226,25 @@ int source_read(struct source *data, int64_t index, const struct source_sample *
 {
     int64_t row;
 
+    index += data->passed;
     if (index >= data->samples && !data->repeat)
         return 1;
     row = find_row(data, index);
     return data->packed ? read_row(data, row, s) : read_window(data, row, s);
+}
+
+void source_go_on(struct source *data, const struct source *before, int64_t samples)
+{
+    int64_t read = before->passed + samples, rest = read % before->samples;
+    double share = (double)rest / (double)before->samples;
+
+    if (before->store.hash != data->store.hash || before->count != data->count)
+        return;
+    if (before->samples == data->samples)
+        data->passed = read;
+    else
+        data->passed =
+            read / before->samples * data->samples + (int64_t)ceil(share * (double)data->samples);
 }
 
 /* ---- work ---- */
@@ -270,7 +285,7 @@ static double row_pairs(const struct source *data, int64_t row)
 
 double source_pairs(struct source *data, int64_t index)
 {
-    int64_t row = find_row(data, index);
+    int64_t row = find_row(data, index + data->passed);
 
     return data->packed ? row_pairs(data, row) : window_pairs(data, row);
 }

@@ -32,6 +32,7 @@ struct source_request {
 
 struct source {
     int64_t seq_len, samples; /* samples per epoch */
+    int64_t passed;           /* samples that an earlier stage of the run has read */
     uint64_t seed;
     bool repeat, shuffle, document_mask;
     bool per_sequence; /* the weights of a document's labels in a row are one together */
@@ -56,6 +57,9 @@ struct source_sample {
     float *weights;     /* of labels, 0 where they are masked; NULL: they are not needed */
 };
 
+/* Go on behind the first samples of another source, if it has the same documents: as far in the
+   epoch, in samples of this one. */
+void source_go_on(struct source *source, const struct source *before, int64_t samples);
 /* As ct_data_ops.read. */
 int source_read(struct source *source, int64_t index, const struct source_sample *sample);
 /* Pairs of tokens of sample `index` that see each other within its documents. Padding is one more

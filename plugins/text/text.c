@@ -217,8 +217,11 @@ int64_t text_samples(const struct ct_data *data)
 
     if (data->count == 1)
         return data->sources[0].samples;
-    for (size_t i = 0; i < data->count; i++)
-        samples[i] = data->sources[i].samples;
+    for (size_t i = 0; i < data->count; i++) {
+        const struct source *s = &data->sources[i];
+
+        samples[i] = s->samples > s->passed ? s->samples - s->passed : 0;
+    }
     return mixture_end(&data->mixture, samples);
 }
 

@@ -51,7 +51,8 @@ struct ct_data {
     int64_t vocabulary; /* of the model; larger than any token: unknown */
     int64_t largest;    /* token; -1: unknown */
     bool repeat;
-    uint64_t hash; /* of the files; see identify */
+    uint64_t hash;  /* of the files; see identify */
+    int64_t passed; /* samples that an earlier stage of the run has read */
 };
 
 static void tokens_close(struct ct_data *data)
@@ -150,6 +151,29 @@ static int find_largest(struct ct_data *data)
     return 0;
 }
 
+/* Go on in the same files, in samples of another length: with the first that begins behind the
+   tokens that were read of its file. */
+static void go_on(struct ct_data *data, const struct ct_data *before, int64_t samples)
+{
+    int64_t read = before->passed + samples, of_epoch = before->first[before->count];
+    int64_t rest = read % of_epoch, room, at;
+    size_t f = 0;
+
+    if (before->hash != data->hash)
+        return;
+    if (read >= of_epoch && !data->repeat) {
+        data->passed = data->first[data->count];
+        return;
+    }
+    while (rest >= before->first[f + 1])
+        f++;
+    at = (rest - before->first[f]) * before->seq_len;
+    at = (at + data->seq_len - 1) / data->seq_len;
+    room = data->first[f + 1] - data->first[f];
+    data->passed =
+        read / of_epoch * data->first[data->count] + data->first[f] + (at < room ? at : room);
+}
+
 static int open_set(const struct ct_data_request *request, const struct ct_validation_set *set,
                     struct ct_data **out)
 {
@@ -178,6 +202,8 @@ static int open_set(const struct ct_data_request *request, const struct ct_valid
                                 request->validation ? "validation_path" : "path");
     }
     identify(data);
+    if (request->before && !set)
+        go_on(data, request->before, request->before_samples);
     *out = data;
     return 0;
 }
@@ -218,6 +244,7 @@ static int tokens_read(struct ct_data *data, int64_t index, int32_t *tokens, int
     int64_t samples = data->first[data->count];
     size_t file = 0;
 
+    index += data->passed;
     if (index >= samples && !data->repeat)
         return 1;
     index %= samples;

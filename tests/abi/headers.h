@@ -67,6 +67,7 @@
 #include <ctitan/stream.h>
 #include <ctitan/run.h>
 #include <ctitan/sharding.h>
+#include <ctitan/stage.h>
 #include <ctitan/state.h>
 #include <ctitan/tensor.h>
 #include <ctitan/text.h>

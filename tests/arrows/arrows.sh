@@ -19,8 +19,8 @@ build=$2
 
 order=(base ir shard plugin comm lower recipe run train)
 lib_order=(kit cpu cuda json tokenizer jinja patterns numa outlet secret launch ops pointwise chat hf samples decoder mixture measure trace machine pipeline generate check)
-techniques='ddp|hsdp|offloaded|pipeline|pipelines|stage|stages|zero_bubble|unshard|reshard|experts|ring|ulysses'
-# But for names that are common words, or the name of a phase.
+techniques='ddp|hsdp|offloaded|pipeline|pipelines|zero_bubble|unshard|reshard|experts|ring|ulysses'
+# But for names that are common words, or the name of a phase. The core's stages are those of a recipe, [stage.N].
 for plugin in plugins/*/ models/*/; do
     plugin=$(basename "$plugin")
     case $plugin in
@@ -37,7 +37,7 @@ folder_of() {
     config.h | model.h | objective.h | plugin.h | plugins.h | reader.h | verb.h) echo plugin ;;
     collective.h | comm.h) echo comm ;;
     app/segments.h | program.h) echo lower ;;
-    recipe.h) echo recipe ;;
+    recipe.h | stage.h) echo recipe ;;
     run.h | state.h) echo run ;;
     train.h) echo train ;;
     *) echo unknown ;;

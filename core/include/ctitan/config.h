@@ -61,6 +61,7 @@ struct ct_config {
     const struct ct_validation_set *validation_sets; /* in the recipe's order */
     size_t validation_set_count;
     const char *stop_after; /* [training] stop_after, as --until; "": never */
+    const char *batch_ramp; /* [training] batch_ramp, whose levels are stages (stage.h); "": none */
 };
 CT_API extern struct ct_config ct_config;
 

@@ -35,6 +35,10 @@
  *   JOB_END              in the process that supervises ranks: all of them have ended. run is NULL
  *   NOTE                 ct_run_note: something happened that people should know, in `kind` and
  *                        `message`
+ *   STAGE_END, _BEGIN    between two steps, the run goes over to another stage (stage.h), also back
+ *                        to an earlier one. On END it still has the graphs, programs and data of
+ *                        the former stage: a hook lets go of what it holds of them. On BEGIN it has
+ *                        those of the new one, and its options are set
  *
  * STARTED and FINISHED follow the device. Where kernels run on the host's threads (cpu, reference,
  * and cuda without nccl), the thread of the stream sends them right before and after the call.
@@ -82,7 +86,9 @@ CT_BEGIN_DECLS
     X(RUN_OPEN)                                                                                    \
     X(SAVE_BEGIN)                                                                                  \
     X(SAVE_END)                                                                                    \
-    X(NOTE)
+    X(NOTE)                                                                                        \
+    X(STAGE_END)                                                                                   \
+    X(STAGE_BEGIN)
 
 enum ct_event {
 #define X(id) CT_EVENT_##id,

@@ -162,6 +162,12 @@ struct ct_data_request {
     bool validation;                          /* the held-out part */
     const struct ct_tokenizer_ops *tokenizer; /* NULL: none loaded */
     int64_t vocabulary; /* the model's; 0: unknown. A source may check its tokens by it. */
+    /* In a later stage of a run (stage.h): the source's data of the stage before, and how many of
+       its samples are read by then, as the recipe plans it. A source goes on behind them with its
+       sample 0 where it has the same files, and in other cases begins anew. NULL: there is none. It
+       is open as long as this data is. */
+    const struct ct_data *before;
+    int64_t before_samples;
 };
 
 struct ct_data; /* defined by the source */

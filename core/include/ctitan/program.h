@@ -183,9 +183,14 @@ struct ct_executor; /* a program bound to a device's memory */
 struct ct_executor_memory {
     size_t bytes, host; /* at least this much, on the device and in host memory */
     void *base;         /* NULL: reserved on the device; else `bytes` zeroed bytes of the caller */
+    struct ct_executor
+        *owner; /* NULL: none. Its memory is used, which parameters and states have in
+                                  common: those of the program must lie where the owner's do, and
+                                  one of both runs at a time. The owner is destroyed last */
 };
 
-/* extra NULL: no minimum. CT_ECONFIG: the program needs host memory, and the device has none. */
+/* extra NULL: no minimum. CT_ECONFIG: the program needs host memory, and the device has none; or
+   its parameters and states are others than the owner's. */
 CT_API int ct_executor_create(const struct ct_program *program, struct ct_device *device,
                               const struct ct_executor_memory *extra,
                               struct ct_executor **executor);

@@ -197,6 +197,11 @@ struct ct_run {
                         all ranks */
     int64_t saved;   /* set by hooks that save: last step with which the same command would go on;
                         0: none */
+    size_t stage;    /* of stage.h, whose graphs, programs, data and options this run
+                                       and ct_config have now */
+    struct ct_run_stage *stages; /* core/run/stages.c */
+    int64_t samples_since;       /* the step with which the stage began whose data
+                                       progress.samples counts; 0: not known */
 };
 
 enum ct_run_depth {
@@ -238,6 +243,9 @@ CT_API void ct_run_close(struct ct_run *run);
  */
 CT_API int ct_run_open_peer(const struct ct_run *run, int64_t rank, struct ct_run **peer);
 
+/* For programs that look at all stages of a run that was opened and does not train: let run have
+   the graphs and programs of a stage, and ct_config its options. */
+CT_API int ct_run_look_at_stage(struct ct_run *run, size_t stage);
 /* Sequences of a step, over all data-parallel ranks. */
 CT_API int64_t ct_run_batch(const struct ct_run *run);
 /* Sequences in a microbatch over all data-parallel ranks, and microbatches in a step. CT_ECONFIG:
