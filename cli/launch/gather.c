@@ -11,6 +11,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/file.h>
+#include <ctitan/lib/launch.h>
 #include <ctitan/log.h>
 #include <ctitan/run.h>
 
@@ -29,9 +30,9 @@ static const char *line_of(struct ct_arena *arena, const char *path, const char 
     return ct_arena_printf(arena,
                            "cd %s && cd %s && if [ ! -e %s ] && ls %s* >/dev/null 2>&1; then "
                            "tar -cf - %s*; fi",
-                           hosts_quote(arena, getcwd(here, sizeof(here)) ? here : "."),
-                           hosts_quote(arena, path), hosts_quote(arena, mark),
-                           hosts_quote(arena, name), hosts_quote(arena, name));
+                           ct_launch_quote(arena, getcwd(here, sizeof(here)) ? here : "."),
+                           ct_launch_quote(arena, path), ct_launch_quote(arena, mark),
+                           ct_launch_quote(arena, name), ct_launch_quote(arena, name));
 }
 
 /* Unpack what a host has sent. 1: something; 0: nothing. */
@@ -89,7 +90,7 @@ int launch_gather(const struct ct_job_end *end, const char *folder, const char *
     line = line_of(arena, path, mark, name);
     for (int i = 0; i < on->hosts.count; i++) {
         const char *const *argv =
-            hosts_command(arena, launch_shell(on->args), on->hosts.at[i].name, line);
+            ct_launch_on_host(arena, launch_shell(on->args), on->hosts.at[i].name, line);
 
         child[i].pid = 0;
         if (on->hosts.at[i].ranks && child_start(argv[0], argv, PATIENCE, &child[i]) < 0)

@@ -10,6 +10,7 @@
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/launch.h>
 
 #include "../child.h"
 #include "hosts.h"
@@ -137,42 +138,6 @@ int hosts_of_slurm(struct ct_arena *arena, int64_t each, struct hosts *hosts)
     return read_words(arena, list, each, hosts);
 }
 
-/* ---- the remote shell ---- */
-
-const char *hosts_quote(struct ct_arena *arena, const char *word)
-{
-    size_t n = strlen(word), used = 0;
-    char *quoted = ct_arena_array(arena, char, 4 * n + 3);
-
-    quoted[used++] = '\'';
-    for (; *word; word++) {
-        const char *as = *word == '\'' ? "'\\''" : (const char[]){*word, '\0'};
-
-        memcpy(quoted + used, as, strlen(as));
-        used += strlen(as);
-    }
-    quoted[used++] = '\'';
-    quoted[used] = '\0';
-    return quoted;
-}
-
-const char *const *hosts_command(struct ct_arena *arena, const char *shell, const char *host,
-                                 const char *line)
-{
-    struct argv argv = {0};
-    bool placed = false;
-    char *copy = ct_arena_strdup(arena, shell), *rest = NULL;
-
-    for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
-        placed |= !strcmp(word, "{}");
-        argv_add(arena, &argv, strcmp(word, "{}") ? word : host);
-    }
-    if (!placed)
-        argv_add(arena, &argv, host);
-    argv_add(arena, &argv, line);
-    return argv.list;
-}
-
 /* ---- probes ---- */
 
 /* The last line of what a child printed. */
@@ -212,7 +177,7 @@ void hosts_probe(struct ct_arena *arena, struct hosts *hosts, const char *shell,
 
     for (int i = 0; i < hosts->count; i++) {
         struct host *h = &hosts->at[i];
-        const char *const *argv = hosts_command(arena, shell, h->name, line);
+        const char *const *argv = ct_launch_on_host(arena, shell, h->name, line);
 
         h->answers = child_start(argv[0], argv, seconds, &child[i]) == 0;
     }

@@ -24,15 +24,6 @@ int hosts_read(struct ct_arena *arena, const char *text, int64_t each, struct ho
 /* The hosts of the Slurm allocation that this process is in. CT_ECONFIG: it is in none. */
 int hosts_of_slurm(struct ct_arena *arena, int64_t each, struct hosts *hosts);
 
-/*
- * The command that runs `line` (as sh -c takes it) on a host; NULL ends it. shell: words of a
- * remote shell. "{}" among them stands for the host, which otherwise comes last.
- */
-const char *const *hosts_command(struct ct_arena *arena, const char *shell, const char *host,
-                                 const char *line);
-/* A word in single quotes, for sh. */
-const char *hosts_quote(struct ct_arena *arena, const char *word);
-
 /* Run a line on all hosts at once, and keep the last line of what each prints. A host that has
    not ended after so many seconds does not answer. */
 void hosts_probe(struct ct_arena *arena, struct hosts *hosts, const char *shell, const char *line,

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/launch.h>
 #include <ctitan/log.h>
 #include <ctitan/plugins.h>
 #include <ctitan/text.h>
@@ -21,16 +22,13 @@
 #include "launch.h"
 
 #define ANSWER 20.0 /* seconds for a host's line */
-#define SSH                                                                                        \
-    "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3 " \
-    "{}"
 #define SRUN "srun --overlap --nodes=1 --ntasks=1 --nodelist {} sh -c"
 
 const char *launch_shell(const struct launch_args *args)
 {
     if (args->shell)
         return args->shell;
-    return getenv("SLURM_JOB_ID") ? SRUN : SSH;
+    return getenv("SLURM_JOB_ID") ? SRUN : CT_LAUNCH_SSH;
 }
 
 /* ---- what a host has ---- */
@@ -52,7 +50,7 @@ static void ask_hosts(struct job *job)
     struct hosts_job *on = job->context;
     struct ct_arena *arena = &job->args->arena;
     const char *line =
-        ct_arena_printf(arena, "%s launch --here", hosts_quote(arena, on->args->program));
+        ct_arena_printf(arena, "%s launch --here", ct_launch_quote(arena, on->args->program));
 
     hosts_probe(arena, &on->hosts, launch_shell(on->args), line, ANSWER);
     for (int i = 0; i < on->hosts.count; i++) {

@@ -80,7 +80,7 @@ static const char *quoted_line(struct ct_arena *arena, const struct argv *argv)
     const char *line = "exec";
 
     for (size_t i = 0; i < argv->count; i++)
-        line = ct_arena_printf(arena, "%s %s", line, hosts_quote(arena, argv->list[i]));
+        line = ct_arena_printf(arena, "%s %s", line, ct_launch_quote(arena, argv->list[i]));
     return line;
 }
 
@@ -109,7 +109,7 @@ static const char *line_of(struct job *job, const struct host *host, int rank0)
              ct_arena_printf(arena, "%d:%d:%d:%d", rank0, host->ranks, job->ranks, job->restart));
     add_train(job, &argv);
     return ct_arena_printf(arena, "cd %s && %s",
-                           hosts_quote(arena, getcwd(folder, sizeof(folder)) ? folder : "."),
+                           ct_launch_quote(arena, getcwd(folder, sizeof(folder)) ? folder : "."),
                            quoted_line(arena, &argv));
 }
 
@@ -126,11 +126,12 @@ static int by_shell(struct job *job, struct ct_launch_request *request)
 
         if (!h->ranks)
             continue;
-        commands[request->ranks++] = (struct ct_launch_command){
-            .name = ct_arena_printf(arena, "host %s", h->name),
-            .argv = hosts_command(arena, launch_shell(on->args), h->name, line_of(job, h, rank0)),
-            .first = ct_arena_printf(arena, "%s\n", on->secret),
-            .ordered = true};
+        commands[request->ranks++] =
+            (struct ct_launch_command){.name = ct_arena_printf(arena, "host %s", h->name),
+                                       .argv = ct_launch_on_host(arena, launch_shell(on->args),
+                                                                 h->name, line_of(job, h, rank0)),
+                                       .first = ct_arena_printf(arena, "%s\n", on->secret),
+                                       .ordered = true};
         rank0 += h->ranks;
     }
     request->commands = commands;

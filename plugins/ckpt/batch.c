@@ -53,8 +53,8 @@ int ckpt_take_batch(struct ct_run *run)
     char value[32];
     int rc = 0;
 
-    if (run->recipe && ct_config.training.global_batch_size < 0 && ckpt_own.load.lr &&
-        open_expected(&scratch, &c) && c.batch > 0 && c.progress.step > 1 &&
+    if (run->recipe && !ckpt_is_local(run) && ct_config.training.global_batch_size < 0 &&
+        ckpt_own.load.lr && open_expected(&scratch, &c) && c.batch > 0 && c.progress.step > 1 &&
         !is_of_stage(run, &c)) {
         snprintf(value, sizeof(value), "%lld", (long long)c.batch);
         rc = ct_recipe_give(run->recipe, "training", "global_batch_size", value, c.path);

@@ -35,6 +35,9 @@ static const struct ct_option options[] = {
     CT_OPT_STRING(
         struct ckpt_config, folder, "folder", "checkpoint",
         "Folder of the checkpoints, relative to the dump folder unless it begins with '/'"),
+    CT_OPT_ENUM(struct ckpt_config, files, "files", "shared", "shared|local",
+                "shared: all hosts see the folder. local: each host keeps the files that its ranks "
+                "write, in a folder of its own"),
     CT_OPT_INT(struct ckpt_config, interval, "interval", "500", 1, 1e15,
                "Number of steps between two checkpoints; the last step is always saved"),
     CT_OPT_BOOL(struct ckpt_config, first_step, "enable_first_step_checkpoint", "false",
@@ -181,23 +184,24 @@ static int check_folder(void)
                    ckpt_config.folder);
 }
 
-/* Rank 0 takes the folder; its failure is that of all. */
+/* The keeper takes the folder; its failure is that of all. */
 static int take_folder(struct ct_run *run)
 {
-    int32_t rc = 0;
-    int mine = run->rank == 0 && !ckpt_config.load_only ? check_folder() : 0, sum;
+    bool takes = ckpt_own.keeps && !ckpt_config.load_only;
+    int mine = takes ? check_folder() : 0, sum;
     struct ct_error_kept kept;
+    int32_t code, most = 0;
 
-    if (mine == 0 && run->rank == 0 && !ckpt_config.load_only)
+    if (mine == 0 && takes)
         mine = ckpt_folder_take(ckpt_own.folder);
     kept = ct_error_keep();
-    rc = mine;
-    sum = ct_group_broadcast(ct_run_world(run), &rc, 1, CT_I32, 0);
+    code = -mine;
+    sum = ct_group_all_reduce(ct_run_world(run), &code, &most, 1, CT_I32, CT_REDUCE_MAX);
     if (sum < 0)
         return sum;
     if (mine < 0)
         return ct_error_restore(mine, &kept);
-    return rc < 0 ? ct_fail(rc, "rank 0 cannot use the folder of checkpoints") : 0;
+    return most > 0 ? ct_fail(-most, "another rank cannot use its folder of checkpoints") : 0;
 }
 
 /* Whether the command line names other weights than the run's own. */
@@ -234,10 +238,12 @@ static int ready(struct ct_run *run)
         ckpt_own.load = (struct ckpt_load){0};
         return names_weights(run) ? 0 : ckpt_resume(run);
     }
-    rc = take_folder(run);
+    rc = make_nonce(run);
     if (rc == 0)
-        rc = make_nonce(run);
-    if (rc == 0 && !ckpt_config.load_only)
+        rc = ckpt_local_begin(run);
+    if (rc == 0)
+        rc = take_folder(run);
+    if (rc == 0 && !ckpt_config.load_only && !ckpt_is_local(run))
         rc = ckpt_check_shared(run);
     if (rc == 0 && !ckpt_config.load_only)
         rc = make_ring(run);

@@ -17,6 +17,7 @@
  *   batch.c   how many sequences its steps have
  *   ckpt.c    options and events                 verb.c    the verbs
  *   shared.c  whether all hosts see the folder
+ *   local.c   files that stay on the hosts that wrote them
  *   export.c, import.c                           Hugging Face's folders, which lib/hf reads and
  *                                                writes
  */
@@ -61,6 +62,8 @@ struct ckpt_box {
 
 struct ckpt_file {
     const char *name;
+    const char *host;     /* that has the file ([ckpt] files = local); NULL: any */
+    bool absent;          /* of an open checkpoint: this host lacks it */
     size_t header, bytes; /* of the header with its length, and of the data */
     uint64_t header_hash;
     struct ckpt_box *boxes; /* in the order of the file, without gaps */
@@ -203,7 +206,14 @@ void ckpt_release(const struct ckpt_write *w);
 
 /* ---- index.c ---- */
 
-int ckpt_index_write(const struct ckpt *c, const char *folder);
+/* The text of the index, in arena. */
+int ckpt_index_text(struct ct_arena *arena, const struct ckpt *c, char **text, size_t *size);
+int ckpt_index_write(const char *text, size_t size, const char *folder);
+/* Read the index of a folder, and compare it with its hash. The same failures as of ckpt_open. */
+int ckpt_index_read(struct ct_arena *arena, const char *folder, char **text, size_t *size);
+/* The second half of ckpt_open. */
+int ckpt_open_text(struct ct_arena *arena, const char *folder, const char *text, size_t size,
+                   struct ckpt *c);
 /* Read and check the index of a folder, and the sizes of its files. CT_EDAMAGED: it is damaged or
    not complete; CT_ENOENT: it has none; CT_ECONFIG: it is of another version of the format;
    CT_EIO: it
@@ -235,6 +245,14 @@ int ckpt_read_file(const struct ckpt *c, const struct ckpt_file *file,
                    const struct ckpt_sink *sink);
 int ckpt_read(const struct ckpt *c, const struct ckpt_sink *sink);
 
+/* Set wanted[n] to 1 for each chunk n of a file of which the sink wants some bytes. */
+void ckpt_wanted(const struct ckpt *c, const struct ckpt_file *file, const struct ckpt_sink *sink,
+                 int32_t *wanted);
+/* Read one chunk to memory of whole pages, one page longer than the chunk. */
+int ckpt_read_chunk(const struct ckpt *c, const struct ckpt_file *file, size_t number, char *to);
+/* Compare a chunk with its hash, and put what is wanted of it. */
+int ckpt_put_chunk(const struct ckpt *c, const struct ckpt_file *file, const struct ckpt_sink *sink,
+                   size_t number, const char *data);
 /* The bytes of a chunk of a file's data. */
 size_t ckpt_chunk_bytes(const struct ckpt *c, const struct ckpt_file *file, size_t number);
 /* Compare a chunk, or the header, with its hash. memory, of `room` bytes, is for reading.
@@ -282,6 +300,24 @@ void ckpt_tell_changes(const struct ckpt *c, struct ct_run *run);
 /* For all ranks, which have ckpt_own.folder and its nonce. CT_ECONFIG: it is not the same folder on
    all hosts. */
 int ckpt_check_shared(struct ct_run *run);
+
+/* ---- local.c, with [ckpt] files = local ---- */
+
+#define CKPT_HOST 64 /* bytes of a host's name */
+
+/* Find out which ranks see the same folder of checkpoints. All ranks call this. Where files are
+   shared, rank 0 keeps the folder. */
+int ckpt_local_begin(struct ct_run *run);
+/* Give all ranks the text of rank 0's index. */
+int ckpt_local_share_index(struct ct_run *run, struct ct_arena *arena, const struct ckpt *c,
+                           char **text, size_t *size);
+/* ckpt_open by all ranks. Those whose host lacks the index get it from others. */
+int ckpt_local_open(struct ct_run *run, struct ct_arena *arena, const char *folder, struct ckpt *c);
+/* ckpt_read by all ranks, on any hosts that have all files between them. CT_EDAMAGED: a file that
+   is wanted is on none; the message names it and its host. */
+int ckpt_local_read(struct ct_run *run, const struct ckpt *c, const struct ckpt_sink *sink);
+/* CT_ECONFIG: the file is on another host. */
+int ckpt_elsewhere(const struct ckpt *c, const struct ckpt_file *file);
 
 /* ---- folder.c ---- */
 
@@ -354,13 +390,14 @@ int ckpt_diff(const char *first, const char *second, bool json);
 
 #define CKPT_REWINDS 64 /* most of [ckpt] rewinds */
 
-enum { CKPT_STOP, CKPT_WARN }; /* on_error */
+enum { CKPT_STOP, CKPT_WARN };    /* on_error */
+enum { CKPT_SHARED, CKPT_LOCAL }; /* files */
 
 extern struct ckpt_config {
     bool enable, load_only, first_step, last_model_only, initial_model_only, verify, keep_best;
     const char *folder, *initial_load_path, *exclude, *export_dtype;
     int64_t interval, load_step, keep_latest_k, keep_every, staging, rewinds;
-    unsigned async_mode, on_error;
+    unsigned async_mode, on_error, files;
 } ckpt_config; /* [ckpt] */
 
 /* The run and its own checkpoints. */
@@ -374,7 +411,16 @@ extern struct ckpt_own {
     int64_t verified; /* newest step that was read; -1: none */
     int64_t loaded;   /* step after which the run goes on */
     bool alone;       /* checkpoints of later steps that are not of this run were set aside */
+    int64_t keeper;   /* rank that publishes in this rank's folder */
+    bool keeps;       /* it is this one */
+    double part;      /* of a checkpoint's bytes, in this folder */
+    char *host;       /* names of the ranks' hosts, CKPT_HOST bytes each; files = local */
 } ckpt_own;
+
+static inline bool ckpt_is_local(const struct ct_run *run)
+{
+    return ckpt_config.files == CKPT_LOCAL && run->world > 1;
+}
 
 /* ---- save.c ---- */
 

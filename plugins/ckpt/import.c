@@ -150,13 +150,17 @@ static int write_all(struct ckpt *c, const char *path)
 {
     const char *temporary = ct_arena_printf(c->arena, "%s.tmp-%ld", path, (long)getpid());
     int rc = ct_file_make_folder(temporary);
+    char *text;
+    size_t size;
 
     for (size_t i = 0; rc == 0 && i < c->file_count; i++)
         rc = write_file(c, &c->files[i], temporary);
     if (rc == 0)
         rc = ckpt_beside_write(c, temporary);
     if (rc == 0)
-        rc = ckpt_index_write(c, temporary);
+        rc = ckpt_index_text(c->arena, c, &text, &size);
+    if (rc == 0)
+        rc = ckpt_index_write(text, size, temporary);
     return rc < 0 ? rc : ckpt_publish(temporary, path);
 }
 

@@ -73,7 +73,7 @@ static json_t *pack_tensors(const struct ckpt *c)
 
 static json_t *pack_file(const struct ckpt_file *f, size_t chunk)
 {
-    json_t *boxes = json_array(), *hashes = json_array();
+    json_t *boxes = json_array(), *hashes = json_array(), *file;
 
     for (size_t i = 0; i < f->box_count; i++) {
         const struct ckpt_box *b = &f->boxes[i];
@@ -84,9 +84,12 @@ static json_t *pack_file(const struct ckpt_file *f, size_t chunk)
     }
     for (size_t n = 0; n < ckpt_chunks(f, chunk); n++)
         json_array_append_new(hashes, hash_text(f->hash[n]));
-    return json_pack("{s:s, s:I, s:o, s:I, s:o, s:o}", "name", f->name, "header",
+    file = json_pack("{s:s, s:I, s:o, s:I, s:o, s:o}", "name", f->name, "header",
                      (json_int_t)f->header, "header_xxh3", hash_text(f->header_hash), "bytes",
                      (json_int_t)f->bytes, "boxes", boxes, "xxh3", hashes);
+    if (file && f->host)
+        json_object_set_new(file, "host", ct_json_text(f->host));
+    return file;
 }
 
 static const char *const data_keys[] = {
@@ -144,23 +147,28 @@ static json_t *pack(const struct ckpt *c)
     return root;
 }
 
-int ckpt_index_write(const struct ckpt *c, const char *folder)
+int ckpt_index_text(struct ct_arena *arena, const struct ckpt *c, char **text, size_t *size)
 {
     json_t *root = pack(c);
-    char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
-    struct ct_arena scratch = {0};
-    size_t used = text ? strlen(text) : 0;
-    int rc;
+    char *packed = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    size_t used = packed ? strlen(packed) : 0;
 
     json_decref(root);
-    if (!text)
-        return ct_fail(CT_ENOMEM, "%s/" INDEX, folder);
-    text[used - 1] = ','; /* in the place of the last brace */
-    rc = ct_file_write(ct_arena_printf(&scratch, "%s/" INDEX, folder),
-                       ct_arena_printf(&scratch, "%s" HASH, text, ckpt_hash(text, used)),
-                       used + HASH_BYTES);
+    if (!packed)
+        return ct_fail(CT_ENOMEM, INDEX);
+    packed[used - 1] = ','; /* in the place of the last brace */
+    *text = ct_arena_printf(arena, "%s" HASH, packed, ckpt_hash(packed, used));
+    *size = used + HASH_BYTES;
+    free(packed);
+    return 0;
+}
+
+int ckpt_index_write(const char *text, size_t size, const char *folder)
+{
+    struct ct_arena scratch = {0};
+    int rc = ct_file_write(ct_arena_printf(&scratch, "%s/" INDEX, folder), text, size);
+
     ct_arena_finish(&scratch);
-    free(text);
     return rc;
 }
 
@@ -248,8 +256,8 @@ static int read_box(const struct ckpt *c, struct ckpt_file *f, const json_t *val
     return 0;
 }
 
-/* The file must be there, in its whole length. */
-static int check_size(const struct ckpt *c, const struct ckpt_file *f)
+/* The file must be there, or on another host, in its whole length. */
+static int check_size(const struct ckpt *c, struct ckpt_file *f)
 {
     const char *path = ct_arena_printf(c->arena, "%s/%s", c->path, f->name);
     struct stat st;
@@ -258,6 +266,9 @@ static int check_size(const struct ckpt *c, const struct ckpt_file *f)
     do
         rc = stat(path, &st);
     while (rc < 0 && ct_file_again(&tries));
+    f->absent = rc < 0 && errno == ENOENT && f->host;
+    if (f->absent)
+        return 0;
     if (rc < 0)
         return ct_fail(errno == ENOENT ? CT_EDAMAGED : CT_EIO, "%s: %s", path, strerror(errno));
     if ((size_t)st.st_size != f->header + f->bytes)
@@ -270,6 +281,7 @@ static int read_file(struct ckpt *c, const json_t *value)
 {
     struct ckpt_file *f = &c->files[c->file_count++];
     const char *name = json_string_value(json_object_get(value, "name"));
+    const char *host = json_string_value(json_object_get(value, "host"));
     const json_t *boxes = json_object_get(value, "boxes"), *hashes = json_object_get(value, "xxh3");
     size_t at = 0;
     int rc = 0;
@@ -278,6 +290,7 @@ static int read_file(struct ckpt *c, const json_t *value)
         return ct_fail(CT_EDAMAGED, "a file without a name");
     *f = (struct ckpt_file){
         .name = ct_arena_strdup(c->arena, name),
+        .host = host ? ct_arena_strdup(c->arena, host) : NULL,
         .header = (size_t)json_integer_value(json_object_get(value, "header")),
         .bytes = (size_t)json_integer_value(json_object_get(value, "bytes")),
         .header_hash = hash_value(json_object_get(value, "header_xxh3")),
@@ -431,23 +444,38 @@ bool ckpt_is_bad(int rc)
     return rc == CT_EDAMAGED || rc == CT_ENOENT;
 }
 
-int ckpt_open(struct ct_arena *arena, const char *folder, struct ckpt *c)
+int ckpt_index_read(struct ct_arena *arena, const char *folder, char **text, size_t *size)
 {
     const char *path = ct_arena_printf(arena, "%s/" INDEX, folder);
-    json_t *root = NULL;
-    char *text;
-    size_t size;
-    int rc;
+    int rc = ct_file_read(arena, path, LIMIT, text, size);
 
-    *c = (struct ckpt){.arena = arena, .path = ct_arena_strdup(arena, folder)};
-    rc = ct_file_read(arena, path, LIMIT, &text, &size);
     if (rc < 0)
         return rc == CT_EINVAL ? CT_EDAMAGED : rc;
-    rc = check_hash(text, size);
-    if (rc == 0 && ct_json_read(text, size, NULL, CT_JSON_UNIQUE, &root) < 0)
+    rc = check_hash(*text, *size);
+    return rc < 0 ? ct_context(rc, "%s", path) : 0;
+}
+
+int ckpt_open_text(struct ct_arena *arena, const char *folder, const char *text, size_t size,
+                   struct ckpt *c)
+{
+    json_t *root = NULL;
+    int rc = 0;
+
+    *c = (struct ckpt){.arena = arena, .path = ct_arena_strdup(arena, folder)};
+    if (ct_json_read(text, size, NULL, CT_JSON_UNIQUE, &root) < 0)
         rc = CT_EDAMAGED;
     if (rc == 0)
         rc = unpack(c, root);
     json_decref(root);
-    return rc < 0 ? ct_context(rc, "%s", path) : 0;
+    return rc < 0 ? ct_context(rc, "%s/" INDEX, folder) : 0;
+}
+
+int ckpt_open(struct ct_arena *arena, const char *folder, struct ckpt *c)
+{
+    char *text;
+    size_t size;
+    int rc = ckpt_index_read(arena, folder, &text, &size);
+
+    *c = (struct ckpt){.arena = arena, .path = ct_arena_strdup(arena, folder)};
+    return rc < 0 ? rc : ckpt_open_text(arena, folder, text, size, c);
 }

@@ -218,21 +218,69 @@ static int read_open(struct reader *r, const char *path)
     return ckpt_io_close(&r->io, rc);
 }
 
-int ckpt_read_file(const struct ckpt *c, const struct ckpt_file *file, const struct ckpt_sink *sink)
+static struct reader make_reader(struct ct_arena *arena, const struct ckpt *c,
+                                 const struct ckpt_file *file, const struct ckpt_sink *sink)
 {
-    struct ct_arena scratch = {0};
-    struct reader r = {
+    return (struct reader){
         .c = c,
         .file = file,
         .sink = sink,
-        .chunk = ct_arena_array(&scratch, size_t, ckpt_chunks(file, c->chunk) + 1),
-        .from = ct_arena_array(&scratch, size_t, file->box_count + 1),
-        .to = ct_arena_array(&scratch, size_t, file->box_count + 1),
+        .io = {.path = ct_arena_printf(arena, "%s/%s", c->path, file->name), .fd = -1},
+        .chunk = ct_arena_array(arena, size_t, ckpt_chunks(file, c->chunk) + 1),
+        .from = ct_arena_array(arena, size_t, file->box_count + 1),
+        .to = ct_arena_array(arena, size_t, file->box_count + 1),
     };
-    int rc = choose(&r) || !sink
-                 ? read_open(&r, ct_arena_printf(&scratch, "%s/%s", c->path, file->name))
-                 : 0;
+}
 
+int ckpt_read_file(const struct ckpt *c, const struct ckpt_file *file, const struct ckpt_sink *sink)
+{
+    struct ct_arena scratch = {0};
+    struct reader r = make_reader(&scratch, c, file, sink);
+    int rc = 0;
+
+    if (choose(&r) || !sink)
+        rc = file->absent ? ckpt_elsewhere(c, file) : read_open(&r, r.io.path);
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+/* ---- one chunk ---- */
+
+void ckpt_wanted(const struct ckpt *c, const struct ckpt_file *file, const struct ckpt_sink *sink,
+                 int32_t *wanted)
+{
+    struct ct_arena scratch = {0};
+    struct reader r = make_reader(&scratch, c, file, sink);
+
+    choose(&r);
+    for (size_t i = 0; i < r.count; i++)
+        wanted[r.chunk[i]] = 1;
+    ct_arena_finish(&scratch);
+}
+
+int ckpt_read_chunk(const struct ckpt *c, const struct ckpt_file *file, size_t number, char *to)
+{
+    struct ct_arena scratch = {0};
+    struct reader r = make_reader(&scratch, c, file, NULL);
+    int rc = ckpt_io_open(&r.io, r.io.path, O_RDONLY, false);
+
+    r.chunk[0] = number;
+    if (rc == 0)
+        rc = ckpt_io_close(&r.io, read_chunk(&r, 0, to));
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+int ckpt_put_chunk(const struct ckpt *c, const struct ckpt_file *file, const struct ckpt_sink *sink,
+                   size_t number, const char *data)
+{
+    struct ct_arena scratch = {0};
+    struct reader r = make_reader(&scratch, c, file, sink);
+    size_t begin = number * c->chunk, end = begin + ckpt_chunk_bytes(c, file, number);
+    int rc = ckpt_check_chunk(c, file, &r.io, number, data);
+
+    choose(&r);
+    rc = rc == 0 ? put_data(&r, begin, end, data) : rc;
     ct_arena_finish(&scratch);
     return rc;
 }

@@ -76,7 +76,8 @@ static int load(struct ct_run *run, const char *path, struct ckpt_load what)
     struct ct_arena scratch = {0};
     struct ckpt c;
     double begin = ct_now();
-    int rc = ckpt_open(&scratch, path, &c);
+    int rc = ckpt_is_local(run) ? ckpt_local_open(run, &scratch, path, &c)
+                                : ckpt_open(&scratch, path, &c);
 
     /* Before the first step and after the last only the weights are of use. */
     if (rc == 0 && c.model_only &&
@@ -126,29 +127,37 @@ static int not_there(int64_t step)
     return rc;
 }
 
+/* The newest of the listed steps, on any rank, up to `last`; -1: there is none. */
+static int find_step(struct ct_run *run, const int64_t *steps, size_t count, int64_t last,
+                     int64_t *step)
+{
+    int64_t mine = -1;
+
+    for (size_t i = 0; mine < 0 && i < count; i++) /* the newest first */
+        mine = steps[i] <= last ? steps[i] : -1;
+    return ct_group_all_reduce(ct_run_world(run), &mine, step, 1, CT_I64, CT_REDUCE_MAX);
+}
+
 /* Load the newest good checkpoint of the run's own folder, of steps `first` to `last`. 0: there is
-   none; *tried: those that are damaged. Rank 0 lists them. */
+   none; *tried: those that are damaged. Rank 0 lists them, or each rank, if files are local. */
 static int load_between(struct ct_run *run, int64_t first, int64_t last,
                         const struct ckpt_load *what, size_t *tried)
 {
     struct ct_arena scratch = {0};
-    int64_t *steps = NULL, step = -1, count = 0;
+    int64_t *steps = NULL, step = -1;
     size_t found = 0;
     int rc = 0;
 
     *tried = 0;
-    if (run->rank == 0)
+    if (run->rank == 0 || ckpt_is_local(run))
         rc = ckpt_steps(&scratch, ckpt_own.folder, &steps, &found);
     rc = ct_group_agree(ct_run_world(run), rc);
-    count = (int64_t)found;
-    if (rc == 0)
-        rc = ct_group_broadcast(ct_run_world(run), &count, 1, CT_I64, 0);
-    for (int64_t i = 0; rc == 0 && i < count; i++) {
-        step = steps ? steps[i] : 0;
-        rc = ct_group_broadcast(ct_run_world(run), &step, 1, CT_I64, 0);
-        if (rc < 0 || step < first || step > last)
-            continue;
+    while (rc == 0) {
+        rc = find_step(run, steps, found, last, &step);
+        if (rc < 0 || step < first)
+            break;
         rc = load(run, ckpt_step_path(&scratch, ckpt_own.folder, step), *what);
+        last = step - 1;
         ++*tried;
     }
     ct_arena_finish(&scratch);
@@ -178,7 +187,7 @@ static int load_wanted(struct ct_run *run)
     size_t tried;
     int rc = load_between(run, step, step, &ckpt_own.load, &tried);
 
-    if (rc == 1 && ckpt_own.load.lr && run->rank == 0 && !ckpt_config.load_only &&
+    if (rc == 1 && ckpt_own.load.lr && ckpt_own.keeps && !ckpt_config.load_only &&
         !ckpt_own.evaluates)
         ckpt_set_aside(ckpt_own.folder, step, step);
     return rc == 0 ? not_there(step) : rc;
@@ -220,11 +229,11 @@ out:
 /* Whether this job was started again, and had saved. The same on all ranks. */
 static int goes_on(struct ct_run *run, bool *again)
 {
-    int32_t saved = run->rank == 0 && ct_launch_is_restarted() && ckpt_folder_saved();
-    int rc = ct_group_broadcast(ct_run_world(run), &saved, 1, CT_I32, 0);
+    int32_t saved = ct_launch_is_restarted() && ckpt_folder_saved(), any = 0;
+    int rc = ct_group_all_reduce(ct_run_world(run), &saved, &any, 1, CT_I32, CT_REDUCE_MAX);
 
-    *again = saved;
-    return rc == 0 && run->rank == 0 && !saved ? ckpt_folder_note(false) : rc;
+    *again = any;
+    return rc == 0 && !any ? ckpt_folder_note(false) : rc;
 }
 
 int ckpt_resume(struct ct_run *run)

@@ -4,7 +4,7 @@
  * WRITING: the states are held, and a thread of each rank writes its file while the next steps run
  * (write.c). The ranks agree after every step on whether all have written theirs.
  * PUBLISHING: rank 0 has the hashes of all files; its thread writes the index, and gives the folder
- * its name.
+ * its name. Where files are local, the keeper of each folder does so with rank 0's index.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -31,6 +31,8 @@ static struct {
     struct ckpt_write write;
     struct ckpt_file *files; /* of all ranks; only rank 0 has those of others */
     struct ckpt index;       /* rank 0 */
+    char *text;              /* of index.json, where it is published */
+    size_t text_size;
     char *header;
     int64_t step;
     struct ckpt_retention retention;
@@ -80,6 +82,8 @@ static int plan_others(struct ct_run *run)
 
     for (int64_t r = 1; rc == 0 && run->rank == 0 && r < run->world; r++)
         rc = ckpt_plan(&save.arena, run, r, &save.what, &save.files[r], NULL);
+    for (int64_t r = 0; ckpt_is_local(run) && r < run->world; r++)
+        save.files[r].host = ckpt_own.host + CKPT_HOST * r;
     return rc;
 }
 
@@ -119,8 +123,10 @@ static void *publish(void *context)
     int rc = ckpt_beside_write(&save.index, save.temporary);
 
     (void)context;
+    if (rc == 0 && !save.text)
+        rc = ckpt_index_text(&save.arena, &save.index, &save.text, &save.text_size);
     if (rc == 0)
-        rc = ckpt_index_write(&save.index, save.temporary);
+        rc = ckpt_index_write(save.text, save.text_size, save.temporary);
     if (rc == 0)
         stand_alone();
     if (rc == 0)
@@ -222,14 +228,14 @@ static int gather_hashes(struct ct_run *run)
     return rc;
 }
 
-static int fail(struct ct_run *run)
+static int fail(void)
 {
     bool mine = save.rc < 0;
     long long step = (long long)save.step;
     int rc = mine ? ct_error_restore(save.rc, &save.message)
                   : ct_fail(CT_EPEER, "another rank could not write its part of it");
 
-    if (run->rank == 0) {
+    if (ckpt_own.keeps) {
         struct ct_error_kept kept = ct_error_keep();
 
         ct_file_remove_folder(save.temporary);
@@ -251,8 +257,10 @@ static int next_phase(struct ct_run *run, double begin)
 
     if (save.phase == WRITING) {
         rc = gather_hashes(run);
+        if (rc == 0 && ckpt_is_local(run))
+            rc = ckpt_local_share_index(run, &save.arena, &save.index, &save.text, &save.text_size);
         save.phase = PUBLISHING;
-        if (rc == 0 && run->rank == 0)
+        if (rc == 0 && ckpt_own.keeps)
             start(publish);
     } else {
         ckpt_own.saved = save.step;
@@ -281,7 +289,7 @@ int ckpt_save_advance(struct ct_run *run, bool block, bool *terminated)
         if (save.phase == IDLE)
             return 0;
         if (all[0] == FAILED)
-            return fail(run);
+            return fail();
         if (all[0] == DONE)
             rc = next_phase(run, begin);
     } while (rc == 0 && block && save.phase != IDLE);

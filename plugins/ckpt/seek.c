@@ -74,6 +74,8 @@ static int open_file(struct ckpt_seek *s, size_t index)
 
     if (f->io.fd >= 0)
         return 0;
+    if (s->c->files[index].absent)
+        return ckpt_elsewhere(s->c, &s->c->files[index]);
     make_room(s);
     rc = ckpt_io_open(&f->io, f->io.path, O_RDONLY, false);
     s->open[(s->opened - 1) % CKPT_SEEK_OPEN] = index;

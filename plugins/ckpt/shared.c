@@ -61,6 +61,7 @@ int ckpt_check_shared(struct ct_run *run)
         return rc;
     return ct_fail(CT_ECONFIG,
                    "rank %d does not see what rank 0 writes to %s, so checkpoints would be "
-                   "incomplete: give a [ckpt] folder that all hosts share",
+                   "incomplete: give a [ckpt] folder that all hosts share, or set [ckpt] files = "
+                   "local",
                    first, ckpt_own.folder);
 }

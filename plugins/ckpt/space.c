@@ -51,7 +51,7 @@ static const char *spoken(double bytes, char text[32])
     return text;
 }
 
-/* Rank 0. *lacking: bytes; 0: there is room. */
+/* By who keeps the folder. *lacking: bytes; 0: there is room. */
 static int make_room(const struct ct_run *run, double bytes, double *lacking)
 {
     struct ckpt_retention r = ckpt_retention(run);
@@ -79,6 +79,9 @@ static int tell(struct ct_run *run, double bytes, double lacking, bool last)
                        "trained after step %lld is not saved",
                        (long long)run->progress.step - 1, needs, ckpt_own.folder, lacks,
                        (long long)(ckpt_own.saved < 0 ? 0 : ckpt_own.saved));
+    if (run->rank != 0)
+        ct_warn("%s lacks %s of %s for the checkpoint of step %lld", ckpt_own.folder, lacks, needs,
+                (long long)run->progress.step - 1);
     return ct_run_note(run, run->progress.step - 1, "skipped save",
                        "the checkpoint of step %lld is not saved: it needs %s, and %s lacks %s of "
                        "them: make room, or lower [ckpt] keep_latest_k",
@@ -87,17 +90,22 @@ static int tell(struct ct_run *run, double bytes, double lacking, bool last)
 
 int ckpt_has_room(struct ct_run *run, bool model_only, bool last, bool *room)
 {
-    double bytes = ckpt_bytes(run, model_only), lacking = 0;
-    int32_t lacks;
-    int rc = run->rank == 0 ? make_room(run, bytes, &lacking) : 0;
+    double bytes = ckpt_bytes(run, model_only) * ckpt_own.part, lacking = 0;
+    int32_t lacks, any = 0;
+    int rc = ckpt_own.keeps ? make_room(run, bytes, &lacking) : 0;
 
     if (rc == 0 && lacking > 0)
         rc = tell(run, bytes, lacking, last);
     rc = ct_group_agree(ct_run_world(run), rc);
     lacks = lacking > 0;
     if (rc == 0)
-        rc = ct_group_broadcast(ct_run_world(run), &lacks, 1, CT_I32, 0);
-    *room = !lacks;
+        rc = ct_group_all_reduce(ct_run_world(run), &lacks, &any, 1, CT_I32, CT_REDUCE_MAX);
+    *room = !any;
+    if (rc == 0 && any && !lacks && run->rank == 0)
+        rc = ct_run_note(run, run->progress.step - 1, "skipped save",
+                         "the checkpoint of step %lld is not saved: the disk of another host lacks "
+                         "room for its part",
+                         (long long)run->progress.step - 1);
     return rc;
 }
 
@@ -155,14 +163,14 @@ static double bytes_of_former(void)
     for (size_t i = 0; i < count; i++)
         if (ckpt_open(&scratch, ckpt_step_path(&scratch, ckpt_own.folder, steps[i]), &c) == 0)
             for (size_t f = 0; f < c.file_count; f++)
-                bytes += (double)(c.files[f].header + c.files[f].bytes);
+                bytes += c.files[f].absent ? 0 : (double)(c.files[f].header + c.files[f].bytes);
     ct_arena_finish(&scratch);
     return bytes;
 }
 
 static int check_room(const struct ct_run *run)
 {
-    double bytes = ckpt_bytes(run, false), room = 0, former = 0;
+    double bytes = ckpt_bytes(run, false) * ckpt_own.part, room = 0, former = 0;
     int64_t most = most_at_once(run);
     char each[32], all[32], have[32];
     int rc;
@@ -188,7 +196,7 @@ static int check_room(const struct ct_run *run)
 
 int ckpt_check_room(struct ct_run *run)
 {
-    int rc = run->rank == 0 && !ckpt_config.load_only ? check_room(run) : 0;
+    int rc = ckpt_own.keeps && !ckpt_config.load_only ? check_room(run) : 0;
 
     return ct_group_agree(ct_run_world(run), rc);
 }

@@ -13,6 +13,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/json.h>
+#include <ctitan/lib/launch.h>
 #include <ctitan/verb.h>
 
 #include "ckpt.h"
@@ -49,6 +50,9 @@ static const char *files_text(size_t count)
 {
     return count == 1 ? "file" : "files";
 }
+
+/* How `verify` reaches other hosts; NULL: it does not. */
+static const char *shell;
 
 /* A failure to open or read a checkpoint, in a few words. */
 static const char *failure_text(int rc)
@@ -128,17 +132,85 @@ static int tell_bad(const char *path, int rc, int before, json_t *failures)
     return ckpt_is_bad(before) ? before : rc;
 }
 
+/* The line that verifies the files of another host, where the program has the same path. */
+static const char *line_for(struct ct_arena *arena, const char *path)
+{
+    char folder[CT_PATH_ROOM], program[CT_PATH_ROOM];
+    ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
+
+    program[n > 0 ? n : 0] = '\0';
+    return ct_arena_printf(arena, "cd %s && %s ckpt verify --here %s",
+                           ct_launch_quote(arena, getcwd(folder, sizeof(folder)) ? folder : "."),
+                           ct_launch_quote(arena, program), ct_launch_quote(arena, path));
+}
+
+/* Verify on a host, and print what is said there. */
+static int verify_on(struct ct_arena *arena, const char *host, const char *path, bool json)
+{
+    const char *const *argv = ct_launch_on_host(arena, shell, host, line_for(arena, path));
+    const char *command = "exec", *last = "it does not answer";
+    char line[1024];
+    FILE *in;
+    int status = -1;
+
+    for (; *argv; argv++)
+        command = ct_arena_printf(arena, "%s %s", command, ct_launch_quote(arena, *argv));
+    fflush(stdout);
+    in = popen(command, "r");
+    while (in && fgets(line, sizeof(line), in)) {
+        last = ct_arena_printf(arena, "%.*s", (int)strcspn(line, "\n"), line);
+        if (!json)
+            printf("host %s: %s\n", host, last);
+    }
+    if (in)
+        status = pclose(in);
+    return status == 0 ? 0 : ct_fail(CT_EIO, "host %s: %s", host, last);
+}
+
+/* Whether a file before number i is absent on the same host. */
+static bool is_known(const struct ckpt *c, size_t i)
+{
+    for (size_t k = 0; k < i; k++)
+        if (c->files[k].absent && !strcmp(c->files[k].host, c->files[i].host))
+            return true;
+    return false;
+}
+
+/* Verify the files of other hosts there. */
+static int read_others(const struct ckpt *c, const char *path, json_t *failures, int worst)
+{
+    for (size_t i = 0; shell && i < c->file_count; i++) {
+        const struct ckpt_file *f = &c->files[i];
+        int rc = f->absent && !is_known(c, i) ? verify_on(c->arena, f->host, path, failures) : 0;
+
+        worst = rc < 0 ? tell_bad(path, rc, worst, failures) : worst;
+    }
+    return worst;
+}
+
+static size_t files_here(const struct ckpt *c)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < c->file_count; i++)
+        count += !c->files[i].absent;
+    return count;
+}
+
 /* Read all bytes. 1: a run has removed the checkpoint meanwhile. */
 static int read_all(struct ckpt *c, const char *path, json_t *failures)
 {
     int worst = 0, rc;
 
     for (size_t i = 0; i < c->file_count; i++) {
-        rc = ckpt_read_file(c, &c->files[i], NULL);
+        rc = c->files[i].absent ? 0 : ckpt_read_file(c, &c->files[i], NULL);
         if (rc < 0 && ckpt_is_gone(path))
             return 1;
         worst = rc < 0 ? tell_bad(path, rc, worst, failures) : worst;
     }
+    worst = read_others(c, path, failures, worst);
+    if (files_here(c) < c->file_count)
+        return worst; /* the small files are where rank 0 was */
     rc = ckpt_beside_read(c);
     return rc < 0 && !ckpt_is_gone(path) ? tell_bad(path, rc, worst, failures) : worst;
 }
@@ -161,6 +233,9 @@ static int verify(struct ckpt *c, const char *path, int width, int rc, json_t *l
                                         "undamaged", worst == 0, "failures", failures, "bytes",
                                         rc < 0 ? (json_int_t)0 : (json_int_t)bytes_of(c), "files",
                                         rc < 0 ? (json_int_t)0 : (json_int_t)c->file_count));
+    else if (worst == 0 && files_here(c) < c->file_count)
+        printf("%s: undamaged, %zu of %zu files%s\n", path, files_here(c), c->file_count,
+               shell ? " here, the others on their hosts" : "; the others are on other hosts");
     else if (worst == 0)
         printf("%s: undamaged, %.1f MB in %zu %s\n", path, (double)bytes_of(c) / 1e6, c->file_count,
                files_text(c->file_count));
@@ -263,7 +338,8 @@ static int show(const char *path, bool json)
 struct request {
     struct ct_arena arena;
     const char *action, *folder, *other;
-    bool json;
+    bool json, here;
+    const char *shell;
 };
 
 static const struct ct_argument arguments[] = {
@@ -274,6 +350,11 @@ static const struct ct_argument arguments[] = {
                 "A run's dump folder, its folder of checkpoints, or one checkpoint"),
     CT_ARG_OPTIONAL(struct request, other, "OTHER", "For diff: the other checkpoint"),
     CT_ARG_FLAG(struct request, json, "json", 0, "Print JSON"),
+    CT_ARG_FLAG(struct request, here, "here", 0,
+                "For verify: only the files of this host, where others are on other hosts"),
+    CT_ARG_TEXT(struct request, shell, "shell", 0, "COMMAND",
+                "For verify: the command that runs a line on another host, in which {} stands for "
+                "its name; ssh where it is left out"),
     {0}};
 
 static int run(int argc, char **argv)
@@ -286,7 +367,11 @@ static int run(int argc, char **argv)
         rc = differ ? ct_fail(CT_ECONFIG, "ckpt diff: expected two folders")
                     : ct_fail(CT_ECONFIG, "ckpt %s: expected one folder, but there is also %s",
                               r.action, r.other);
-    else if (rc == 0 && differ)
+    else if (rc == 0 && (r.here || r.shell) && strcmp(r.action, "verify") != 0)
+        rc = ct_fail(CT_ECONFIG, "ckpt %s: --here and --shell are of verify", r.action);
+    if (rc == 0)
+        shell = r.here ? NULL : r.shell ? r.shell : CT_LAUNCH_SSH;
+    if (rc == 0 && differ)
         rc = ckpt_diff(r.folder, r.other, r.json);
     else if (rc == 0 && !strcmp(r.action, "show"))
         rc = show(r.folder, r.json);

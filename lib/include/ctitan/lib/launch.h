@@ -100,6 +100,20 @@ CT_API bool ct_launch_hears(void);
  */
 CT_API int ct_launch(const struct ct_launch_request *request);
 
+/* ---- commands on other hosts ---- */
+
+#define CT_LAUNCH_SSH                                                                              \
+    "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3 " \
+    "{}"
+
+struct ct_arena;
+/* A word in single quotes, for sh. */
+CT_API const char *ct_launch_quote(struct ct_arena *arena, const char *word);
+/* The command that runs `line` (as sh -c takes it) on a host; NULL ends it. shell: words of a
+   remote shell. "{}" among them stands for the host, which otherwise comes last. */
+CT_API const char *const *ct_launch_on_host(struct ct_arena *arena, const char *shell,
+                                            const char *host, const char *line);
+
 CT_END_DECLS
 
 #endif
