@@ -87,7 +87,7 @@ struct greeting {
 /* One side of a connection; secret and client are set by its owner. */
 struct greeter {
     const char *secret; /* empty: none */
-    bool client, known; /* known: both sides have shown that they know the secret */
+    bool client;
     int stage;
     uint8_t mine[CT_CODE_BYTES], other[CT_CODE_BYTES]; /* nonces */
 };
@@ -95,6 +95,8 @@ struct greeter {
 /* Take a greeting, and put the next one in its place. A client begins with an empty one.
    CT_ECONFIG: the other side has another secret. */
 int nccl_greet(struct greeter *greeter, struct greeting *greeting);
+/* Whether the other side has shown that it knows the secret. */
+bool nccl_is_known(const struct greeter *greeter);
 
 /* ---- watchdog.c ---- */
 

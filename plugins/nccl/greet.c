@@ -50,7 +50,6 @@ static int greet_server(struct greeter *g, struct greeting *m)
         make_code(g, "client", m->code);
         memcpy(m->nonce, g->mine, sizeof(m->nonce));
     }
-    g->stage++;
     return rc;
 }
 
@@ -59,11 +58,8 @@ static int greet_client(struct greeter *g, struct greeting *m)
 {
     int rc;
 
-    if (g->stage == CODE) {
-        g->known = true;
+    if (g->stage == CODE)
         return check_code(g, "client", m->code);
-    }
-    g->stage = CODE;
     memcpy(g->other, m->nonce, sizeof(g->other));
     rc = ct_random(g->mine, sizeof(g->mine));
     memcpy(m->nonce, g->mine, sizeof(m->nonce));
@@ -75,6 +71,12 @@ int nccl_greet(struct greeter *greeter, struct greeting *greeting)
 {
     int rc = greeter->client ? greet_server(greeter, greeting) : greet_client(greeter, greeting);
 
-    greeter->known = rc == 0 && (greeter->client ? greeter->stage > CODE : greeter->known);
+    if (rc == 0 && greeter->stage < KNOWN)
+        greeter->stage++;
     return rc;
+}
+
+bool nccl_is_known(const struct greeter *greeter)
+{
+    return greeter->stage == KNOWN;
 }

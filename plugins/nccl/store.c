@@ -33,11 +33,10 @@ struct entry {
 };
 
 struct client {
-    struct greeter greeter; /* of a client that is not known yet */
+    struct greeter greeter;
     struct message request;
     size_t bytes; /* of the request, or of a greeting, that have come */
     double since; /* the first of them; before it is known, when it came */
-    bool known;
 };
 
 struct store {
@@ -93,7 +92,7 @@ static void answer(struct store *s, struct message *m)
 
 static size_t expected(const struct client *c)
 {
-    return c->known ? sizeof(struct message) : sizeof(struct greeting);
+    return nccl_is_known(&c->greeter) ? sizeof(struct message) : sizeof(struct greeting);
 }
 
 /* Take what has come of a request or greeting, which both begin with MAGIC. false: the client has
@@ -104,7 +103,7 @@ static bool take(struct client *c, int socket)
 
     if (n < 0)
         return errno == EINTR || errno == EAGAIN;
-    if (c->bytes == 0 && c->known)
+    if (c->bytes == 0 && nccl_is_known(&c->greeter))
         c->since = ct_now();
     c->bytes += (size_t)n;
     return n > 0 && (c->bytes < sizeof(MAGIC) || c->request.magic == MAGIC);
@@ -123,7 +122,6 @@ static bool greet(struct client *c, int socket)
     memcpy(&g, &c->request, sizeof(g));
     if (nccl_greet(&c->greeter, &g) < 0)
         return false;
-    c->known = c->greeter.known;
     return send_whole(socket, &g, sizeof(g));
 }
 
@@ -137,10 +135,11 @@ static bool serve_one(struct server *v, int i)
     if (c->bytes < expected(c)) {
         double waited = ct_now() - c->since;
 
-        return c->known ? c->bytes == 0 || waited < INCOMPLETE : waited < GREETING;
+        return nccl_is_known(&c->greeter) ? c->bytes == 0 || waited < INCOMPLETE
+                                          : waited < GREETING;
     }
     c->bytes = 0;
-    if (!c->known)
+    if (!nccl_is_known(&c->greeter))
         return greet(c, socket);
     answer(v->store, &c->request);
     return send_whole(socket, &c->request, sizeof(c->request));
@@ -182,7 +181,7 @@ static void make_room(struct server *v)
     int strangers = 0, oldest = -1;
 
     for (int i = FIRST; i < v->count; i++) {
-        if (v->clients[i].known)
+        if (nccl_is_known(&v->clients[i].greeter))
             continue;
         strangers++;
         if (oldest < 0 || v->clients[i].since < v->clients[oldest].since)
@@ -215,7 +214,7 @@ static void admit(struct server *v)
 static bool is_waiting(const struct server *v)
 {
     for (int i = FIRST; i < v->count; i++)
-        if (v->clients[i].bytes || !v->clients[i].known)
+        if (v->clients[i].bytes || !nccl_is_known(&v->clients[i].greeter))
             return true;
     return false;
 }
@@ -384,7 +383,7 @@ static int introduce(struct store *s, double deadline)
     struct greeting g = {.magic = MAGIC};
     int rc = 0;
 
-    while (rc == 0 && !greeter.known) {
+    while (rc == 0 && !nccl_is_known(&greeter)) {
         rc = nccl_greet(&greeter, &g);
         if (rc == 0)
             rc = exchange(s, &g, sizeof(g), deadline);
