@@ -125,6 +125,7 @@ static const struct ct_transform rows = {
     .summary = "expands mixtures into all-to-alls of tokens, with the experts in between",
     .phase = CT_PHASE_COLLECTIVE,
     .needs = CT_NAMES("collectives"),
+    .gives = CT_NAMES("rows"),
     .evaluation = true,
     .apply = ep_expand,
     .required = true,

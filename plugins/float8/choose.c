@@ -252,7 +252,10 @@ static void report(const struct choosing *c)
     for (size_t i = 0; i < c->lefts; i++)
         ct_info("float8: %d do not, as %s: %s%s", c->left[i].count, c->left[i].reason,
                 c->left[i].first, c->left[i].count > 1 ? ", .." : "");
-    if (c->mixtures)
+    if (c->mixtures && strcmp(float8_config.experts, "none") != 0)
+        ct_info("float8: the experts of %d mixtures have %s products", c->mixtures,
+                float8_config.experts);
+    else if (c->mixtures)
         ct_info("float8: the experts of %d mixtures stay in %s, as they are no linear layers",
                 c->mixtures, c->kept);
 }

@@ -28,6 +28,10 @@ static const struct ct_option options[] = {
     CT_OPT_STRING(struct float8_config, filter, "filter", FLOAT8_HEAD,
                   "Layers to leave unchanged, comma-separated: regions, or parts of weights' "
                   "names; auto_filter_small_kn: layers too small to gain"),
+    CT_OPT_CHOICE(
+        struct float8_config, experts, "experts", "none", "none|rowwise|blockwise",
+        "Products of mixtures' experts: none: as without Float8; else which elements share "
+        "a scale"),
     CT_OPT_BOOL(struct float8_config, all_gather, "all_gather", "false",
                 "recipe = tensorwise: quantise parameters before they are gathered, so that Float8 "
                 "is sent"),
@@ -88,6 +92,17 @@ static const struct ct_transform quantise = {
     .apply = float8_quantise_operands,
 };
 
+static const struct ct_transform experts = {
+    .size = sizeof(struct ct_transform),
+    .name = "float8.experts",
+    .summary = "gives mixtures Float8 products",
+    .phase = CT_PHASE_COLLECTIVE,
+    .needs = CT_NAMES("collectives"),
+    .after = CT_NAMES("rows"),
+    .evaluation = true,
+    .apply = float8_use_experts,
+};
+
 static const struct ct_transform maxima = {
     .size = sizeof(struct ct_transform),
     .name = "float8.maxima",
@@ -106,4 +121,9 @@ CT_PLUGIN(.name = "float8", .version = "1.0",
               {CT_OP, "linear_float8", &float8_op_linear},
               {CT_OP, "linear_float8_dx", &float8_op_dx},
               {CT_OP, "linear_float8_dw", &float8_op_dw}, {CT_TRANSFORM, "float8.choose", &choose},
-              {CT_TRANSFORM, "float8", &quantise}, {CT_TRANSFORM, "float8.maxima", &maxima}));
+              {CT_TRANSFORM, "float8", &quantise}, {CT_TRANSFORM, "float8.maxima", &maxima},
+              {CT_OP, "float8.experts", &float8_op_experts},
+              {CT_OP, "float8.experts_dx", &float8_op_experts_dx},
+              {CT_OP, "float8.experts_dw", &float8_op_experts_dw},
+              {CT_KERNELS, "cpu", float8_experts_kernels},
+              {CT_TRANSFORM, "float8.experts", &experts}));

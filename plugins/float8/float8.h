@@ -13,7 +13,7 @@
 #include <ctitan/run.h>
 
 struct float8_config {
-    const char *recipe, *filter;
+    const char *recipe, *filter, *experts;
     bool all_gather;
 };
 extern struct float8_config float8_config;
@@ -59,6 +59,29 @@ struct float8_product { /* of the three products */
  */
 extern const struct ct_op_type float8_op_amax, float8_op_scale, float8_op_quantise,
     float8_op_linear, float8_op_dx, float8_op_dw;
+
+/* A scale by which a cell of this largest magnitude is multiplied. */
+float float8_scale_of(float amax, float largest, enum float8_rule rule);
+
+/* ---- experts.c ---- */
+
+enum float8_experts_recipe {
+    FLOAT8_EXPERTS_NONE,
+    FLOAT8_EXPERTS_ROWWISE,  /* rows and columns that are summed over */
+    FLOAT8_EXPERTS_BLOCKWISE /* 128 numbers of a row, 128 x 128 of a weight (DeepSeek-V3) */
+};
+
+struct float8_experts {
+    struct ct_experts gate;
+    unsigned recipe; /* enum float8_experts_recipe */
+};
+
+/* As ct_op_experts and its gradients. */
+extern const struct ct_op_type float8_op_experts, float8_op_experts_dx, float8_op_experts_dw;
+extern const struct ct_kernel float8_experts_kernels[];
+
+/* Mixtures become those, after all shardings are known. */
+int float8_use_experts(struct ct_graph *graph, struct ct_run *run);
 
 /* ---- float8.c ---- */
 

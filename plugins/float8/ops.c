@@ -207,7 +207,7 @@ static uint32_t mx_exponent(float amax, float largest, bool rceil)
     return exponent > (uint32_t)steps ? exponent - (uint32_t)steps : 0;
 }
 
-static float scale_of(float amax, float largest, enum float8_rule rule)
+float float8_scale_of(float amax, float largest, enum float8_rule rule)
 {
     float scale = (float)((double)largest / fmax((double)amax, SMALLEST));
     uint32_t exponent;
@@ -235,7 +235,8 @@ static int scale_reference(const struct ct_launch *l)
     struct ct_reference r = ct_reference_begin(l);
 
     for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++)
-        r.out[0][i] = (double)scale_of((float)r.in[0][i], (float)attrs->largest, attrs->rule);
+        r.out[0][i] =
+            (double)float8_scale_of((float)r.in[0][i], (float)attrs->largest, attrs->rule);
     return ct_reference_end(&r, 0);
 }
 
