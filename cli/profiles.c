@@ -168,7 +168,7 @@ double profile_idle(const struct profile_summary *s)
 
 static void print_share(const char *what, double seconds, double all, FILE *out)
 {
-    fprintf(out, "  %-30s %10.3f ms %6.1f %%\n", what, seconds * 1e3, 100 * seconds / all);
+    fprintf(out, "  %-36s %10.3f ms %6.1f %%\n", what, seconds * 1e3, 100 * seconds / all);
 }
 
 void profile_print(struct ct_arena *arena, const char *folder, const struct profile_summary *s,

@@ -207,7 +207,9 @@ int ct_executor_init(struct ct_executor *e)
 
 int ct_executor_time_next(struct ct_executor *e)
 {
-    if (!e->device->ops->stamps)
+    const struct ct_device_ops *ops = e->device->ops;
+
+    if (!ops->stamps || !ops->stamp || !ops->stamped)
         return ct_fail(CT_EINVAL, "device %s does not time instructions", e->device->name);
     e->time_next = true;
     return 0;

@@ -7,14 +7,12 @@
  * the planned step beside it.
  */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
-#include <ctitan/clock.h>
 #include <ctitan/config.h>
 #include <ctitan/error.h>
+#include <ctitan/file.h>
 #include <ctitan/log.h>
-#include <ctitan/number.h>
 #include <ctitan/plugin.h>
 
 #include "profile.h"
@@ -38,7 +36,7 @@ static struct {
     int64_t first, last; /* first > last: none */
     int64_t step;        /* that is being profiled; 0: none */
     double began;
-    bool any;
+    bool any, begun;
 } now;
 
 static int parse_steps(void)
@@ -84,8 +82,23 @@ static int prepare(const struct ct_run *run)
     return rc;
 }
 
+/* Profiles of another run in this dump folder get another name. */
+static int leave_former(const struct ct_run *run)
+{
+    char path[CT_PATH_ROOM], kept[CT_PATH_ROOM];
+    int rc = ct_run_path(run, path, "profile");
+
+    return rc < 0 || access(path, F_OK) < 0 ? rc : ct_file_keep_former(path, "", kept);
+}
+
 static int step_begin(const struct ct_event_data *d)
 {
+    bool first = !now.begun && d->step == 1 && d->run->rank == 0;
+    int rc = first ? leave_former(d->run) : 0;
+
+    now.begun = true;
+    if (rc < 0)
+        return rc;
     now.step = wanted(d->step) ? d->step : 0;
     now.began = d->time;
     return now.step ? ct_executor_time_next(d->run->executor) : 0;

@@ -100,6 +100,21 @@ static void hooks_see_everything_in_order(void **state)
     ct_arena_finish(&arena);
 }
 
+static void a_device_without_stamps_is_not_timed(void **state)
+{
+    struct ct_arena arena = {0};
+    struct machine m;
+
+    (void)state;
+    machine_start(&m, parse(&arena, small), NULL, 1, IN_TURN);
+    assert_int_equal(ct_executor_time_next(m.executor), CT_EINVAL);
+    assert_message("does not time instructions");
+    assert_ok(ct_executor_step(m.executor));
+    assert_null(ct_executor_times(m.executor));
+    machine_finish(&m);
+    ct_arena_finish(&arena);
+}
+
 static void a_failing_hook_ends_the_step(void **state)
 {
     struct ct_arena arena = {0};
@@ -377,6 +392,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hooks_see_everything_in_order),
+        cmocka_unit_test(a_device_without_stamps_is_not_timed),
         cmocka_unit_test(a_failing_hook_ends_the_step),
         cmocka_unit_test(states_follow_parameters_that_the_host_writes),
         cmocka_unit_test(a_failing_kernel_is_named),
