@@ -56,8 +56,10 @@ static void add_region(const char *name, char *at, size_t bytes)
 
 /* ---- variables of a file ---- */
 
+/* Addresses in files: of the kernel's code and its table, which lie apart where this library runs
+   what a plugin compiled; of the device's code, and of this library's variables. */
 struct wanted {
-    uintptr_t kernel, device; /* addresses of code */
+    uintptr_t run, table, device, own;
 };
 
 static bool contains(const struct dl_phdr_info *info, uintptr_t address)
@@ -69,22 +71,24 @@ static bool contains(const struct dl_phdr_info *info, uintptr_t address)
     return false;
 }
 
-/* The device's own file has threads of its own, whose variables change at any time. */
+/* The device's own file has threads of its own, whose variables change at any time; in this library
+   are the check's. */
 static int add_variables(struct dl_phdr_info *info, size_t size, void *context)
 {
     const struct wanted *wanted = context;
 
     (void)size;
-    if (!contains(info, wanted->kernel))
+    if (contains(info, wanted->device) || contains(info, wanted->own) ||
+        (!contains(info, wanted->run) && !contains(info, wanted->table)))
         return 0;
-    for (int i = 0; i < info->dlpi_phnum && !contains(info, wanted->device); i++) {
+    for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *h = &info->dlpi_phdr[i];
 
         if (h->p_type == PT_LOAD && h->p_flags & PF_W)
             add_region("a variable of its file", (char *)(info->dlpi_addr + h->p_vaddr),
                        h->p_memsz);
     }
-    return 1;
+    return 0;
 }
 
 /* ---- ranges ---- */
@@ -165,7 +169,8 @@ __attribute__((noinline)) int run_in_ranges(struct ct_device *device,
                                             const struct memory *memory)
 {
     struct ct_device_ops ops = *device->ops;
-    struct wanted wanted = {(uintptr_t)kernel->run, (uintptr_t)ops.enqueue};
+    struct wanted wanted = {(uintptr_t)kernel->run, (uintptr_t)kernel, (uintptr_t)ops.enqueue,
+                            (uintptr_t)&now};
     int rc;
 
     memset(&now, 0, sizeof(now));

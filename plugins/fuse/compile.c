@@ -82,13 +82,13 @@ static int begin(struct compiler *c, const struct fuse_target *target)
     return rc;
 }
 
-static const char *source_of(const struct compiler *c, const struct fuse_code *code)
+static const char *source_of(const struct compiler *c, const struct ct_rows_code *code)
 {
     return ct_arena_printf((struct ct_arena *)&c->arena, "#include \"%s\"\n%s",
                            c->target->ops ? CT_COMPILER_HEADER : fuse_header_name(), code->text);
 }
 
-static void name_job(struct compiler *c, const struct fuse_code *code, struct job *job)
+static void name_job(struct compiler *c, const struct ct_rows_code *code, struct job *job)
 {
     XXH3_state_t *hash = XXH3_createState();
     char text[33];
@@ -326,7 +326,7 @@ static int compile_missing(const struct compiler *c, struct job *job, int count,
     return rc == 0 ? compile_all(c, job, count, compiled) : rc;
 }
 
-int fuse_compile(const struct fuse_target *target, const struct fuse_code *code, int count,
+int fuse_compile(const struct fuse_target *target, const struct ct_rows_code *code, int count,
                  struct fuse_result *result)
 {
     double from = ct_now();
@@ -386,7 +386,7 @@ static struct {
 } loaded;
 
 /* Key of code for host memory, with all options that determine what it is compiled to. */
-static XXH128_hash_t key_of(const struct fuse_code *code)
+static XXH128_hash_t key_of(const struct ct_rows_code *code)
 {
     XXH3_state_t *hash = XXH3_createState();
     XXH128_hash_t key;
@@ -401,7 +401,7 @@ static XXH128_hash_t key_of(const struct fuse_code *code)
     return key;
 }
 
-static int load(const struct fuse_target *target, const struct fuse_code *code, void **function)
+static int load(const struct fuse_target *target, const struct ct_rows_code *code, void **function)
 {
     struct compiler c;
     struct job job;
@@ -418,7 +418,7 @@ static int load(const struct fuse_target *target, const struct fuse_code *code, 
     return rc;
 }
 
-int fuse_load(const struct fuse_target *target, const struct fuse_code *code, void **function)
+int fuse_load(const struct fuse_target *target, const struct ct_rows_code *code, void **function)
 {
     XXH128_hash_t key = key_of(code);
     int rc;

@@ -23,7 +23,7 @@ struct compiler {
 };
 
 struct job {
-    const struct fuse_code *code;
+    const struct ct_rows_code *code;
     char path[CT_PATH_ROOM]; /* without ".c", ".so" */
     int lock;                /* of PATH.c; -1: not taken */
     pid_t pid;               /* 0: none */

@@ -64,8 +64,8 @@ int fuse_find_target(const char *name, struct ct_device *device, struct fuse_tar
 struct state {
     struct fuse_target target;
     void *function;
-    struct fuse_code code;
-    struct fuse_program program;
+    struct ct_rows_code code;
+    struct ct_rows_program program;
 };
 
 static int prepare(struct ct_prepare *p)
@@ -80,7 +80,7 @@ static int prepare(struct ct_prepare *p)
         rc = compiler_of(p->device->name, &compiler, &state->target.ops);
     if (rc < 0)
         return rc;
-    fuse_write(&state->program, false, p->arena, &state->code);
+    ct_rows_write(&state->program, 0, p->arena, &state->code);
     fuse_size_call(p->in, p->ins, p->out, p->outs, state->code.flat, &call);
     if (state->code.sums)
         p->workspace = sizeof(float) * (size_t)state->code.sums * (size_t)call.columns *

@@ -68,28 +68,28 @@ static int replace(struct ct_graph *graph, const struct fuse_group *g)
 
 /* The code of the op that the group will be: from its text, as the op's kernel will write it. */
 static int write_code(const struct fuse_plan *plan, const struct fuse_group *g,
-                      struct fuse_code *code)
+                      struct ct_rows_code *code)
 {
     struct ct_arena *arena = plan->arena;
-    struct fuse_program f;
+    struct ct_rows_program f;
     int rc = fuse_parse(&g->attrs, g->program.ins, g->program.outs, arena, &f);
 
     if (rc < 0)
         return ct_context(rc, "%s", g->attrs.program);
     memcpy(f.in_dtype, g->program.in_dtype, sizeof(f.in_dtype));
-    fuse_write(&f, !plan->target.ops, arena, code);
+    ct_rows_write(&f, plan->target.ops ? 0 : CT_ROWS_KEPT, arena, code);
     return 0;
 }
 
 struct kernels {
-    struct fuse_code *code;
+    struct ct_rows_code *code;
     const struct fuse_group **first; /* that uses it */
     int *uses, count;
 };
 
 static int distinct(const struct fuse_plan *plan, struct kernels *k)
 {
-    *k = (struct kernels){ct_arena_array(plan->arena, struct fuse_code, plan->count + 1),
+    *k = (struct kernels){ct_arena_array(plan->arena, struct ct_rows_code, plan->count + 1),
                           ct_arena_array(plan->arena, const struct fuse_group *, plan->count + 1),
                           ct_arena_array(plan->arena, int, plan->count + 1), 0};
 

@@ -2,7 +2,7 @@
  * Shared by the sources of the fuse plugin.
  *
  * group.c finds ops that can be computed together, and plans one op "fused" for each group.
- * passes.c and source.c write such an op as code. compile.c has it compiled, by the system's C
+ * lib/rows writes such an op as code. compile.c has it compiled, by the system's C
  * compiler (system.c) or the device's own, and keeps the results on disk. kernel.c runs them in
  * host memory, device.c on devices with a compiler. fuse.c is the transform: plan, compile,
  * replace.
@@ -10,13 +10,8 @@
 #ifndef FUSE_H
 #define FUSE_H
 
-#include <ctitan/lib/compiler.h>
-#include <ctitan/pointwise.h>
+#include <ctitan/lib/rows.h>
 #include <ctitan/run.h>
-
-#define FUSE_MOST_INPUTS CT_COMPILED_INPUTS
-#define FUSE_MOST_OUTPUTS CT_COMPILED_OUTPUTS
-#define FUSE_MOST_PASSES 32 /* over a row */
 
 struct fuse_config {
     const char *cache, *compiler, *flags, *dump;
@@ -37,36 +32,11 @@ struct fuse_attrs {
 };
 extern const struct ct_op_type fuse_op;
 
-struct fuse_program {
-    struct ct_pointwise p;
-    int outs, out[FUSE_MOST_OUTPUTS]; /* nodes */
-    int ins;
-    enum ct_dtype in_dtype[FUSE_MOST_INPUTS], out_dtype[FUSE_MOST_OUTPUTS];
-};
-
-/* Passes over a row that its reductions need. */
-int fuse_count_passes(const struct fuse_program *f, struct ct_arena *arena);
 /* Read a program; in_dtype is not set. CT_EINVAL: it has a fault. */
 int fuse_parse(const struct fuse_attrs *attrs, int ins, int outs, struct ct_arena *arena,
-               struct fuse_program *f);
+               struct ct_rows_program *f);
 /* Read the program of an op. CT_EINVAL: it has a fault. */
-int fuse_read(const struct ct_op *op, struct ct_arena *arena, struct fuse_program *f);
-/* The program as text. */
-char *fuse_text(const struct fuse_program *f, struct ct_arena *arena);
-
-/* ---- code ---- */
-
-struct fuse_code {
-    char *text;  /* without the header that it needs */
-    int buffers; /* rows of float32 that a call needs besides its operands */
-    int sums;    /* outputs that are sums over rows, in the order of the outputs */
-    bool flat;   /* neither rows nor columns matter */
-};
-
-/* rows_kept: rows in scratch memory are cheaper than computing values again. */
-void fuse_write(const struct fuse_program *f, bool rows_kept, struct ct_arena *arena,
-                struct fuse_code *code);
-
+int fuse_read(const struct ct_op *op, struct ct_arena *arena, struct ct_rows_program *f);
 /* ---- compiled code ---- */
 
 /* The target of compiled code. */
@@ -77,27 +47,20 @@ struct fuse_target {
 /* CT_ENOENT: devices of this name run no compiled code. */
 int fuse_find_target(const char *name, struct ct_device *device, struct fuse_target *target);
 
-/* A function on host memory. It computes rows [row, row_end) of columns [column, column_end), which
-   are all of them unless the code is flat. scratch: `buffers` rows; sums: `sums` rows, zeroed
-   before the first call. */
-typedef void fuse_function(const struct ct_compiled_operand *in,
-                           const struct ct_compiled_operand *out, int64_t row, int64_t row_end,
-                           int64_t column, int64_t column_end, float *scratch, float *sums);
-
 struct fuse_result {
     int compiled, found;
     double seconds;
 };
 /* Have all of them compiled that are not in the cache; nothing if the target's device is not there.
    CT_ENOENT: there is no compiler; CT_EIO: it refused one, and said why; .. */
-int fuse_compile(const struct fuse_target *target, const struct fuse_code *code, int count,
+int fuse_compile(const struct fuse_target *target, const struct ct_rows_code *code, int count,
                  struct fuse_result *result);
 /* The header that code for host memory includes: its text, its name, and a copy in a folder. */
 extern const char fuse_header_text[];
 const char *fuse_header_name(void);
 int fuse_write_header(const char *folder);
 /* The function of a code, which was compiled before, or is now. NULL: the device is not there. */
-int fuse_load(const struct fuse_target *target, const struct fuse_code *code, void **function);
+int fuse_load(const struct fuse_target *target, const struct ct_rows_code *code, void **function);
 
 /* ---- kernels ---- */
 
@@ -116,8 +79,8 @@ extern const struct ct_kernel fuse_cpu_kernels[], fuse_device_kernel;
 struct fuse_group {
     struct ct_op **op; /* in the graph's order */
     int count;
-    struct ct_value *in[FUSE_MOST_INPUTS], *out[FUSE_MOST_OUTPUTS];
-    struct fuse_program program;
+    struct ct_value *in[CT_COMPILED_INPUTS], *out[CT_COMPILED_OUTPUTS];
+    struct ct_rows_program program;
     struct fuse_attrs attrs;
     double saved; /* bytes that a run of the op need not move, on this rank */
     double lost;  /* nanoseconds that compiled code takes longer than the device's kernels */

@@ -19,12 +19,12 @@
 #define MOST_NODES 400
 
 /* Bytes of memory a nanosecond, and nanoseconds that compiled code loses against a device's own
-   kernel by a sum over rows beside other outputs, or an erf. Host: one thread, cached memory,
+   kernel by a sum over rows beside other outputs. Host: one thread, cached memory,
    measured. Devices: memory of a data-center GPU; a sum is 8 bytes more to its cache; not measured.
  */
 static const struct rates {
-    double bytes, column_sum, erf;
-} host_rates = {50, 0.055, 0.1}, device_rates = {2000, 0.002, 0};
+    double bytes, column_sum;
+} host_rates = {50, 0.055}, device_rates = {2000, 0.002};
 
 struct member {
     struct ct_op *op;
@@ -67,7 +67,7 @@ static bool may_fuse(struct finder *f, const struct ct_op *op)
     unsigned *level;
 
     if (!ct_op_type_whole(op->type)->pointwise || op->type->flags & excluded || op->stream ||
-        op->outs == 0 || op->ins > FUSE_MOST_INPUTS || op->outs > FUSE_MOST_OUTPUTS)
+        op->outs == 0 || op->ins > CT_COMPILED_INPUTS || op->outs > CT_COMPILED_OUTPUTS)
         return false;
     if (op->section->part == CT_PART_INIT || op->section->part == CT_PART_POST)
         return false;
@@ -227,14 +227,14 @@ static bool collect_operands(const struct finder *f, int group, struct fuse_grou
 
             if (!v || group_of(f, v->producer) == group || find(g->in, *ins, v) >= 0)
                 continue;
-            if (*ins == FUSE_MOST_INPUTS)
+            if (*ins == CT_COMPILED_INPUTS)
                 return false;
             g->in[(*ins)++] = v;
         }
         for (int i = 0; i < op->outs; i++) {
             if (!is_needed_outside(f, op->out[i], group))
                 continue;
-            if (*outs == FUSE_MOST_OUTPUTS)
+            if (*outs == CT_COMPILED_OUTPUTS)
                 return false;
             g->out[(*outs)++] = op->out[i];
         }
@@ -255,7 +255,7 @@ static bool write_op(struct finder *f, struct fuse_group *g, const struct ct_op 
 {
     struct ct_pointwise *p = &g->program.p;
     unsigned *level = ct_arena_array(&f->scratch, unsigned, op->ins + op->outs);
-    int in[FUSE_MOST_INPUTS] = {0}, out[FUSE_MOST_OUTPUTS];
+    int in[CT_COMPILED_INPUTS] = {0}, out[CT_COMPILED_OUTPUTS];
 
     if (ct_pointwise_levels(op, level) < 0)
         return false;
@@ -306,9 +306,7 @@ static double loss(const struct finder *f, const struct fuse_group *g, const siz
     for (int i = 0; i < g->count; i++)
         for (size_t k = first[i]; k < first[i + 1] && has_kernel(f->plan->device, g->op[i]->type);
              k++)
-            if (needed[k] && p->node[k].kind == CT_POINTWISE_ERF)
-                each += rates->erf;
-            else if (needed[k] && p->node[k].kind == CT_POINTWISE_COLUMN_SUM && g->op[i]->outs > 1)
+            if (needed[k] && p->node[k].kind == CT_POINTWISE_COLUMN_SUM && g->op[i]->outs > 1)
                 each += rates->column_sum;
     return each * (double)ct_value_bytes(f->plan->graph, whole, f->plan->rank) /
            (double)ct_dtype_size(whole->dtype);
@@ -317,11 +315,11 @@ static double loss(const struct finder *f, const struct fuse_group *g, const siz
 /* Write the group's program: the formulas one after the other. False: it is not possible. */
 static bool write_program(struct finder *f, struct fuse_group *g, int ins, int outs)
 {
-    struct fuse_program *program = &g->program;
+    struct ct_rows_program *program = &g->program;
     size_t *first = ct_arena_array(&f->scratch, size_t, g->count + 1);
     bool ok = true;
 
-    *program = (struct fuse_program){.p = {.arena = f->plan->arena}, .ins = ins, .outs = outs};
+    *program = (struct ct_rows_program){.p = {.arena = f->plan->arena}, .ins = ins, .outs = outs};
     for (int i = 0; i < ins; i++) {
         program->in_dtype[i] = g->in[i]->dtype;
         f->node[g->in[i]->id] = -1;
@@ -336,8 +334,8 @@ static bool write_program(struct finder *f, struct fuse_group *g, int ins, int o
         program->out_dtype[i] = g->out[i]->dtype;
         g->attrs.outputs.size[i] = program->p.node[program->out[i]].level;
     }
-    ok = ok && fuse_count_passes(program, &f->scratch) <= FUSE_MOST_PASSES;
-    g->attrs.program = ok ? fuse_text(program, f->plan->arena) : NULL;
+    ok = ok && ct_rows_count_passes(program, &f->scratch) <= CT_ROWS_PASSES;
+    g->attrs.program = ok ? ct_rows_text(program, f->plan->arena) : NULL;
     g->lost = ok ? loss(f, g, first) : 0;
     return ok;
 }

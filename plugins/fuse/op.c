@@ -12,14 +12,14 @@
 static const char levels[] = {'s', 'c', 'r', 'x'};
 
 int fuse_parse(const struct fuse_attrs *attrs, int ins, int outs, struct ct_arena *arena,
-               struct fuse_program *f)
+               struct ct_rows_program *f)
 {
     struct ct_pointwise_names names = {0};
     int rc;
 
-    *f = (struct fuse_program){.p = {.arena = arena}, .ins = ins, .outs = outs};
-    if (ins > FUSE_MOST_INPUTS)
-        return ct_fail(CT_EINVAL, "%d inputs: at most %d are allowed", ins, FUSE_MOST_INPUTS);
+    *f = (struct ct_rows_program){.p = {.arena = arena}, .ins = ins, .outs = outs};
+    if (ins > CT_COMPILED_INPUTS)
+        return ct_fail(CT_EINVAL, "%d inputs: at most %d are allowed", ins, CT_COMPILED_INPUTS);
     for (int i = 0; i < ins; i++)
         for (unsigned level = 0; level < CT_COUNT(levels); level++)
             ct_pointwise_name(&f->p, &names, ct_arena_printf(arena, "%c%d", levels[level], i),
@@ -33,13 +33,12 @@ int fuse_parse(const struct fuse_attrs *attrs, int ins, int outs, struct ct_aren
         if (f->p.node[f->out[i]].level != (unsigned)attrs->outputs.size[i])
             return ct_fail(CT_EINVAL, "y%d has another level than its program", i);
     }
-    if (rc == 0 && fuse_count_passes(f, arena) > FUSE_MOST_PASSES)
-        rc = ct_fail(CT_EINVAL, "the program needs more than %d passes over a row",
-                     FUSE_MOST_PASSES);
+    if (rc == 0 && ct_rows_count_passes(f, arena) > CT_ROWS_PASSES)
+        rc = ct_fail(CT_EINVAL, "the program needs more than %d passes over a row", CT_ROWS_PASSES);
     return rc;
 }
 
-int fuse_read(const struct ct_op *op, struct ct_arena *arena, struct fuse_program *f)
+int fuse_read(const struct ct_op *op, struct ct_arena *arena, struct ct_rows_program *f)
 {
     int rc = fuse_parse(op->attrs, op->ins, op->outs, arena, f);
 
@@ -48,58 +47,8 @@ int fuse_read(const struct ct_op *op, struct ct_arena *arena, struct fuse_progra
     return rc;
 }
 
-/* Nodes that the outputs need, and how often each is an argument. */
-static void count_uses(const struct fuse_program *f, int node, int *uses)
-{
-    const struct ct_pointwise_node *n = &f->p.node[node];
-
-    if (uses[node]++)
-        return;
-    for (int i = 0; i < ct_pointwise_arguments(n->kind); i++)
-        count_uses(f, n->arg[i], uses);
-}
-
-char *fuse_text(const struct fuse_program *f, struct ct_arena *arena)
-{
-    int *uses = ct_arena_array(arena, int, f->p.count);
-    const char **use = ct_arena_array(arena, const char *, f->p.count);
-    const struct ct_pointwise_style style = {"", 17, NULL, use};
-    const char *separator = "";
-    char *text = NULL, *copy;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-
-    if (!out)
-        return NULL;
-    for (int i = 0; i < f->outs; i++)
-        count_uses(f, f->out[i], uses);
-    for (size_t k = 0; k < f->p.count; k++) {
-        const struct ct_pointwise_node *n = &f->p.node[k];
-
-        if (n->kind == CT_POINTWISE_INPUT)
-            use[k] = ct_arena_printf(arena, "%c%d", levels[n->level], n->input);
-        if (uses[k] < 2 || ct_pointwise_arguments(n->kind) == 0)
-            continue;
-        fprintf(out, "%st%zu = ", separator, k);
-        ct_pointwise_print(&f->p, (int)k, &style, out);
-        use[k] = ct_arena_printf(arena, "t%zu", k);
-        separator = "; ";
-    }
-    for (int i = 0; i < f->outs; i++, separator = "; ") {
-        fprintf(out, "%sy%d = ", separator, i);
-        if (use[f->out[i]])
-            fputs(use[f->out[i]], out);
-        else
-            ct_pointwise_print(&f->p, f->out[i], &style, out);
-    }
-    fclose(out);
-    copy = ct_arena_strdup(arena, text);
-    free(text);
-    return copy;
-}
-
 /* The input with rows and columns. */
-static const struct ct_value *whole_of(const struct fuse_program *f, const struct ct_op *op)
+static const struct ct_value *whole_of(const struct ct_rows_program *f, const struct ct_op *op)
 {
     const struct ct_value *whole = NULL;
 
@@ -116,7 +65,7 @@ static const struct ct_value *whole_of(const struct fuse_program *f, const struc
 static int infer(struct ct_op *op)
 {
     struct ct_arena scratch = {0};
-    struct fuse_program f;
+    struct ct_rows_program f;
     const struct ct_value *whole;
     int rc = fuse_read(op, &scratch, &f);
 
@@ -141,7 +90,7 @@ static int infer(struct ct_op *op)
 static int reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
-    struct fuse_program f;
+    struct ct_rows_program f;
     int64_t rows = 1, columns = 1;
     double **value;
     int rc = fuse_read(l->op, &r.arena, &f);

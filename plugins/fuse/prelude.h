@@ -1,6 +1,6 @@
 /*
  * Begins the text of every compiled kernel; the vectors follow it (ctitan/lib/vector.h), and then
- * functions.h.
+ * the language of rows (ctitan/lib/cpu/rows.h).
  */
 #include <float.h>
 #include <math.h>

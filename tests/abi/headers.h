@@ -40,6 +40,7 @@
 #include <ctitan/lib/patterns.h>
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/rates.h>
+#include <ctitan/lib/rows.h>
 #include <ctitan/lib/samples.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/secret.h>

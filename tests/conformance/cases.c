@@ -200,6 +200,12 @@
     "W - %drow = bias_grad(%dy) : T[" #k "]\n"                                                     \
     "W - %drow32 = bias_grad(%dy) : float32![" #k "]\n"
 
+#define SOFTMAX_SUM(b, t, k)                                                                       \
+    "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "input %dsum : float32[" #k "]\n"                                                              \
+    "F - %sum = softmax_sum(%x) : float32[" #k "]\n"                                               \
+    "I - %dx = softmax_sum_grad(%dsum, %x) : T[" #b "," #t "," #k "]\n"
+
 #define EXPERTS(b, t, n, f, e, k)                                                                  \
     "input %x : T[" #b "," #t "," #n "]\n"                                                         \
     "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
@@ -870,6 +876,8 @@ const struct conformance_case conformance_cases[] = {
     {"temper", TEMPER(2, 9, 3, 19, "%positions"), 5000, 1},
     {"temper, counted", TEMPER(2, 33, 2, 16, "_"), 50, 1},
     {"document chunks", CHUNKS(3, 67), 5000, false},
+    {"sums of softmax, odd", SOFTMAX_SUM(2, 9, 37), 0, 0, true},
+    {"sums of softmax", SOFTMAX_SUM(4, 70, 64), 0, 0, true},
     {"rows, odd", ROWS(2, 9, 37), 0, false},
     {"rows, long", ROWS(2, 3, 1032), 0, false},
     {"rows of one number", ROWS(2, 35, 1), 0, false},

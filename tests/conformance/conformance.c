@@ -29,7 +29,7 @@ struct options {
     const char *device, *filter;
 };
 
-static struct score scores[512];
+static struct score scores[1024];
 static const struct ct_plugin *device_plugin;
 static struct ct_checker checker;
 

@@ -113,6 +113,10 @@ CT_API struct ct_value *ct_pointwise_whole(const struct ct_op *op);
    the node of output i. */
 CT_API int ct_pointwise_apply(struct ct_pointwise *p, const struct ct_op *op, const int *in,
                               int *out);
+/* The same for any values of its attributes: number[i], if it is not negative, is the node of
+   attribute i of the type's table. */
+CT_API int ct_pointwise_apply_any(struct ct_pointwise *p, const struct ct_op *op, const int *number,
+                                  const int *in, int *out);
 
 /* How ct_pointwise_print writes nodes. */
 struct ct_pointwise_style {

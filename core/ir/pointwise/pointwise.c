@@ -227,12 +227,23 @@ static void name_absent(struct ct_pointwise *p, const char *signature,
 
 int ct_pointwise_apply(struct ct_pointwise *p, const struct ct_op *op, const int *in, int *out)
 {
+    return ct_pointwise_apply_any(p, op, NULL, in, out);
+}
+
+int ct_pointwise_apply_any(struct ct_pointwise *p, const struct ct_op *op, const int *number,
+                           const int *in, int *out)
+{
     struct ct_pointwise_names names = {.op = op};
     int rc;
 
     name_absent(p, op->type->signature, &names);
-    for (const struct ct_option *o = op->type->attrs; o && o->name; o++)
-        ct_pointwise_name(p, &names, o->name, ct_pointwise_number(p, attribute(op, o)));
+    for (int i = 0; op->type->attrs && op->type->attrs[i].name; i++) {
+        const struct ct_option *o = &op->type->attrs[i];
+
+        ct_pointwise_name(p, &names, o->name,
+                          number && number[i] >= 0 ? number[i]
+                                                   : ct_pointwise_number(p, attribute(op, o)));
+    }
     for (int i = 0; i < op->ins; i++)
         ct_pointwise_name(p, &names, operand(p, op, i),
                           op->in[i] ? in[i] : ct_pointwise_number(p, 0));

@@ -23,12 +23,8 @@
     P(rms_norm, CPU_STRIDED, isa)                                                                  \
     P(add_rms_norm, CPU_STRIDED, isa)                                                              \
     P(rms_norm_grad, CPU_GRADIENT, isa)                                                            \
-    P(rms_norm_plain, CPU_STRIDED, isa)                                                            \
-    R(rms_norm_plain_grad, CPU_GRADIENT, isa)                                                      \
     P(rope, CPU_STRIDED, isa)                                                                      \
     R(temper, CPU_STRIDED, isa)                                                                    \
-    R(scale_rows, CPU_STRIDED, isa)                                                                \
-    R(scale_rows_grad, CPU_GRADIENT, isa)                                                          \
     R(split, CPU_STRIDED, isa)                                                                     \
     R(split_grad, CPU_STRIDED, isa)                                                                \
     R(expand_latent, CPU_STRIDED, isa)                                                             \
@@ -49,12 +45,6 @@
     P(gated_delta_dstate, CPU_STRIDED, isa)                                                        \
     P(fold_states, CPU_STRIDED, isa)                                                               \
     R(document_ends, CPU_STRIDED, isa)                                                             \
-    R(sigmoid, 0, isa)                                                                             \
-    R(sigmoid_grad, 0, isa)                                                                        \
-    R(decay, 0, isa)                                                                               \
-    R(decay_grad, 0, isa)                                                                          \
-    R(swiglu, CPU_STRIDED, isa)                                                                    \
-    R(swiglu_grad, CPU_STRIDED, isa)                                                               \
     R(embedding, CPU_STRIDED, isa)                                                                 \
     P(embedding_grad, CPU_GRADIENT, isa)                                                           \
     R(expert_bias, 0, isa)                                                                         \
@@ -62,23 +52,13 @@
     P(expert_bias_dbias, CT_KERNEL_ACCUMULATES, isa)                                               \
     P(layer_norm, CPU_STRIDED, isa)                                                                \
     P(layer_norm_grad, CPU_GRADIENT, isa)                                                          \
-    R(bias, CPU_STRIDED, isa)                                                                      \
-    R(bias_grad, CPU_GRADIENT, isa)                                                                \
     R(float8_amax, CPU_STRIDED, isa)                                                               \
     R(float8_scale, CPU_STRIDED, isa)                                                              \
     R(float8_quantise, CPU_STRIDED, isa)                                                           \
-    R(softmax, CPU_STRIDED, isa)                                                                   \
-    R(softmax_grad, CPU_STRIDED, isa)                                                              \
     P(top_k, CPU_STRIDED, isa)                                                                     \
     P(top_k_grad, CPU_STRIDED, isa)                                                                \
     P(balanced_top_k_grad, CPU_STRIDED, isa)                                                       \
-    R(mul, CPU_STRIDED, isa)                                                                       \
-    R(scale, CPU_STRIDED, isa)                                                                     \
-    R(silu, CPU_STRIDED, isa)                                                                      \
-    R(silu_grad, CPU_STRIDED, isa)                                                                 \
-    R(gelu, CPU_STRIDED, isa)                                                                      \
-    R(gelu_grad, CPU_STRIDED, isa)                                                                 \
-    R(add, CPU_STRIDED, isa)                                                                       \
+    R(add, 0, isa)                                                                                 \
     R(cast, CPU_STRIDED, isa)                                                                      \
     R(reciprocal, 0, isa)
 
@@ -96,5 +76,7 @@ CPU_FOR_EACH_ISA(CPU_DECLARE_UNITS)
 
 /* Ended by {0}. */
 extern const struct ct_kernel cpu_pointwise_kernels[];
+/* The kernels that are written from formulas when the plugin is built; the same. */
+extern const struct ct_kernel formula_kernels[];
 
 #endif

@@ -18,7 +18,7 @@ static bool all_are(enum ct_dtype dtype, const struct ct_tensor *t, int count)
 struct forward {
     struct ct_tensor x, residual, y, sum, rstd; /* residual and sum: data NULL without */
     struct cpu_runs runs;
-    const float *w; /* NULL: ones */
+    const float *w;
     float eps;
 };
 
@@ -56,9 +56,7 @@ CPU_INLINE void forward_row(enum ct_dtype dtype, const struct forward *f, int64_
     float rstd = 1.0f / sqrtf(squares / (float)n + f->eps);
 
     *(float *)row_at(&f->rstd, &f->runs, 2, r) = rstd;
-    for (int64_t i = 0; !w && i < n; i += CPU_LANES)
-        v_put(dtype, y, i, n, v_get(dtype, sum, i, n) * rstd);
-    for (int64_t i = 0; w && i < n; i += CPU_LANES)
+    for (int64_t i = 0; i < n; i += CPU_LANES)
         v_put(dtype, y, i, n, v_get(dtype, sum, i, n) * rstd * v_get(CT_F32, w, i, n));
 }
 
@@ -72,14 +70,13 @@ static void forward_rows(const struct forward *f, struct cpu_range rows)
             forward_row(CT_BF16, f, r);
 }
 
-/* w NULL: ones */
 static int forward(const struct ct_launch *launch, struct forward f, const struct ct_tensor *w)
 {
     const struct state *s = launch->state;
     const struct ct_tensor *t[] = {&f.x, &f.y, &f.rstd, &f.residual, &f.sum};
 
     f.runs = cpu_rows_of(t, f.residual.data ? 5 : 3);
-    f.w = w ? widen_weight(w, s->offset, (float *)((char *)launch->workspace + s->weight)) : NULL;
+    f.w = widen_weight(w, s->offset, (float *)((char *)launch->workspace + s->weight));
     f.eps = s->eps;
 #pragma omp parallel if (cpu_worth_threads(f.runs.count * f.runs.length))
     forward_rows(&f, cpu_share(f.runs.count, 1, omp_get_thread_num(), omp_get_num_threads()));
@@ -104,26 +101,6 @@ int CPU_ISA(cpu_rms_norm_run)(const struct ct_launch *launch)
     const struct ct_tensor *in = launch->in, *out = launch->out;
 
     return forward(launch, (struct forward){.x = in[0], .y = out[0], .rstd = out[1]}, in + 1);
-}
-
-bool CPU_ISA(cpu_rms_norm_plain_accepts)(const struct ct_prepare *prepare)
-{
-    enum ct_dtype dtype = prepare->in[0].dtype;
-
-    return cpu_is_compute_dtype(dtype) && prepare->out[0].dtype == dtype &&
-           prepare->out[1].dtype == CT_F32;
-}
-
-int CPU_ISA(cpu_rms_norm_plain_prepare)(struct ct_prepare *prepare)
-{
-    return prepare_state(prepare, "eps", NULL, 0);
-}
-
-int CPU_ISA(cpu_rms_norm_plain_run)(const struct ct_launch *launch)
-{
-    const struct ct_tensor *in = launch->in, *out = launch->out;
-
-    return forward(launch, (struct forward){.x = in[0], .y = out[0], .rstd = out[1]}, NULL);
 }
 
 bool CPU_ISA(cpu_add_rms_norm_accepts)(const struct ct_prepare *prepare)
@@ -242,50 +219,5 @@ int CPU_ISA(cpu_rms_norm_grad_run)(const struct ct_launch *launch)
         reduce(out + 1, partial, s->partial_bytes, threads, launch->accumulate >> 1 & 1,
                cpu_share(g.runs.length, 64, thread, threads));
     }
-    return 0;
-}
-
-/* ---- without a weight ---- */
-
-/* dx = rstd dy - x rstd^3 mean(dy x), plus dx if it accumulates. */
-CPU_INLINE void plain_gradient_row(enum ct_dtype dtype, const struct gradient *g, int64_t r)
-{
-    int64_t n = g->runs.length;
-    const void *dy = row_at(g->dy, &g->runs, 0, r), *x = row_at(g->x, &g->runs, 1, r);
-    void *dx = row_at(g->dx, &g->runs, 3, r);
-    float rstd = *(const float *)row_at(g->rstd, &g->runs, 2, r), mean;
-    vf dot[STEPS] = {{0}};
-
-    for (int64_t i = 0; i < n;)
-        for (int s = 0; s < STEPS && i < n; s++, i += CPU_LANES)
-            dot[s] += v_get(dtype, dy, i, n) * v_get(dtype, x, i, n);
-    mean = v_sum((dot[0] + dot[1]) + (dot[2] + dot[3])) / (float)n * (rstd * rstd * rstd);
-    for (int64_t i = 0; i < n; i += CPU_LANES) {
-        vf old = g->accumulate ? v_get(dtype, dx, i, n) : v_set(0);
-
-        v_put(dtype, dx, i, n, v_get(dtype, dy, i, n) * rstd - v_get(dtype, x, i, n) * mean + old);
-    }
-}
-
-bool CPU_ISA(cpu_rms_norm_plain_grad_accepts)(const struct ct_prepare *prepare)
-{
-    return cpu_is_compute_dtype(prepare->in[0].dtype) &&
-           all_are(prepare->in[0].dtype, prepare->in, 2) && prepare->in[2].dtype == CT_F32 &&
-           prepare->out[0].dtype == prepare->in[0].dtype;
-}
-
-int CPU_ISA(cpu_rms_norm_plain_grad_run)(const struct ct_launch *launch)
-{
-    const struct ct_tensor *in = launch->in, *out = launch->out;
-    struct gradient g = {
-        .dy = in, .x = in + 1, .rstd = in + 2, .dx = out, .accumulate = launch->accumulate & 1};
-
-    g.runs = cpu_rows_of((const struct ct_tensor *const[]){g.dy, g.x, g.rstd, g.dx}, 4);
-#pragma omp parallel for if (cpu_worth_threads(g.runs.count * g.runs.length))
-    for (int64_t r = 0; r < g.runs.count; r++)
-        if (g.x->dtype == CT_F32)
-            plain_gradient_row(CT_F32, &g, r);
-        else
-            plain_gradient_row(CT_BF16, &g, r);
     return 0;
 }

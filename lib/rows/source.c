@@ -12,7 +12,7 @@
 
 static bool is_loaded(const struct writer *w, int k, int pass)
 {
-    return fuse_is_widened(w, k) || (w->buffer[k] >= 0 && w->passes[k] & ((1u << pass) - 1));
+    return rows_is_widened(w, k) || (w->buffer[k] >= 0 && w->passes[k] & ((1u << pass) - 1));
 }
 
 static void print(struct writer *w, int k)
@@ -149,7 +149,7 @@ static void write_ends(struct writer *w, int pass, const char *indent)
             fprintf(w->out, "%spart%d[s] += first(%s, column_end - j, 0);\n", indent, k, value);
     }
     for (int i = 0; i < w->f->outs; i++) {
-        int k = w->f->out[i], summed = fuse_sum_of(w, i);
+        int k = w->f->out[i], summed = rows_sum_of(w, i);
 
         if (summed >= 0 && w->stage[summed] == pass)
             fprintf(w->out,
@@ -159,7 +159,14 @@ static void write_ends(struct writer *w, int pass, const char *indent)
         sum += summed >= 0;
         if (pass != w->last || w->node[k].level != WHOLE)
             continue;
-        if (w->node[k].kind == CT_POINTWISE_BF16 && !is_loaded(w, k, pass))
+        if (w->flags & CT_ROWS_ADDED)
+            fprintf(
+                w->out,
+                "%sv_put(%s, out%d, j, column_end, ADDS(%d) ? v_get(%s, out%d, j, column_end) + "
+                "%s : %s);\n",
+                indent, enumerator(w->f->out_dtype[i]), i, i, enumerator(w->f->out_dtype[i]), i,
+                w->use[k], w->use[k]);
+        else if (w->node[k].kind == CT_POINTWISE_BF16 && !is_loaded(w, k, pass))
             fprintf(w->out, "%sput_narrow(out%d, j, column_end, h%d);\n", indent, i, k);
         else
             fprintf(w->out, "%sv_put(%s, out%d, j, column_end, %s);\n", indent,
@@ -188,8 +195,8 @@ static void write_vectors(struct writer *w, int pass, const int *end, int count,
 
 static void write_pass(struct writer *w, int pass)
 {
-    int *end = ct_arena_array(w->arena, int, w->f->p.count + FUSE_MOST_OUTPUTS);
-    int count = fuse_ends(w, pass, end);
+    int *end = ct_arena_array(w->arena, int, w->f->p.count + CT_COMPILED_OUTPUTS);
+    int count = rows_ends(w, pass, end);
     const char *indent = "            ";
 
     if (!count)
@@ -221,6 +228,14 @@ static void write_row_values(struct writer *w, int stage)
     }
 }
 
+static bool is_read(const struct writer *w, int input)
+{
+    for (size_t k = 0; k < w->f->p.count; k++)
+        if (w->needed[k] && w->node[k].kind == CT_POINTWISE_INPUT && w->node[k].input == input)
+            return true;
+    return false;
+}
+
 static unsigned input_level(const struct writer *w, int input)
 {
     for (size_t k = 0; k < w->f->p.count; k++)
@@ -235,7 +250,7 @@ static void write_pointers(struct writer *w, bool by_row)
     const char *indent = by_row ? "        " : "    ";
 
     for (int i = 0; i < w->f->ins; i++)
-        if ((input_level(w, i) == WHOLE) == by_row)
+        if (is_read(w, i) && (input_level(w, i) == WHOLE) == by_row)
             fprintf(w->out,
                     by_row ? "%sconst %s *in%d = (const %s *)in[%d].data + i * in[%d].stride;\n"
                            : "%sconst %s *in%d = (const %s *)in[%d].data;\n",
@@ -254,12 +269,24 @@ static void write_pointers(struct writer *w, bool by_row)
 static void write_widened(struct writer *w)
 {
     for (int k = 0; k < (int)w->f->p.count; k++)
-        if (fuse_is_widened(w, k))
+        if (rows_is_widened(w, k))
             fprintf(w->out,
                     "    FOR_COLUMNS(j)\n"
                     "        v_put(CT_F32, buffer%d, j, column_end, v_get(CT_BF16, in%d, j, "
                     "column_end));\n",
                     w->buffer[k], w->node[k].input);
+}
+
+static void write_row_result(const struct writer *w, int i, bool narrow)
+{
+    const char *value = w->use[w->f->out[i]];
+
+    fprintf(w->out, "            out%d[i] = %s", i, narrow ? "narrow(" : "");
+    if (w->flags & CT_ROWS_ADDED)
+        fprintf(w->out,
+                narrow ? "(ADDS(%d) ? widen(out%d[i]) : 0) + " : "(ADDS(%d) ? out%d[i] : 0) + ", i,
+                i);
+    fprintf(w->out, "%s%s;\n", value, narrow ? ")" : "");
 }
 
 static void write_row_results(const struct writer *w)
@@ -271,10 +298,7 @@ static void write_row_results(const struct writer *w)
             continue;
         if (!any)
             fputs("        ROW_RESULTS {\n", w->out);
-        fprintf(w->out,
-                w->f->out_dtype[i] == CT_BF16 ? "            out%d[i] = narrow(%s);\n"
-                                              : "            out%d[i] = %s;\n",
-                i, w->use[w->f->out[i]]);
+        write_row_result(w, i, w->f->out_dtype[i] == CT_BF16);
         any = true;
     }
     if (any)
@@ -325,22 +349,34 @@ static bool is_flat(const struct writer *w)
     return true;
 }
 
-void fuse_write(const struct fuse_program *f, bool rows_kept, struct ct_arena *arena,
-                struct fuse_code *code)
+static char *write_levels(const struct writer *w)
 {
-    struct writer w = {.f = f, .node = f->p.node, .arena = arena, .rows_kept = rows_kept};
+    char *levels = ct_arena_alloc(w->arena, (size_t)(w->f->ins + w->f->outs) + 1);
+
+    for (int i = 0; i < w->f->ins; i++)
+        levels[i] = (char)('0' + input_level(w, i));
+    for (int i = 0; i < w->f->outs; i++)
+        levels[w->f->ins + i] = (char)('0' + w->node[w->f->out[i]].level);
+    return levels;
+}
+
+void ct_rows_write(const struct ct_rows_program *f, unsigned flags, struct ct_arena *arena,
+                   struct ct_rows_code *code)
+{
+    struct writer w = {.f = f, .node = f->p.node, .arena = arena, .flags = flags};
     char *text = NULL;
     size_t size;
 
     w.use = ct_arena_array(arena, const char *, f->p.count);
-    fuse_find_passes(&w);
+    rows_find_passes(&w);
     w.out = open_memstream(&text, &size);
-    fprintf(w.out, "/* %s */\n", fuse_text(f, arena));
+    fprintf(w.out, "/* %s */\n", ct_rows_text(f, arena));
     write_function(&w);
     fclose(w.out);
-    *code = (struct fuse_code){.text = ct_arena_strdup(arena, text),
-                               .buffers = w.buffers,
-                               .sums = w.sums,
-                               .flat = is_flat(&w)};
+    *code = (struct ct_rows_code){.text = ct_arena_strdup(arena, text),
+                                  .levels = write_levels(&w),
+                                  .buffers = w.buffers,
+                                  .sums = w.sums,
+                                  .flat = is_flat(&w)};
     free(text);
 }

@@ -2,15 +2,35 @@
  * The language of rows (lib/compiler.h) for one thread of the processor. Functions of vectors are
  * within 4 units in the last place (tanh, erf: of the larger of the result and 0.3), or are the C
  * library's.
+ *
+ * The text of this header is also a part of kernels that are compiled while a graph is lowered
+ * (CT_VECTOR_ALONE, as in vector.h), where ROW_KERNEL begins the function `fused`. In a file of
+ * several kernels, each defines ROW_KERNEL before: static ROW_FUNCTION(name).
  */
-struct operand {
+#ifndef CT_CPU_ROWS_H
+#define CT_CPU_ROWS_H
+
+#ifdef CT_VECTOR_ALONE
+struct ct_compiled_operand {
     void *data;
     int64_t stride;
 };
+#define ROW_KERNEL ROW_FUNCTION(fused)
+#else
+#include <float.h>
 
-#define ROW_KERNEL                                                                                 \
-    void fused(const struct operand *in, const struct operand *out, int64_t row, int64_t row_end,  \
-               int64_t column, int64_t column_end, float *scratch, float *sums)
+#include <ctitan/lib/cpu.h>
+#include <ctitan/lib/rows.h>
+#include <ctitan/lib/vector.h>
+#endif
+
+#define UNUSED __attribute__((unused))
+#define ROW_FUNCTION(name)                                                                         \
+    void name(const struct ct_compiled_operand *in UNUSED,                                         \
+              const struct ct_compiled_operand *out UNUSED, int64_t row, int64_t row_end,          \
+              int64_t column UNUSED, int64_t column_end, float *scratch UNUSED,                    \
+              float *sums UNUSED, uint32_t add UNUSED)
+#define ADDS(i) (add >> (i)&1)
 #define FOR_ROWS(i) for (int64_t i = row; i < row_end; i++)
 #define FOR_COLUMNS(j) for (int64_t j = column; j < column_end; j += CPU_LANES)
 #define STEPS 4 /* partial results, which do not wait for each other */
@@ -186,3 +206,5 @@ CPU_INLINE float largest(const vf *part)
 {
     return v_largest(v_max(v_max(part[0], part[1]), v_max(part[2], part[3])));
 }
+
+#endif

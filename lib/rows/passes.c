@@ -8,7 +8,7 @@
 
 #include "source.h"
 
-int fuse_sum_of(const struct writer *w, int i)
+int rows_sum_of(const struct writer *w, int i)
 {
     int k = w->f->out[i];
 
@@ -43,7 +43,7 @@ static void need_outputs(struct writer *w)
         need(w, w->f->out[i]);
 }
 
-int fuse_count_passes(const struct fuse_program *f, struct ct_arena *arena)
+int ct_rows_count_passes(const struct ct_rows_program *f, struct ct_arena *arena)
 {
     struct writer w = {.f = f, .node = f->p.node, .arena = arena};
 
@@ -66,7 +66,7 @@ static void need_in(struct writer *w, int k, int pass)
         need_in(w, n->arg[i], pass);
 }
 
-int fuse_ends(const struct writer *w, int pass, int *end)
+int rows_ends(const struct writer *w, int pass, int *end)
 {
     int count = 0;
 
@@ -82,11 +82,11 @@ int fuse_ends(const struct writer *w, int pass, int *end)
 
 static void find_passes(struct writer *w)
 {
-    int *end = ct_arena_array(w->arena, int, w->f->p.count + FUSE_MOST_OUTPUTS);
+    int *end = ct_arena_array(w->arena, int, w->f->p.count + CT_COMPILED_OUTPUTS);
 
     memset(w->passes, 0, sizeof(*w->passes) * w->f->p.count);
     for (int pass = 0; pass <= w->last; pass++)
-        for (int i = fuse_ends(w, pass, end); i-- > 0;)
+        for (int i = rows_ends(w, pass, end); i-- > 0;)
             need_in(w, end[i], pass);
 }
 
@@ -117,7 +117,7 @@ static void find_buffers(struct writer *w)
     for (size_t k = 0; k < w->f->p.count; k++)
         w->buffer[k] = -1;
     find_passes(w);
-    if (!w->rows_kept)
+    if (!(w->flags & CT_ROWS_KEPT))
         return;
     for (int k = (int)w->f->p.count; k-- > 0;)
         if ((w->passes[k] & (w->passes[k] - 1)) && cost(w, k) >= WORTH_A_BUFFER) {
@@ -126,28 +126,28 @@ static void find_buffers(struct writer *w)
         }
 }
 
-bool fuse_is_widened(const struct writer *w, int k)
+bool rows_is_widened(const struct writer *w, int k)
 {
-    return w->rows_kept && w->needed[k] && w->node[k].kind == CT_POINTWISE_INPUT &&
+    return w->flags & CT_ROWS_KEPT && w->needed[k] && w->node[k].kind == CT_POINTWISE_INPUT &&
            w->node[k].level == CT_BY_COLUMN && w->f->in_dtype[w->node[k].input] == CT_BF16;
 }
 
 static void find_widened(struct writer *w)
 {
     for (int k = 0; k < (int)w->f->p.count; k++)
-        if (fuse_is_widened(w, k))
+        if (rows_is_widened(w, k))
             w->buffer[k] = w->buffers++;
 }
 
-void fuse_find_passes(struct writer *w)
+void rows_find_passes(struct writer *w)
 {
-    const struct fuse_program *f = w->f;
+    const struct ct_rows_program *f = w->f;
 
     need_outputs(w);
     w->passes = ct_arena_array(w->arena, uint32_t, f->p.count);
     w->buffer = ct_arena_array(w->arena, int, f->p.count);
     for (int i = 0; i < f->outs; i++)
-        w->sums += fuse_sum_of(w, i) >= 0;
+        w->sums += rows_sum_of(w, i) >= 0;
     find_buffers(w);
     find_widened(w);
 }

@@ -2,17 +2,17 @@
  * Between passes.c, which finds what is computed in which pass over a row, and source.c, which
  * writes it.
  */
-#ifndef FUSE_SOURCE_H
-#define FUSE_SOURCE_H
+#ifndef ROWS_SOURCE_H
+#define ROWS_SOURCE_H
 
 #include <stdio.h>
 
-#include "fuse.h"
+#include <ctitan/lib/rows.h>
 
 #define WHOLE (CT_BY_ROW | CT_BY_COLUMN)
 
 struct writer {
-    const struct fuse_program *f;
+    const struct ct_rows_program *f;
     const struct ct_pointwise_node *node;
     struct ct_arena *arena;
     FILE *out;
@@ -23,7 +23,7 @@ struct writer {
     uint32_t *passes; /* by node: the passes that need it inside their loop */
     int *buffer;      /* by node: number of the buffer that keeps it; -1: none */
     int buffers, sums, last;
-    bool rows_kept; /* rows in scratch memory are cheaper than computing again */
+    unsigned flags; /* of ct_rows_write */
 };
 
 static inline bool in_loop(const struct writer *w, int k)
@@ -41,13 +41,13 @@ static inline bool is_column_sum(const struct writer *w, int k)
     return w->node[k].kind == CT_POINTWISE_COLUMN_SUM;
 }
 
-/* Set needed .. last from f, node, arena and rows_kept. */
-void fuse_find_passes(struct writer *w);
+/* Set needed .. last from f, node, arena and flags. */
+void rows_find_passes(struct writer *w);
 /* The last nodes of a pass: arguments of its reductions, and in the last one the outputs. */
-int fuse_ends(const struct writer *w, int pass, int *end);
+int rows_ends(const struct writer *w, int pass, int *end);
 /* Is k a weight whose widened form the rows of a call share? */
-bool fuse_is_widened(const struct writer *w, int k);
+bool rows_is_widened(const struct writer *w, int k);
 /* The sum over rows that output i is, rounded or not; -1: it is none. */
-int fuse_sum_of(const struct writer *w, int i);
+int rows_sum_of(const struct writer *w, int i);
 
 #endif

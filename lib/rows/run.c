@@ -1,0 +1,276 @@
+/*
+ * Running a kernel of rows in host memory: operands of any strides, blocks of rows, sums over rows.
+ *
+ * Rows are divided into blocks whose number depends on the rows alone, so that sums over rows do
+ * not depend on the number of threads. Each block has its own scratch rows and sums. What needs
+ * neither is divided freely.
+ */
+#include <string.h>
+
+#include <ctitan/lib/rows.h>
+#include <ctitan/op_author.h>
+
+#define MOST_BLOCKS 64
+#define FLAT 4096             /* elements that threads are given at least, of flat code */
+#define WORTH_A_THREAD 131072 /* elements of all operands together */
+#define OPERANDS (CT_COMPILED_INPUTS + CT_COMPILED_OUTPUTS)
+
+/* The rows as loops: `outer` dimensions around one of rows with a common stride. */
+struct call {
+    const struct ct_launch *l;
+    const struct ct_rows_call *c;
+    int operands, dims;
+    int64_t size[CT_MAX_DIMS], stride[OPERANDS][CT_MAX_DIMS];
+    int64_t rows, columns; /* all of them */
+    int64_t inner;         /* rows that one call of the kernel may have */
+    int64_t step[OPERANDS];
+    bool flat;
+    int64_t blocks;
+};
+
+static unsigned level_of(const struct ct_rows_call *c, int operand)
+{
+    return (unsigned)(c->levels[operand] - '0');
+}
+
+/* Operand i, inputs first. */
+static const struct ct_tensor *tensor(const struct ct_rows_call *c, const struct ct_tensor *in,
+                                      const struct ct_tensor *out, int i)
+{
+    return i < c->ins ? &in[i] : &out[i - c->ins];
+}
+
+/* The operand with rows and columns. An input beyond the op's is not looked at. */
+static const struct ct_tensor *whole_of(const struct ct_rows_call *c, const struct ct_tensor *in,
+                                        const struct ct_tensor *out)
+{
+    for (int i = 0; i < c->outs; i++)
+        if (level_of(c, c->ins + i) == (CT_BY_ROW | CT_BY_COLUMN))
+            return &out[i];
+    for (int i = 0; i < c->ins; i++)
+        if (level_of(c, i) == (CT_BY_ROW | CT_BY_COLUMN))
+            return &in[i];
+    return NULL;
+}
+
+static int64_t columns_of(const struct ct_tensor *whole)
+{
+    return whole && whole->ndim ? ct_columns(whole) : 1;
+}
+
+static int64_t rows_of(const struct ct_tensor *whole)
+{
+    return whole && whole->ndim ? ct_rows(whole) : 1;
+}
+
+/* The number of blocks for code with buffers or sums. */
+static int64_t blocks_of(int64_t rows)
+{
+    return rows < MOST_BLOCKS ? rows : MOST_BLOCKS;
+}
+
+size_t ct_rows_workspace(const struct ct_rows_call *c, const struct ct_tensor *in,
+                         const struct ct_tensor *out)
+{
+    const struct ct_tensor *whole = whole_of(c, in, out);
+
+    return sizeof(float) * (size_t)(c->kernel.buffers + c->kernel.sums) *
+           (size_t)columns_of(whole) * (size_t)blocks_of(rows_of(whole));
+}
+
+/* ---- loops ---- */
+
+static int64_t stride_at(const struct call *c, int operand, const struct ct_tensor *t, int dim)
+{
+    return level_of(c->c, operand) & CT_BY_ROW ? t->stride[dim] : 0;
+}
+
+static bool continues(const struct call *c, const int64_t *stride)
+{
+    for (int i = 0; i < c->operands; i++)
+        if (c->stride[i][c->dims - 1] != stride[i] * c->size[c->dims])
+            return false;
+    return true;
+}
+
+/* Append a dimension inside of those before, or make the last one longer by it. */
+static void add_dimension(struct call *c, int64_t size, const int64_t *stride)
+{
+    bool longer;
+
+    if (size == 1)
+        return;
+    c->size[c->dims] = size;
+    longer = c->dims > 0 && continues(c, stride);
+    if (longer)
+        c->size[--c->dims] *= size;
+    for (int i = 0; i < c->operands; i++)
+        c->stride[i][c->dims] = stride[i];
+    c->dims++;
+}
+
+/* May the innermost dimension be the rows of one call? A number for each row has no stride. */
+static bool has_rows(const struct call *c)
+{
+    for (int i = 0; i < c->operands; i++)
+        if (level_of(c->c, i) == CT_BY_ROW && c->stride[i][c->dims - 1] != 1)
+            return false;
+    return c->dims > 0;
+}
+
+static bool is_dense(const struct call *c)
+{
+    for (int i = 0; i < c->operands; i++)
+        if (level_of(c->c, i) && c->step[i] != c->columns)
+            return false;
+    return true;
+}
+
+static void find_loops(struct call *c)
+{
+    const struct ct_launch *l = c->l;
+    const struct ct_tensor *whole = whole_of(c->c, l->in, l->out);
+
+    c->operands = c->c->ins + c->c->outs;
+    c->rows = rows_of(whole);
+    c->columns = columns_of(whole);
+    c->inner = 1;
+    for (int d = 0; whole && d < whole->ndim - 1; d++) {
+        int64_t stride[OPERANDS] = {0};
+
+        for (int i = 0; i < c->operands; i++) {
+            const struct ct_tensor *t = tensor(c->c, l->in, l->out, i);
+
+            stride[i] = t->data ? stride_at(c, i, t, d) : 0;
+        }
+        add_dimension(c, whole->shape[d], stride);
+    }
+    if (has_rows(c)) {
+        c->inner = c->size[--c->dims];
+        for (int i = 0; i < c->operands; i++)
+            c->step[i] = c->stride[i][c->dims];
+    }
+    c->flat = c->c->kernel.flat && c->dims == 0 && (c->inner == 1 || is_dense(c));
+    if (c->flat) {
+        c->columns *= c->rows;
+        c->rows = c->inner = 1;
+    }
+}
+
+/* ---- calls ---- */
+
+/* The operands of the rows around index `outer` of the outer dimensions. */
+static void set_operands(const struct call *c, int64_t outer, struct ct_compiled_operand *in,
+                         struct ct_compiled_operand *out)
+{
+    int64_t at[OPERANDS] = {0};
+
+    for (int d = c->dims - 1; d >= 0; d--) {
+        for (int i = 0; i < c->operands; i++)
+            at[i] += outer % c->size[d] * c->stride[i][d];
+        outer /= c->size[d];
+    }
+    for (int i = 0; i < c->operands; i++) {
+        const struct ct_tensor *t = tensor(c->c, c->l->in, c->l->out, i);
+        struct ct_compiled_operand *o = i < c->c->ins ? &in[i] : &out[i - c->c->ins];
+
+        *o = (struct ct_compiled_operand){t->data, c->step[i]};
+        if (t->data)
+            o->data = (char *)t->data + at[i] * (int64_t)ct_dtype_size(t->dtype);
+    }
+    for (int i = 0; i < c->c->numbers; i++)
+        in[c->c->ins + i].data = (void *)(uintptr_t)&c->c->number[i];
+}
+
+/* Rows [begin, end) of all. */
+static void run_rows(const struct call *c, int64_t begin, int64_t end, float *scratch, float *sums)
+{
+    struct ct_compiled_operand in[CT_COMPILED_INPUTS], out[CT_COMPILED_OUTPUTS];
+
+    while (begin < end) {
+        int64_t outer = begin / c->inner, row = begin % c->inner;
+        int64_t last = end - begin < c->inner - row ? row + end - begin : c->inner;
+
+        set_operands(c, outer, in, out);
+        c->c->kernel.function(in, out, row, last, 0, c->columns, scratch, sums, c->l->accumulate);
+        begin += last - row;
+    }
+}
+
+static void run_blocks(void *context, int64_t begin, int64_t end)
+{
+    const struct call *c = context;
+    int buffers = c->c->kernel.buffers, sums = c->c->kernel.sums;
+
+    for (int64_t b = begin; b < end; b++) {
+        float *scratch = (float *)c->l->workspace + b * (buffers + sums) * c->columns;
+        float *sum = scratch + buffers * c->columns;
+
+        memset(sum, 0, sizeof(float) * (size_t)(sums * c->columns));
+        run_rows(c, c->rows * b / c->blocks, c->rows * (b + 1) / c->blocks, scratch, sum);
+    }
+}
+
+static void run_freely(void *context, int64_t begin, int64_t end)
+{
+    const struct call *c = context;
+    struct ct_compiled_operand in[CT_COMPILED_INPUTS], out[CT_COMPILED_OUTPUTS];
+
+    if (!c->flat) {
+        run_rows(c, begin, end, NULL, NULL);
+        return;
+    }
+    set_operands(c, 0, in, out);
+    end = end * FLAT < c->columns ? end * FLAT : c->columns;
+    c->c->kernel.function(in, out, 0, 1, begin * FLAT, end, NULL, NULL, c->l->accumulate);
+}
+
+/* ---- sums ---- */
+
+static void store(const struct ct_tensor *t, int64_t i, float value, bool add)
+{
+    float *wide = t->data;
+    uint16_t *narrow = t->data;
+
+    if (t->dtype == CT_F32)
+        wide[i] = add ? wide[i] + value : value;
+    else
+        narrow[i] = ct_f32_to_bf16(add ? ct_bf16_to_f32(narrow[i]) + value : value);
+}
+
+/* Add up the sums of all blocks, in their order. */
+static void finish_sums(const struct call *c)
+{
+    int buffers = c->c->kernel.buffers, sums = c->c->kernel.sums, sum = buffers;
+
+    for (int i = 0; i < c->c->outs; i++) {
+        float *first = (float *)c->l->workspace + sum * c->columns;
+
+        if (level_of(c->c, c->c->ins + i) != CT_BY_COLUMN)
+            continue;
+        for (int64_t b = 1; b < c->blocks; b++)
+            for (int64_t j = 0; j < c->columns; j++)
+                first[j] += first[b * (buffers + sums) * c->columns + j];
+        for (int64_t j = 0; j < c->columns; j++)
+            store(&c->l->out[i], j, first[j], c->l->accumulate >> i & 1);
+        sum++;
+    }
+}
+
+int ct_rows_run(const struct ct_launch *l, const struct ct_rows_call *rows)
+{
+    const struct ct_rows_kernel *kernel = &rows->kernel;
+    struct call c = {.l = l, .c = rows};
+    bool by_blocks = kernel->buffers || kernel->sums;
+    ct_range_body *body = by_blocks ? run_blocks : run_freely;
+
+    find_loops(&c);
+    c.blocks = by_blocks ? blocks_of(c.rows) : c.flat ? (c.columns + FLAT - 1) / FLAT : c.rows;
+    if (c.rows * c.columns * c.operands < WORTH_A_THREAD)
+        body(&c, 0, c.blocks);
+    else
+        ct_parallel(l, c.blocks, body, &c);
+    if (kernel->sums)
+        finish_sums(&c);
+    return 0;
+}
