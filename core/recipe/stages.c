@@ -21,8 +21,6 @@
 #define BATCH "global_batch_size"
 #define RAMP "batch_ramp"
 
-static const char ramp_says[] = "[training] batch_ramp";
-
 /* An option that a stage sets. */
 struct varied {
     const char *section;
@@ -351,6 +349,7 @@ static int add_settings(const struct ct_recipe *recipe)
 
 struct ramp {
     int64_t start, increment, samples, levels; /* levels: increments up to the whole batch */
+    int64_t end;                               /* the step that has the whole batch first */
     const char *source;
 };
 
@@ -374,7 +373,8 @@ static int parse_ramp(struct ramp *r)
                        "positive numbers: the batch begins with START sequences, and grows by "
                        "INCREMENT up to global_batch_size while SAMPLES are read",
                        r->source, ct_config.batch_ramp);
-    *r = (struct ramp){number[0], number[1], number[2], 0, r->source};
+    *r = (struct ramp){
+        .start = number[0], .increment = number[1], .samples = number[2], .source = r->source};
     if (whole < 0)
         return ct_fail(CT_ECONFIG,
                        "%s: [training] batch_ramp grows up to global_batch_size: set "
@@ -397,7 +397,7 @@ static int parse_ramp(struct ramp *r)
 
 /* Megatron's rule: after `read` samples the batch has start + increment * floor(read * levels /
    samples) sequences, at most all. Calls add for each level that has a step. */
-static int for_each_level(const struct ramp *r, int (*add)(int64_t begin, int64_t batch))
+static int for_each_level(struct ramp *r, int (*add)(int64_t begin, int64_t batch))
 {
     int64_t level = 0, step = 1, read = 0;
     int rc = add(1, r->start);
@@ -413,6 +413,7 @@ static int for_each_level(const struct ramp *r, int (*add)(int64_t begin, int64_
         level = level < r->levels ? level : r->levels;
         rc = add(step, r->start + level * r->increment);
     }
+    r->end = step;
     return rc;
 }
 
@@ -424,21 +425,32 @@ static int add_level(int64_t begin, int64_t batch)
     return add_stage(begin, &stage);
 }
 
-static int set_level(int64_t begin, int64_t batch)
+static struct varied *vary_batch(void)
 {
     struct ct_recipe_target target;
-    struct varied *v;
-    size_t stage = ct_stage_of(begin);
 
     ct_recipe_target_find(TRAINING, &target);
-    v = vary(TRAINING, &target, ct_option_find(target.options, BATCH));
-    for (size_t i = 1; i <= stage; i++)
-        if (v->text[i] && v->where[i] != ramp_says)
+    return vary(TRAINING, &target, ct_option_find(target.options, BATCH));
+}
+
+static int set_level(int64_t begin, int64_t batch)
+{
+    set_text(vary_batch(), ct_stage_of(begin), BATCH,
+             ct_arena_printf(all.recipe->arena, "%lld", (long long)batch), "[training] batch_ramp");
+    return 0;
+}
+
+/* Sections may set the batch behind the ramp. */
+static int check_ramp(const struct ramp *r)
+{
+    const struct varied *v = vary_batch();
+
+    for (size_t k = 1; k < all.count && all.stage[k].begin <= r->end; k++)
+        if (v->text[k])
             return ct_fail(CT_ECONFIG,
-                           "%s %s, in step %lld, before [training] batch_ramp ends with step %lld",
-                           v->where[i], BATCH, (long long)all.stage[i].begin, (long long)begin);
-    set_text(v, stage, BATCH, ct_arena_printf(all.recipe->arena, "%lld", (long long)batch),
-             ramp_says);
+                           "%s %s: [training] batch_ramp says the batch up to step %lld, and the "
+                           "stage begins with step %lld",
+                           v->where[k], BATCH, (long long)r->end, (long long)all.stage[k].begin);
     return 0;
 }
 
@@ -513,6 +525,8 @@ int ct_recipe_find_stages(struct ct_recipe *recipe)
         rc = ct_context(for_each_level(&ramp, add_level), "%s: [training] batch_ramp", ramp.source);
     if (rc == 0)
         rc = add_settings(recipe);
+    if (rc == 0 && ramps)
+        rc = check_ramp(&ramp);
     if (rc == 0 && ramps)
         rc = for_each_level(&ramp, set_level);
     return rc == 0 ? try_all() : rc;

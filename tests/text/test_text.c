@@ -1047,6 +1047,53 @@ static void test_mixture_ends(void **state)
     assert_in_range(count_mixed(true), 1, 30);
 }
 
+/* Read `count` samples of one token of a's text and of b's: all of each go on where the numbers of
+   tokens say. */
+static void check_mixed(struct ct_data *data, int64_t count, int seq_len, const char *a,
+                        const char *b)
+{
+    int32_t tokens[2], labels[2];
+
+    for (int64_t i = 0; i < count; i++) {
+        assert_int_equal(read_text(data, i, tokens, labels, NULL), 0);
+        for (int t = 0; t < seq_len; t++)
+            assert_int_equal(tokens[t], tokens[0] >= 'a' ? *a++ : *b++);
+    }
+}
+
+/* The data of a stage goes on behind what the stage before has read, in each item of the path. */
+static void test_stages(void **state)
+{
+    const char *a = "abcdefghijklmnopqrstuvwxyz", *b = "0123456789ABCDEFGHIJKLMNOP";
+    struct ct_data_request request = {.seq_len = 1, .tokenizer = bytes()};
+    struct ct_data *first, *second, *third;
+    char paths[16384];
+
+    (void)state;
+    write_text("a.txt", a);
+    write_text("b.txt", b);
+    snprintf(paths, sizeof(paths), "path=%s/a.txt, %s/b.txt", folder, folder);
+    TEST_OPTIONS(test_plugin("bytes"), "add_bos=false", "add_eos=false");
+    TEST_OPTIONS(test_plugin("text"), cache, paths, "weights=3, 1", "shuffle=false");
+    assert_int_equal(text()->open(&request, &first), 0);
+    check_mixed(first, 8, 1, a, b);
+    request.before = first;
+    request.before_samples = 8;
+    TEST_OPTIONS(test_plugin("text"), cache, paths, "weights=1, 1", "shuffle=false");
+    assert_int_equal(text()->open(&request, &second), 0);
+    check_mixed(second, 6, 1, a + 6, b + 2);
+    request.before = second;
+    request.before_samples = 6;
+    request.seq_len = 2;
+    snprintf(paths, sizeof(paths), "path=%s/b.txt, %s/a.txt", folder, folder);
+    TEST_OPTIONS(test_plugin("text"), cache, paths, "weights=1, 3", "shuffle=false");
+    assert_int_equal(text()->open(&request, &third), 0);
+    check_mixed(third, 4, 2, a + 10, b + 6); /* 9 and 5 of 25 are 5 and 3 of 12 */
+    text()->close(third);
+    text()->close(second);
+    text()->close(first);
+}
+
 /* ---- the cache ---- */
 
 /* Names in the cache: their number, and the last one's path. */
@@ -1485,6 +1532,7 @@ int main(void)
                                        TEST(test_identity),
                                        TEST(test_mixture),
                                        TEST(test_mixture_ends),
+                                       TEST(test_stages),
                                        TEST(test_cache),
                                        TEST(test_cache_damaged),
                                        TEST(test_cache_left),

@@ -390,14 +390,60 @@ static void test_identity(void **state)
     assert_true(identify().hash != one.hash);
 }
 
+/* The data of a stage goes on behind what the stage before has read of the same files. */
+static void test_stages(void **state)
+{
+    const struct ct_data_ops *ops = test_offer(test_plugin("tokens"), CT_DATA);
+    struct ct_data_request request = {.seq_len = 64};
+    struct ct_data *first, *second, *third;
+    int32_t tokens[64], labels[64];
+
+    (void)state;
+    use("repeat=true");
+    assert_int_equal(open_tokens(100, false, &first), 0);
+    request.before = first;
+    request.before_samples = 3;
+    assert_int_equal(ops->open(&request, &second), 0);
+    check_sample(second, 0, 320, 64); /* 300 tokens were read */
+    check_sample(second, 1, 384, 64);
+    request.seq_len = 10;
+    request.before = second;
+    request.before_samples = 2;
+    assert_int_equal(ops->open(&request, &third), 0);
+    check_sample(third, 0, 450, 10); /* of 448 */
+    ops->close(third);
+    ops->close(second);
+    request.seq_len = 64;
+    request.before = first;
+    request.before_samples = 12; /* 2 of the second epoch */
+    assert_int_equal(ops->open(&request, &second), 0);
+    check_sample(second, 0, 256, 64);
+    ops->close(second);
+    use("repeat=false");
+    assert_int_equal(ops->open(&request, &second), 0);
+    assert_int_equal(ops->read(second, 0, tokens, labels, NULL), 1);
+    ops->close(second);
+    write_tokens(N - 1); /* other files begin anew */
+    assert_int_equal(ops->open(&request, &second), 0);
+    check_sample(second, 0, 0, 64);
+    ops->close(second);
+    ops->close(first);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        TEST(test_samples),   TEST(test_last_label),        TEST(test_patterns),
-        TEST(test_repeat),    TEST(test_documents_are_one), TEST(test_bad_files),
-        TEST(test_llmc),      TEST(test_megatron),          TEST(test_identity),
-        TEST(test_vocabulary)};
+    const struct CMUnitTest tests[] = {TEST(test_samples),
+                                       TEST(test_last_label),
+                                       TEST(test_patterns),
+                                       TEST(test_repeat),
+                                       TEST(test_documents_are_one),
+                                       TEST(test_bad_files),
+                                       TEST(test_llmc),
+                                       TEST(test_megatron),
+                                       TEST(test_identity),
+                                       TEST(test_vocabulary),
+                                       TEST(test_stages)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
