@@ -5,7 +5,6 @@
  * does. A profile (plugin profile) has when each instruction of a step began and ended on each
  * rank. Both are the same program, so instructions are compared one by one.
  */
-#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -239,10 +238,10 @@ static void print_people(struct beside *b)
     print_totals(b);
     print_ops(b);
     print_instructions(b);
-    printf("\nmemory: %s planned; %s in use%s\n",
+    printf("\nmemory: %s planned, in use%s: %s\n",
            human_bytes(b->profile.planned_bytes + b->profile.beside_bytes, planned),
-           human_bytes(b->profile.used_bytes, used),
-           b->planned.run->device->host_memory ? " by the process of rank 0" : " on the device");
+           b->planned.run->device->host_memory ? " by the process of rank 0" : " on the device",
+           profile_used(&b->profile, used));
 }
 
 /* ---- for programs ---- */

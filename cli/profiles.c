@@ -161,6 +161,11 @@ json_t *profile_events(struct ct_arena *arena, const char *folder, const struct 
     return all;
 }
 
+const char *profile_used(const struct profile_summary *s, char text[32])
+{
+    return s->used_bytes > 0 ? human_bytes(s->used_bytes, text) : "unknown";
+}
+
 double profile_idle(const struct profile_summary *s)
 {
     return s->seconds - s->instructions + s->waiting;
@@ -189,8 +194,7 @@ void profile_print(struct ct_arena *arena, const char *folder, const struct prof
                  (long long)s->largest[i].calls);
         print_share(what, s->largest[i].seconds, s->seconds, out);
     }
-    fprintf(out, "  memory: %s planned, %s in use\n",
-            human_bytes(s->planned_bytes + s->beside_bytes, planned),
-            human_bytes(s->used_bytes, used));
+    fprintf(out, "  memory: %s planned, in use: %s\n",
+            human_bytes(s->planned_bytes + s->beside_bytes, planned), profile_used(s, used));
     fprintf(out, "  trace: %s\n", profile_path(arena, folder, s->step, 0));
 }

@@ -31,6 +31,8 @@ int profile_find(struct ct_arena *arena, const char *folder, int64_t step,
                  struct profile_summary *summary);
 /* The last step that was profiled; its step is 0 if there is none. */
 struct profile_summary profile_last(struct ct_arena *arena, const char *folder);
+/* "137 MiB", or where the device does not tell "unknown". */
+const char *profile_used(const struct profile_summary *summary, char text[32]);
 /* Seconds of the step in which rank 0 computed and communicated nothing: data, the host's work, and
    waiting for other ranks outside of calls. */
 double profile_idle(const struct profile_summary *summary);

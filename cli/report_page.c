@@ -677,8 +677,8 @@ static void print_profile(const struct report *r, const struct report_run *run, 
     for (size_t i = 0; i < s->count; i++)
         print_profile_row(s->largest[i].op, s->largest[i].calls, s->largest[i].seconds, s->seconds,
                           out);
-    fprintf(out, "</tbody></table></div>\n<p>Memory: %s planned, %s in use. Perfetto opens ",
-            bytes(s->planned_bytes + s->beside_bytes, planned), bytes(s->used_bytes, used));
+    fprintf(out, "</tbody></table></div>\n<p>Memory: %s planned, in use: %s. Perfetto opens ",
+            bytes(s->planned_bytes + s->beside_bytes, planned), profile_used(s, used));
     element("code", profile_path((struct ct_arena *)&r->arena, run->folder, s->step, 0), out);
     fputs("; <code>ctitan compare RUN --plan</code> puts the plan beside it.</p>\n", out);
 }
