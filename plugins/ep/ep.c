@@ -28,6 +28,10 @@ static const struct ct_option options[] = {
     CT_OPT_FLOAT(
         struct ep_config, buffer, "buffer", "1.5", 0.01, INFINITY,
         "Buffer for tokens sent in one round, as a multiple of what balanced experts need"),
+    CT_OPT_ENUM(
+        struct ep_config, dispatch, "dispatch", "none", "none|float8",
+        "Rows of tokens and of gradients on their way to experts: as they are, or in 8 bits "
+        "with a factor for each 128 numbers"),
     {0}};
 
 static int64_t degree(void)
@@ -161,4 +165,6 @@ CT_PLUGIN(.name = "ep", .version = "1.0", .summary = "Expert parallelism", .opti
                               {CT_OP, "ep.experts_dw", &ep_experts_dw},
                               {CT_OP, "ep.route", &ep_route}, {CT_OP, "ep.pack", &ep_pack},
                               {CT_OP, "ep.exchange", &ep_exchange}, {CT_OP, "ep.sum", &ep_sum},
-                              {CT_KERNELS, "cpu", ep_kernels}, {CT_HOOK, "ep", &hook}));
+                              {CT_OP, "ep.narrow", &ep_narrow}, {CT_OP, "ep.widen", &ep_widen},
+                              {CT_KERNELS, "cpu", ep_kernels},
+                              {CT_KERNELS, "cpu", ep_narrow_kernels}, {CT_HOOK, "ep", &hook}));

@@ -7,7 +7,11 @@
 struct ep_config {
     int64_t degree;
     double buffer;
+    unsigned dispatch; /* enum ep_dispatch */
 };
+
+/* How rows travel to experts, of tokens and of gradients. */
+enum ep_dispatch { EP_AS_THEY_ARE, EP_FLOAT8 };
 
 extern struct ep_config ep_config;
 
@@ -62,6 +66,20 @@ struct ep_traffic {
     double sent, buffers, gathered;
 };
 extern struct ep_traffic ep_traffic;
+
+/* ---- narrow.c: rows in 8 bits ---- */
+
+#define EP_BLOCK 128 /* numbers of a row with one factor */
+
+/*
+ *   ep.narrow    x -> q, factor       float8_e4m3; a factor for each EP_BLOCK numbers of a row
+ *   ep.widen     q, factor -> y       their products
+ */
+struct ep_widen {
+    enum ct_dtype dtype;
+};
+extern const struct ct_op_type ep_narrow, ep_widen;
+extern const struct ct_kernel ep_narrow_kernels[];
 
 /* ---- expand.c ---- */
 

@@ -214,24 +214,48 @@ static struct sent *find_sent(const struct mixture *m, const struct ct_value *fr
     return s;
 }
 
+/* The rows of a round at their experts, as they are. */
+static struct ct_value *move(struct mixture *m, const char *what, struct ct_value *value,
+                             int64_t round)
+{
+    struct ep_round attrs = numbered(m, round);
+    struct ct_value *rows =
+        ct_emit_type1(&m->b, &ep_pack, name(m, what, round),
+                      (struct ct_value *[]){m->known->rows, m->known->slot, value}, 3, &attrs);
+
+    return rows ? exchange(m, what, placed(rows, &m->home, 0), round, &m->there) : NULL;
+}
+
+/* The same in 8 bits. */
+static struct ct_value *move_narrowed(struct mixture *m, const char *what, struct ct_value *value,
+                                      int64_t round)
+{
+    struct ct_op *op = ct_emit_type(&m->b, &ep_narrow, name(m, "narrow", round), &value, 1, NULL);
+    struct ct_value *part[2], *rows;
+
+    for (int i = 0; i < 2; i++)
+        part[i] = op ? move(m, what, placed(op->out[i], &value->sharding, 0), round) : NULL;
+    if (!part[0] || !part[1])
+        return NULL;
+    rows = ct_emit_type1(&m->b, &ep_widen, name(m, what, round), part, 2,
+                         &(struct ep_widen){value->dtype});
+    return rows ? placed(rows, &m->there, 0) : NULL;
+}
+
 /* The rows of a round at their experts. */
 static struct ct_value *send(struct mixture *m, const char *what, struct ct_value *value,
                              int64_t round)
 {
-    struct ep_round attrs = numbered(m, round);
     struct sent *s = find_sent(m, value, round);
-    struct ct_value *rows;
+    bool narrow = ep_config.dispatch == EP_FLOAT8 && (!strcmp(what, "x") || !strcmp(what, "dy"));
 
     if (s)
         return s->rows;
-    rows = ct_emit_type1(&m->b, &ep_pack, name(m, what, round),
-                         (struct ct_value *[]){m->known->rows, m->known->slot, value}, 3, &attrs);
-    if (rows)
-        rows = exchange(m, what, placed(rows, &m->home, 0), round, &m->there);
     s = ct_arena_new(&m->x->scratch, struct sent);
-    *s = (struct sent){value, m->op->section, round, rows, m->known->sent};
+    *s = (struct sent){value, m->op->section, round, NULL, m->known->sent};
+    s->rows = narrow ? move_narrowed(m, what, value, round) : move(m, what, value, round);
     m->known->sent = s;
-    return rows;
+    return s->rows;
 }
 
 /* ---- sums ---- */

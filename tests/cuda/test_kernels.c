@@ -16,8 +16,9 @@ static const char *const replaced[] = {
     "ring_attention_grad", "straight_through", "tp.local",     "view",
 };
 
-/* Experts in 8 bits are emulated on CPUs. */
-static const char *const emulated[] = {"float8.experts", "float8.experts_dx", "float8.experts_dw"};
+/* Experts in 8 bits are emulated on CPUs, and rows travel in 8 bits there alone. */
+static const char *const emulated[] = {"float8.experts", "float8.experts_dx", "float8.experts_dw",
+                                       "ep.narrow", "ep.widen"};
 
 /* They have a formula, which `fuse` compiles. */
 static const char *const formulas[] = {

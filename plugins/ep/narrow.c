@@ -1,0 +1,164 @@
+/*
+ * Rows that travel in 8 bits ([ep] dispatch = float8), as DeepSeek-V3 (2024, 3.3.3) sends them:
+ * each EP_BLOCK numbers of a token have a factor of their own, their largest magnitude over that of
+ * float8_e4m3. A row of zeros has the factor 0.
+ */
+#include <math.h>
+#include <string.h>
+
+#include <ctitan/number.h>
+#include <ctitan/op_author.h>
+
+#include "ep.h"
+
+#define LARGEST 448.0f /* of float8_e4m3 */
+
+static int64_t blocks_of(int64_t columns)
+{
+    return (columns + EP_BLOCK - 1) / EP_BLOCK;
+}
+
+/* Codes of a block; returns its factor. */
+static float narrow(const float *x, int64_t count, uint8_t *codes)
+{
+    float amax = 0;
+
+    for (int64_t i = 0; i < count; i++)
+        amax = fmaxf(amax, fabsf(x[i]));
+    for (int64_t i = 0; i < count; i++)
+        codes[i] = ct_f32_to_e4m3(amax > 0 ? x[i] * (LARGEST / amax) : x[i]);
+    return amax / LARGEST;
+}
+
+/* ---- ep.narrow ---- */
+
+static void copy_shape(struct ct_value *to, const struct ct_value *from, int64_t columns)
+{
+    to->ndim = from->ndim;
+    memcpy(to->shape, from->shape, sizeof(from->shape));
+    to->shape[to->ndim - 1] = columns;
+}
+
+static int narrow_infer(struct ct_op *op)
+{
+    const struct ct_value *x = op->in[0];
+    int64_t columns = x->shape[x->ndim - 1];
+
+    op->out[0]->dtype = CT_E4M3;
+    copy_shape(op->out[0], x, columns);
+    copy_shape(op->out[1], x, blocks_of(columns));
+    return 0;
+}
+
+static void narrow_rows(void *context, int64_t begin, int64_t end)
+{
+    const struct ct_launch *l = context;
+    int64_t n = ct_columns(&l->in[0]), blocks = blocks_of(n);
+    uint8_t codes[EP_BLOCK];
+    float x[EP_BLOCK];
+
+    for (int64_t row = begin; row < end; row++)
+        for (int64_t b = 0; b < blocks; b++) {
+            int64_t at = row * n + b * EP_BLOCK, left = n - b * EP_BLOCK;
+            int64_t count = left < EP_BLOCK ? left : EP_BLOCK;
+
+            for (int64_t i = 0; i < count; i++)
+                x[i] = (float)ct_tensor_load(&l->in[0], at + i);
+            ct_tensor_store(&l->out[1], row * blocks + b, (double)narrow(x, count, codes));
+            for (int64_t i = 0; i < count; i++)
+                ct_tensor_store(&l->out[0], at + i, (double)ct_e4m3_to_f32(codes[i]));
+        }
+}
+
+static int narrow_run(const struct ct_launch *l)
+{
+    ct_parallel(l, ct_rows(&l->in[0]), narrow_rows, (void *)(uintptr_t)l);
+    return 0;
+}
+
+static int narrow_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t n = ct_columns(&l->in[0]), blocks = blocks_of(n);
+
+    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++) {
+        double *factor = &r.out[1][i / n * blocks + i % n / EP_BLOCK];
+
+        *factor = fmax(*factor, fabs(r.in[0][i]) / (double)LARGEST);
+    }
+    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++) {
+        double factor = r.out[1][i / n * blocks + i % n / EP_BLOCK];
+
+        r.out[0][i] = factor > 0 ? r.in[0][i] / factor : r.in[0][i];
+    }
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type ep_narrow = {
+    .size = sizeof(struct ct_op_type),
+    .name = "ep.narrow",
+    .summary = "x in 8 bits, and the factors of its blocks",
+    .signature = "x F -> q F, factor f",
+    .samples = "real[3,4]; real[2,3,130]",
+    .infer = narrow_infer,
+    .reference = narrow_reference,
+};
+
+/* ---- ep.widen ---- */
+
+static const struct ct_option widen_attrs[] = {
+    CT_OPT_DTYPE(struct ep_widen, dtype, "dtype", "float32", "Of the result"), {0}};
+
+static int widen_infer(struct ct_op *op)
+{
+    op->out[0]->dtype = ((const struct ep_widen *)op->attrs)->dtype;
+    copy_shape(op->out[0], op->in[0], op->in[0]->shape[op->in[0]->ndim - 1]);
+    return 0;
+}
+
+static void widen_rows(void *context, int64_t begin, int64_t end)
+{
+    const struct ct_launch *l = context;
+    int64_t n = ct_columns(&l->in[0]), blocks = ct_columns(&l->in[1]);
+
+    for (int64_t row = begin; row < end; row++)
+        for (int64_t i = 0; i < n; i++) {
+            double factor = ct_tensor_load(&l->in[1], row * blocks + i / EP_BLOCK);
+
+            ct_tensor_store(&l->out[0], row * n + i,
+                            ct_tensor_load(&l->in[0], row * n + i) * factor);
+        }
+}
+
+static int widen_run(const struct ct_launch *l)
+{
+    ct_parallel(l, ct_rows(&l->in[0]), widen_rows, (void *)(uintptr_t)l);
+    return 0;
+}
+
+static int widen_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    int64_t n = ct_columns(&l->in[0]), blocks = ct_columns(&l->in[1]);
+
+    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++)
+        r.out[0][i] = r.in[0][i] * r.in[1][i / n * blocks + i % n / EP_BLOCK];
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type ep_widen = {
+    .size = sizeof(struct ct_op_type),
+    .name = "ep.widen",
+    .summary = "numbers of 8 bits times the factors of their blocks",
+    .signature = "q F, factor f -> y F",
+    .samples = "real[3,4] factor[3,1]; real[2,3,130] factor[2,3,2]",
+    .attrs = widen_attrs,
+    .attrs_size = sizeof(struct ep_widen),
+    .infer = widen_infer,
+    .reference = widen_reference,
+};
+
+const struct ct_kernel ep_narrow_kernels[] = {
+    CT_KERNEL("ep.narrow", "rows", 0, NULL, NULL, narrow_run),
+    CT_KERNEL("ep.widen", "rows", 0, NULL, NULL, widen_run),
+    {0}};
