@@ -28,6 +28,7 @@
 static const struct ct_argument arguments[] = {
     ARG_RECIPE,
     ARG_CHANGES,
+    ARG_STAGE,
     CT_ARG_INT(struct data_options, first, "sample", 0, "N", 0, INT32_MAX,
                "Show from sample N on, 0 by default"),
     CT_ARG_INT(struct data_options, count, "samples", 0, "N", 1, INT32_MAX,

@@ -47,6 +47,7 @@ static const struct habit habits[] = {
     {"micro_batch_size", "training", "local_batch_size"},
     {"per_device_train_batch_size", "training", "local_batch_size"},
     {"train_batch_size", "training", "global_batch_size"},
+    {"rampup_batch_size", "training", "batch_ramp", NULL, "START:INCREMENT:SAMPLES"},
     {"gradient_accumulation_steps", "training", "global_batch_size", NULL, ACCUMULATION},
     {"accumulate_grad_batches", "training", "global_batch_size", NULL, ACCUMULATION},
     {"grad_accum_steps", "training", "global_batch_size", NULL, ACCUMULATION},

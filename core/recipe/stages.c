@@ -301,11 +301,16 @@ static int add_setting(const struct ct_setting *s, size_t stage)
     struct ct_recipe_target target = {0};
     const char *key = s->key;
     int rc = strchr(key, '.') ? find_named(s, &target, &key) : find_key(s, &target);
+    struct varied *v;
 
     if (rc < 0)
         return rc;
-    set_text(vary(target.name, &target, ct_option_find(target.options, key)), stage, s->key,
-             s->value, ct_arena_printf(all.recipe->arena, "%s: [%s]", s->source, s->section));
+    v = vary(target.name, &target, ct_option_find(target.options, key));
+    if (v->text[stage])
+        return ct_fail(CT_ECONFIG, "%s: [%s] %s: the stage sets [%s] %s twice, also at %s",
+                       s->source, s->section, s->key, target.name, key, v->where[stage]);
+    set_text(v, stage, s->key, s->value,
+             ct_arena_printf(all.recipe->arena, "%s: [%s]", s->source, s->section));
     return 0;
 }
 

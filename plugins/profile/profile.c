@@ -134,6 +134,7 @@ static int on_event(const struct ct_event_data *d, void *context)
     case CT_EVENT_PLAN_READY:
         return prepare(d->run);
     case CT_EVENT_RUN_READY:
+    case CT_EVENT_STAGE_BEGIN:
         return config.nvtx ? profile_ranges_begin(d->run) : 0;
     case CT_EVENT_STEP_BEGIN:
         return step_begin(d);
@@ -145,11 +146,11 @@ static int on_event(const struct ct_event_data *d, void *context)
     }
 }
 
-static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_RUN_READY |
-                                              1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END |
-                                              1u << CT_EVENT_RUN_END,
-                                    .call = on_event};
+static const struct ct_hook hook = {
+    .size = sizeof(struct ct_hook),
+    .events = 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_STAGE_BEGIN |
+              1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END | 1u << CT_EVENT_RUN_END,
+    .call = on_event};
 
 CT_PLUGIN(.name = "profile", .version = "1.0",
           .summary = "Times every instruction of chosen steps, as traces for Perfetto",
