@@ -81,6 +81,62 @@ static void gradients_follow_from_formulas(void **state)
     ct_arena_finish(&arena);
 }
 
+struct faded {
+    double factor;
+};
+
+static const struct ct_option faded_attrs[] = {
+    CT_OPT_FLOAT(struct faded, factor, "factor", "0", -1e3, 1e3, "A factor that may be 0"), {0}};
+
+/* Its gradient would be cheapest from its result, if that could be divided by the factor. */
+static const struct ct_op_type faded = {
+    .size = sizeof(struct ct_op_type),
+    .name = "faded",
+    .summary = "an op of this test",
+    .signature = "x[.K] T -> y[.K] T",
+    .attrs = faded_attrs,
+    .attrs_size = sizeof(struct faded),
+    .samples = "real[2,6]",
+    CT_FORMULA("y = factor * tanh(x)"),
+};
+
+/* Run the reference of a gradient, whose inputs are [2,6] and filled with one value each. */
+static void run_gradient(struct ct_trial *m, const struct ct_op_type *type, const double *fill)
+{
+    const struct ct_op_type *gradient = ct_pointwise_gradient(type);
+    struct ct_arena arena = {0};
+    struct ct_sample *sample;
+
+    if (!gradient || ct_samples_of(gradient, &arena, &sample) < 0 ||
+        ct_trial_create(m, sample, CT_F64) < 0)
+        fail_msg("%s: %s", type->name, ct_error_message());
+    for (int i = 0; i < m->op->ins; i++)
+        for (int k = 0; k < 12; k++)
+            ((double *)ct_trial_tensor(m, m->op->in[i])->data)[k] = fill[i];
+    assert_int_equal(ct_trial_run(m, m->op), 0);
+    ct_arena_finish(&arena);
+}
+
+static void gradients_hold_at_zero(void **state)
+{
+    static const struct ct_op_type power =
+        ROWS("power", "x[.K] T, n[.K] T -> y[.K] T", "positive[2,6] real[2,6]", "y = pow(x, n)");
+    static const double at[][5] = {{1, 0, 0, 0, 0}, {1, 0, 1, 1, 0}, {1, 0, 2, 0, 0}};
+    struct ct_trial m;
+
+    (void)state;
+    run_gradient(&m, &faded, (double[]){1, 0.5});
+    assert_true(*(double *)ct_trial_tensor(&m, m.op->out[0])->data == 0);
+    ct_trial_finish(&m);
+    for (size_t i = 0; i < CT_COUNT(at); i++) { /* dy, x, n: dx, dn */
+        run_gradient(&m, &power, at[i]);
+        assert_int_equal(m.op->ins, 3);
+        for (int k = 0; k < 2; k++)
+            assert_true(*(double *)ct_trial_tensor(&m, m.op->out[k])->data == at[i][3 + k]);
+        ct_trial_finish(&m);
+    }
+}
+
 static void what_has_no_derived_gradient_is_said(void **state)
 {
     static const struct ct_op_type bad[] = {
@@ -130,6 +186,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type_keeps_every_promise),
         cmocka_unit_test(gradients_follow_from_formulas),
+        cmocka_unit_test(gradients_hold_at_zero),
         cmocka_unit_test(what_has_no_derived_gradient_is_said),
     };
     if (REGISTER_OPS("cp", "float8", "tp") < 0)

@@ -12,6 +12,7 @@
 #define WHOLE (CT_BY_ROW | CT_BY_COLUMN)
 #define MOST_ROOTS 32
 #define MOST_READS 30 /* operands, and attributes */
+_Static_assert(MOST_READS < CT_MAX_TERMS, "a gradient has an operand more than its forward");
 
 struct root {
     int node, gradient;

@@ -258,6 +258,20 @@ static bool is_fixed(const struct derivation *d, int k)
     return true;
 }
 
+/* May a node that is_fixed() be 0? An attribute whose range excludes that is not. */
+static bool may_be_zero(const struct derivation *d, int k)
+{
+    const struct ct_pointwise_node *n = &d->p.node[k];
+    const struct ct_option *o = d->s->whole.attrs;
+
+    if (n->kind == CT_POINTWISE_NUMBER)
+        return n->number == 0;
+    if (n->kind != CT_POINTWISE_INPUT)
+        return true;
+    o += n->input - attribute_input(d, 0);
+    return (o->type != CT_INT && o->type != CT_FLOAT) || (o->min <= 0 && o->max >= 0);
+}
+
 /* Output `node` is read as y, and what it is a multiple of is computed from y. */
 static void read_back(struct derivation *d, int node, int y, int *map)
 {
@@ -269,7 +283,7 @@ static void read_back(struct derivation *d, int node, int y, int *map)
         read_back(d, n.arg[0], ct_pointwise_call(&d->p, CT_POINTWISE_NEGATE, &y), map);
     } else if (n.kind == CT_POINTWISE_MULTIPLY || n.kind == CT_POINTWISE_DIVIDE) {
         by = n.kind == CT_POINTWISE_MULTIPLY && is_fixed(d, n.arg[0]) ? 0 : 1;
-        if (!is_fixed(d, n.arg[by]) || n.arg[1 - by] == node)
+        if (!is_fixed(d, n.arg[by]) || may_be_zero(d, n.arg[by]))
             return;
         y = ct_pointwise_call(
             &d->p, n.kind == CT_POINTWISE_MULTIPLY ? CT_POINTWISE_DIVIDE : CT_POINTWISE_MULTIPLY,

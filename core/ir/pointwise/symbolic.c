@@ -389,19 +389,33 @@ static int slope(struct ct_pointwise *p, enum ct_pointwise_kind kind, int k, int
     }
 }
 
-/* d(a^b) = a^b log(a) db + b a^(b-1) da */
+static int not_zero(struct ct_pointwise *p, int k)
+{
+    return call(p, CT_POINTWISE_GREATER, call(p, CT_POINTWISE_ABS, k, 0, 0), number(p, 0), 0);
+}
+
+/* k; 0 where the condition is. */
+static int where(struct ct_pointwise *p, int condition, int k)
+{
+    return call(p, CT_POINTWISE_SELECT, condition, k, number(p, 0));
+}
+
+/* d(a^b) = b a^(b-1) da + a^b log(a) db. A factor that is 0 makes a product 0 where the other has
+   no limit: b = 0, and a = 0 unless b is negative. */
 static int power_rule(struct ct_pointwise *p, int k, int a, int b, int da, int db)
 {
     int less = ct_symbolic_add(p, b, number(p, -1)), sum = number(p, 0);
 
     if (!ct_symbolic_is(p, da, 0)) {
-        int down = call(p, CT_POINTWISE_POW, a, less, 0);
+        int down = ct_symbolic_multiply(p, b, call(p, CT_POINTWISE_POW, a, less, 0));
 
-        sum = ct_symbolic_multiply(p, ct_symbolic_multiply(p, b, down), da);
+        sum = ct_symbolic_multiply(p, where(p, not_zero(p, b), down), da);
     }
     if (!ct_symbolic_is(p, db, 0)) {
         int up = ct_symbolic_multiply(p, k, call(p, CT_POINTWISE_LOG, a, 0, 0));
+        int negative_power = call(p, CT_POINTWISE_LESS, b, number(p, 0), 0);
 
+        up = where(p, call(p, CT_POINTWISE_ADD, not_zero(p, a), negative_power, 0), up);
         sum = ct_symbolic_add(p, sum, ct_symbolic_multiply(p, up, db));
     }
     return sum;
