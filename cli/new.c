@@ -19,7 +19,7 @@
 /* The name of such an example stands in strings only, so that any other name makes sense there. */
 #define KINDS(X)                                                                                   \
     X(model, palm)                                                                                 \
-    X(op, softcap)                                                                                 \
+    X(op, squareplus)                                                                              \
     X(transform, cse)                                                                              \
     X(optimizer, sgd)                                                                              \
     X(lr_schedule, inverse_root)                                                                   \

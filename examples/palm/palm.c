@@ -11,7 +11,7 @@
 #include <ctitan/input.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/ops.h>
-#include <ctitan/pointwise.h>
+#include <ctitan/lib/rows.h>
 #include <ctitan/model.h>
 #include <ctitan/op_author.h>
 #include <ctitan/plugin.h>
@@ -178,4 +178,5 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
 
 CT_PLUGIN(.name = "palm", .version = "1.0", .summary = "Model: layers side by side, as in PaLM",
           .options = options, .config = &config, .config_size = sizeof(config),
-          .offers = CT_OFFERS({CT_MODEL, "palm", &ops}, {CT_OP, "squared_relu", &squared_relu}));
+          .offers = CT_OFFERS({CT_MODEL, "palm", &ops}, {CT_OP, "squared_relu", &squared_relu},
+                              {CT_KERNELS, "cpu", formula_kernels}));

@@ -368,7 +368,6 @@ static const char table_begin[] =
     "#define KERNELS(isa) \\\n";
 
 static const char table_end[] = "\n"
-                                "extern const struct ct_kernel formula_kernels[];\n"
                                 "const struct ct_kernel formula_kernels[] = "
                                 "{CPU_FOR_EACH_ISA(KERNELS){0}};\n";
 

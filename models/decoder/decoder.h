@@ -232,7 +232,6 @@ const char *decoder_words(const struct ct_option *property);
 /* ---- ops (ops.c) ---- */
 
 extern const struct ct_op_type op_soft_cap, op_clip, op_relu, op_whiten, op_scale_columns;
-extern const struct ct_kernel decoder_cpu_kernels[];
 
 /* cap tanh(x / cap) */
 struct ct_value *soft_cap(struct ct_builder *b, const char *name, struct ct_value *x, double cap);

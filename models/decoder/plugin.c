@@ -11,6 +11,7 @@
 #include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/file.h>
+#include <ctitan/lib/rows.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/plugin.h>
@@ -536,5 +537,4 @@ CT_PLUGIN(.name = "decoder", .version = "1.0",
                               {CT_OP, "soft_cap", &op_soft_cap}, {CT_OP, "clip", &op_clip},
                               {CT_OP, "relu", &op_relu}, {CT_OP, "whiten", &op_whiten},
                               {CT_OP, "scale_columns", &op_scale_columns},
-
-                              {CT_KERNELS, "cpu", decoder_cpu_kernels}));
+                              {CT_KERNELS, "cpu", formula_kernels}));

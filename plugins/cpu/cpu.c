@@ -3,6 +3,8 @@
 
 #include <ctitan/plugin.h>
 
+#include <ctitan/lib/rows.h>
+
 #include "cpu.h"
 #include "kernels/kernels.h"
 

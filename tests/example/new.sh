@@ -27,6 +27,13 @@ for kind in $kinds; do
     tail -n 1 log
 done
 
+# An op that is its formula: kernels of it and of its gradient were written, and another formula gives others.
+"$ctitan" check --quick my_op/my_op.so >log
+grep -qE '^ok .*kernel (avx2|portable) of my_op_grad on cpu' log || { cat log; exit 1; }
+sed -i 's|CT_FORMULA(".*")|CT_FORMULA("y = tanh(x / row_max(x)) + no")|' my_op/my_op.c
+if make -s -C my_op CC="${CC:-cc}" CFLAGS="$flags" >log 2>&1; then cat log; exit 1; fi
+grep -q 'formula-kernels: .*the name is not defined before this' log || { cat log; exit 1; }
+
 # Kernels for both devices.
 "$ctitan" new op my_clip --cuda >log
 grep -q check-simulated log

@@ -17,12 +17,16 @@ for mesh in '-n 2 --with fsdp' '-n 2 --with tp --set tp.degree=2' '-n 2 --with c
     echo "$mesh: one rank's losses"
 done
 
-# An op type without a kernel, only a formula, from which its gradient is derived: its reference runs, or it is compiled with its
-# neighbours; on every mesh, recomputed or not.
+# An op type that is only a formula, from which its gradient is derived. Without kernels its reference runs; those that were written when
+# palm was made, for each instruction set, run alone, or it is compiled with its neighbours; on every mesh, recomputed or not.
 export XDG_CACHE_HOME=$work/cache
-train_to plain --set palm.activation=squared_relu --set training.steps=3
+CTITAN_PLUGIN_PATH=$work/palm/objects/without train_to plain --set palm.activation=squared_relu --set training.steps=3
 values loss plain/metrics.jsonl >expected
-for mesh in '--with fuse' '-n 2 --with fsdp --with fuse' '-n 2 --with tp --set tp.degree=2 --with sac --set sac.mode=full' \
+"$ctitan" plan recipe.ini --set palm.activation=squared_relu --program >plan
+for op in squared_relu squared_relu_grad; do grep -qE " $op \((avx|portable)" plan || { grep " $op" plan; exit 1; }; done
+CTITAN_CPU_ISA=portable "$ctitan" plan recipe.ini --set palm.activation=squared_relu --program >plan
+grep -q ' squared_relu_grad (portable)' plan
+for mesh in '' '--with fuse' '-n 2 --with fsdp --with fuse' '-n 2 --with tp --set tp.degree=2 --with sac --set sac.mode=full' \
     '-n 4 --with cp --set cp.degree=2 --with pp --set pp.degree=2 --set pp.microbatch_size=2'; do
     read -ra arguments <<<"$mesh"
     rm -rf many

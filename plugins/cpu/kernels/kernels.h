@@ -76,7 +76,5 @@ CPU_FOR_EACH_ISA(CPU_DECLARE_UNITS)
 
 /* Ended by {0}. */
 extern const struct ct_kernel cpu_pointwise_kernels[];
-/* The kernels that are written from formulas when the plugin is built; the same. */
-extern const struct ct_kernel formula_kernels[];
 
 #endif

@@ -102,6 +102,10 @@ CT_API bool ct_rows_accepts(const struct ct_rows_formula *list, const struct ct_
 CT_API int ct_rows_prepare(const struct ct_rows_formula *list, struct ct_prepare *p);
 CT_API int ct_rows_run_prepared(const struct ct_launch *l);
 
+/* The table that `formula-kernels` writes; each plugin with `formulas = yes` in its Makefile
+   (share/ctitan/kit/plugin.mk) has its own. {CT_KERNELS, "cpu", formula_kernels} offers it. */
+extern const struct ct_kernel formula_kernels[];
+
 CT_END_DECLS
 
 #endif
