@@ -186,12 +186,20 @@ static int disagreement(struct group *g, int peer, int tag)
                             g->comm->base.rank, what, g->base.ranks[peer], ct_call_name(call));
     return cluster_fail(g->comm,
                         "ranks disagree: rank %d is in %s, and so is rank %d, but with another "
-                        "count, dtype, reduction, root or number (its dtype: %s)",
+                        "count, dtype, reduction or root (its dtype: %s)",
                         g->comm->base.rank, what, g->base.ranks[peer],
                         ct_dtype_name((enum ct_dtype)((tag >> 22 & 15) % CT_DTYPE_COUNT)));
 }
 
-/* A peer that sends a message of a collective other than the awaited one is in another call. */
+/* The call number of a collective's tag. */
+static uint32_t number_of(int tag)
+{
+    return (uint32_t)tag >> 11 & 1023;
+}
+
+/* A peer that sends a message of a collective with this number, but another tag, is in another
+   call. One with a later number has ended the awaited call: its part is still on the way, or has
+   just come. */
 static int look_around(struct group *g)
 {
     for (int i = 0; i < g->count; i++) {
@@ -204,7 +212,7 @@ static int look_around(struct group *g)
         MPI_Iprobe(g->parts[i].peer, MPI_ANY_TAG, g->mpi, &there, &status);
         cluster_unlock(g->comm);
         tag = there ? status.MPI_TAG : g->tag;
-        if (tag != g->tag && tag < MESSAGE_TAG)
+        if (tag != g->tag && tag < MESSAGE_TAG && number_of(tag) == number_of(g->tag))
             return disagreement(g, g->parts[i].peer, tag);
     }
     return 0;
