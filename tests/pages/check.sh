@@ -32,6 +32,14 @@ for page in README.md docs/*.md docs/*/*.md; do
     done < <(grep -oE '\]\([^)#:]*#[^)]+\)' "$page" | tr -d '()]')
 done
 
+# Commands stand in blocks that run.sh runs, or that say why not; docs/plugins.md has the examples, which tests/example builds.
+while read -r line; do
+    complain "a command outside of a block of sh: $line"
+done < <(grep -nE '^    (build/)?ctitan [a-z]+ ' README.md docs/*.md docs/*/*.md | grep -v '^docs/plugins.md')
+for page in README.md docs/*.md docs/tutorials/*.md; do
+    ! grep -qx '```sh' "$page" || grep -qF "'$page'" tests/pages/meson.build || complain "no test runs the commands of $page"
+done
+
 # Verbs.
 grep -ohE '`ctitan [a-z]+' README.md docs/*.md docs/*/*.md | cut -d' ' -f2 | sort -u | while read -r verb; do
     "$ctitan" help "$verb" >/dev/null || exit 1
