@@ -599,7 +599,7 @@ static int compare(int argc, char **argv)
 
 const struct verb verb_compare = {
     .name = "compare",
-    .summary = "compare two recipes by runs in pairs, two finished runs, or a run with its plan",
+    .summary = "compare two recipes, two finished runs, or a run with its plan",
     .run = compare,
     .arguments = arguments,
     .examples = CT_NAMES("ctitan compare recipes/debug.ini --b-with fuse",
