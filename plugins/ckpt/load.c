@@ -468,8 +468,10 @@ int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *
         *p = (struct ct_progress){c->progress.step, p->updates, c->progress.tokens, p->samples};
     if (load->optimizer)
         p->updates = c->progress.updates;
-    if (load->data)
+    if (load->data) {
         p->samples = c->progress.samples;
+        run->samples_since = 0; /* unless the checkpoint says whose samples they are */
+    }
     if (load->optimizer && load->lr && load->data)
         restore_kept(run, c);
     return 0;

@@ -12,6 +12,7 @@
 #include <ctitan/hook.h>
 #include <ctitan/program.h>
 #include <ctitan/run.h>
+#include <ctitan/stage.h>
 
 #include "dpo.h"
 
@@ -251,18 +252,31 @@ static int check_program(const struct ct_program *program, const char *what)
                    what, program->microbatches);
 }
 
+static int check_stage(struct ct_run *run, size_t stage)
+{
+    int rc = ct_run_look_at_stage(run, stage);
+
+    if (rc == 0)
+        rc = check_program(run->program, "step");
+    if (rc == 0)
+        rc = check_program(run->validation_program, "validation");
+    return rc < 0 && stage
+               ? ct_context(rc, "the stage from step %lld on", (long long)ct_stage_at(stage)->begin)
+               : rc;
+}
+
 /* The mean over several microbatches is not known in the first of them. */
 static int on_event(const struct ct_event_data *data, void *context)
 {
-    const struct ct_run *run = data->run;
-    int rc;
+    int rc = 0;
 
     (void)context;
-    if (dpo_config.loss != DPO_KTO || dpo_config.divergence == DPO_OF_MICROBATCH || !run->streams ||
-        strcmp(ct_config.objective, "dpo") != 0)
+    if (dpo_config.loss != DPO_KTO || dpo_config.divergence == DPO_OF_MICROBATCH ||
+        !data->run->streams || strcmp(ct_config.objective, "dpo") != 0)
         return 0;
-    rc = check_program(run->program, "step");
-    return rc < 0 ? rc : check_program(run->validation_program, "validation");
+    for (size_t k = 0; rc == 0 && k < ct_stage_count(); k++)
+        rc = check_stage(data->run, k);
+    return rc == 0 ? ct_run_look_at_stage(data->run, 0) : rc;
 }
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),

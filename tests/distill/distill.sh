@@ -34,6 +34,7 @@ while read -r loss mesh; do
     tell "$loss: $mesh"
 done <<END
 forward --set training.local_batch_size=2
+forward --set stage.2.begin=3 --set stage.2.local_batch_size=2
 forward -n 2 --with fsdp --set training.local_batch_size=2
 reverse -n 2 --with tp --set tp.degree=2 --set tp.loss_parallel=true
 reverse -n 2 --with cp --set cp.degree=2

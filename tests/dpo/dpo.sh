@@ -70,6 +70,7 @@ done
 train many -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2 --set dpo.loss=orpo
 near <(of many loss) <(cut -d ' ' -f 1 "$data/orpo.expected") 1e-5
 refused '[dpo] divergence = microbatch' "${kto[@]}" --set training.local_batch_size=4
+refused 'the stage from step 3 on: [dpo] loss = kto: its divergence' "${kto[@]}" --set stage.2.begin=3 --set stage.2.local_batch_size=4
 train many "${kto[@]}" --set training.local_batch_size=4 --set dpo.divergence=microbatch
 refused 'pairs.jsonl:1: "label": expected true or false' --set dpo.loss=kto
 

@@ -35,6 +35,7 @@ while read -r mesh; do
     train "${arguments[@]}" && scores
     tell "$mesh"
 done <<END
+--set stage.2.begin=2 --set stage.2.local_batch_size=1
 -n 2 --with fsdp --set training.local_batch_size=1
 -n 2 --with tp --set tp.degree=2
 -n 2 --with cp --set cp.degree=2
