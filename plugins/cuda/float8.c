@@ -293,24 +293,34 @@ static int launch_turn(const struct ct_launch *l, const struct operand *o)
     return gpu_launch(l, "float8_turn", grid, (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
-static int launch_invert(const struct ct_launch *l, const struct operand *o, bool by_row)
+/* One launch for both operands. */
+static int launch_invert(const struct ct_launch *l, const struct product *p)
 {
-    const struct ct_tensor *scale = &l->in[o->input + 2];
-    struct gpu_float8_invert a = {.to = (float *)((char *)l->workspace + o->scale_at),
-                                  .from = scale->data,
-                                  .count = by_row ? o->rows : 1,
-                                  .one = ct_tensor_count(scale) == 1};
+    const struct operand *of[2] = {&p->a, &p->b};
+    struct gpu_float8_invert a = {0};
+    int64_t most = 1;
 
+    for (int i = 0; i < 2; i++) {
+        const struct ct_tensor *scale = &l->in[of[i]->input + 2];
+
+        a.to[i] = (float *)((char *)l->workspace + of[i]->scale_at);
+        a.from[i] = scale->data;
+        a.count[i] = p->by_row ? of[i]->rows : 1;
+        a.one[i] = ct_tensor_count(scale) == 1;
+        most = a.count[i] > most ? a.count[i] : most;
+    }
     return gpu_launch(l, "float8_invert",
-                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
+                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(most, THREADS), 2, 1},
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
-static int ready(const struct ct_launch *l, const struct operand *o, bool by_row)
+static int ready(const struct ct_launch *l, const struct product *p)
 {
-    int rc = o->turned ? launch_turn(l, o) : 0;
+    int rc = p->a.turned ? launch_turn(l, &p->a) : 0;
 
-    return rc < 0 ? rc : launch_invert(l, o, by_row);
+    if (rc >= 0 && p->b.turned)
+        rc = launch_turn(l, &p->b);
+    return rc < 0 ? rc : launch_invert(l, p);
 }
 
 static const void *data_of(const struct ct_launch *l, const struct operand *o)
@@ -326,10 +336,8 @@ static const float *inverse_of(const struct ct_launch *l, const struct operand *
 static int run(const struct ct_launch *l)
 {
     const struct product *p = l->state;
-    int rc = ready(l, &p->a, p->by_row);
+    int rc = ready(l, p);
 
-    if (rc >= 0)
-        rc = ready(l, &p->b, p->by_row);
     if (rc < 0)
         return rc;
     return gpu_multiply(

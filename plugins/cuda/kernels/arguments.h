@@ -672,11 +672,12 @@ struct gpu_float8_turn { /* to[columns, rows] = from[rows, columns]; multiples o
     int64_t rows, columns;
 };
 
-struct gpu_float8_invert { /* to[i] = 1 / from[i], or 1 / from[0] */
-    float *to;
-    const float *from;
-    int64_t count;
-    int32_t one;
+/* to[i] = 1 / from[i], or 1 / from[0]: of both operands of a product. */
+struct gpu_float8_invert {
+    float *to[2];
+    const float *from[2];
+    int64_t count[2];
+    int32_t one[2];
 };
 
 /* ---- init ---- */

@@ -182,12 +182,15 @@ KERNEL(float8_scales, gpu_float8_scale, 256)
     a.scale[i] = scale;
 }
 
+/* A row of blocks for each operand. */
 KERNEL(float8_invert, gpu_float8_invert, 256)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    bool second = blockIdx.y == 1;
+    const float *from = second ? a.from[1] : a.from[0];
 
-    if (i < a.count)
-        a.to[i] = 1 / a.from[a.one ? 0 : i];
+    if (i < (second ? a.count[1] : a.count[0]))
+        (second ? a.to[1] : a.to[0])[i] = 1 / from[(second ? a.one[1] : a.one[0]) ? 0 : i];
 }
 
 /* ---- quantising ---- */
