@@ -118,14 +118,14 @@ static int count_choices(const struct ct_option *o)
     return count;
 }
 
-/* All choices of all attributes, as one number each. */
+/* All choices of all attributes, as one number each; too many where no digit names a choice. */
 static int count_all_choices(const struct ct_op_type *type)
 {
     int count = 1;
 
     for (const struct ct_option *o = type->attrs; o && o->name; o++)
         if (count <= MOST_VARIANTS)
-            count *= count_choices(o);
+            count *= count_choices(o) > 10 ? MOST_VARIANTS + 1 : count_choices(o);
     return count;
 }
 
@@ -162,14 +162,34 @@ static int stored(const struct ct_pointwise *p, int node)
     return p->node[node].kind == CT_POINTWISE_BF16 ? p->node[node].arg[0] : node;
 }
 
+/* Kernels have operands of float32 and bfloat16, and single numbers of float64. */
+static int check_operands(const struct ct_op *op, const unsigned *level)
+{
+    if (op->ins > CT_COMPILED_INPUTS || op->outs > CT_COMPILED_OUTPUTS)
+        return ct_fail(CT_EINVAL, "more than %d inputs or %d outputs", CT_COMPILED_INPUTS,
+                       CT_COMPILED_OUTPUTS);
+    for (int i = 0; i < op->ins + op->outs; i++) {
+        const struct ct_value *v = i < op->ins ? op->in[i] : op->out[i - op->ins];
+
+        if (v && v->dtype != CT_F32 && v->dtype != CT_BF16 && (v->dtype != CT_F64 || level[i]))
+            return ct_fail(CT_EINVAL, "operand %d has the dtype %s", i, ct_dtype_name(v->dtype));
+    }
+    return 0;
+}
+
 /* The formula of op for any numbers, which are inputs behind op's own. */
 static int read_program(struct subject *s, const struct ct_op *op, struct ct_rows_program *f)
 {
     unsigned *level = ct_arena_array(&s->w->arena, unsigned, op->ins + op->outs);
-    int number[MOST_WORDS], in[MOST_WORDS], out[CT_COMPILED_OUTPUTS], rc, i = 0;
+    int in[CT_COMPILED_INPUTS], out[CT_COMPILED_OUTPUTS], *number, rc, i = 0;
 
     *f = (struct ct_rows_program){.p = {.arena = &s->w->arena}, .ins = op->ins, .outs = op->outs};
+    for (const struct ct_option *o = op->type->attrs; o && o->name; o++)
+        i++;
+    number = ct_arena_array(&s->w->arena, int, i + 1);
     rc = ct_pointwise_levels(op, level);
+    if (rc == 0)
+        rc = check_operands(op, level);
     for (i = 0; rc == 0 && i < op->ins; i++) {
         in[i] = ct_pointwise_input(&f->p, i, level[i]);
         f->in_dtype[i] = op->in[i] ? op->in[i]->dtype : CT_F32;

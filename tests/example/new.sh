@@ -33,6 +33,9 @@ grep -qE '^ok .*kernel (avx2|portable) of my_op_grad on cpu' log || { cat log; e
 sed -i 's|CT_FORMULA(".*")|CT_FORMULA("y = tanh(x / row_max(x)) + no")|' my_op/my_op.c
 if make -s -C my_op CC="${CC:-cc}" CFLAGS="$flags" >log 2>&1; then cat log; exit 1; fi
 grep -q 'formula-kernels: .*the name is not defined before this' log || { cat log; exit 1; }
+sed -i 's|CT_FORMULA(".*")|CT_FORMULA("y = x + bend")|; s|"x\[\.\] T -> y\[\.\] T"|"x[.] d -> y[.] d"|' my_op/my_op.c
+if make -s -C my_op CC="${CC:-cc}" CFLAGS="$flags" >log 2>&1; then cat log; exit 1; fi
+grep -q 'formula-kernels: op type my_op: operand 0 has the dtype float64' log || { cat log; exit 1; }
 
 # Kernels for both devices.
 "$ctitan" new op my_clip --cuda >log
