@@ -268,13 +268,13 @@ static int check_ranks(int64_t asked, const struct ct_identity *id)
 }
 
 /*
- * Ranks of a machine wait for each other, and one that waits leaves its cores to those that do not.
- * libgomp's threads would keep them for milliseconds. It reads how often they look before they
- * sleep when a plugin brings it in, so this comes before any plugin.
+ * Threads that wait leave their cores to other ranks and programs. libgomp's would keep them for
+ * milliseconds. It reads how often they look before they sleep when a plugin brings it in, so this
+ * comes before any plugin.
  */
-static void wait_briefly(const struct ct_identity *id)
+static void wait_briefly(void)
 {
-    if (id->local_ranks > 1 && !getenv("OMP_WAIT_POLICY"))
+    if (!getenv("OMP_WAIT_POLICY"))
         setenv("GOMP_SPINCOUNT", "5000", 0); /* 0.1 to 0.3 ms */
 }
 
@@ -285,7 +285,7 @@ int rank_begin(const struct args *args, struct ct_identity *id)
     if (rc == 0)
         rc = check_ranks(args->ranks, id);
     log_to_terminal(id->rank == 0 ? CT_LOG_INFO : CT_LOG_WARNING);
-    wait_briefly(id);
+    wait_briefly();
     return rc;
 }
 

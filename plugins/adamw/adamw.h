@@ -16,18 +16,12 @@ enum { ADAMW_FIRST = 3, ADAMW_GROUP = 4 };
 
 /* ---- copies.c ---- */
 
-/* As adamw; after the v of each parameter come a copy of it in its shape, and copies in layouts of
-   the device; NULL: none. */
-enum { ADAMW_PACKED = ADAMW_GROUP + 1, ADAMW_COPIES_GROUP = ADAMW_PACKED + 2 };
+/* As adamw; after the v of each parameter comes a copy of it, or NULL. */
+enum { ADAMW_COPIES_GROUP = ADAMW_GROUP + 1 };
 extern const struct ct_op_type adamw_copies;
 int adamw_copies_reference(const struct ct_launch *launch); /* in adamw.c */
 
-/* The types' write_copy: false where the run's device has no kernels for it, if so many copies are
-   there, or if [adamw] write_copies is off. */
-bool adamw_write_copy(struct ct_graph *graph, struct ct_op *op, struct ct_value *const *params,
-                      int count, struct ct_value *copy);
-bool adamw_wants_copies(void); /* in adamw.c: [adamw] write_copies */
-/* The transform. */
+/* The transform. It does nothing where the run's device has no kernels for it. */
 int adamw_write_copies(struct ct_graph *graph);
 
 /* ---- groups.c ---- */

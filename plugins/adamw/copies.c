@@ -9,8 +9,6 @@
  * that another op updates in a step, that lie in host memory, or whose moments have 8 bits; and the
  * casts that a device has folded into something else. Copies are in bfloat16, of parameters in
  * float32.
- *
- * A device may ask for copies in layouts of its own (write_copy), which its transform makes states.
  */
 #include <string.h>
 
@@ -26,20 +24,18 @@
 const struct ct_op_type adamw_copies = {
     .size = sizeof(struct ct_op_type),
     .name = "adamw.copies",
-    .summary = "as adamw; also writes copies of the updated parameters in other dtypes and layouts",
-    .signature = "lr[] d, step[] d, clip[] f, *(!p[.] F, g[.] F, !m[.] F, !v[.] F, ?!copy[.] F, "
-                 "?!packed[ab] F, ?!packed2[cd] F)",
+    .summary = "as adamw; also writes copies of the updated parameters in other dtypes",
+    .signature = "lr[] d, step[] d, clip[] f, *(!p[.] F, g[.] F, !m[.] F, !v[.] F, ?!copy[.] F)",
     .samples =
-        "square[] square[] factor[] real[2,4] real[2,4] real[2,4] positive[2,4] real[2,4] - -;"
+        "square[] square[] factor[] real[2,4] real[2,4] real[2,4] positive[2,4] real[2,4];"
         "weight_decay=0.5 lr_factor=0.25: square[] square[] factor[] real[2,4] real[2,4] real[2,4] "
-        "positive[2,4] real[2,4] - -",
+        "positive[2,4] real[2,4]",
     .attrs = adamw_attrs,
     .attrs_size = sizeof(struct adamw_hyper),
     .reference = adamw_copies_reference,
-    .write_copy = adamw_write_copy,
 };
 
-/* ---- write_copy ---- */
+/* ---- the transform ---- */
 
 /* The use of a parameter by the op of adamw that alone updates it after init, or NULL. */
 static const struct ct_use *update_of(const struct ct_value *param)
@@ -56,15 +52,10 @@ static const struct ct_use *update_of(const struct ct_value *param)
     return update;
 }
 
-/* The input of the op that can take a copy, or -1. */
-static int place_for(const struct ct_use *update, bool opaque)
+/* Whether the op that updates a parameter writes no copy of it yet. */
+static bool has_room(const struct ct_use *update)
 {
-    int end = opaque ? ADAMW_COPIES_GROUP : ADAMW_PACKED;
-
-    for (int i = opaque ? ADAMW_PACKED : ADAMW_GROUP; i < end; i++)
-        if (update->op->type == &adamw_type || !update->op->in[update->index + i])
-            return update->index + i;
-    return -1;
+    return update->op->type == &adamw_type || !update->op->in[update->index + ADAMW_GROUP];
 }
 
 static void become_copies(struct ct_graph *graph, struct ct_op *adamw)
@@ -80,28 +71,6 @@ static void become_copies(struct ct_graph *graph, struct ct_op *adamw)
     ct_op_become(graph, adamw, &adamw_copies, in, ins, adamw->attrs);
 }
 
-bool adamw_write_copy(struct ct_graph *graph, struct ct_op *op, struct ct_value *const *params,
-                      int count, struct ct_value *copy)
-{
-    bool opaque = copy->opaque_bytes;
-
-    if (!adamw_wants_copies() || !ct_device_runs(&adamw_copies, opaque ? CT_KERNEL_OPAQUE : 0))
-        return false;
-    for (int i = 0; i < count; i++) {
-        const struct ct_use *update = update_of(params[i]);
-
-        if (!update || update->op != op || place_for(update, opaque) < 0)
-            return false;
-    }
-    if (op->type == &adamw_type)
-        become_copies(graph, op);
-    for (int i = 0; i < count; i++)
-        ct_op_set_input(op, place_for(update_of(params[i]), opaque), copy);
-    return true;
-}
-
-/* ---- the transform ---- */
-
 struct copying {
     struct ct_graph *graph;
     struct ct_builder init;
@@ -112,7 +81,7 @@ static bool is_cast(const struct ct_value *v)
 {
     const struct ct_use *update = ct_is_parameter_cast(v) ? update_of(v->producer->in[0]) : NULL;
 
-    return update && place_for(update, false) >= 0;
+    return update && has_room(update);
 }
 
 static int keep(struct copying *c, struct ct_value *cast)
@@ -120,8 +89,12 @@ static int keep(struct copying *c, struct ct_value *cast)
     struct ct_value *p = cast->producer->in[0];
     struct ct_value *copy =
         ct_cast_once(&c->init, cast, ct_arena_printf(c->graph->arena, "adamw.copy.%s", p->name));
+    const struct ct_use *update;
 
-    adamw_write_copy(c->graph, update_of(p)->op, &p, 1, copy);
+    if (update_of(p)->op->type == &adamw_type)
+        become_copies(c->graph, update_of(p)->op);
+    update = update_of(p);
+    ct_op_set_input(update->op, update->index + ADAMW_GROUP, copy);
     return c->init.status;
 }
 
@@ -141,8 +114,7 @@ int adamw_write_copies(struct ct_graph *graph)
     int rc = 0;
 
     c.init.why = WHY;
-    if (!adamw_wants_copies() || !ct_device_runs(&adamw_copies, 0) ||
-        !ct_device_runs(&ct_op_cast_into, 0))
+    if (!ct_device_runs(&adamw_copies, 0) || !ct_device_runs(&ct_op_cast_into, 0))
         return 0;
     ct_for_each_op_safe (op, graph)
         if (rc == 0)

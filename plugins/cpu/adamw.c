@@ -4,45 +4,30 @@
  * Tensors whose p, g, m and v each follow the previous tensor's in memory form one run; the memory
  * plan places them that way. The elements of all runs are divided into tasks, which the threads
  * share (tasks.h).
- *
- * A parameter with packed copies (pack.c) is a run of its own. It is updated in blocks of rows and
- * columns, each of which is packed while it is in the cache. A block is of the task whose elements
- * it begins with.
  */
 #include <math.h>
 
 #include <ctitan/error.h>
 
+#include "cpu.h"
 #include "loops.h"
-#include "pack.h"
+#include "panel_pack.h"
 #include <ctitan/lib/cpu/tasks.h>
 
 #define HEAD 3          /* lr, step, clip */
 #define MOST 5          /* operands in the shape of the parameter: p, g, m, v, copy */
-#define PACKED 2        /* operands in layouts of lines, after those of adamw.copies */
 #define TASK (64 << 10) /* elements */
 #define SHARD 32        /* elements; a multiple of 64 bytes in every dtype */
-
-/* A parameter's packed copies. */
-struct packed {
-    int places;
-    int operand[PACKED]; /* of the group */
-    struct cpu_packed_to to[PACKED];
-    int64_t first[PACKED]; /* the parameter's first row, among those of all weights */
-    int64_t rows, columns;
-};
 
 struct run {
     char *data[MOST];
     enum ct_dtype dtype[MOST];
-    int64_t count, first;        /* number of elements; elements of all earlier runs */
-    const struct packed *packed; /* NULL: no copies, or none that are packed */
+    int64_t count, first; /* number of elements; elements of all earlier runs */
 };
 
 struct adamw {
-    struct run *run;       /* capacity: one run per tensor */
-    struct packed *packed; /* by group */
-    int group, operands;   /* of each tensor; those in its shape */
+    struct run *run; /* capacity: one run per tensor */
+    int group;       /* operands of each tensor */
 };
 
 struct call {
@@ -55,117 +40,63 @@ struct call {
 
 /* ---- preparing ---- */
 
-static bool takes(const struct ct_prepare *p, int i, int operands)
+static bool takes(const struct ct_prepare *p, int i, int group)
 {
-    for (int j = 0; j < operands; j++)
+    for (int j = 0; j < group; j++)
         if (p->present[i + j] &&
             (!cpu_is_compute_dtype(p->in[i + j].dtype) || !ct_tensor_is_dense(&p->in[i + j])))
             return false;
-    if (operands > 4 && p->present[i + 4] &&
+    if (group == MOST && p->present[i + 4] &&
         (p->in[i].dtype != CT_F32 || p->in[i + 4].dtype != CT_BF16))
         return false;
     return p->in[i + 2].dtype == p->in[i + 3].dtype;
 }
 
-static bool accepts_groups(const struct ct_prepare *p, int group, int operands)
+static bool accepts_groups(const struct ct_prepare *p, int group)
 {
     for (int i = HEAD; i < p->ins; i += group)
-        if (!takes(p, i, operands))
+        if (!takes(p, i, group))
             return false;
     return true;
 }
 
 static bool accepts(const struct ct_prepare *p)
 {
-    return accepts_groups(p, 4, 4);
+    return accepts_groups(p, MOST - 1);
 }
 
 static bool accepts_copies(const struct ct_prepare *p)
 {
-    return accepts_groups(p, MOST + PACKED, MOST);
+    return accepts_groups(p, MOST);
 }
 
-/* The op that makes a packed copy, and so knows its layout. */
-static const struct ct_op *maker_of(const struct ct_value *copy)
-{
-    ct_for_each_use (use, copy)
-        if (use->op->type == &cpu_op_pack_into && use->index == 0)
-            return use->op;
-    return NULL;
-}
-
-/* Operand j of the group at i is a copy of the parameter among other weights. */
-static int find_layout(const struct ct_prepare *p, int i, int j, struct packed *packed)
-{
-    const struct ct_value *param = p->op->in[i], *copy = p->op->in[i + j];
-    const struct ct_op *maker = maker_of(copy);
-    struct cpu_packed_to *to = &packed->to[packed->places];
-    int64_t local[CT_MAX_DIMS], n = 0;
-    enum ct_dtype dtype;
-    int rc;
-
-    if (!maker)
-        return ct_fail(CT_EINVAL, "%%%s: nothing packs it", copy->name);
-    for (int k = 1; k < maker->ins; k++) {
-        const struct ct_value *w = maker->in[k];
-
-        if (w == param)
-            packed->first[packed->places] = n;
-        ct_sharding_local(&w->sharding, p->mesh, p->rank, w->ndim, w->shape, local, NULL);
-        n += local[0];
-    }
-    to->use = (enum cpu_use)ct_op_enum(maker, "use");
-    dtype = cpu_pack_dtype(maker);
-    rc = cpu_packed_lines(to->use, n, local[1], dtype, &to->lines);
-    to->lines.round = cpu_packing_rounds(param->dtype, dtype);
-    to->lines.stream = true;
-    packed->operand[packed->places++] = j;
-    return rc > 0 ? 0 : rc < 0 ? rc : ct_fail(CT_EINVAL, "%%%s: not in lines", copy->name);
-}
-
-static int prepare_groups(struct ct_prepare *p, int group, int operands)
+static int prepare_groups(struct ct_prepare *p, int group)
 {
     struct adamw *state = ct_arena_new(p->arena, struct adamw);
-    int groups = (p->ins - HEAD) / group, rc = 0;
 
-    *state = (struct adamw){.run = ct_arena_array(p->arena, struct run, groups),
-                            .packed = ct_arena_array(p->arena, struct packed, groups),
-                            .group = group,
-                            .operands = operands};
-    for (int i = 0; i < groups; i++) {
-        int at = HEAD + i * group;
-
-        for (int j = operands; rc >= 0 && j < group; j++)
-            if (p->present[at + j])
-                rc = find_layout(p, at, j, &state->packed[i]);
-        if (state->packed[i].places) {
-            state->packed[i].rows = p->in[at].shape[0];
-            state->packed[i].columns = p->in[at].shape[1];
-        }
-    }
+    *state = (struct adamw){.run = ct_arena_array(p->arena, struct run, (p->ins - HEAD) / group),
+                            .group = group};
     p->state = state;
     p->workspace = CPU_LINE_BYTES + cpu_tasks_bytes(cpu_threads());
-    return rc;
+    return 0;
 }
 
 static int prepare(struct ct_prepare *p)
 {
-    return prepare_groups(p, 4, 4);
+    return prepare_groups(p, MOST - 1);
 }
 
 static int prepare_copies(struct ct_prepare *p)
 {
-    return prepare_groups(p, MOST + PACKED, MOST);
+    return prepare_groups(p, MOST);
 }
 
 /* ---- runs ---- */
 
 /* A copy that is absent, or there is none: data and bytes are 0. */
-static bool follows(const struct run *run, const struct ct_tensor *t, int operands)
+static bool follows(const struct run *run, const struct ct_tensor *t, int group)
 {
-    if (run->packed)
-        return false;
-    for (int j = 0; j < operands; j++)
+    for (int j = 0; j < group; j++)
         if (!run->data[j] != !t[j].data || run->dtype[j] != t[j].dtype ||
             (t[j].data &&
              run->data[j] + (size_t)run->count * ct_dtype_size(t[j].dtype) != t[j].data))
@@ -173,16 +104,14 @@ static bool follows(const struct run *run, const struct ct_tensor *t, int operan
     return true;
 }
 
-static struct run begin_run(const struct ct_tensor *t, int operands, struct packed *packed)
+static struct run begin_run(const struct ct_tensor *t, int group)
 {
-    struct run run = {.count = ct_tensor_count(t), .packed = packed->places ? packed : NULL};
+    struct run run = {.count = ct_tensor_count(t)};
 
-    for (int j = 0; j < operands; j++) {
+    for (int j = 0; j < group; j++) {
         run.data[j] = t[j].data;
         run.dtype[j] = t[j].dtype;
     }
-    for (int k = 0; k < packed->places; k++)
-        packed->to[k].at = t[packed->operand[k]].data;
     return run;
 }
 
@@ -194,11 +123,10 @@ static void collect_runs(const struct ct_launch *l, const struct adamw *state, s
         const struct ct_tensor *t = &l->in[HEAD + i * state->group];
         int64_t n = ct_tensor_count(t);
 
-        if (call->runs && !state->packed[i].places &&
-            follows(&run[call->runs - 1], t, state->operands)) {
+        if (call->runs && follows(&run[call->runs - 1], t, state->group)) {
             run[call->runs - 1].count += n;
         } else {
-            run[call->runs] = begin_run(t, state->operands, &state->packed[i]);
+            run[call->runs] = begin_run(t, state->group);
             run[call->runs++].first = call->count;
         }
         call->count += n;
@@ -227,32 +155,6 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static void update_block(const struct cpu_adamw *step, const struct run *run, int64_t row,
-                         int64_t column)
-{
-    const struct packed *p = run->packed;
-    int64_t begin = row * p->columns + column;
-    struct cpu_packed_from block = {
-        run->dtype[0], run->data[0] + (size_t)begin * ct_dtype_size(run->dtype[0]), p->columns,
-        least(CPU_PACK_ROWS, p->rows - row), least(CPU_PACK_COLUMNS, p->columns - column)};
-
-    for (int64_t r = 0; r < block.rows; r++, begin += p->columns)
-        update_part(*step, run, begin, begin + block.columns);
-    for (int k = 0; k < p->places; k++)
-        cpu_pack_block(&p->to[k], &block, p->first[k] + row, column);
-}
-
-/* The rows of blocks that begin in [begin, end) of the run's elements. */
-static void update_blocks(const struct cpu_adamw *step, const struct run *run, int64_t begin,
-                          int64_t end)
-{
-    int64_t columns = run->packed->columns, each = CPU_PACK_ROWS * columns;
-
-    for (int64_t i = (begin + each - 1) / each; i * each < end; i++)
-        for (int64_t column = 0; column < columns; column += CPU_PACK_COLUMNS)
-            update_block(step, run, i * CPU_PACK_ROWS, column);
-}
-
 static void update_range(const struct call *c, struct cpu_range range)
 {
     for (int i = 0; i < c->runs; i++) {
@@ -260,9 +162,7 @@ static void update_range(const struct call *c, struct cpu_range range)
         int64_t begin = range.begin > run->first ? range.begin - run->first : 0;
         int64_t end = least(range.end - run->first, run->count);
 
-        if (begin < end && run->packed)
-            update_blocks(&c->step, run, begin, end);
-        else if (begin < end)
+        if (begin < end)
             update_part(c->step, run, begin, end);
     }
 }
@@ -330,6 +230,6 @@ static int run_copy(const struct ct_launch *l)
 
 const struct ct_kernel cpu_adamw_kernels[] = {
     CT_KERNEL("adamw", "vector", 0, accepts, prepare, run),
-    CT_KERNEL("adamw.copies", "vector", CT_KERNEL_OPAQUE, accepts_copies, prepare_copies, run),
+    CT_KERNEL("adamw.copies", "vector", 0, accepts_copies, prepare_copies, run),
     CT_KERNEL("cast_into", "vector", 0, accepts_copy, NULL, run_copy),
     {0}};

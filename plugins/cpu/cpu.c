@@ -37,9 +37,6 @@ static const struct ct_option options[] = {
                 "Back the arena with huge pages"),
     CT_OPT_BOOL(struct cpu_config, pack_weights, "pack_weights", "true",
                 "Keep weights in the matrix product's own layout, repacked once per step"),
-    CT_OPT_BOOL(struct cpu_config, pad_rows, "pad_rows", "true",
-                "Pad rows of activations that own kernels read, where they lie a multiple of 2 KB "
-                "apart"),
     CT_OPT_BOOL(struct cpu_config, keep_hidden, "keep_hidden", "true",
                 "Keep the hidden layers of experts for their gradients, instead of multiplying "
                 "them again"),

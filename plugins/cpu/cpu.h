@@ -39,7 +39,7 @@ struct cpu_config {
     enum cpu_products products;
     enum cpu_attention attention;
     const char *offload_folder; /* of the file that backs host memory; "": no host memory */
-    bool huge_pages, pack_weights, pad_rows, keep_hidden;
+    bool huge_pages, pack_weights, keep_hidden;
 };
 extern struct cpu_config cpu_config;
 
@@ -81,12 +81,6 @@ int cpu_streams_query(const struct cpu_streams *streams, int event);
 int cpu_streams_stamps(struct cpu_streams *streams, int count);
 int cpu_streams_stamp(struct cpu_streams *streams, int stream, int number);
 double cpu_streams_stamped(const struct cpu_streams *streams, int number);
-
-/* crowd.c: whether others want the cores of the team; from the thread that drives the run. cores:
-   those of the process when OpenMP was loaded. */
-void cpu_crowd_open(int cores);
-void cpu_crowd_look(void);
-void cpu_crowd_close(void);
 
 /* offload.c: host memory */
 int cpu_reserve_host(struct ct_device *device, size_t bytes, void **base);

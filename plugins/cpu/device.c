@@ -50,7 +50,6 @@ static void close_device(struct ct_device *base)
 
     if (!device)
         return;
-    cpu_crowd_close();
     cpu_streams_destroy(device->streams);
     free(device);
 }
@@ -74,7 +73,7 @@ static int check_products(void)
 static int open_device(const struct ct_device_request *request, struct ct_device **out)
 {
     struct cpu_device *device;
-    int rc = ct_cpu_use(cpu_config.isa, "[cpu] isa"), cores = omp_get_num_procs();
+    int rc = ct_cpu_use(cpu_config.isa, "[cpu] isa");
 
     if (rc < 0)
         return rc;
@@ -101,7 +100,6 @@ static int open_device(const struct ct_device_request *request, struct ct_device
         close_device(&device->base);
         return rc;
     }
-    cpu_crowd_open(cores);
     *out = &device->base;
     return 0;
 }
@@ -187,8 +185,6 @@ static struct cpu_streams *streams(struct ct_device *device)
 static int enqueue(struct ct_device *device, int stream, const struct ct_kernel *kernel,
                    const struct ct_launch *launch)
 {
-    if (stream == 0)
-        cpu_crowd_look();
     return cpu_streams_enqueue(streams(device), stream, kernel, launch);
 }
 

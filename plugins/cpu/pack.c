@@ -8,11 +8,7 @@
  * packed weights: linear -> cpu.linear.
  *
  * A packed matrix of parameters that no step changes becomes a state, which cpu.pack_into makes in
- * the init part. So does one of parameters that an optimizer's op alone updates, if that op can
- * write copies (ct_op_type.write_copy): it renews them with the parameters. The others are packed
- * in each step: weights that are gathered once a step, those of other optimizers, and of these what
- * is in no layout of lines (panel_pack.h). Weights that are gathered or loaded within a microbatch
- * are not packed.
+ * the init part. Weights that are gathered or loaded within a microbatch are not packed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -286,18 +282,6 @@ static bool is_of_parameters(const struct ct_op *pack)
     return true;
 }
 
-static bool is_in_lines(const struct packer *p, const struct ct_op *pack, enum cpu_use use)
-{
-    int64_t local[CT_MAX_DIMS], n = 0;
-    struct cpu_lines lines;
-
-    for (int i = 0; i < pack->ins; i++) {
-        local_shape(p->graph, p->run, pack->in[i], local);
-        n += local[0];
-    }
-    return cpu_packed_lines(use, n, local[1], cpu_pack_dtype(pack), &lines) > 0;
-}
-
 /* A step changes no parameter of the packed matrix. */
 static bool is_frozen(const struct packer *p, const struct ct_op *pack)
 {
@@ -321,29 +305,14 @@ static struct ct_value *new_state(struct ct_graph *graph, const struct ct_op *pa
     return state;
 }
 
-/* Let the op that updates the parameters, if one does, write the state, too. */
-static bool renew(struct packer *p, const struct ct_op *pack, enum cpu_use use,
-                  struct ct_value *state)
-{
-    struct ct_op *updater = is_in_lines(p, pack, use) ? ct_updater(pack->in[0]) : NULL;
-    const struct ct_op_type *type = updater ? ct_op_type_whole(updater->type) : NULL;
-
-    return type && type->write_copy &&
-           type->write_copy(p->graph, updater, pack->in, pack->ins, state);
-}
-
-/* Make an output of pack a state, if it need not be packed in each step. */
+/* Make an output of pack, whose parameters no step changes, a state. */
 static void keep(struct packer *p, struct ct_builder *init, struct ct_op *pack, int output)
 {
     struct cpu_pack_attrs attrs = *(const struct cpu_pack_attrs *)pack->attrs;
     struct ct_value *packed = pack->out[output], *in[CPU_MAX_WEIGHTS + 1];
 
     attrs.use = pack->outs > 1 ? (enum cpu_use)output : attrs.use;
-    if (!is_of_parameters(pack))
-        return;
     in[0] = new_state(p->graph, pack, packed);
-    if (!is_frozen(p, pack) && !renew(p, pack, attrs.use, in[0]))
-        return;
     memcpy(in + 1, pack->in, sizeof(*in) * (size_t)pack->ins);
     ct_emit_type(init, &cpu_op_pack_into, NULL, in, pack->ins + 1, &attrs);
     ct_value_replace(p->graph, packed, in[0]);
@@ -353,10 +322,10 @@ static int keep_states(struct packer *p)
 {
     struct ct_builder init = ct_init_builder(p->graph);
 
-    init.why = "packed weights are renewed with the weights, if these change";
+    init.why = "no step changes the weights";
     ct_for_each_op (op, p->graph)
         if (op->type == &cpu_op_pack || op->type == &cpu_op_pack_both)
-            for (int i = 0; i < op->outs; i++)
+            for (int i = 0; i < op->outs && is_of_parameters(op) && is_frozen(p, op); i++)
                 keep(p, &init, op, i);
     return init.status;
 }

@@ -6,10 +6,6 @@
 
 #include "gemm.h"
 
-/* Padding for kernels that read rows in parallel: rows a multiple of 2 KB apart share the same few
-   sets of the first cache. A line more for each spreads them. */
-#define CPU_SPREAD_ROWS .conflict = 2048, .padding = 64
-
 /* Attributes of cpu.pack, cpu.pack_both and cpu.pack_into. */
 struct cpu_pack_attrs {
     enum cpu_use use;

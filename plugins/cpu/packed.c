@@ -1,9 +1,6 @@
 /*
  * Kernels on packed weights. Adjacent shards (q, k, v) are one product. If the memory plan could
  * not make them adjacent, they are copied through a matrix in the workspace.
- *
- * Own kernels of products read rows of activations in place where these fall into different sets of
- * the L1 cache, and else copy them first: they ask the plan to pad such rows.
  */
 #include <string.h>
 
@@ -166,23 +163,11 @@ static void move_columns(void *context, int thread, int threads)
     }
 }
 
-/* Do own kernels read the rows of x, and may the plan pad them? */
-static bool pads(const struct ct_tensor *x, const struct ct_tensor *packed, enum cpu_use use)
-{
-    return cpu_config.pad_rows && x->dtype == packed->dtype &&
-           cpu_choose_panels(use, packed->shape[0], packed->shape[1], x->dtype);
-}
-
 /* ---- cpu.linear ---- */
 
 static bool accepts_linear(const struct ct_prepare *p)
 {
     return acceptable(p->in, 1) && acceptable(p->out, p->outs);
-}
-
-static bool pads_linear(const struct ct_prepare *p)
-{
-    return accepts_linear(p) && pads(p->in, p->in + 1, CPU_FORWARD);
 }
 
 static int prepare_linear(struct ct_prepare *p)
@@ -230,11 +215,6 @@ static int run_linear(const struct ct_launch *l)
 static bool accepts_linear_dx(const struct ct_prepare *p)
 {
     return acceptable(p->in, p->ins - 1) && acceptable(p->out, 1);
-}
-
-static bool pads_linear_dx(const struct ct_prepare *p)
-{
-    return accepts_linear_dx(p) && pads(p->in, p->in + p->ins - 1, CPU_BACKWARD);
 }
 
 static int prepare_linear_dx(struct ct_prepare *p)
@@ -303,11 +283,6 @@ static bool accepts_loss(const struct ct_prepare *p)
     return cpu_head_accepts(&head, &o);
 }
 
-static bool pads_loss(const struct ct_prepare *p)
-{
-    return accepts_loss(p) && pads(p->in, p->in + 1, CPU_FORWARD);
-}
-
 static int prepare_loss(struct ct_prepare *p)
 {
     struct cpu_head head = packed_head(p->in + 1);
@@ -329,11 +304,6 @@ static bool accepts_grad(const struct ct_prepare *p)
     struct cpu_head_operands o = grad_operands(p->in, p->out, p->outs);
 
     return cpu_head_accepts(&head, &o);
-}
-
-static bool pads_grad(const struct ct_prepare *p)
-{
-    return accepts_grad(p) && pads(p->in + 1, p->in + 2, CPU_FORWARD);
 }
 
 static int prepare_grad(struct ct_prepare *p)
@@ -360,16 +330,6 @@ const struct ct_kernel cpu_pack_kernels[] = {
               run_packing),
     CT_KERNEL("cpu.pack_into", "lines", CT_KERNEL_STRIDED, accepts_packing, prepare_packing,
               run_packing),
-    CT_KERNEL("cpu.linear", "unit", FLAGS, pads_linear, prepare_linear, run_linear,
-              CPU_SPREAD_ROWS),
-    CT_KERNEL("cpu.linear_dx", "unit", FLAGS, pads_linear_dx, prepare_linear_dx, run_linear_dx,
-              CPU_SPREAD_ROWS),
-    CT_KERNEL("cpu.linear_cross_entropy", "unit", FLAGS, pads_loss, prepare_loss, run_loss,
-              CPU_SPREAD_ROWS),
-    CT_KERNEL("cpu.linear_cross_entropy_grad", "unit", FLAGS, pads_grad, prepare_grad, run_grad,
-              CPU_SPREAD_ROWS),
-    CT_KERNEL("cpu.linear_cross_entropy_dx", "unit", FLAGS, pads_grad, prepare_grad, run_grad,
-              CPU_SPREAD_ROWS),
     CT_KERNEL("cpu.linear", "gemm", FLAGS, accepts_linear, prepare_linear, run_linear),
     CT_KERNEL("cpu.linear_dx", "gemm", FLAGS, accepts_linear_dx, prepare_linear_dx, run_linear_dx),
     CT_KERNEL("cpu.linear_cross_entropy", "gemm", FLAGS, accepts_loss, prepare_loss, run_loss),

@@ -8,8 +8,10 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-void cpu_pack_block(const struct cpu_packed_to *to, const struct cpu_packed_from *block,
-                    int64_t row, int64_t column)
+/* Pack a block whose first element is row `row` of all weights and element `column`: multiples of
+   whole panels and steps. */
+static void pack_block(const struct cpu_packed_to *to, const struct cpu_packed_from *block,
+                       int64_t row, int64_t column)
 {
     const struct cpu_lines *l = &to->lines;
     bool forward = to->use == CPU_FORWARD;
@@ -44,7 +46,7 @@ static void pack_weight(const struct packing *p, const struct cpu_packed_from *w
             least(CPU_PACK_ROWS, w->rows - row), least(CPU_PACK_COLUMNS, w->columns - column)};
 
         for (int k = 0; k < p->places; k++)
-            cpu_pack_block(&p->to[k], &block, first + row, column);
+            pack_block(&p->to[k], &block, first + row, column);
     }
 }
 

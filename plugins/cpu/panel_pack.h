@@ -67,10 +67,6 @@ static inline int64_t cpu_lines_depth(const struct cpu_lines *lines)
     return CPU_LINE_BYTES / cpu_bytes_of(lines->dtype);
 }
 
-/* Pack a block whose first element is row `row` of all weights and element `column`: multiples of
-   whole panels and steps. */
-void cpu_pack_block(const struct cpu_packed_to *to, const struct cpu_packed_from *block,
-                    int64_t row, int64_t column);
 /* Pack weights that lie one below the other to several places at once, on all threads. */
 void cpu_pack_stack(const struct cpu_packed_to *to, int places,
                     const struct cpu_packed_from *weight, int weights);

@@ -19,7 +19,7 @@
 #include "tuning.h"
 
 #define LINE 160
-#define KERNELS 10 /* rises when own kernels, or how they are timed, change: old facts are wrong */
+#define KERNELS 11 /* rises when own kernels, or how they are timed, change: old facts are wrong */
 
 struct fact {
     const char *name;

@@ -4,9 +4,9 @@
  */
 #include "gpu.h"
 
-#define HEAD 3         /* lr, step, clip */
-#define MOST 5         /* operands: p, g, m, v, copy */
-#define COPIES_GROUP 7 /* of adamw.copies: the others are in layouts of other devices */
+#define HEAD 3            /* lr, step, clip */
+#define MOST 5            /* operands: p, g, m, v, copy */
+#define COPIES_GROUP MOST /* of adamw.copies */
 #define THREADS 256
 
 static bool accepts(const struct ct_prepare *p)
@@ -21,8 +21,7 @@ static bool accepts(const struct ct_prepare *p)
 static bool accepts_copies(const struct ct_prepare *p)
 {
     for (int i = HEAD; i < p->ins; i += COPIES_GROUP)
-        if ((p->present[i + 4] && p->in[i].dtype != CT_F32) || p->present[i + 5] ||
-            p->present[i + 6])
+        if (p->present[i + 4] && p->in[i].dtype != CT_F32)
             return false;
     return accepts(p);
 }

@@ -252,15 +252,11 @@ static int try_case(struct ct_device *device, const struct conformance_case *tes
 /* ---- the result ---- */
 
 /* An instruction set or a unit that this process does not use, a library that the machine may lack;
-   packed weights that the optimizer renews, without AVX-512; a collective, which needs other
-   ranks. */
-static bool cannot_be_tried(const struct ct_kernel *kernel, const struct score *s,
-                            const char *processor)
+   a collective, which needs other ranks. */
+static bool cannot_be_tried(const struct ct_kernel *kernel, const struct score *s)
 {
     const struct ct_op_type *type = ct_op_find(kernel->op);
 
-    if (!strcmp(kernel->op, "cpu.pack_into"))
-        return !s->cases && !strstr(processor, "avx512");
     return (s->cases && (!strncmp(kernel->name, "avx", 3) || strstr(kernel->name, "unit") ||
                          !strcmp(kernel->name, "cudnn"))) ||
            (type && type->flags & CT_OP_COLLECTIVE) || type == &ct_op_slice;
@@ -275,7 +271,7 @@ static int summarise(struct ct_device *device, const char *filter)
     device->ops->info(device, CT_F32, &info);
     for (size_t i = 0; (kernel = ct_kernel_at(device->name, i)); i++) {
         const struct score *s = score_of(kernel);
-        bool untried = s->calls == 0 && !filter && !cannot_be_tried(kernel, s, info.name);
+        bool untried = s->calls == 0 && !filter && !cannot_be_tried(kernel, s);
 
         if (filter && !s->calls)
             continue;

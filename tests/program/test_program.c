@@ -370,76 +370,6 @@ static void saving_needs_little_memory(void **state)
         fail_msg("%ld MB, %ld MB with saving", without, with);
 }
 
-/* Every number of every line that is in both. */
-static void assert_same(const struct metrics *is, const struct metrics *should)
-{
-    static const char *const keys[] = {"loss", "grad_norm", "validation_loss"};
-
-    assert_int_equal(is->count, should->count);
-    for (size_t i = 0; i < is->count; i++)
-        for (size_t k = 0; k < CT_COUNT(keys); k++) {
-            json_t *a = json_object_get(is->lines[i], keys[k]),
-                   *b = json_object_get(should->lines[i], keys[k]);
-
-            if (!json_equal(a, b) && (a || b))
-                fail_msg("line %zu: %s is %g, not %g", i + 1, keys[k], json_number_value(a),
-                         json_number_value(b));
-        }
-}
-
-/* Weights that are gathered from shards. */
-#define SHARDS                                                                                     \
-    "-n 2 --with local --with fsdp --set cpu.products=own --set llama.ffn_dim=640 "                \
-    "--set training.local_batch_size=1"
-
-/* The packed weights that adamw writes are those that a step would pack: in stacks and blocks that
-   are not full, after the host has written the weights, and beside other optimizers. */
-static void packed_weights_follow_adamw(void **state)
-{
-    static const char odd[] =
-        "--set llama.ffn_dim=600 --set llama.vocab_size=261 --set cpu.threads=3 "
-        "--set training.local_batch_size=2 --set training.steps=4";
-    static const char *const ways[] = {
-        "",
-        "--set cpu.products=own",
-        "--set training.mixed_precision_param=bfloat16",
-        "--set training.mixed_precision_param=bfloat16 --set cpu.products=own",
-        "--set training.mixed_precision_param=bfloat16 --set cpu.bf16_matmul=widen",
-        "--set training.mixed_precision_param=bfloat16 --set cpu.bf16_matmul=widen "
-        "--set cpu.products=own",
-        "--set cpu.isa=avx2 --set cpu.products=own",
-        "--set training.mixed_precision_param=bfloat16 --set cpu.isa=avx2 --set cpu.products=own",
-        SHARDS " --set cpu.isa=avx2",
-        SHARDS " --set training.mixed_precision_param=bfloat16",
-        SHARDS " --with muon --with sac --set sac.mode=layer",
-        "--set llama.tie_embeddings=true --with muon --with ema --set ema.validate=true",
-        "--set llama.tie_embeddings=true --set training.mixed_precision_param=bfloat16"};
-    char *text;
-
-    (void)state;
-    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512vl") ||
-        !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq"))
-        skip(); /* weights are in no layout that adamw writes */
-    must_end_with(0, ct_arena_printf(&arena, "explain r.ini %s --dump-after pack_weights", odd));
-    text = read_file("out");
-    assert_non_null(strstr(text, "cpu.pack_into(")); /* there is something to compare */
-    free(text);
-    for (size_t i = 0; i < CT_COUNT(ways); i++) {
-        const char *way = ct_arena_printf(&arena, "%s %s", odd, ways[i]);
-        struct metrics *begun, *anew, *follow;
-
-        begun = train("begun", ct_arena_printf(&arena, "%s --set model.save_to=begun/model", way));
-        way = ct_arena_printf(&arena, "%s --set model.init_from=begun/model", way);
-        way = ct_arena_printf(&arena, "%s --set validation.freq=2 --set validation.steps=1", way);
-        anew = train("anew", ct_arena_printf(&arena, "%s --set adamw.write_copies=false", way));
-        follow = train("follow", way);
-        assert_same(follow, anew);
-        forget(begun);
-        forget(anew);
-        forget(follow);
-    }
-}
-
 /* Once skipped, always skipped here: but the weights stay as they were, so losses stay finite where
    one bad batch is followed by good ones. A huge learning rate ruins them in the first step. */
 static void what_is_not_finite_stops_or_is_skipped(void **state)
@@ -565,7 +495,6 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(saved_weights_are_taken_up, tear_down),
         cmocka_unit_test_teardown(weights_in_uneven_shards_are_saved_and_taken_up, tear_down),
         cmocka_unit_test_teardown(saving_needs_little_memory, tear_down),
-        cmocka_unit_test_teardown(packed_weights_follow_adamw, tear_down),
         cmocka_unit_test_teardown(what_is_not_finite_stops_or_is_skipped, tear_down),
         cmocka_unit_test_teardown(clipping_is_off_when_asked, tear_down),
         cmocka_unit_test_teardown(what_explain_shows_reads_back, tear_down),

@@ -28,7 +28,7 @@ struct cpu_product {
 };
 
 /* Whether rows of A that lie so far apart, in bytes, are read in place. Those that are a multiple
-   of 2 KB apart fall into a few sets of the L1 cache: the plan pads them, or they are copied. */
+   of 2 KB apart fall into a few sets of the L1 cache: they are copied. */
 static inline bool cpu_in_place(int64_t row)
 {
     return row % 2048 || row == 2048;

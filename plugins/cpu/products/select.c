@@ -1,8 +1,7 @@
 /*
  * See select.h. Both ways run in turn on all threads of the rank, and the median of the ratios of
- * their times counts. As in a step, A is in the caches as far as it fits, and B and C are not; and
- * own kernels read padded rows, where the plan would pad them. Own kernels must be faster by
- * a margin.
+ * their times counts. As in a step, A is in the caches as far as it fits, and B and C are not. Own
+ * kernels must be faster by a margin.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,12 +16,11 @@
 
 #define PAIRS 7
 #define MARGIN 1.02
-#define PACKING 0.03       /* more, where oneDNN would read weights as they lie */
-#define FLOPS 4e9          /* of a measured product of rows, by fewer of them */
-#define MOST 2048          /* rows, columns and depth of a measured gradient: for larger ones too */
-#define MOST_ROWS 4096     /* the same for products of rows */
-#define PAD CPU_LINE_BYTES /* elements, at most */
-#define ONE 0x3f80         /* 1 in bfloat16; two of them are nearly 1 in float32 */
+#define PACKING 0.03   /* more, where oneDNN would read weights as they lie */
+#define FLOPS 4e9      /* of a measured product of rows, by fewer of them */
+#define MOST 2048      /* rows, columns and depth of a measured gradient: for larger ones too */
+#define MOST_ROWS 4096 /* the same for products of rows */
+#define ONE 0x3f80     /* 1 in bfloat16; two of them are nearly 1 in float32 */
 
 static int rising(const void *a, const void *b)
 {
@@ -77,7 +75,7 @@ static double compare(const struct cpu_gemm_spec *s, struct cpu_gemm *const ways
 {
     size_t other = cpu_gemm_workspace(ways[0]), own = cpu_gemm_workspace(ways[1]);
     size_t b_bytes = bytes_of_b(s), c_bytes = elements(s->m, s->n) * 4;
-    void *a = filled(elements(s->m, s->k + PAD) * ct_dtype_size(s->a_type)), *b = filled(b_bytes),
+    void *a = filled(elements(s->m, s->k) * ct_dtype_size(s->a_type)), *b = filled(b_bytes),
          *c = filled(c_bytes), *memory = filled(other > own ? other : own);
     double ratio[PAIRS];
     bool ok = a && b && c && memory;
@@ -115,9 +113,6 @@ static double measure(void *context)
         struct cpu_gemm_spec s = *shape;
 
         s.own = own;
-        if (own && !s.b_row && cpu_config.pad_rows && s.a_type == s.b_type &&
-            !cpu_in_place(s.a_row * cpu_bytes_of(s.a_type)))
-            s.a_row += CPU_LINE_BYTES / cpu_bytes_of(s.a_type);
         ok = cpu_gemm_prepare_as(&s, &ways[own]) >= 0;
     }
     return ok ? compare(shape, ways) : -1;
