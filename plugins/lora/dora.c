@@ -62,29 +62,6 @@ const struct ct_op_type lora_op_squares = {
     .reference = squares_reference,
 };
 
-/* Columns [at, at + n) of some rows of w + scale b a. */
-static void sum_rows(const struct ct_launch *l, int64_t row, int64_t rows, int64_t at, int64_t n,
-                     float sum[BLOCK][LORA_CHUNK])
-{
-    const struct ct_tensor *w = &l->in[W], *a = &l->in[A], *b = &l->in[B];
-    float scale = (float)((const struct lora_scaled *)l->op->attrs)->scale, room[LORA_CHUNK], one;
-
-    for (int64_t i = 0; i < rows; i++) {
-        const float *from = lora_floats_get(w, (row + i) * w->stride[0] + at, n, room);
-
-        memcpy(sum[i], from, sizeof(*from) * (size_t)n);
-    }
-    for (int64_t r = 0; r < a->shape[0]; r++) {
-        const float *part = lora_floats_get(a, r * a->stride[0] + at, n, room);
-
-        for (int64_t i = 0; i < rows; i++) {
-            float factor = scale * *lora_floats_get(b, (row + i) * b->stride[0] + r, 1, &one);
-
-            lora_floats_add(sum[i], factor, part, n);
-        }
-    }
-}
-
 static void squares_rows(void *context, int64_t begin, int64_t end)
 {
     const struct ct_launch *l = context;
@@ -98,7 +75,7 @@ static void squares_rows(void *context, int64_t begin, int64_t end)
         for (int64_t at = 0; at < columns; at += LORA_CHUNK) {
             int64_t n = columns - at < LORA_CHUNK ? columns - at : LORA_CHUNK;
 
-            sum_rows(l, row, rows, at, n, sum);
+            lora_sum_rows(l, 0, row, rows, at, n, sum);
             for (int64_t i = 0; i < rows; i++)
                 total[i] += lora_floats_dot(sum[i], sum[i], n);
         }

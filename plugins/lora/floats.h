@@ -5,6 +5,7 @@
 #ifndef LORA_FLOATS_H
 #define LORA_FLOATS_H
 
+#include <ctitan/op.h>
 #include <ctitan/tensor.h>
 
 #define LORA_CHUNK 256 /* elements of a row that are in hand at a time */
@@ -57,6 +58,11 @@ static inline void lora_floats_add(float *y, float factor, const float *x, int64
     for (int64_t i = 0; i < n; i++)
         y[i] += factor * x[i];
 }
+
+/* Columns [at, at + n) of some rows of matrix e of w + scale b a, by the kernels' inputs w, a and b:
+   stacks of matrices, or single ones, of which e is 0. In stack.c. */
+void lora_sum_rows(const struct ct_launch *l, int64_t e, int64_t row, int64_t rows, int64_t at,
+                   int64_t n, float sum[][LORA_CHUNK]);
 
 /* x . y, in sums side by side. */
 static inline float lora_floats_dot(const float *x, const float *y, int64_t n)

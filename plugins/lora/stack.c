@@ -189,10 +189,10 @@ const struct ct_op_type lora_op_merge_db = {
 
 /* ---- kernels ---- */
 
-/* Where row i of a stack's matrix e is in memory. */
+/* Where row i of a stack's matrix e, or of a single matrix, is in memory. */
 static int64_t row_at(const struct ct_tensor *t, int64_t e, int64_t i)
 {
-    return e * t->stride[0] + i * t->stride[1];
+    return (t->ndim > 2 ? e * t->stride[0] : 0) + i * t->stride[t->ndim - 2];
 }
 
 static float number(const struct ct_tensor *t, int64_t at)
@@ -202,23 +202,37 @@ static float number(const struct ct_tensor *t, int64_t at)
     return *lora_floats_get(t, at, 1, &one);
 }
 
+void lora_sum_rows(const struct ct_launch *l, int64_t e, int64_t row, int64_t rows, int64_t at,
+                   int64_t n, float sum[][LORA_CHUNK])
+{
+    const struct ct_tensor *w = &l->in[W], *a = &l->in[A], *b = &l->in[B];
+    float room[LORA_CHUNK], scale = (float)scale_of(l);
+
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(sum[i], lora_floats_get(w, row_at(w, e, row + i) + at, n, room),
+               sizeof(**sum) * (size_t)n);
+    for (int64_t r = 0; r < a->shape[a->ndim - 2]; r++) {
+        const float *part = lora_floats_get(a, row_at(a, e, r) + at, n, room);
+
+        for (int64_t i = 0; i < rows; i++)
+            lora_floats_add(sum[i], scale * number(b, row_at(b, e, row + i) + r), part, n);
+    }
+}
+
 static void merge_rows(void *context, int64_t begin, int64_t end)
 {
     const struct ct_launch *l = context;
-    const struct ct_tensor *w = &l->in[W], *a = &l->in[A], *b = &l->in[B];
-    float sum[LORA_CHUNK], room[LORA_CHUNK], scale = (float)scale_of(l);
+    const struct ct_tensor *w = &l->in[W];
+    float sum[1][LORA_CHUNK];
 
     for (int64_t row = begin; row < end; row++)
         for (int64_t at = 0, e = row / w->shape[1], i = row % w->shape[1]; at < w->shape[2];
              at += LORA_CHUNK) {
             int64_t left = w->shape[2] - at, n = left < LORA_CHUNK ? left : LORA_CHUNK;
 
-            memcpy(sum, lora_floats_get(w, row_at(w, e, i) + at, n, room),
-                   sizeof(*sum) * (size_t)n);
-            for (int64_t r = 0; r < a->shape[1]; r++)
-                lora_floats_add(sum, scale * number(b, row_at(b, e, i) + r),
-                                lora_floats_get(a, row_at(a, e, r) + at, n, room), n);
-            lora_floats_put(&l->out[0], row_at(&l->out[0], e, i) + at, n, l->accumulate & 1, sum);
+            lora_sum_rows(l, e, i, 1, at, n, sum);
+            lora_floats_put(&l->out[0], row_at(&l->out[0], e, i) + at, n, l->accumulate & 1,
+                            sum[0]);
         }
 }
 

@@ -160,7 +160,7 @@ static int open_chat(struct ct_data *data, const struct ct_tokenizer_ops *tokeni
     return 0;
 }
 
-static bool has_weights(void)
+static bool can_have_weights(void)
 {
     unsigned format = text_config.format;
     bool messages = format == CORPUS_CHAT || format == CORPUS_SHAREGPT || format == CORPUS_PROMPT;
@@ -177,7 +177,7 @@ static int check_config(void)
     if (*text_config.command && *text_config.weights)
         return ct_fail(CT_ECONFIG, "[text] weights: a command is one corpus; they are for the "
                                    "items of path");
-    if (text_config.label_weights && !has_weights())
+    if (text_config.label_weights && !can_have_weights())
         return ct_fail(CT_ECONFIG,
                        "[text] label_weights: only messages and ids have weights: set "
                        "format = chat, sharegpt, prompt or ids, and not train_on = all, "

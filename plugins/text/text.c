@@ -107,7 +107,7 @@ enum packing_how text_packing(void)
     return text_config.packing - PACK_EXPLICIT;
 }
 
-static bool has_weights(void)
+static bool gives_weights(void)
 {
     return text_config.label_weights || text_config.per_sequence;
 }
@@ -128,7 +128,7 @@ static int list_streams(const struct ct_data_request *request, struct ct_arena *
         {size, "documents", CT_I32, 1, {request->seq_len}, 0, "the document of each token"},
         {size, "weights", CT_F32, 1, {request->seq_len}, 0, "weight of each label"},
     };
-    bool taken[] = {true, true, text_has_documents(), has_weights()};
+    bool taken[] = {true, true, text_has_documents(), gives_weights()};
     struct ct_data_stream *s = ct_arena_array(arena, struct ct_data_stream, CT_COUNT(list) + 1);
 
     *streams = s;
@@ -140,7 +140,7 @@ static int list_streams(const struct ct_data_request *request, struct ct_arena *
 
 static int check_taken(const struct source_sample *s)
 {
-    return !has_weights() || s->weights
+    return !gives_weights() || s->weights
                ? 0
                : ct_fail(CT_ECONFIG,
                          "[text] %s = true has no effect, as the objective takes no "
@@ -153,7 +153,7 @@ static int text_read(struct ct_data *data, int64_t index, void *const *sample)
 {
     bool documents = text_has_documents();
     struct source_sample s = {sample[0], sample[1], documents ? sample[2] : NULL,
-                              has_weights() ? sample[2 + documents] : NULL};
+                              gives_weights() ? sample[2 + documents] : NULL};
     size_t source;
     int rc = check_taken(&s);
 
