@@ -124,7 +124,7 @@ static int fail(const struct ct_launch *l, int rc)
     return ct_error_restore(rc, &kept);
 }
 
-static int run(const struct ct_launch *l)
+static int run_transport(const struct ct_launch *l)
 {
     const struct ct_collective_ops *ops = l->op->type->collective;
     const struct ct_collective *c = l->state;
@@ -148,7 +148,7 @@ struct entry {
     struct ct_kernel kernel;
 };
 
-#define KERNEL(name) CT_KERNEL("collective", name, 0, NULL, prepare, run)
+#define KERNEL(name) CT_KERNEL("collective", name, 0, NULL, prepare, run_transport)
 
 static const struct entry host_entry = {NULL, &host, KERNEL("host")};
 static struct ct_arena arena;

@@ -202,7 +202,7 @@ static const struct ct_argument arguments[] = {
     CT_ARG_FLAG(struct request, force, "force", 0, "Replace a model in the folder"),
     {0}};
 
-static int run(int argc, char **argv)
+static int run_export(int argc, char **argv)
 {
     struct request r = {.dtype = -1, .shard_size = 5};
     struct ct_arena scratch = {0};
@@ -224,7 +224,7 @@ static int run(int argc, char **argv)
 const struct ct_verb_ops ckpt_export = {
     .size = sizeof(ckpt_export),
     .summary = "write a checkpoint's weights as a Hugging Face folder",
-    .run = run,
+    .run = run_export,
     .arguments = arguments,
     .examples = CT_NAMES("ctitan export outputs/quickstart model",
                          "ctitan export outputs/quickstart/checkpoint/step-100 model --force")};

@@ -194,7 +194,7 @@ static const struct ct_argument arguments[] = {
     CT_ARG_FLAG(struct request, force, "force", 0, "Replace a checkpoint that is there"),
     {0}};
 
-static int run(int argc, char **argv)
+static int run_import(int argc, char **argv)
 {
     struct ct_arena scratch = {0};
     struct request r = {0};
@@ -234,7 +234,7 @@ static int run(int argc, char **argv)
 const struct ct_verb_ops ckpt_import = {
     .size = sizeof(ckpt_import),
     .summary = "write a Hugging Face folder's weights as a checkpoint to start from",
-    .run = run,
+    .run = run_import,
     .arguments = arguments,
     .examples = CT_NAMES("ctitan import ~/models/Llama-3.2-1B outputs/mine/checkpoint",
                          "ctitan import model outputs/mine/checkpoint --force")};

@@ -357,7 +357,7 @@ static const struct ct_argument arguments[] = {
                 "its name; ssh where it is left out"),
     {0}};
 
-static int run(int argc, char **argv)
+static int run_ckpt(int argc, char **argv)
 {
     struct request r = {0};
     int rc = ct_arguments_parse(arguments, argc, argv, &r.arena, &r);
@@ -385,7 +385,7 @@ static int run(int argc, char **argv)
 const struct ct_verb_ops ckpt_verb = {
     .size = sizeof(ckpt_verb),
     .summary = "list, verify, show and compare checkpoints",
-    .run = run,
+    .run = run_ckpt,
     .arguments = arguments,
     .examples =
         CT_NAMES("ctitan ckpt ls outputs/quickstart", "ctitan ckpt diff outputs/one outputs/two")};

@@ -177,7 +177,7 @@ static void update(void *context, int thread, int threads)
         update_range(c, (struct cpu_range){task * TASK, (task + 1) * TASK});
 }
 
-static int run(const struct ct_launch *l)
+static int run_adamw(const struct ct_launch *l)
 {
     const struct adamw *state = l->state;
     double lr = ct_tensor_load(&l->in[0], 0) * ct_op_float(l->op, "lr_factor");
@@ -229,7 +229,7 @@ static int run_copy(const struct ct_launch *l)
 }
 
 const struct ct_kernel cpu_adamw_kernels[] = {
-    CT_KERNEL("adamw", "vector", 0, accepts, prepare, run),
-    CT_KERNEL("adamw.copies", "vector", 0, accepts_copies, prepare_copies, run),
+    CT_KERNEL("adamw", "vector", 0, accepts, prepare, run_adamw),
+    CT_KERNEL("adamw.copies", "vector", 0, accepts_copies, prepare_copies, run_adamw),
     CT_KERNEL("cast_into", "vector", 0, accepts_copy, NULL, run_copy),
     {0}};

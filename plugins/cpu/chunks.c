@@ -13,7 +13,7 @@ static bool accepts(const struct ct_prepare *p)
     return p->in[0].dtype == CT_I32 && p->out[0].dtype == CT_I32;
 }
 
-static int run(const struct ct_launch *l)
+static int run_chunks(const struct ct_launch *l)
 {
     const struct ct_document_chunks *how = l->op->attrs;
     const struct ct_tensor *positions = l->ins > 1 && l->in[1].data ? l->in + 1 : NULL;
@@ -47,6 +47,6 @@ static int run_ones(const struct ct_launch *l)
 }
 
 const struct ct_kernel cpu_chunks_kernels[] = {
-    CT_KERNEL("document_chunks", "plain", CT_KERNEL_STRIDED, accepts, NULL, run),
+    CT_KERNEL("document_chunks", "plain", CT_KERNEL_STRIDED, accepts, NULL, run_chunks),
     CT_KERNEL("ones", "plain", CT_KERNEL_STRIDED, accepts_ones, NULL, run_ones),
     {0}};

@@ -111,7 +111,7 @@ static void dequantise_rows(void *context, int thread, int threads)
     }
 }
 
-static int run(const struct ct_launch *l)
+static int run_float8(const struct ct_launch *l)
 {
     struct product *state = l->state;
     float *operand[2];
@@ -151,7 +151,7 @@ static int prepare_dw(struct ct_prepare *p)
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
 
 const struct ct_kernel cpu_float8_kernels[] = {
-    CT_KERNEL("linear_float8", "gemm", FLAGS, accepts, prepare_linear, run),
-    CT_KERNEL("linear_float8_dx", "gemm", FLAGS, accepts, prepare_dx, run),
-    CT_KERNEL("linear_float8_dw", "gemm", FLAGS, accepts, prepare_dw, run),
+    CT_KERNEL("linear_float8", "gemm", FLAGS, accepts, prepare_linear, run_float8),
+    CT_KERNEL("linear_float8_dx", "gemm", FLAGS, accepts, prepare_dx, run_float8),
+    CT_KERNEL("linear_float8_dw", "gemm", FLAGS, accepts, prepare_dw, run_float8),
     {0}};

@@ -11,7 +11,7 @@ static bool accepts(const struct ct_prepare *p)
     return true;
 }
 
-static int run(const struct ct_launch *l)
+static int run_sign_step(const struct ct_launch *l)
 {
     float rate = (float)ct_op_float(l->op, "rate"), clip = *(const float *)l->in[0].data;
 
@@ -26,4 +26,4 @@ static int run(const struct ct_launch *l)
 }
 
 const struct ct_kernel cpu_sign_step_kernels[] = {
-    CT_KERNEL("sign_step", "plain", 0, accepts, NULL, run), {0}};
+    CT_KERNEL("sign_step", "plain", 0, accepts, NULL, run_sign_step), {0}};

@@ -107,7 +107,7 @@ static int run_groups(const struct ct_launch *l, int group, int operands)
     return rc < 0 ? rc : launch(l, &a);
 }
 
-static int run(const struct ct_launch *l)
+static int run_adamw(const struct ct_launch *l)
 {
     return run_groups(l, MOST - 1, MOST - 1);
 }
@@ -188,7 +188,7 @@ static int run_codes(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_adamw_kernels[] = {
-    CT_KERNEL("adamw", "vector", 0, accepts, prepare, run),
+    CT_KERNEL("adamw", "vector", 0, accepts, prepare, run_adamw),
     CT_KERNEL("adamw.copies", "vector", 0, accepts_copies, prepare, run_copies),
     CT_KERNEL("cast_into", "vector", 0, accepts_copy, NULL, run_copy),
     CT_KERNEL("adamw.float8", "codes", 0, accepts_codes, prepare, run_codes),

@@ -128,7 +128,7 @@ static struct gpu_attention forward_arguments(const struct ct_launch *l)
     return a;
 }
 
-static int run(const struct ct_launch *l)
+static int run_attention(const struct ct_launch *l)
 {
     struct gpu_attention a = forward_arguments(l);
 
@@ -401,7 +401,7 @@ const struct ct_kernel gpu_attention_kernels[] = {
     CT_KERNEL("attention", "tensor", CT_KERNEL_STRIDED, gpu_attention_accepts, NULL, tensor_run),
     CT_KERNEL("attention_grad", "tensor", CT_KERNEL_STRIDED, gpu_attention_grad_accepts,
               prepare_grad, tensor_run_grad),
-    CT_KERNEL("attention", "plain", CT_KERNEL_STRIDED, accepts, NULL, run),
+    CT_KERNEL("attention", "plain", CT_KERNEL_STRIDED, accepts, NULL, run_attention),
     CT_KERNEL("attention_grad", "plain", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad),
     CT_KERNEL("attention_merge", "plain", 0, accepts_merge, NULL, run_merge),
     CT_KERNEL("cache_write", "rows", CT_KERNEL_STRIDED, accepts_write, NULL, run_write),

@@ -240,7 +240,7 @@ static int execute(const struct ct_launch *l, struct sdpa_pack *pack)
     return sdpa_execute(l, state->plan, pack, in_workspace(l, state->work));
 }
 
-static int run(const struct ct_launch *l)
+static int run_attention_dnn(const struct ct_launch *l)
 {
     const struct state *state = l->state;
     const struct ct_seen_block *seen = &state->seen;
@@ -317,6 +317,6 @@ static int run_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_attention_dnn_kernels[] = {
-    CT_KERNEL("attention", "cudnn", CT_KERNEL_STRIDED, accepts, prepare, run),
+    CT_KERNEL("attention", "cudnn", CT_KERNEL_STRIDED, accepts, prepare, run_attention_dnn),
     CT_KERNEL("attention_grad", "cudnn", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad),
     {0}};

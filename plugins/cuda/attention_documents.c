@@ -247,7 +247,7 @@ static int execute(const struct ct_launch *l, struct sdpa_pack *pack)
     return sdpa_execute(l, state->plan, pack, in_workspace(l, state->work));
 }
 
-static int run(const struct ct_launch *l)
+static int run_attention_documents(const struct ct_launch *l)
 {
     const struct state *state = l->state;
     struct sdpa_pack pack = {.count = 0};
@@ -289,7 +289,8 @@ static int run_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_attention_documents_kernels[] = {
-    CT_KERNEL("attention", "documents", CT_KERNEL_STRIDED, accepts, prepare, run),
+    CT_KERNEL("attention", "documents", CT_KERNEL_STRIDED, accepts, prepare,
+              run_attention_documents),
     CT_KERNEL("attention_grad", "documents", CT_KERNEL_STRIDED, accepts_grad, prepare_grad,
               run_grad),
     {0}};

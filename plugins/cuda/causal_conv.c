@@ -52,7 +52,7 @@ static bool accepts_whole(const struct ct_prepare *p)
     return accepts(p);
 }
 
-static int run(const struct ct_launch *l)
+static int run_causal_conv(const struct ct_launch *l)
 {
     struct gpu_conv a = conv_of(l, &l->in[0], &l->in[1], l->in[1].shape[1]);
 
@@ -109,7 +109,7 @@ static int run_dstate(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_causal_conv_kernels[] = {
-    CT_KERNEL("causal_conv", "plain", CT_KERNEL_STRIDED, accepts_whole, NULL, run),
+    CT_KERNEL("causal_conv", "plain", CT_KERNEL_STRIDED, accepts_whole, NULL, run_causal_conv),
     CT_KERNEL("causal_conv_grad", "plain", CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES, accepts, NULL,
               run_grad),
     CT_KERNEL("causal_conv_carry", "plain", CT_KERNEL_STRIDED, accepts, NULL, run_carry),

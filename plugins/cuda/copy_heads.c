@@ -34,7 +34,7 @@ static int launch(const struct ct_launch *l, bool back)
                          (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
-static int run(const struct ct_launch *l)
+static int run_copy_heads(const struct ct_launch *l)
 {
     return launch(l, false);
 }
@@ -45,6 +45,6 @@ static int run_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_copy_heads_kernels[] = {
-    CT_KERNEL("copy_heads", "plain", 0, accepts, NULL, run),
+    CT_KERNEL("copy_heads", "plain", 0, accepts, NULL, run_copy_heads),
     CT_KERNEL("copy_heads_grad", "plain", 0, accepts, NULL, run_grad),
     {0}};

@@ -75,7 +75,7 @@ static int run_as(const struct ct_launch *l, const char *op)
     return map(l, name, out, l->outs, in, l->ins, ct_cuda_lanes(dtype));
 }
 
-static int run(const struct ct_launch *l)
+static int run_elementwise(const struct ct_launch *l)
 {
     return run_as(l, l->op->type->name);
 }
@@ -196,16 +196,16 @@ static int run_sum(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_elementwise_kernels[] = {
-    CT_KERNEL("add", "vector", CT_KERNEL_STRIDED, accepts, NULL, run),
+    CT_KERNEL("add", "vector", CT_KERNEL_STRIDED, accepts, NULL, run_elementwise),
     CT_KERNEL("add", "numbers", 0, accepts_numbers, NULL, run_add_numbers),
-    CT_KERNEL("mul", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run),
+    CT_KERNEL("mul", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_elementwise),
     CT_KERNEL("bias", "vector", CT_KERNEL_STRIDED, accepts_bias, NULL, run_bias),
-    CT_KERNEL("silu", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run),
-    CT_KERNEL("silu_grad", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run),
+    CT_KERNEL("silu", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_elementwise),
+    CT_KERNEL("silu_grad", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_elementwise),
     CT_KERNEL("gelu", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_gelu),
     CT_KERNEL("gelu_grad", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_gelu),
-    CT_KERNEL("swiglu", "vector", CT_KERNEL_STRIDED, accepts, NULL, run),
-    CT_KERNEL("swiglu_grad", "vector", CT_KERNEL_STRIDED, accepts, NULL, run),
+    CT_KERNEL("swiglu", "vector", CT_KERNEL_STRIDED, accepts, NULL, run_elementwise),
+    CT_KERNEL("swiglu_grad", "vector", CT_KERNEL_STRIDED, accepts, NULL, run_elementwise),
     CT_KERNEL("cast", "vector", CT_KERNEL_STRIDED, accepts, NULL, run_cast),
     CT_KERNEL("reciprocal", "scalar", 0, accepts_reciprocal, NULL, run_reciprocal),
     CT_KERNEL("tp.ring_sum", "vector", 0, accepts_sum, NULL, run_sum),

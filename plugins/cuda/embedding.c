@@ -34,7 +34,7 @@ static bool accepts(const struct ct_prepare *p)
     return ct_cuda_computes(p->in[1].dtype) && ct_cuda_computes(p->out[0].dtype);
 }
 
-static int run(const struct ct_launch *l)
+static int run_embedding(const struct ct_launch *l)
 {
     const struct ct_value *table = l->op->in[1];
     struct gpu_embedding a = {.y = l->out[0].data,
@@ -142,7 +142,7 @@ static int run_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_embedding_kernels[] = {
-    CT_KERNEL("embedding", "rows", 0, accepts, NULL, run),
+    CT_KERNEL("embedding", "rows", 0, accepts, NULL, run_embedding),
     CT_KERNEL("embedding_grad", "rows", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_grad,
               run_grad),
     {0}};

@@ -63,7 +63,7 @@ static struct gpu_expert_bias arguments(const struct ct_launch *l, const void *x
     return a;
 }
 
-static int run(const struct ct_launch *l)
+static int run_expert_bias(const struct ct_launch *l)
 {
     bool vector;
     struct gpu_expert_bias a = arguments(l, l->out[0].data, &vector);
@@ -118,7 +118,7 @@ static int run_dbias(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_expert_bias_kernels[] = {
-    CT_KERNEL("expert_bias", "plain", 0, accepts, NULL, run),
+    CT_KERNEL("expert_bias", "plain", 0, accepts, NULL, run_expert_bias),
     CT_KERNEL("expert_bias_dweights", "plain", 0, accepts_dweights, NULL, run_dweights),
     CT_KERNEL("expert_bias_dbias", "plain", CT_KERNEL_ACCUMULATES, accepts_dbias, prepare_dbias,
               run_dbias),

@@ -232,7 +232,7 @@ static struct gpu_experts_rows rows_of_choices(const struct experts_call *c)
         .bias_kind = c->gate_bias ? ct_cuda_float_of(c->in[GATE_BIAS].dtype) : 0};
 }
 
-static int run(const struct ct_launch *l)
+static int run_experts(const struct ct_launch *l)
 {
     struct experts_call c = gpu_experts_call(l, sizeof(float));
     struct gpu_experts_rows rows = rows_of_choices(&c);
@@ -345,13 +345,13 @@ static int run_gradients(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_experts_kernels[] = {
-    CT_KERNEL("experts", "plain", 0, gpu_experts_accept, prepare, run),
+    CT_KERNEL("experts", "plain", 0, gpu_experts_accept, prepare, run_experts),
     CT_KERNEL("experts_dx", "plain", 0, gpu_experts_accept, prepare, run_gradients),
     CT_KERNEL("experts_dw", "plain", CT_KERNEL_ACCUMULATES, gpu_experts_accept, prepare,
               run_gradients),
     CT_KERNEL("experts_grad", "plain", CT_KERNEL_ACCUMULATES, gpu_experts_accept, prepare,
               run_gradients),
-    CT_KERNEL("experts_kept", "plain", 0, accept_kept, prepare, run),
+    CT_KERNEL("experts_kept", "plain", 0, accept_kept, prepare, run_experts),
     CT_KERNEL("experts_kept_grad", "plain", CT_KERNEL_ACCUMULATES, accept_kept, prepare,
               run_gradients),
     {0}};

@@ -333,7 +333,7 @@ static const float *inverse_of(const struct ct_launch *l, const struct operand *
     return (const float *)((char *)l->workspace + o->scale_at);
 }
 
-static int run(const struct ct_launch *l)
+static int run_float8(const struct ct_launch *l)
 {
     const struct product *p = l->state;
     int rc = ready(l, p);
@@ -382,7 +382,9 @@ const struct ct_kernel gpu_float8_kernels[] = {
     CT_KERNEL("float8_scale", "plain", 0, NULL, NULL, run_scale),
     CT_KERNEL("float8_quantise", "tile", 0, accepts_quantise, NULL, run_quantise),
     CT_KERNEL("linear_float8", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_linear, prepare_linear,
-              run),
-    CT_KERNEL("linear_float8_dx", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_dx, prepare_dx, run),
-    CT_KERNEL("linear_float8_dw", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_dw, prepare_dw, run),
+              run_float8),
+    CT_KERNEL("linear_float8_dx", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_dx, prepare_dx,
+              run_float8),
+    CT_KERNEL("linear_float8_dw", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_dw, prepare_dw,
+              run_float8),
     {0}};

@@ -26,7 +26,7 @@ static bool accepts(const struct ct_prepare *p)
            p->out[2].dtype == CT_F32;
 }
 
-static int run(const struct ct_launch *l)
+static int run_layer_norm(const struct ct_launch *l)
 {
     struct gpu_layer_norm a = {.y = l->out[0].data,
                                .mean = l->out[1].data,
@@ -166,7 +166,7 @@ static int run_bias(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_layer_norm_kernels[] = {
-    CT_KERNEL("layer_norm", "rows", 0, accepts, NULL, run),
+    CT_KERNEL("layer_norm", "rows", 0, accepts, NULL, run_layer_norm),
     CT_KERNEL("layer_norm_grad", "rows", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_grad,
               run_grad),
     CT_KERNEL("bias_grad", "columns", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts_bias,

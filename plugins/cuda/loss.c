@@ -99,7 +99,7 @@ static int prepare(struct ct_prepare *p)
     return 0;
 }
 
-static int run(const struct ct_launch *l)
+static int run_loss(const struct ct_launch *l)
 {
     const struct ct_tensor *logits = &l->in[0];
     struct gpu_loss_rows a = {.logits = logits->data,
@@ -335,7 +335,7 @@ static int run_head(const struct ct_launch *l)
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
 
 const struct ct_kernel gpu_loss_kernels[] = {
-    CT_KERNEL("cross_entropy", "rows", 0, accepts, prepare, run),
+    CT_KERNEL("cross_entropy", "rows", 0, accepts, prepare, run_loss),
     CT_KERNEL("cross_entropy_grad", "rows", 0, accepts_grad, NULL, run_grad),
     CT_KERNEL("linear_cross_entropy", "cublaslt", FLAGS, accepts_head, prepare_head, run_head),
     CT_KERNEL("linear_cross_entropy_grad", "cublaslt", FLAGS, accepts_head, prepare_head, run_head),

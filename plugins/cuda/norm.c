@@ -60,7 +60,7 @@ static bool accepts(const struct ct_prepare *p)
     return true;
 }
 
-static int run(const struct ct_launch *l)
+static int run_norm(const struct ct_launch *l)
 {
     const struct ct_tensor *x = &l->in[0];
     bool adds = l->ins == 3;
@@ -174,8 +174,8 @@ static int run_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_norm_kernels[] = {
-    CT_KERNEL("rms_norm", "vector", 0, accepts, NULL, run),
-    CT_KERNEL("add_rms_norm", "vector", 0, accepts, NULL, run),
+    CT_KERNEL("rms_norm", "vector", 0, accepts, NULL, run_norm),
+    CT_KERNEL("add_rms_norm", "vector", 0, accepts, NULL, run_norm),
     CT_KERNEL("rms_norm_grad", "vector", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_grad,
               run_grad),
     {0}};

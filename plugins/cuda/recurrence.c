@@ -157,11 +157,11 @@ static bool accepts(const struct ct_prepare *p, const struct operands *at)
     }                                                                                              \
     static int run_##op(const struct ct_launch *l)                                                 \
     {                                                                                              \
-        return run(l, &of_##op, carried);                                                          \
+        return run_recurrence(l, &of_##op, carried);                                               \
     }
 
 /* The outputs are o; keeps and gain; or dstate. */
-static int run(const struct ct_launch *l, const struct operands *at, bool carried)
+static int run_recurrence(const struct ct_launch *l, const struct operands *at, bool carried)
 {
     struct layout y = layout_of(at, l->in, carried, false);
     struct gpu_chunks a = arguments_of(l, at, &y);

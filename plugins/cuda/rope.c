@@ -55,7 +55,7 @@ static bool vectors(const struct ct_tensor *t, const struct gpu_rope *a)
            t->stride[2] % lanes == 0;
 }
 
-static int run(const struct ct_launch *l)
+static int run_rope(const struct ct_launch *l)
 {
     const struct ct_tensor *x = &l->in[0], *y = &l->out[0];
     struct gpu_rope a = *(const struct gpu_rope *)l->state;
@@ -81,4 +81,4 @@ static int run(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_rope_kernels[] = {
-    CT_KERNEL("rope", "vector", CT_KERNEL_STRIDED, accepts, prepare, run), {0}};
+    CT_KERNEL("rope", "vector", CT_KERNEL_STRIDED, accepts, prepare, run_rope), {0}};

@@ -44,7 +44,7 @@ static bool accepts(const struct ct_prepare *p)
            p->out[0].dtype == dtype;
 }
 
-static int run(const struct ct_launch *l)
+static int run_sink(const struct ct_launch *l)
 {
     struct gpu_sink a;
     bool vector = take_rows(&a, &l->in[0], &l->in[1], &l->in[2], &l->out[0]);
@@ -89,7 +89,7 @@ static int run_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_sink_kernels[] = {
-    CT_KERNEL("attention_sink", "rows", CT_KERNEL_STRIDED, accepts, NULL, run),
+    CT_KERNEL("attention_sink", "rows", CT_KERNEL_STRIDED, accepts, NULL, run_sink),
     CT_KERNEL("attention_sink_grad", "rows", CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES,
               accepts_grad, prepare_grad, run_grad),
     {0}};

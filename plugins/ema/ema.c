@@ -84,7 +84,7 @@ static bool accepts(const struct ct_prepare *p)
     return p->in[PARAM].dtype == CT_F32 && p->in[AVERAGE].dtype == CT_F32;
 }
 
-static int run(const struct ct_launch *l)
+static int run_ema(const struct ct_launch *l)
 {
     ct_parallel(l, l->in[PARAM].ndim ? ct_rows(&l->in[PARAM]) : 1, average_rows,
                 (void *)(uintptr_t)l);
@@ -102,7 +102,8 @@ static const struct ct_op_type type = {
     .reference = reference,
 };
 
-static const struct ct_kernel kernels[] = {CT_KERNEL("ema", "rows", 0, accepts, NULL, run), {0}};
+static const struct ct_kernel kernels[] = {CT_KERNEL("ema", "rows", 0, accepts, NULL, run_ema),
+                                           {0}};
 
 /* ---- training ---- */
 

@@ -36,7 +36,7 @@ static void fill_rest(const struct ct_tensor *y, int64_t sent)
         memset((char *)y->data + begin, 0xff, end - begin);
 }
 
-static int run(const struct ct_launch *l, const struct ct_transport *by)
+static int run_exchange(const struct ct_launch *l, const struct ct_transport *by)
 {
     const struct ep_round *a = l->op->attrs;
     const struct ct_collective *c = l->state;
@@ -67,7 +67,7 @@ static double sent(double in, double out, double ranks)
     return out * (ranks - 1) / ranks;
 }
 
-static const struct ct_collective_ops collective = CT_COLLECTIVE(prepare, run, sent);
+static const struct ct_collective_ops collective = CT_COLLECTIVE(prepare, run_exchange, sent);
 
 const struct ct_op_type ep_exchange = {
     .size = sizeof(struct ct_op_type),

@@ -23,7 +23,7 @@ static int prepare(struct ct_prepare *p)
     return 0;
 }
 
-static int run(const struct ct_launch *l)
+static int run_cuda(const struct ct_launch *l)
 {
     const struct ct_tensor *logits = &l->in[0], *labels = &l->in[1];
     const struct ct_cuda_size threads = {CT_CUDA_TOKEN_THREADS, 1, 1};
@@ -48,4 +48,4 @@ static int run(const struct ct_launch *l)
 }
 
 const struct ct_kernel scores_cuda_kernels[] = {
-    CT_KERNEL("label_scores", "rows", 0, accepts, prepare, run), {0}};
+    CT_KERNEL("label_scores", "rows", 0, accepts, prepare, run_cuda), {0}};

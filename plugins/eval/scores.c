@@ -114,7 +114,7 @@ static int prepare(struct ct_prepare *p)
     return 0;
 }
 
-static int run(const struct ct_launch *l)
+static int run_scores(const struct ct_launch *l)
 {
     const int32_t *labels = l->in[LABELS].data;
     const struct scored *scored = l->workspace;
@@ -141,7 +141,7 @@ static int run(const struct ct_launch *l)
 }
 
 const struct ct_kernel scores_kernels[] = {
-    CT_KERNEL("label_scores", "rows", 0, accepts, prepare, run), {0}};
+    CT_KERNEL("label_scores", "rows", 0, accepts, prepare, run_scores), {0}};
 
 /* ---- the transform ---- */
 

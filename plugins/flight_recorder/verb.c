@@ -77,7 +77,7 @@ static int find_folder(const char *pid, char folder[CT_PATH_ROOM])
                      pid);
 }
 
-static int run(int argc, char **argv)
+static int run_verb(int argc, char **argv)
 {
     struct flight_verdict *verdict;
     struct request a = {0};
@@ -113,7 +113,7 @@ static int run(int argc, char **argv)
 const struct ct_verb_ops flight_verb = {
     .size = sizeof(flight_verb),
     .summary = "find out which rank holds a run up, and why",
-    .run = run,
+    .run = run_verb,
     .arguments = arguments,
     .examples = CT_NAMES("ctitan flight outputs/debug", "ctitan flight --attach 4711"),
     .details = "The run must load flight_recorder, as --with flight_recorder does.\n"};

@@ -89,7 +89,7 @@ static int prepare(struct ct_prepare *p)
     return fuse_load(&state->target, &state->code, &state->function);
 }
 
-static int run(const struct ct_launch *l)
+static int run_device(const struct ct_launch *l)
 {
     const struct state *state = l->state;
     struct ct_compiled_call call = {.scratch = l->workspace};
@@ -105,4 +105,4 @@ static int run(const struct ct_launch *l)
 }
 
 const struct ct_kernel fuse_device_kernel =
-    CT_KERNEL("fused", "compiled", CT_KERNEL_STRIDED, fuse_accepts, prepare, run);
+    CT_KERNEL("fused", "compiled", CT_KERNEL_STRIDED, fuse_accepts, prepare, run_device);

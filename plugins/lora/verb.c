@@ -101,7 +101,7 @@ static int check_loaded(const struct ct_recipe *recipe)
     return ct_fail(CT_ECONFIG, "%s does not load lora: there are no adapters", recipe->path);
 }
 
-static int run(int argc, char **argv)
+static int run_lora(int argc, char **argv)
 {
     struct ct_recipe *recipe;
     struct request r = {0};
@@ -124,7 +124,7 @@ static int run(int argc, char **argv)
 const struct ct_verb_ops lora_verb = {
     .size = sizeof(lora_verb),
     .summary = "merge a recipe's adapters into a Hugging Face folder, or write them for peft",
-    .run = run,
+    .run = run_lora,
     .arguments = arguments,
     .examples = CT_NAMES("ctitan lora merge recipes/llama3_8b_lora.ini merged",
                          "ctitan lora adapter recipes/llama3_8b_lora.ini adapter --force")};

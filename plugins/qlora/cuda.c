@@ -16,7 +16,7 @@ static bool accepts(const struct ct_prepare *p)
            p->in[0].stride[1] == 1 && p->in[1].stride[1] == 1;
 }
 
-static int run(const struct ct_launch *l)
+static int run_cuda(const struct ct_launch *l)
 {
     const struct qlora_dequantise *attrs = l->op->attrs;
     const struct ct_value *q = l->op->in[0], *absmax = l->op->in[1];
@@ -50,4 +50,4 @@ static int run(const struct ct_launch *l)
 }
 
 const struct ct_kernel qlora_cuda_kernels[] = {
-    CT_KERNEL("qlora.dequantise", "decode", CT_KERNEL_STRIDED, accepts, NULL, run), {0}};
+    CT_KERNEL("qlora.dequantise", "decode", CT_KERNEL_STRIDED, accepts, NULL, run_cuda), {0}};

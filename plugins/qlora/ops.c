@@ -113,7 +113,7 @@ static void decode_rows(void *context, int64_t begin, int64_t end)
         }
 }
 
-static int run(const struct ct_launch *l)
+static int run_ops(const struct ct_launch *l)
 {
     struct decoding d;
 
@@ -128,7 +128,7 @@ static bool accepts(const struct ct_prepare *p)
 }
 
 const struct ct_kernel qlora_cpu_kernels[] = {
-    CT_KERNEL("qlora.dequantise", "rows", CT_KERNEL_STRIDED, accepts, NULL, run), {0}};
+    CT_KERNEL("qlora.dequantise", "rows", CT_KERNEL_STRIDED, accepts, NULL, run_ops), {0}};
 
 /* The same, a number at a time. */
 static int reference(const struct ct_launch *l)

@@ -23,7 +23,7 @@ static bool accepts(const struct ct_prepare *p)
     return all;
 }
 
-static int run(const struct ct_launch *l)
+static int run_cuda(const struct ct_launch *l)
 {
     struct spikes_call a = {.y = l->out[0].data, .y_kind = ct_cuda_float_of(l->out[0].dtype)};
 
@@ -36,4 +36,4 @@ static int run(const struct ct_launch *l)
 }
 
 const struct ct_kernel spikes_cuda_kernels[] = {
-    CT_KERNEL("withhold", "plain", 0, accepts, NULL, run), {0}};
+    CT_KERNEL("withhold", "plain", 0, accepts, NULL, run_cuda), {0}};

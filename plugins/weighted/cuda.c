@@ -20,7 +20,7 @@ static int prepare(struct ct_prepare *p)
     return 0;
 }
 
-static int run(const struct ct_launch *l)
+static int run_cuda(const struct ct_launch *l)
 {
     int64_t rows = ct_rows(&l->in[0]);
     const struct ct_cuda_size threads = {CT_CUDA_TOKEN_THREADS, 1, 1};
@@ -45,4 +45,4 @@ static int run(const struct ct_launch *l)
 }
 
 const struct ct_kernel weighted_cuda_kernels[] = {
-    CT_KERNEL("weighted_cross_entropy", "rows", 0, accepts, prepare, run), {0}};
+    CT_KERNEL("weighted_cross_entropy", "rows", 0, accepts, prepare, run_cuda), {0}};

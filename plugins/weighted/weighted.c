@@ -101,7 +101,7 @@ static bool accepts(const struct ct_prepare *p)
     return (dtype == CT_F32 || dtype == CT_BF16) && p->out[1].dtype == CT_F32;
 }
 
-static int run(const struct ct_launch *l)
+static int run_weighted(const struct ct_launch *l)
 {
     const int32_t *labels = l->in[LABELS].data;
     const float *weights = l->in[WEIGHTS].data, *lse = l->out[1].data;
@@ -122,7 +122,7 @@ static int run(const struct ct_launch *l)
 }
 
 static const struct ct_kernel kernels[] = {
-    CT_KERNEL("weighted_cross_entropy", "rows", 0, accepts, NULL, run), {0}};
+    CT_KERNEL("weighted_cross_entropy", "rows", 0, accepts, NULL, run_weighted), {0}};
 
 /* ---- the objective ---- */
 
