@@ -59,8 +59,8 @@ static inline void lora_floats_add(float *y, float factor, const float *x, int64
         y[i] += factor * x[i];
 }
 
-/* Columns [at, at + n) of some rows of matrix e of w + scale b a, by the kernels' inputs w, a and b:
-   stacks of matrices, or single ones, of which e is 0. In stack.c. */
+/* Columns [at, at + n) of some rows of matrix e of w + scale b a. The launch's inputs w, a and b
+   are stacks of matrices, or single ones (e = 0). In stack.c. */
 void lora_sum_rows(const struct ct_launch *l, int64_t e, int64_t row, int64_t rows, int64_t at,
                    int64_t n, float sum[][LORA_CHUNK]);
 
