@@ -1,13 +1,16 @@
 /*
  * Rates of a device's kernels at the shapes of a 1B Llama (16 heads of 128, vocabulary 128256).
  *
- * Usage: device NAME [--set KEY=VALUE]... [CASE]
+ * Usage: device NAME [--seconds S] [--set KEY=VALUE]... [CASE]
  *
  * Each case is one op, lowered COPIES times into one program, so that starting and waiting count
- * little; the best of several runs counts. Memory-bound ops print the share of the best bandwidth
+ * little. Operands are random. The best of the runs that fit into a tenth of a second counts; with
+ * --seconds, the mean of the second half of so many seconds: --seconds 60 is at the temperature and
+ * the power of a training. Memory-bound ops print the share of the best bandwidth
  * that this same program saw a copy or an addition reach; matrix products and attention print
  * FLOP/s, those of causal attention for the keys that are seen, within documents if there are any.
- * One line for each: name | milliseconds | rate | share.
+ * One line for each: name | milliseconds | rate | share | clock, power, temperature (of an NVIDIA
+ * GPU).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,8 +25,9 @@
 #include <ctitan/run.h>
 #include <ctitan/text.h>
 
+#include "clocks.h"
+
 #define COPIES 8
-#define SECONDS 0.1
 #define VOCABULARY 128256
 #define DOCUMENT 512 /* tokens of a document, give or take half of them */
 
@@ -273,9 +277,7 @@ static double content(const struct ct_value *v, int64_t i)
         return 1;
     if (!strcmp(v->name, "documents"))
         return (double)document_of(i);
-    if (!ct_dtype_is_float(v->dtype))
-        return random % (uint32_t)limit;
-    return (double)random * 0x1p-31 - 1;
+    return random % (uint32_t)limit;
 }
 
 /* ---- rates ---- */
@@ -342,7 +344,8 @@ static double flops(struct ct_arena *arena, const struct ct_op *op)
                            : 0;
 }
 
-static void print_rate(const struct bench_case *c, double seconds, double work, double bytes)
+static void print_rate(const struct bench_case *c, double seconds, double work, double bytes,
+                       const char *clocks)
 {
     static double bandwidth;
     double rate = bytes / seconds;
@@ -352,7 +355,7 @@ static void print_rate(const struct bench_case *c, double seconds, double work, 
         printf("%7.1f TFLOP/s", work / seconds * 1e-12);
         if (c->published)
             printf(" | NVIDIA says %d of an H200", c->published);
-        printf("\n");
+        printf("%s\n", clocks);
         return;
     }
     if (!strcmp(c->name, "copy") || (!strcmp(c->name, "add") && rate > bandwidth))
@@ -360,23 +363,30 @@ static void print_rate(const struct bench_case *c, double seconds, double work, 
     printf("%7.1f GB/s", rate * 1e-9);
     if (bandwidth > 0)
         printf(" | %3.0f %% of measured bandwidth", 100 * rate / bandwidth);
-    printf("\n");
+    printf("%s\n", clocks);
 }
+
+#define BRIEF 0.1
+
+static double enough; /* --seconds; 0: not given */
 
 static int run_case(struct ct_device *device, const struct bench_case *c)
 {
     struct ct_arena arena = {0};
     struct ct_graph *graph = ct_graph_parse(&arena, numbered(&arena, c));
-    double seconds = 0;
+    struct ct_measured measured = {0};
+    char clocks[128];
+    double step;
     int rc;
 
     limit = c->limit ? c->limit : VOCABULARY;
-    rc = graph ? ct_measure_graph(graph, device, content, SECONDS, &seconds)
+    clocks_begin();
+    rc = graph ? ct_measure_graph(graph, device, content, enough > 0 ? enough : BRIEF, &measured)
                : ct_context(CT_EINVAL, "%s", c->name);
-
-    seconds /= COPIES;
+    clocks_end(clocks, sizeof(clocks));
+    step = (enough > 0 ? measured.lasting : measured.best) / COPIES;
     if (rc == 0)
-        print_rate(c, seconds, flops(&arena, graph->first), moved(graph->first));
+        print_rate(c, step, flops(&arena, graph->first), moved(graph->first), clocks);
     ct_arena_finish(&arena);
     return rc;
 }
@@ -408,10 +418,12 @@ static int start(int argc, char **argv, const char **filter, struct ct_device **
     int count = 0, rc;
 
     if (argc < 2)
-        return ct_fail(CT_EINVAL, "usage: device NAME [--set KEY=VALUE]... [CASE]");
+        return ct_fail(CT_EINVAL, "usage: device NAME [--seconds S] [--set KEY=VALUE]... [CASE]");
     for (int i = 2; i < argc; i++) {
         if (!strcmp(argv[i], "--set") && i + 1 < argc && count < (int)CT_COUNT(assignments))
             assignments[count++] = argv[++i];
+        else if (!strcmp(argv[i], "--seconds") && i + 1 < argc && atof(argv[i + 1]) > 0)
+            enough = atof(argv[++i]);
         else
             *filter = argv[i];
     }

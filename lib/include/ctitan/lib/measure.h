@@ -19,17 +19,23 @@ CT_API int ct_measure_gemm(struct ct_device *device, enum ct_dtype dtype, double
 /* Bytes per second that z = x + y moves on tensors larger than caches: read, read, write. */
 CT_API int ct_measure_bandwidth(struct ct_device *device, double *bytes_per_second);
 
-/* Element i of the data that fills a source of a graph. */
+/* Element i of a scalar, or of integers, which repeat after 2^20. */
 typedef double ct_element(const struct ct_value *value, int64_t i);
 
+struct ct_measured {
+    double best;    /* seconds of the fastest step */
+    double lasting; /* the mean of the second half: as warm as the device gets in that time */
+};
+
 /*
- * Seconds of one step of graph's forward with one microbatch on device: the fastest of those that
- * fit into `enough` seconds. All sources of the graph are filled first, with values from element
- * that repeat after 4096 elements, or 2^20 of an integer dtype. CT_ENOENT: the device has no kernel
- * for an op.
+ * Seconds of one step of graph's forward with one microbatch on device, of those that fit into
+ * `enough` seconds, two at least. All sources of the graph are filled first: floating-point ones
+ * with random numbers from -1 to 1 that do not repeat, since the power that products draw, and with
+ * it a GPU's clock, depends on their operands; the others from element, NULL if there are none.
+ * CT_ENOENT: the device has no kernel for an op.
  */
 CT_API int ct_measure_graph(const struct ct_graph *graph, struct ct_device *device,
-                            ct_element *element, double enough, double *seconds);
+                            ct_element *element, double enough, struct ct_measured *measured);
 
 /* Times of the processors that this process may use, by now, from /proc. */
 struct ct_load {
