@@ -238,8 +238,11 @@ void print_times(const struct planned *planned, const struct args *args,
 struct json_t *times_json(const struct planned *planned, const struct args *args,
                           const struct ct_simulated *result);
 
-/* For predictions on a machine that was not measured (ct_machine_is_measured). */
-#define UPPER_BOUND "the device was not measured, so expect fewer tokens per second"
+/* The worth of predictions on a machine that was not measured (ct_machine_is_measured), and the
+   published runs that its description names: null in JSON where it names none. */
+#define UPPER_BOUND 320
+const char *upper_bound(const struct ct_machine *machine, char text[UPPER_BOUND]);
+struct json_t *published_json(const struct ct_machine *machine);
 
 /* Find out which rank this process is, and prepare it, before the recipe brings plugins in.
    CT_ECONFIG: a launcher has started other ranks than args->ranks. */

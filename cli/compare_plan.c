@@ -229,12 +229,12 @@ static void print_instructions(struct beside *b)
 static void print_people(struct beside *b)
 {
     const struct ct_machine *m = b->args.machine;
-    char planned[32], used[32];
+    char planned[32], used[32], bound[UPPER_BOUND];
 
     printf("step %lld of %s, rank %lld of %d, beside its plan for %s (%s)%s%s\n",
            (long long)b->profile.step, b->asked->run, (long long)b->asked->rank, b->request.count,
            m->name, m->path, ct_machine_is_measured(m) ? "" : ": an upper bound of speed, as ",
-           ct_machine_is_measured(m) ? "" : UPPER_BOUND);
+           ct_machine_is_measured(m) ? "" : upper_bound(m, bound));
     print_totals(b);
     print_ops(b);
     print_instructions(b);

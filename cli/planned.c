@@ -189,12 +189,32 @@ static double taken(const struct planned *p, const struct ct_machine *m)
     return (double)p->run->arena_bytes + m->beside;
 }
 
+const char *upper_bound(const struct ct_machine *machine, char text[UPPER_BOUND])
+{
+    struct ct_line line = {text, UPPER_BOUND, 0};
+
+    ct_line_add(&line, "the device was not measured, so expect fewer tokens per second");
+    if (machine->published.of)
+        ct_line_add(&line, "; published steps took %.4g to %.4g times as long (%s)",
+                    machine->published.least, machine->published.most, machine->published.of);
+    return text;
+}
+
+json_t *published_json(const struct ct_machine *machine)
+{
+    if (!machine->published.of)
+        return json_null();
+    return json_pack("{s:o, s:o, s:o}", "least", ct_json_number(machine->published.least), "most",
+                     ct_json_number(machine->published.most), "of",
+                     ct_json_text(machine->published.of));
+}
+
 void print_times(const struct planned *planned, const struct args *args,
                  const struct ct_simulated *result)
 {
     struct summary s = summarise(planned, args, result);
     const struct ct_machine *m = args->machine;
-    char need[32], has[32];
+    char need[32], has[32], bound[UPPER_BOUND];
 
     printf("\non %s, as described in %s:\n", m->name, m->path);
     printf("  step               %.3f ms\n", result->seconds * 1e3);
@@ -206,7 +226,7 @@ void print_times(const struct planned *planned, const struct args *args,
                human_bytes(taken(planned, m), need), human_bytes(m->memory, has));
     printf("  limited by         %s\n", limit(s.times));
     if (!ct_machine_is_measured(m))
-        printf("  upper bound        %s\n", UPPER_BOUND);
+        printf("  upper bound        %s\n", upper_bound(m, bound));
     printf("\ntimes of the rank that computes longest\n");
     for (size_t n = 0; n <= m->rate_count; n++)
         print_part(n < m->rate_count ? m->rate[n].name : "no class", s.times->of_class[n],
@@ -244,15 +264,15 @@ json_t *times_json(const struct planned *planned, const struct args *args,
 {
     struct summary s = summarise(planned, args, result);
     const struct ct_machine *m = args->machine;
-    json_t *times =
-        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:s, s:o, s:o, s:o, s:o}", "device",
-                  ct_json_text(m->name), "step_seconds", ct_json_number(result->seconds),
-                  "tokens_per_second_per_rank", ct_json_number(s.tokens), "tflops",
-                  ct_json_number(s.tflops), "mfu", ct_json_number(s.mfu), "mfu_halved",
-                  ct_json_number(s.mfu_halved), "fits", m->memory >= taken(planned, m), "measured",
-                  ct_machine_is_measured(m), "limited_by", limit(s.times), "exposed",
-                  ct_json_number(s.times->exposed), "hidden", ct_json_number(s.times->hidden),
-                  "waiting", ct_json_number(s.times->waiting), "no_kernel", lacking(planned));
+    json_t *times = json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:o, s:s, s:o, s:o, s:o, s:o}", "device",
+        ct_json_text(m->name), "step_seconds", ct_json_number(result->seconds),
+        "tokens_per_second_per_rank", ct_json_number(s.tokens), "tflops", ct_json_number(s.tflops),
+        "mfu", ct_json_number(s.mfu), "mfu_halved", ct_json_number(s.mfu_halved), "fits",
+        m->memory >= taken(planned, m), "measured", ct_machine_is_measured(m), "published",
+        published_json(m), "limited_by", limit(s.times), "exposed",
+        ct_json_number(s.times->exposed), "hidden", ct_json_number(s.times->hidden), "waiting",
+        ct_json_number(s.times->waiting), "no_kernel", lacking(planned));
 
     for (size_t n = 0; n < m->rate_count; n++)
         json_object_set_new(times, m->rate[n].name, ct_json_number(s.times->of_class[n]));

@@ -314,6 +314,7 @@ static bool simulated(struct report *r, struct report_run *run, const char *path
     const char *plugin = json_string_value(json_object_get(run->plan, "device_plugin"));
     const char *device = r->device ? r->device : usual_device(r, plugin ? plugin : "cpu");
     const char *options[] = {"--device", device, "--trace", path, NULL};
+    char bound[UPPER_BOUND];
     bool measured;
     FILE *out = device ? report_ask(r, run, "simulate", options, &run->timeline.missing) : NULL;
 
@@ -327,7 +328,7 @@ static bool simulated(struct report *r, struct report_run *run, const char *path
     run->timeline.source =
         r->device ? ct_arena_printf(&r->arena, "Simulated, as %s is described%s%s.", r->device,
                                     measured ? "" : ": an upper bound of speed, as ",
-                                    measured ? "" : UPPER_BOUND)
+                                    measured ? "" : upper_bound(r->machine, bound))
                   : "Simulated on a machine of usual proportions, so only shares of the step are "
                     "shown; --device DESCRIPTION shows times, and a run with flight_recorder "
                     "what was measured.";

@@ -387,6 +387,7 @@ static void print_candidate(const struct search *s, const struct candidate *c)
 static void print_results(const struct search *s, const struct ct_machine *machine)
 {
     size_t planned = 0, fitting = 0, failed = s->count;
+    char bound[UPPER_BOUND];
 
     for (size_t i = 0; i < s->count; i++) {
         planned += !s->list[i].failure;
@@ -407,7 +408,7 @@ static void print_results(const struct search *s, const struct ct_machine *machi
         printf("no kernel of %s for %s: its time is taken from bytes and FLOPs\n", machine->plugin,
                s->list[0].no_kernel[i]);
     if (!ct_machine_is_measured(machine))
-        printf("these are upper bounds: %s\n", UPPER_BOUND);
+        printf("these are upper bounds: %s\n", upper_bound(machine, bound));
 }
 
 static json_t *candidate_json(const struct search *s, const struct candidate *c)
@@ -433,12 +434,13 @@ static int print_json(const struct search *s, const struct ct_machine *machine)
     for (size_t i = 0; i < s->count; i++)
         json_array_append_new(s->list[i].failure ? failures : plans,
                               candidate_json(s, &s->list[i]));
-    return ct_json_print(
-        json_pack("{s:o, s:b, s:I, s:I, s:o, s:o, s:o}", "device", ct_json_text(machine->name),
-                  "measured", (int)ct_machine_is_measured(machine), "ranks",
-                  (json_int_t)s->args->ranks, "sequences", (json_int_t)s->sequences, "memory",
-                  ct_json_number(s->memory), "plans", plans, "failures", failures),
-        stdout);
+    return ct_json_print(json_pack("{s:o, s:b, s:o, s:I, s:I, s:o, s:o, s:o}", "device",
+                                   ct_json_text(machine->name), "measured",
+                                   (int)ct_machine_is_measured(machine), "published",
+                                   published_json(machine), "ranks", (json_int_t)s->args->ranks,
+                                   "sequences", (json_int_t)s->sequences, "memory",
+                                   ct_json_number(s->memory), "plans", plans, "failures", failures),
+                         stdout);
 }
 
 /* Write the recipe with the best candidate's settings. */

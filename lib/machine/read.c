@@ -56,6 +56,14 @@ static const struct ct_option contention_options[] = {
                  "Share of its time that computing takes while no other rank of the host computes"),
     {0}};
 
+static const struct ct_option published_options[] = {
+    CT_OPT_FLOAT(struct ct_machine, published.least, "least", NULL, 0.01, 1000,
+                 "Times as long as predicted that published runs took, at least"),
+    CT_OPT_FLOAT(struct ct_machine, published.most, "most", NULL, 0.01, 1000,
+                 "Times as long as predicted that published runs took, at most"),
+    CT_OPT_STRING(struct ct_machine, published.of, "of", NULL, "The published runs"),
+    {0}};
+
 struct link_text {
     double bandwidth, latency;
     const char *reach;
@@ -208,8 +216,8 @@ static bool is_rate(const char *section)
 
 static int check_sections(const struct ct_recipe *file)
 {
-    static const char *const known[] = {"device",       "peak",       "link.host",
-                                        "link.network", "contention", "calls"};
+    static const char *const known[] = {"device",     "peak",      "link.host", "link.network",
+                                        "contention", "published", "calls"};
     size_t k;
 
     for (size_t i = 0; i < file->section_count; i++) {
@@ -220,7 +228,7 @@ static int check_sections(const struct ct_recipe *file)
         if (k == CT_COUNT(known) && !is_rate(s->section))
             return ct_fail(CT_ECONFIG,
                            "%s: there is no section [%s]: expected device, peak, link.host, "
-                           "link.network, contention, rate.NAME or calls",
+                           "link.network, contention, published, rate.NAME or calls",
                            s->source, s->section);
     }
     return 0;
@@ -272,6 +280,8 @@ static int parse(struct ct_arena *arena, const char *path, struct ct_machine *m)
         rc = read_link(arena, file, "link.host", &m->host);
     if (rc == 0 && has_section(file, "link.network"))
         rc = read_link(arena, file, "link.network", &m->network);
+    if (rc == 0 && has_section(file, "published"))
+        rc = read_section(file, "published", published_options, m);
     if (rc == 0)
         rc = read_lists(arena, file, m);
     m->path = path;

@@ -22,6 +22,10 @@
  *     [contention]
  *     computing = 1.19         ; times as long while the rank communicates
  *     alone = 1                ; share of its time while the host's other ranks do not compute
+ *     [published]              ; may be missing
+ *     least = 1.2              ; times as long as predicted that published runs took, from
+ *     most = 2.6               ; and to
+ *     of = TorchTitan's paper, docs/predictions.md
  *     [calls]
  *     linear = 512,256:768,256>512,768:float32 1.2e-3 ..
  *
@@ -31,9 +35,9 @@
  * points of `reach` (seconds, share) on logarithmic scales, and constant beyond them. An op is in
  * the class that lists it; if none does, "cpu.linear" is in that of "linear", and all others are in
  * the class that lists none (one for ops with FLOPs, if it has `work = flops`, and one for the
- * rest). [device] launch is added to each
- * instruction. That is the time of an instruction alone; a simulation (lib/app/simulate.h) adds
- * what the streams of a rank, and ranks that share processors, take from each other.
+ * rest). [device] launch is added to each instruction. That is the time of an instruction alone; a
+ * simulation (lib/app/simulate.h) adds what the streams of a rank, and ranks that share processors,
+ * take from each other.
  */
 #ifndef CT_MACHINE_H
 #define CT_MACHINE_H
@@ -97,6 +101,12 @@ struct ct_machine {
     struct ct_machine_link host, network; /* network: bandwidth 0 without a description of it */
     struct ct_machine_call *call;         /* sorted by op and shapes */
     size_t call_count;
+    /* Runs that others published: their steps took so many times as long as predicted, from and to;
+       0: not known. */
+    struct {
+        double least, most;
+        const char *of; /* which runs, where */
+    } published;
 };
 
 /* The description that belongs to this machine, if `ctitan doctor --describe this` was run. */
