@@ -47,7 +47,6 @@ struct ct_lowering {
     uint32_t *sum;                   /* by value id: the value that it is a term of, else itself */
     uint32_t *root;                  /* by value id: the value whose buffer it uses */
     uint32_t *next;                  /* by value id: the next of its class, a ring */
-    const struct ct_kernel **spread; /* by root: a kernel that prefers its rows padded, or NULL */
     size_t *bytes;                   /* by root: size of the buffer */
     size_t *offset;                  /* by value id: of a part in its buffer, if that is dense */
     struct ct_lowered_op *ops;       /* by position */

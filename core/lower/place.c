@@ -7,9 +7,7 @@
  * become columns of one matrix (join), if every kernel that accesses them supports strides. Strides
  * follow: in a matrix of S columns, an element of row r and column c of a member that begins at
  * column o is at r S + o + c, whatever shape the member is viewed in. Values that a kernel prefers
- * one after the other lie so (stack), if they are made together and used together. A kernel may ask
- * for rows that do not fall into the same few sets of a cache: their values are padded, as columns
- * of a matrix that is wider.
+ * one after the other lie so (stack), if they are made together and used together.
  */
 #include <string.h>
 
@@ -326,7 +324,7 @@ static void alias(struct ct_lowering *l)
     ct_arena_finish(&scratch);
 }
 
-/* ---- joining and padding ---- */
+/* ---- joining ---- */
 
 #define MOST 64
 
@@ -334,7 +332,7 @@ struct matrix {
     int64_t columns[MOST]; /* of each member */
     uint32_t root[MOST];
     int count;
-    int64_t rows, width; /* width: with padding */
+    int64_t rows, width;
 };
 
 /* May the class of root be moved next to another? Only if both are per microbatch, or neither. */
@@ -355,38 +353,12 @@ static const struct ct_kernel *kernel_of(struct ct_lowering *l, struct ct_op *op
     return ct_lower_find_kernel(l, op, &request);
 }
 
-/* Find the classes whose rows a kernel prefers padded. */
-static void find_spread(struct ct_lowering *l)
-{
-    l->spread = ct_arena_array(&l->scratch, const struct ct_kernel *, l->graph->value_count + 1);
-    for (size_t n = 0; n < l->op_count; n++) {
-        const struct ct_op *op = l->op_at[n];
-        const struct ct_kernel *kernel = kernel_of(l, l->op_at[n]);
-
-        for (int i = 0; kernel && kernel->conflict && i < op->ins; i++)
-            if (op->in[i] && !l->spread[l->root[op->in[i]->id]])
-                l->spread[l->root[op->in[i]->id]] = kernel;
-    }
-}
-
-/* Elements that are added to rows of `columns` elements, of which v has some or all. */
-static int64_t padding(const struct ct_lowering *l, const struct ct_value *v, int64_t columns)
-{
-    const struct ct_kernel *kernel = l->spread[l->root[v->id]];
-    int64_t item = ct_dtype_bits(v->dtype) / 8, bytes = columns * item;
-
-    if (!kernel || !item || bytes % kernel->conflict || bytes == kernel->conflict)
-        return 0;
-    return kernel->padding / item;
-}
-
-/* Describe the members as a matrix. False if rows or dtypes differ, one is not free to move, or a
-   single one needs no padding. */
+/* Describe the members as a matrix. False if rows or dtypes differ, or one is not free to move. */
 static bool as_matrix(const struct ct_lowering *l, struct ct_value **values, int count,
                       const bool *joined, struct matrix *m)
 {
     *m = (struct matrix){.count = count};
-    if (count < 1 || count > (int)CT_COUNT(m->root))
+    if (count < 2 || count > (int)CT_COUNT(m->root))
         return false;
     for (int i = 0; i < count; i++) {
         const struct ct_tensor *t = &l->program->tensors[values[i]->id];
@@ -407,9 +379,7 @@ static bool as_matrix(const struct ct_lowering *l, struct ct_value **values, int
         m->root[i] = root;
         m->width += columns;
     }
-    for (int i = 0; i < count; i++)
-        m->width += padding(l, values[i], m->width);
-    return count > 1 || m->width > m->columns[0];
+    return true;
 }
 
 /* Set strides of t inside a matrix: rows of `columns` elements become rows of `width`. */
@@ -565,19 +535,6 @@ static void join_all(struct ct_lowering *l, bool *joined)
     }
 }
 
-/* Pad rows for the kernels that prefer it. The kernels that run on dense rows must support strides:
-   what takes over from one that does not may be slow. */
-static void pad_all(struct ct_lowering *l, bool *joined)
-{
-    for (uint32_t id = 0; id < l->graph->value_count; id++) {
-        struct ct_value *v = l->graph->values[id];
-
-        if (v->ndim && padding(l, v, l->program->tensors[id].shape[v->ndim - 1]) &&
-            !accesses_of(l, l->root[id]).dense)
-            try_join(l, &v, 1, joined);
-    }
-}
-
 /* ---- stacking ---- */
 
 static bool same_users(const struct ct_value *a, const struct ct_value *b)
@@ -651,10 +608,8 @@ int ct_lower_place(struct ct_lowering *l)
     ct_lower_find_terms(l);
     alias(l);
     place_parts(l);
-    find_spread(l);
     join_all(l, joined);
     stack_all(l, joined);
-    pad_all(l, joined);
     for (size_t n = 0; n < l->op_count; n++) {
         struct ct_op *op = l->op_at[n];
         int rc = 0;

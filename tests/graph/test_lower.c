@@ -88,25 +88,9 @@ static bool offered_matrices(const struct ct_prepare *p)
 static const struct ct_kernel matrices =
     CT_KERNEL("scale", "matrices", CT_KERNEL_STRIDED, offered_matrices, NULL, run_dense);
 
-/* ---- kernels that prefer rows apart ---- */
-
-static bool spread_kernels; /* offer them */
-
-static bool offered_spread(const struct ct_prepare *p)
-{
-    return spread_kernels && p->device->host_memory;
-}
-
-static const struct ct_kernel spread[] = {
-    CT_KERNEL("linear", "spread", CT_KERNEL_STRIDED, offered_spread, NULL, run_dense, 2048, 64),
-    CT_KERNEL("linear_dx", "spread", CT_KERNEL_STRIDED, offered_spread, NULL, run_dense, 1024, 128),
-};
-
 static int register_kernels(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < CT_COUNT(spread); i++)
-        assert_ok(ct_kernel_register("shuffle", &spread[i]));
     for (size_t i = 0; i < CT_COUNT(plain); i++)
         assert_ok(ct_kernel_register("shuffle", &plain[i]));
     for (size_t i = 0; i < CT_COUNT(dense); i++)
@@ -773,110 +757,6 @@ static void terms_of_strided_sums(void **state)
     assert_true(end[0] > 0 && end[0] == end[1]);
 }
 
-/* Lower and run a graph whose linear layer reads rows of `columns` elements; the stride of %a. */
-static int64_t run_rows(const char *columns, const char *reads, const char *more, double *end)
-{
-    bool once = strstr(more, "fetch"); /* what a microbatch makes and uses cannot be fetched */
-    struct ct_arena arena = {0};
-    struct machine m;
-    int64_t count, stride;
-
-    start_text(&m, &arena,
-               ct_arena_printf(&arena,
-                               "%s %%x : float64[3,%s]\n"
-                               "input %%w : float64[2,%s]\n"
-                               "%s - %%a = scale(%%x) {factor=3} : float64[3,%s]\n"
-                               "%s"
-                               "F - %%y = linear(%s, %%w) : float64[%s3,2]\n"
-                               "F - %%end = squared_norm(%%y) : float64[]\n"
-                               "fetch end = %%end\n",
-                               once ? "param" : "input", columns, columns, once ? "pre" : "F",
-                               columns, more, reads, strcmp(reads, "%v") ? "" : "1,"),
-               1);
-    set(&m, "x", once ? -1 : 0, 1);
-    set(&m, "w", 0, 2);
-    poison(&m);
-    assert_ok(ct_executor_step(m.executor));
-    check_exact(m.program);
-    *end = *read_fetch(&m, "end", &count);
-    stride = tensor(m.program, "a")->stride[0];
-    machine_finish(&m);
-    ct_arena_finish(&arena);
-    return stride;
-}
-
-/* Rows that a kernel prefers apart get a cache line more, if they lie 4 KB, 6 KB, .. apart. The
-   plan has those bytes, and the numbers stay. */
-static void rows_are_padded(void **state)
-{
-    static const struct {
-        const char *columns, *reads, *more;
-        int64_t stride;
-        bool dense; /* the first kernel of scale takes no strides */
-    } cases[] = {
-        {"512", "%a", "", 520, false},
-        {"768", "%a", "", 776, false},
-        {"256", "%a", "", 256, false}, /* 2 KB */
-        {"511", "%a", "", 511, false},
-        {"512", "%x", "", 512, false}, /* reads an input */
-        {"512", "%v", "F - %v = view(%a) {shape=\"1,3,512\"} : float64[1,3,512]\n", 520, false},
-        {"512", "%b", "F - %b = scale(%a) {factor=2} : float64[3,512]\n", 520, false},
-        {"512", "%a", "fetch a = %a\n", 512, false},
-        {"512", "%a", "", 512, true},
-    };
-
-    (void)state;
-    for (size_t i = 0; i < CT_COUNT(cases); i++) {
-        double end[2];
-
-        dense_kernels = cases[i].dense;
-        for (int on = 0; on < 2; on++) {
-            int64_t stride;
-
-            spread_kernels = on;
-            stride = run_rows(cases[i].columns, cases[i].reads, cases[i].more, &end[on]);
-            if (stride != (on ? cases[i].stride : atoi(cases[i].columns)))
-                fail_msg("case %zu: rows of %lld elements", i, (long long)stride);
-        }
-        assert_true(end[0] > 0 && end[0] == end[1]);
-    }
-    dense_kernels = spread_kernels = false;
-}
-
-/* Columns of one matrix are padded together, by as much as their kernel asks for. */
-static void joined_rows_are_padded(void **state)
-{
-    static const char text[] = "input %x : float64[3,320]\n"
-                               "input %z : float64[3,192]\n"
-                               "input %w : float64[320,2]\n"
-                               "input %v : float64[192,2]\n"
-                               "F - %a = scale(%x) {factor=2} : float64[3,320]\n"
-                               "F - %b = scale(%z) {factor=3} : float64[3,192]\n"
-                               "F - %dx = linear_dx(%a, %b, %w, %v) : float64[3,2]\n"
-                               "F - %end = squared_norm(%dx) : float64[]\n"
-                               "fetch end = %end\n";
-
-    (void)state;
-    for (int on = 0; on < 2; on++) {
-        struct ct_arena arena = {0};
-        const struct ct_program *p;
-        struct machine m;
-
-        spread_kernels = on;
-        machine_lower(&m, parse(&arena, text), shuffle_device(1), 1, FORWARD);
-        p = m.program;
-        assert_int_equal(buffer_of(p, "a"), buffer_of(p, "b"));
-        assert_int_equal(tensor(p, "a")->stride[0], on ? 528 : 512);
-        assert_int_equal(tensor(p, "b")->stride[0], on ? 528 : 512);
-        assert_int_equal((uintptr_t)tensor(p, "b")->data, 320 * sizeof(double));
-        assert_int_equal(p->buffers[buffer_of(p, "a")].bytes, 3 * (on ? 528 : 512) * 8);
-        check_exact(p);
-        machine_finish(&m);
-        ct_arena_finish(&arena);
-    }
-    spread_kernels = false;
-}
-
 /* A kernel runs on columns of one matrix if it supports their strides. Where heads of rows of a
    matrix have two strides, which it does not, each value has a buffer of its own. */
 static void no_reference_takes_over_for_columns(void **state)
@@ -1237,8 +1117,6 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_not_taken_over),
         cmocka_unit_test(views_of_parameters_in_the_forward),
         cmocka_unit_test(terms_of_strided_sums),
-        cmocka_unit_test(rows_are_padded),
-        cmocka_unit_test(joined_rows_are_padded),
         cmocka_unit_test(no_reference_takes_over_for_columns),
         cmocka_unit_test(in_place_spares_what_lives_on),
         cmocka_unit_test(contiguous_parts_are_not_copied),

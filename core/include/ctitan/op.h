@@ -172,7 +172,6 @@ struct ct_prepare {
 /* Flags of a kernel. */
 #define CT_KERNEL_ACCUMULATES 1u /* honours launch->accumulate on floating-point outputs */
 #define CT_KERNEL_STRIDED 2u     /* any strides with a last one of 1; else only dense tensors */
-#define CT_KERNEL_OPAQUE 16u     /* writes copies whose layout the device alone knows: write_copy */
 
 struct ct_kernel {
     size_t size;      /* set by CT_KERNEL */
@@ -182,10 +181,6 @@ struct ct_kernel {
     bool (*accepts)(const struct ct_prepare *); /* NULL: always; ct_fail() may say why not */
     int (*prepare)(struct ct_prepare *);        /* NULL: nothing to do */
     int (*run)(const struct ct_launch *);
-    /* Bytes. Faster where no input's rows lie a multiple of `conflict` apart, other than itself, as
-       they would share a few sets of a cache; the plan makes such rows longer by `padding`. 0: no
-       matter. Of the kernels that read a value, the first of the program that has them counts. */
-    uint32_t conflict, padding;
     /* Values (op->in + i or op->out + i) that it prefers one after the other in memory, without
        gaps. The plan tries, where they are made together and used together; the kernel checks the
        addresses. NULL: none. */
@@ -292,13 +287,6 @@ struct ct_op_type {
        parts lie in their whole. NULL: it is no such op. */
     int64_t (*part)(const struct ct_op *op, const struct ct_mesh *mesh, int64_t rank, int i,
                     int *dim);
-    /* For an op that updates parameters: make it write their new values to `copy`, too. That is a
-       state which an op of the init part, without outputs, makes from these parameters; with
-       opaque_bytes in a layout of the device, which its kernel knows from that op. Returns false if
-       op does not do so: other ops update them as well, or it has no room for another copy. NULL:
-       it never does. */
-    bool (*write_copy)(struct ct_graph *graph, struct ct_op *op, struct ct_value *const *params,
-                       int count, struct ct_value *copy);
     /* For an op along sequences ("@t"): let it compute them in parts, and go on where the call
        before ended, with states that keep what it needs of earlier tokens (struct ct_cache). NULL:
        it needs whole sequences, if its result depends on positions. */
