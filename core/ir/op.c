@@ -265,6 +265,8 @@ static bool suits(const struct ct_kernel *kernel, const struct ct_prepare *reque
         return false;
     if (request->accumulate && !(kernel->flags & CT_KERNEL_ACCUMULATES))
         return false;
+    if (request->repeatable && kernel->flags & CT_KERNEL_VARIES)
+        return false;
     if (!(kernel->flags & CT_KERNEL_STRIDED) && !all_dense(request))
         return false;
     return !kernel->accepts || kernel->accepts(request);

@@ -84,7 +84,8 @@ const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op
                              .rank = l->request->rank,
                              .mesh = &l->graph->mesh,
                              .communicator = l->request->communicator,
-                             .graph = l->graph};
+                             .graph = l->graph,
+                             .repeatable = l->request->repeatable};
     for (int i = 0; i < op->ins; i++)
         if ((present[i] = op->in[i] != NULL)) {
             in[i] = l->program->tensors[op->in[i]->id];
@@ -157,6 +158,7 @@ int ct_lower_choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lo
         return ct_context(rc, "preparing kernel %s of %s", lowered->kernel->name, op->type->name);
     lowered->workspace = p.workspace;
     lowered->group = p.group;
+    lowered->traffic = p.traffic;
     lowered->sent = ct_op_sent(op, p.mesh, p.in, p.out);
     lowered->launch = (struct ct_launch){.op = op,
                                          .in = tensors(l, op->in, op->ins),

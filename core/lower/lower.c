@@ -299,6 +299,7 @@ int ct_lower(const struct ct_lower_request *request, struct ct_program **program
     p->arena = request->arena;
     p->graph = request->graph;
     p->microbatches = request->microbatches;
+    p->repeatable = request->repeatable;
     if (request->order)
         p->order = *request->order;
     else

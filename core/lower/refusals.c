@@ -98,6 +98,8 @@ static void add_refusal(struct ct_line *l, const struct ct_kernel *kernel,
     ct_line_add(l, "%skernel %s ", l->used ? "; " : "", kernel->name ? kernel->name : "");
     if (request->accumulate && !(kernel->flags & CT_KERNEL_ACCUMULATES)) {
         ct_line_add(l, "adds to no output");
+    } else if (request->repeatable && kernel->flags & CT_KERNEL_VARIES) {
+        ct_line_add(l, "adds in no fixed order, and [training] deterministic is set");
     } else if (strided >= 0 && !(kernel->flags & CT_KERNEL_STRIDED)) {
         ct_line_add(l, "takes dense tensors only, ");
         add_strides(l, request, strided);
@@ -218,7 +220,7 @@ static bool is_first(const struct ct_launch *l)
 
 /* The request that the kernels of a device refused. */
 static struct ct_prepare request_of(const struct ct_instruction *i, const struct ct_device *device,
-                                    struct ct_arena *scratch)
+                                    bool repeatable, struct ct_arena *scratch)
 {
     const struct ct_launch *l = &i->lowered->launch;
     bool *present = ct_arena_array(scratch, bool, l->ins + 1);
@@ -233,7 +235,8 @@ static struct ct_prepare request_of(const struct ct_instruction *i, const struct
                                .outs = l->outs,
                                .accumulate = l->accumulate,
                                .device = (struct ct_device *)device,
-                               .mesh = l->mesh};
+                               .mesh = l->mesh,
+                               .repeatable = repeatable};
 }
 
 static bool compiles_formulas(const struct ct_plugin *plugin)
@@ -255,13 +258,13 @@ static const char *hint(const struct ct_op_type *type, struct ct_arena *scratch)
     return ct_arena_printf(scratch, "; it has a formula, which --with %s compiles", names[0]);
 }
 
-static void report(struct fallbacks *f, const struct ct_device *device)
+static void report(struct fallbacks *f, const struct ct_device *device, bool repeatable)
 {
     char why[1024];
 
     for (size_t i = 0; i < f->count; i++) {
         const struct fallback *one = &f->item[i];
-        struct ct_prepare request = request_of(one->first, device, &f->scratch);
+        struct ct_prepare request = request_of(one->first, device, repeatable, &f->scratch);
 
         if (!(device->described || is_first(&one->first->lowered->launch)) ||
             !is_news(device, one->type))
@@ -287,7 +290,7 @@ void ct_kernel_report(const struct ct_program *p, const struct ct_device *device
     if (f.count) {
         count_calls(&f, p->init, p->init_count);
         count_calls(&f, p->step, p->step_count);
-        report(&f, device);
+        report(&f, device, p->repeatable);
     }
     ct_arena_finish(&f.scratch);
 }

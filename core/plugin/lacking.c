@@ -1,5 +1,6 @@
 /*
- * Needs of plugins that a run lacks, and the plugins that have them.
+ * Needs of plugins that a run lacks, and the plugins that have them; and plugins whose bits differ
+ * from run to run.
  */
 #include <stdio.h>
 #include <string.h>
@@ -118,4 +119,15 @@ int ct_plugin_check_all(void)
             return CT_ECONFIG;
         }
     return 0;
+}
+
+int ct_plugin_check_repeatable(void)
+{
+    const struct ct_plugin *p;
+    const char *why = NULL;
+
+    for (size_t i = 0; (p = ct_plugin_at(i)) && !why; i++)
+        if (p->varies && (why = p->varies()))
+            ct_fail(CT_ECONFIG, "[training] deterministic = true: plugin %s: %s", p->name, why);
+    return why ? CT_ECONFIG : 0;
 }

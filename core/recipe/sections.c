@@ -53,6 +53,9 @@ static const struct ct_option training_options[] = {
         struct ct_config, training.non_finite, "non_finite", "stop", "stop|skip|rewind",
         "What a non-finite loss or gradient norm does: end the run, skip the update, or go "
         "back to the last checkpoint and skip the batch"),
+    CT_OPT_BOOL(struct ct_config, deterministic, "deterministic", "false",
+                "Only what gives the same bits in every run on this machine and mesh, also after a "
+                "restart, at the price of speed; what cannot is an error"),
     CT_OPT_STRING(struct ct_config, training.skip, "skip", "",
                   "Transforms of the graph that are left out, comma-separated: for comparisons"),
     {0}};

@@ -11,7 +11,7 @@
 #include <ctitan/collective.h>
 #include <ctitan/error.h>
 #include <ctitan/log.h>
-#include <ctitan/plugin.h>
+#include <ctitan/plugins.h>
 #include <ctitan/recipe.h>
 #include <ctitan/run.h>
 
@@ -374,7 +374,8 @@ static int lower(struct ct_run *run, struct ct_graph *graph, struct ct_arena *ar
                                        .communicator = communicator,
                                        .rank = run->rank,
                                        .borrow = borrow,
-                                       .arena = arena};
+                                       .arena = arena,
+                                       .repeatable = ct_config.deterministic};
     const struct ct_order_ops *ops;
     int rc = ct_run_find_order(&ops);
 
@@ -707,6 +708,8 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
         rc = fire(run, CT_EVENT_RUN_OPEN);
     if (rc == 0)
         rc = find_offers(run, !options->logits);
+    if (rc == 0 && ct_config.deterministic)
+        rc = ct_plugin_check_repeatable();
     if (rc < 0)
         return rc;
     ct_run_make_stages(run);

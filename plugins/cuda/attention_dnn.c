@@ -6,6 +6,12 @@
  * without a mask. Documents are packed sequences (attention_documents.c). Other positions it would
  * need a matrix of all pairs for: they are left to the kernels on tensor cores (attention.c), which
  * skip what is not seen.
+ *
+ * cuDNN's backward adds the parts of dq as blocks finish. With [training] deterministic it gets
+ * another graph, in which dq is a product of the gradients of all scores: these are written to
+ * memory, of as many sequences at a time as fit into ORDERED_BYTES. The order of its sums is then
+ * that of a product. cuDNN's numerical notes do not tell the two apart (9.19), so this follows from
+ * the graph alone.
  */
 #include <ctitan/lib/ops.h>
 
@@ -103,11 +109,37 @@ static bool backward_shape(const struct ct_prepare *p, struct sdpa_shape *s)
     return sdpa_take_strides(s->d_o, &p->in[0]) && sdpa_take_strides(s->o, &p->in[4]);
 }
 
+#define ORDERED_BYTES ((size_t)1 << 30) /* at most, unless one sequence needs more: */
+#define ORDERED_MOST ((size_t)8 << 30)
+
+/* A plan for some sequences at a time. */
+static bool ordered_shape(const struct ct_prepare *p, struct sdpa_shape *s)
+{
+    int64_t batch;
+
+    if (!backward_shape(p, s))
+        return false;
+    for (int i = 0; i < 3; i++)
+        if (p->out[i].dtype != CT_BF16)
+            return gpu_refuse("gradients in float32 are left to own kernels");
+    s->ordered = true;
+    batch = s->batch;
+    for (int64_t each = batch; each > 0; each--) {
+        s->batch = each;
+        if (batch % each == 0 && (each == 1 || SDPA_ORDERED_BYTES(s) <= ORDERED_BYTES))
+            break;
+    }
+    if (SDPA_ORDERED_BYTES(s) > ORDERED_MOST)
+        return gpu_refuse("the gradients of a sequence's scores take more than 8 GiB");
+    return true;
+}
+
 /* ---- workspace ---- */
 
 struct state {
     const struct sdpa_plan *plan; /* NULL: no query sees a key */
     struct ct_seen_block seen;
+    int64_t parts; /* of the batch, one after the other */
     size_t delta, dq, dq_sum, dk, dv, work;
 };
 
@@ -123,6 +155,7 @@ static struct state *make_state(struct ct_prepare *p, int at, int more,
 
     p->state = state;
     state->plan = plan;
+    state->parts = plan ? p->in[at].shape[0] / plan->shape.batch : 1;
     state->seen = choose_mask(p, at, more).seen;
     if (plan)
         state->work = ct_cuda_carve(&p->workspace, plan->graph.workspace);
@@ -164,17 +197,37 @@ static bool accepts_grad(const struct ct_prepare *p)
     return backward_shape(p, &s) && has_plan(p, &s);
 }
 
+static bool accepts_ordered(const struct ct_prepare *p)
+{
+    struct sdpa_shape s;
+
+    return p->repeatable && ordered_shape(p, &s) && has_plan(p, &s);
+}
+
+static int prepare_ordered(struct ct_prepare *p)
+{
+    struct sdpa_shape s;
+    struct state *state;
+
+    ordered_shape(p, &s);
+    state = make_state(p, 1, 6, plan_of(p, &s));
+    state->delta = ct_cuda_carve(&p->workspace, bytes_of(&p->in[5], sizeof(float)));
+    if (state->plan) /* gradients of scores are written and read; of causal ones, half */
+        p->traffic = (double)(state->parts * s.batch * s.heads * s.queries * s.keys) *
+                     sizeof(uint16_t) * (s.causal ? 1 : 2);
+    return 0;
+}
+
 static int prepare_grad(struct ct_prepare *p)
 {
     struct sdpa_shape s;
     struct state *state;
-    size_t lse = bytes_of(&p->in[5], sizeof(float));
 
     backward_shape(p, &s);
     state = make_state(p, 1, 6, plan_of(p, &s));
     if (!state->plan)
         return 0;
-    state->delta = ct_cuda_carve(&p->workspace, lse);
+    state->delta = ct_cuda_carve(&p->workspace, bytes_of(&p->in[5], sizeof(float)));
     if (s.dq_sum_placed)
         state->dq = ct_cuda_carve(&p->workspace, (size_t)(s.batch * s.dq[0]) * sizeof(uint16_t));
     else
@@ -193,10 +246,17 @@ static void *in_workspace(const struct ct_launch *l, size_t offset)
     return (char *)l->workspace + offset;
 }
 
-/* The address of token number `token` of a tensor [batch, tokens, heads, size]. */
+/* The address of a token of a tensor [batch, tokens, heads, size]. */
+static void *token_at(const struct ct_tensor *t, int64_t sequence, int64_t token)
+{
+    int64_t elements = sequence * t->stride[0] + token * t->stride[1];
+
+    return (char *)t->data + (size_t)elements * ct_dtype_size(t->dtype);
+}
+
 static void *token_of(const struct ct_tensor *t, int64_t token)
 {
-    return (char *)t->data + (size_t)(token * t->stride[1]) * ct_dtype_size(t->dtype);
+    return token_at(t, 0, token);
 }
 
 /* Zeros for the tokens but `count` from `first` on; lse NULL: there is none. */
@@ -222,15 +282,15 @@ static int clear_unseen(const struct ct_launch *l, const struct ct_tensor *t, fl
                       (struct ct_cuda_size){256, 1, 1}, 0, &a);
 }
 
-/* Sets the operands that forward and backward share. q is input `at`. */
-static void begin(const struct ct_launch *l, int at, struct sdpa_pack *pack)
+/* Sets the operands that forward and backward share, from a sequence on. q is input `at`. */
+static void begin(const struct ct_launch *l, int at, int64_t sequence, struct sdpa_pack *pack)
 {
     const struct state *state = l->state;
 
     sdpa_give_numbers(l, state->plan, pack);
-    sdpa_give(pack, SDPA_Q, token_of(&l->in[at], state->seen.query));
-    sdpa_give(pack, SDPA_K, token_of(&l->in[at + 1], state->seen.key));
-    sdpa_give(pack, SDPA_V, token_of(&l->in[at + 2], state->seen.key));
+    sdpa_give(pack, SDPA_Q, token_at(&l->in[at], sequence, state->seen.query));
+    sdpa_give(pack, SDPA_K, token_at(&l->in[at + 1], sequence, state->seen.key));
+    sdpa_give(pack, SDPA_V, token_at(&l->in[at + 2], sequence, state->seen.key));
 }
 
 static int execute(const struct ct_launch *l, struct sdpa_pack *pack)
@@ -249,7 +309,7 @@ static int run_attention_dnn(const struct ct_launch *l)
 
     if (rc < 0 || !state->plan)
         return rc;
-    begin(l, 0, &pack);
+    begin(l, 0, 0, &pack);
     sdpa_give(&pack, SDPA_O, token_of(&l->out[0], seen->query));
     sdpa_give(&pack, SDPA_LSE, (float *)l->out[1].data + seen->query);
     return execute(l, &pack);
@@ -297,7 +357,7 @@ static int run_grad(const struct ct_launch *l)
     if (rc < 0 || !state->plan)
         return rc;
     placed = state->plan->shape.dq_sum_placed;
-    begin(l, 1, &pack);
+    begin(l, 1, 0, &pack);
     dq = token_of(&out[0], seen->query);
     for (int i = 1; i < 3; i++)
         to[i] = out[i].dtype == CT_F32 ? in_workspace(l, i == 1 ? state->dk : state->dv)
@@ -316,7 +376,40 @@ static int run_grad(const struct ct_launch *l)
     return rc < 0 ? rc : cast_back(l, state->dv, &out[2]);
 }
 
+static int run_part(const struct ct_launch *l, int64_t sequence)
+{
+    const struct state *state = l->state;
+    const struct ct_seen_block *seen = &state->seen;
+    const struct sdpa_shape *s = &state->plan->shape;
+    const struct ct_tensor *out = l->out;
+    struct sdpa_pack pack = {.count = 0};
+    float *lse = (float *)l->in[5].data + sequence * s->heads * s->rows + seen->query;
+
+    begin(l, 1, sequence, &pack);
+    sdpa_give(&pack, SDPA_D_O, token_at(&l->in[0], sequence, seen->query));
+    sdpa_give(&pack, SDPA_O, token_at(&l->in[4], sequence, seen->query));
+    sdpa_give(&pack, SDPA_LSE, lse);
+    sdpa_give(&pack, SDPA_DELTA, in_workspace(l, state->delta));
+    sdpa_give(&pack, SDPA_DQ, token_at(&out[0], sequence, seen->query));
+    sdpa_give(&pack, SDPA_DK, token_at(&out[1], sequence, seen->key));
+    sdpa_give(&pack, SDPA_DV, token_at(&out[2], sequence, seen->key));
+    return execute(l, &pack);
+}
+
+static int run_ordered(const struct ct_launch *l)
+{
+    const struct state *state = l->state;
+    int rc = clear_gradients(l);
+
+    for (int64_t i = 0; rc == 0 && state->plan && i < state->parts; i++)
+        rc = run_part(l, i * state->plan->shape.batch);
+    return rc;
+}
+
 const struct ct_kernel gpu_attention_dnn_kernels[] = {
     CT_KERNEL("attention", "cudnn", CT_KERNEL_STRIDED, accepts, prepare, run_attention_dnn),
-    CT_KERNEL("attention_grad", "cudnn", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad),
+    CT_KERNEL("attention_grad", "cudnn", CT_KERNEL_STRIDED | CT_KERNEL_VARIES, accepts_grad,
+              prepare_grad, run_grad),
+    CT_KERNEL("attention_grad", "cudnn.ordered", CT_KERNEL_STRIDED, accepts_ordered,
+              prepare_ordered, run_ordered),
     {0}};

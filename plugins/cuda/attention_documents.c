@@ -291,6 +291,6 @@ static int run_grad(const struct ct_launch *l)
 const struct ct_kernel gpu_attention_documents_kernels[] = {
     CT_KERNEL("attention", "documents", CT_KERNEL_STRIDED, accepts, prepare,
               run_attention_documents),
-    CT_KERNEL("attention_grad", "documents", CT_KERNEL_STRIDED, accepts_grad, prepare_grad,
-              run_grad),
+    CT_KERNEL("attention_grad", "documents", CT_KERNEL_STRIDED | CT_KERNEL_VARIES, accepts_grad,
+              prepare_grad, run_grad),
     {0}};

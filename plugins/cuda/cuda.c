@@ -47,7 +47,15 @@ static const struct ct_offer offers[] = {{CT_DEVICE, "cuda", &gpu_device_ops},
                                          {CT_COMPILER, "cuda", &gpu_compiler_ops},
                                          {CT_NOTHING, NULL, NULL}};
 
+/* Which of the algorithms is the fastest differs from run to run. */
+static const char *varies(void)
+{
+    return gpu_config.tune ? "[cuda] tune = true takes the fastest algorithm of each product, and "
+                             "measures anew in every run"
+                           : NULL;
+}
+
 CT_PLUGIN(.name = "cuda", .version = "1.0",
           .summary = "Kernels and streams for NVIDIA GPUs: cuBLASLt, cuDNN, CUDA graphs",
           .options = options, .config = &gpu_config, .config_size = sizeof(gpu_config),
-          .offers = offers);
+          .offers = offers, .varies = varies);

@@ -263,8 +263,12 @@ static bool accepts(const struct ct_prepare *p, const struct product *product)
 
 static void carve(struct ct_prepare *p, struct operand *o, bool by_row)
 {
-    if (o->turned)
-        o->at = ct_cuda_carve(&p->workspace, (size_t)(o->rows * o->columns));
+    size_t bytes = (size_t)(o->rows * o->columns);
+
+    if (o->turned) {
+        o->at = ct_cuda_carve(&p->workspace, bytes);
+        p->traffic += 2 * (double)bytes;
+    }
     o->scale_at = ct_cuda_carve(&p->workspace, sizeof(float) * (size_t)(by_row ? o->rows : 1));
 }
 

@@ -193,11 +193,22 @@ static bool accepts_head(const struct ct_prepare *p)
            (!h.dw || (ct_cuda_computes(h.dw->dtype) && ct_tensor_is_dense(h.dw)));
 }
 
+/* Logits are read once, and in the backward overwritten; each chunk but the first adds to dw. */
+static double traffic_of(const struct head *h, const struct layout *at)
+{
+    int64_t tokens = rows_of(h->x), chunks = ct_cuda_blocks(tokens, at->chunk);
+    double logits = (double)(tokens * at->stride) * (double)ct_dtype_size(at->dtype);
+    double dw = h->dw ? (double)ct_tensor_count(h->dw) * sizeof(float) : 0;
+
+    return (h->dx ? 2 : 1) * logits + 2 * (double)(chunks - 1) * dw;
+}
+
 static int prepare_head(struct ct_prepare *p)
 {
     struct head h = head_of(p->in, p->out, p->outs);
+    struct layout at = lay_out(&h, &p->workspace);
 
-    lay_out(&h, &p->workspace);
+    p->traffic = traffic_of(&h, &at);
     return 0;
 }
 

@@ -299,6 +299,10 @@ static void product_by_queries(const struct builder *b, dnn_tensor ds)
     dnn_tensor dq = operand(b, SDPA_DQ, BF16, s->heads, s->queries, s->size, s->dq, false);
 
     dnn_reshape(b->g, operand(b, SDPA_K, BF16, s->groups, s->keys, s->size, s->k, true), k);
+    if (s->ordered) {
+        multiply(b, ds, k, dq, BY_QUERIES);
+        return;
+    }
     sum = s->dq_sum_placed || s->packed ? sum_of_queries(b)
                                         : dense(b, SDPA_DQ_SUM, FLOAT, s->queries, s->size);
     multiply(b, ds, k, sum, BY_QUERIES);

@@ -25,6 +25,7 @@ struct sdpa_shape {
     int32_t dq_sum_placed; /* DQ_SUM has the strides of dq, else it is dense */
     int32_t causal, backward;
     int32_t packed;
+    int32_t ordered; /* dq is added up in one order, from the gradients of all scores, in memory */
 };
 
 /* Tensors that are given addresses, by id: those of the forward, then those of the backward. Where
@@ -57,6 +58,12 @@ enum {
 /* Workspace of a plan for so many packed sequences, at most, on Hopper and Blackwell: cuDNN keeps
    descriptors of tensors there, of 64 sequences at least. */
 #define SDPA_PACKED_BYTES(sequences) (((size_t)(sequences) + 64) * 1024)
+
+/* Workspace of an ordered plan, about, from 1024 tokens on (cuDNN 9.19): gradients of scores, and
+   those of each head's keys and values, in bfloat16. */
+#define SDPA_ORDERED_BYTES(s)                                                                      \
+    ((size_t)((s)->batch * (s)->heads * (s)->keys * ((s)->queries + (s)->size + (s)->of_v)) *      \
+     sizeof(uint16_t))
 
 void sdpa_describe(struct dnn_graph *g, const struct sdpa_shape *shape);
 

@@ -96,6 +96,8 @@ static int bound_plan(struct sdpa_plan *p)
 
     if (s->packed)
         p->graph.workspace = SDPA_PACKED_BYTES(s->batch);
+    else if (s->ordered)
+        p->graph.workspace = SDPA_ORDERED_BYTES(s);
     else if (s->backward)
         p->graph.workspace = (size_t)(s->batch * s->heads * (of_q + of_k + of_v)) * sizeof(float);
     return 0;

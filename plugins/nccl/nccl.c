@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
+#include <ctitan/config.h>
 #include <ctitan/hook.h>
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
@@ -417,11 +419,47 @@ static void choose_interface(const char *name)
     setenv("NCCL_SOCKET_IFNAME", text, 0);
 }
 
+/* Sums of NCCL's own algorithms have an order that the size, the ranks and their machines determine.
+   What switches add (NVLS, CollNet) has none that is documented, and windows may use NVLS. */
+#define ORDERED_ALGORITHMS "Ring,Tree"
+
+static bool is_ordered(const char *algorithms)
+{
+    static const char *const names[] = {"ring", "tree"};
+    const char *at = algorithms;
+
+    for (at += strspn(at, ", "); *at; at += strspn(at, ", ")) {
+        size_t length = strcspn(at, ", "), n = 0;
+
+        while (n < CT_COUNT(names) &&
+               (length != strlen(names[n]) || strncasecmp(at, names[n], length)))
+            n++;
+        if (n == CT_COUNT(names))
+            return false;
+        at += length;
+    }
+    return true;
+}
+
+static const char *varies(void)
+{
+    const char *algorithms = getenv("NCCL_ALGO");
+
+    if (nccl_config.windows)
+        return "[nccl] windows = true lets switches add, in no fixed order";
+    return algorithms && !is_ordered(algorithms)
+               ? "NCCL_ALGO of the environment has algorithms other than Ring and Tree, whose sums "
+                 "have no fixed order"
+               : NULL;
+}
+
 static int start(struct comm *comm, const struct ct_comm_request *request)
 {
     int rc;
 
     choose_interface(request->interface);
+    if (ct_config.deterministic)
+        setenv("NCCL_ALGO", ORDERED_ALGORITHMS, 0);
     if (nccl_config.share_device)
         pretend_hosts(request->rank);
     rc = nccl_library_open(nccl_config.windows);
@@ -494,6 +532,6 @@ static const struct ct_hook hook = {
 
 CT_PLUGIN(.name = "nccl", .version = "1.0", .summary = "Ranks of NVIDIA GPUs, over NCCL",
           .needs = CT_NAMES("device:cuda"), .options = options, .config = &nccl_config,
-          .config_size = sizeof(nccl_config),
+          .config_size = sizeof(nccl_config), .varies = varies,
           .offers = CT_OFFERS({CT_COMMUNICATOR, "nccl", &ops},
                               {CT_TRANSPORT, "cuda", &nccl_transport}, {CT_HOOK, "nccl", &hook}));

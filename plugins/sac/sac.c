@@ -108,6 +108,13 @@ static const struct ct_transform transform = {
     .apply = apply,
 };
 
+static const char *varies(void)
+{
+    return sac_config.measure ? "[sac] measure = true chooses what is recomputed by times that "
+                                "differ from run to run"
+                              : NULL;
+}
+
 CT_PLUGIN(.name = "sac", .version = "1.0", .summary = "Selective activation checkpointing",
           .options = options, .config = &sac_config, .config_size = sizeof(sac_config),
-          .offers = CT_OFFERS({CT_TRANSFORM, "sac", &transform}));
+          .offers = CT_OFFERS({CT_TRANSFORM, "sac", &transform}), .varies = varies);

@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <ctitan/config.h>
+
 #include "tuning.h"
 
 static double measured(void *context)
@@ -87,10 +89,24 @@ static void a_file_that_cannot_be_read_is_closed(void **state)
     assert_true(cpu_tuned("read", measured, &value) == 5);
 }
 
+/* What was measured here may be lost, or be another elsewhere. */
+static void repeatable_runs_take_the_defaults(void **state)
+{
+    double value = 5;
+
+    (void)state;
+    assert_true(cpu_tuned("known", measured, &value) == 5);
+    ct_config.deterministic = true;
+    assert_true(cpu_tuned("known", measured, &value) < 0);
+    assert_true(cpu_tuned("unknown", measured, &value) < 0);
+    ct_config.deterministic = false;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(all_processes_have_one_value),
-                                       cmocka_unit_test(a_file_that_cannot_be_read_is_closed)};
+                                       cmocka_unit_test(a_file_that_cannot_be_read_is_closed),
+                                       cmocka_unit_test(repeatable_runs_take_the_defaults)};
     char folder[] = "/tmp/ctitan-tuning-XXXXXX", command[64];
     int failed;
 

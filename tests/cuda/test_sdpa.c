@@ -44,6 +44,7 @@ static const struct {
     int64_t rows;        /* 0: as many as queries */
     int64_t window;
     bool packed; /* not on A100 */
+    bool ordered;
 } cases[] = {
     {"1B, 16 heads of 128", 8, 4096, 4096, 16, 16, 128, true, .joined = true},
     {"1B, groups of two", 8, 4096, 4096, 16, 8, 128, true, .joined = true},
@@ -59,6 +60,9 @@ static const struct {
     {"ring, earlier keys", 1, 2048, 2048, 32, 8, 128, .floats = true},
     {"ring, later half of the queries", 2, 1024, 2048, 32, 8, 128, .floats = true, .rows = 2048},
     {"causal, float32 results", 1, 2048, 2048, 32, 8, 128, true, .floats = true},
+    {"1B, ordered", 1, 4096, 4096, 16, 8, 128, true, .joined = true, .ordered = true},
+    {"Llama 8B, ordered", 1, 8192, 8192, 32, 8, 128, true, .ordered = true},
+    {"window, ordered", 1, 4096, 4096, 32, 8, 128, true, .window = 1024, .ordered = true},
     {"documents, 16 heads of 128", 160, 4096, 4096, 16, 16, 128, true, .packed = true},
     {"documents, joined", 160, 4096, 4096, 16, 16, 128, true, .joined = true, .packed = true},
     {"documents, groups", 160, 4096, 4096, 16, 8, 128, true, .packed = true},
@@ -90,6 +94,7 @@ static int ask(const struct device *device, size_t i, bool backward)
                            .window = cases[i].window,
                            .causal = cases[i].causal,
                            .packed = cases[i].packed,
+                           .ordered = backward && cases[i].ordered,
                            .backward = backward};
     int64_t wide = (s.heads + 2 * s.groups) * s.size;
     struct dnn_graph g = {.status = 0};
@@ -119,6 +124,9 @@ static int ask(const struct device *device, size_t i, bool backward)
     if (rc == 0 && g.passed_over)
         rc = ct_context(CT_EINVAL, "the best of the engines gave no plan");
     if (rc == 0 && s.packed && g.workspace > SDPA_PACKED_BYTES(s.batch))
+        rc = ct_fail(CT_EINVAL, "a workspace of %zu bytes", g.workspace);
+    if (rc == 0 && s.ordered &&
+        (g.workspace < SDPA_ORDERED_BYTES(&s) / 2 || g.workspace > SDPA_ORDERED_BYTES(&s) + 4096))
         rc = ct_fail(CT_EINVAL, "a workspace of %zu bytes", g.workspace);
     printf("%s %d - %s: %s, %s%s%s\n", rc < 0 ? "not ok" : "ok", ++number, device->name,
            cases[i].name, backward ? "backward" : "forward", rc < 0 ? " # " : "",

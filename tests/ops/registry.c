@@ -355,12 +355,14 @@ static void kernels_are_found_by_device(void **state)
     static const struct ct_kernel never =
         CT_KERNEL("add", "never", CT_KERNEL_ACCUMULATES, refuses, NULL, no_run);
     static const struct ct_kernel other = CT_KERNEL("swiglu", "other", ~0u, NULL, NULL, no_run);
+    static const struct ct_kernel varies =
+        CT_KERNEL("add", "varies", CT_KERNEL_VARIES, NULL, NULL, no_run);
     static const struct ct_kernel dense = CT_KERNEL("add", "dense", 0, NULL, NULL, no_run);
     static const struct ct_kernel adds =
         CT_KERNEL("add", "adds", CT_KERNEL_ACCUMULATES, NULL, NULL, no_run);
     static const struct ct_kernel any =
         CT_KERNEL("add", "any", CT_KERNEL_STRIDED, NULL, NULL, no_run);
-    static const struct ct_kernel *const all[] = {&never, &other, &dense, &adds, &any};
+    static const struct ct_kernel *const all[] = {&never, &other, &varies, &dense, &adds, &any};
     struct ct_tensor t[2] = {ct_tensor_dense(NULL, CT_F32, 2, (int64_t[]){4, 4})};
     struct ct_op op = {.type = ct_op_find("add")};
     struct ct_prepare request = {.op = &op, .in = t, .out = t, .ins = 2, .outs = 1};
@@ -369,9 +371,11 @@ static void kernels_are_found_by_device(void **state)
     t[1] = t[0];
     for (size_t i = 0; i < CT_COUNT(all); i++)
         assert_int_equal(ct_kernel_register("imaginary", all[i]), 0);
-    assert_ptr_equal(ct_kernel_at("imaginary", 4), &any);
-    assert_null(ct_kernel_at("imaginary", 5));
+    assert_ptr_equal(ct_kernel_at("imaginary", 5), &any);
+    assert_null(ct_kernel_at("imaginary", 6));
     assert_null(ct_kernel_find("nowhere", &request));
+    assert_ptr_equal(ct_kernel_find("imaginary", &request), &varies);
+    request.repeatable = true;
     assert_ptr_equal(ct_kernel_find("imaginary", &request), &dense);
     request.accumulate = 1;
     assert_ptr_equal(ct_kernel_find("imaginary", &request), &adds);

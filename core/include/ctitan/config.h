@@ -62,6 +62,7 @@ struct ct_config {
     size_t validation_set_count;
     const char *stop_after; /* [training] stop_after, as --until; "": never */
     const char *batch_ramp; /* [training] batch_ramp, whose levels are stages (stage.h); "": none */
+    bool deterministic;     /* [training] deterministic */
 };
 CT_API extern struct ct_config ct_config;
 

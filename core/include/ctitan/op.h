@@ -167,11 +167,17 @@ struct ct_prepare {
     const struct ct_communicator *communicator; /* comm.h; NULL: one rank, or only planning */
     struct ct_group *group;                     /* set by a collective; events name it */
     const struct ct_graph *graph;               /* the op's graph; NULL: sequences are in order */
+    bool repeatable; /* [training] deterministic: kernels with CT_KERNEL_VARIES are left out */
+    /* Set by `prepare`, bytes: what a call reads and writes in memory apart from each input and
+       output once, such as copies in its workspace. Predictions of its time count it; default 0. */
+    double traffic;
 };
 
-/* Flags of a kernel. */
+/* Flags of a kernel. A kernel promises that one call gives the same bits in every run, unless it
+   has CT_KERNEL_VARIES. */
 #define CT_KERNEL_ACCUMULATES 1u /* honours launch->accumulate on floating-point outputs */
 #define CT_KERNEL_STRIDED 2u     /* any strides with a last one of 1; else only dense tensors */
+#define CT_KERNEL_VARIES 4u      /* adds in no fixed order, so bits differ from run to run */
 
 struct ct_kernel {
     size_t size;      /* set by CT_KERNEL */
@@ -341,7 +347,7 @@ CT_API const struct ct_op_type *ct_op_at(size_t index);
    copied. */
 CT_API int ct_kernel_register(const char *device, const struct ct_kernel *kernel);
 /* The kernel for a call, or NULL: the caller falls back on the type's reference or fails. Kernels
-   whose flags do not cover the request (accumulation, strides) are skipped. */
+   whose flags do not cover the request (accumulation, strides, repeatable) are skipped. */
 CT_API const struct ct_kernel *ct_kernel_find(const char *device, const struct ct_prepare *request);
 /* The i-th kernel of a device, in the order of registration; NULL after the last. */
 CT_API const struct ct_kernel *ct_kernel_at(const char *device, size_t index);

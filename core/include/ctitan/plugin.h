@@ -107,6 +107,11 @@ struct ct_plugin {
        this plugin must offer. */
     const char *brings;
     enum ct_kind brings_kind;
+    /* Whether bits may differ between two runs of one recipe on one machine with the options that
+       are set: the reason as a sentence, which names the option or the variable of the environment,
+       or NULL. It ends a run with [training] deterministic = true before the plan is made. Single
+       kernels say so by CT_KERNEL_VARIES instead (op.h). NULL: bits never differ. */
+    const char *(*varies)(void);
 };
 
 #define CT_PLUGIN(...)                                                                             \

@@ -72,6 +72,10 @@ CT_API bool ct_plugin_is_registered(const char *name);
    message names the plugins that have it. */
 CT_API int ct_plugin_check_all(void);
 
+/* CT_ECONFIG: bits may differ between runs with a plugin that is registered, as its options are
+   (`varies` of struct ct_plugin); the message has the plugin's reason. */
+CT_API int ct_plugin_check_repeatable(void);
+
 /* Check a plugin that was opened, before any of its code runs. CT_EINVAL: an offer lacks a
    function, or an option's table has a fault. */
 CT_API int ct_plugin_check(const struct ct_plugin *plugin);

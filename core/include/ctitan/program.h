@@ -100,6 +100,7 @@ struct ct_lowered {
     size_t workspace;       /* bytes; 0: none */
     /* Without addresses: `data` of tensors is the offset in their buffer; ndim -1: absent. */
     struct ct_launch launch;
+    double traffic; /* of a call, bytes: see struct ct_prepare */
 };
 
 /* One call of a kernel in a step. Its operands are the inputs, then the outputs, then the
@@ -142,6 +143,7 @@ struct ct_program {
     double comm_bytes;                 /* sent by this rank in one step */
     double loaded_bytes, stored_bytes; /* from and to host memory in one step */
     struct ct_program_size size;
+    bool repeatable; /* as requested */
 };
 
 struct ct_lower_request {
@@ -153,6 +155,7 @@ struct ct_lower_request {
     int64_t rank;
     bool borrow; /* parameters and states are another executor's: no memory here (evaluation) */
     struct ct_arena *arena;
+    bool repeatable; /* only kernels whose bits are the same in every run */
 };
 
 /* About the bytes of the host's memory for a program of the graph and its executor; infinite if it
