@@ -123,12 +123,22 @@ double ct_machine_ideal(const struct ct_machine *machine, const struct ct_instru
     return fmax(products, moves);
 }
 
+static double reached(const struct ct_machine_rate *rate, double ideal)
+{
+    return ideal > 0 && rate ? ideal / at(&rate->reach, ideal) : ideal;
+}
+
+/* Seconds for bytes that a kernel moves before or after its work, as copies do. */
+static double traffic(const struct ct_machine *m, double bytes)
+{
+    size_t memory = fallback(m, false);
+
+    return reached(memory == SIZE_MAX ? NULL : &m->rate[memory], bytes / m->peak.bandwidth);
+}
+
 static double computing(const struct ct_machine *m, const struct ct_instruction *i)
 {
-    const struct ct_machine_rate *rate = rate_of(m, i->op);
-    double ideal = ct_machine_ideal(m, i);
-
-    return ideal > 0 && rate ? ideal / at(&rate->reach, ideal) : ideal;
+    return reached(rate_of(m, i->op), ct_machine_ideal(m, i)) + traffic(m, i->lowered->traffic);
 }
 
 /* ---- calls that have been measured ---- */
@@ -256,10 +266,9 @@ static double transfer(const struct ct_machine *m, const struct ct_program *p, i
 
 double ct_machine_product(const struct ct_machine *machine, const struct ct_op *op, double flops)
 {
-    const struct ct_machine_rate *rate = rate_of(machine, op);
-    double peak = ct_machine_peak(machine, op->in[0]->dtype), ideal = peak > 0 ? flops / peak : 0;
+    double peak = ct_machine_peak(machine, op->in[0]->dtype);
 
-    return machine->launch + (ideal > 0 && rate ? ideal / at(&rate->reach, ideal) : ideal);
+    return machine->launch + reached(rate_of(machine, op), peak > 0 ? flops / peak : 0);
 }
 
 double ct_machine_collective(const struct ct_machine *machine, const struct ct_mesh *mesh,

@@ -419,8 +419,9 @@ static void choose_interface(const char *name)
     setenv("NCCL_SOCKET_IFNAME", text, 0);
 }
 
-/* Sums of NCCL's own algorithms have an order that the size, the ranks and their machines determine.
-   What switches add (NVLS, CollNet) has none that is documented, and windows may use NVLS. */
+/* Sums of NCCL's own algorithms have an order that the size, the ranks and their machines
+   determine. Sums in switches (NVLS, CollNet) have none that is documented, and windows may use
+   NVLS. */
 #define ORDERED_ALGORITHMS "Ring,Tree"
 
 static bool is_ordered(const char *algorithms)

@@ -89,7 +89,7 @@ static void a_file_that_cannot_be_read_is_closed(void **state)
     assert_true(cpu_tuned("read", measured, &value) == 5);
 }
 
-/* What was measured here may be lost, or be another elsewhere. */
+/* A fact that was measured here may be lost, or be another elsewhere. */
 static void repeatable_runs_take_the_defaults(void **state)
 {
     double value = 5;
