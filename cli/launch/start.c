@@ -75,15 +75,6 @@ static const char *address_of(struct ct_arena *arena, const struct launch_args *
               : args->address;
 }
 
-static const char *quoted_line(struct ct_arena *arena, const struct argv *argv)
-{
-    const char *line = "exec";
-
-    for (size_t i = 0; i < argv->count; i++)
-        line = ct_arena_printf(arena, "%s %s", line, ct_launch_quote(arena, argv->list[i]));
-    return line;
-}
-
 static int64_t port_of(const struct job *job, const struct launch_args *args)
 {
     return args->port ? args->port : LEAST_PORT + (getpid() * 7 + job->restart) % PORTS;
@@ -110,7 +101,7 @@ static const char *line_of(struct job *job, const struct host *host, int rank0)
     add_train(job, &argv);
     return ct_arena_printf(arena, "cd %s && %s",
                            ct_launch_quote(arena, getcwd(folder, sizeof(folder)) ? folder : "."),
-                           quoted_line(arena, &argv));
+                           ct_launch_line(arena, argv.list));
 }
 
 static int by_shell(struct job *job, struct ct_launch_request *request)

@@ -39,3 +39,12 @@ const char *const *ct_launch_on_host(struct ct_arena *arena, const char *shell, 
     argv[count] = NULL;
     return argv;
 }
+
+const char *ct_launch_line(struct ct_arena *arena, const char *const *argv)
+{
+    const char *line = "exec";
+
+    for (; *argv; argv++)
+        line = ct_arena_printf(arena, "%s %s", line, ct_launch_quote(arena, *argv));
+    return line;
+}

@@ -113,6 +113,8 @@ CT_API const char *ct_launch_quote(struct ct_arena *arena, const char *word);
    remote shell. "{}" among them stands for the host, which otherwise comes last. */
 CT_API const char *const *ct_launch_on_host(struct ct_arena *arena, const char *shell,
                                             const char *host, const char *line);
+/* The line for sh whose process becomes the command argv; NULL ends argv. */
+CT_API const char *ct_launch_line(struct ct_arena *arena, const char *const *argv);
 
 CT_END_DECLS
 
