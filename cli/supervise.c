@@ -69,9 +69,9 @@ int job_launch(struct job *job, struct ct_launch_request *request)
                              .gather = job->gather,
                              .context = job,
                              .saved = &job->safe,
-                             .world = request->world ? request->world : job->ranks,
                              .told = request->commands ? told : NULL};
     struct ct_error_kept kept;
+    bool saved = false;
     int rc;
 
     job->brief = 0;
@@ -81,12 +81,13 @@ int job_launch(struct job *job, struct ct_launch_request *request)
     request->first = &job->first;
     request->brief = &job->brief;
     request->after = &job->after;
-    request->saved = &job->saved;
+    request->saved = &saved;
     job->safe = -1;
     if (request->commands)
         begin_to_hear(job, request);
     rc = ct_launch(request);
     kept = ct_error_keep();
+    ended_saved = rc == 0 && saved;
     end.first = job->first < 0 ? -1 : request->rank0 + job->first;
     ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_JOB_END,
                                          .message = rc < 0 ? kept.message : NULL,
@@ -245,7 +246,6 @@ int job_run(struct job *job)
         if (ct_now() - begin > WORKED * pause)
             pause = PAUSE;
 
-        ended_saved = rc == 0 && job->saved;
         if (rc == 0 || job->restart == job->args->restarts)
             return rc < 0 ? shorten(job, rc) : 0;
         if (!may_help(job, rc))

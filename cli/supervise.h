@@ -33,7 +33,6 @@ struct job {
     int first;         /* of the last launch: see ct_launch_request */
     int *status;
     double after;           /* seconds from the last start's first failure to its end */
-    bool saved;             /* a signal ended it, and the same command goes on */
     struct job_word *words; /* by rank; NULL: all ranks are of this host */
     int word_room;
     int64_t safe;                 /* last step that is saved, as of struct ct_job_end; -1: none */
@@ -42,7 +41,8 @@ struct job {
     struct ct_error_kept failure; /* the last one */
 };
 
-/* ct_launch, and the event JOB_END. The job adds what it wants to know of the end. */
+/* ct_launch, and the event JOB_END. The job adds what it wants to know of the end. Sets
+   ended_saved. */
 int job_launch(struct job *job, struct ct_launch_request *request);
 /* Set job->ranks to the largest number up to `left` that the recipe's mesh allows, with the global
    batch of the ranks before. CT_EPEER: there is none. */

@@ -303,7 +303,6 @@ int launch_part(struct launch_args *args)
     request.followed = &followed;
     request.job = getenv("CTITAN_START");
     rc = job_launch(&job, &request);
-    ended_saved = rc == 0 && job.saved;
     if (followed)
         failure_status = CT_LAUNCH_FOLLOWS;
     else if (rc < 0 && job.first >= 0 && WIFSIGNALED(job.status[job.first]))

@@ -119,7 +119,6 @@ struct ct_job_end {
     /* Last step with which the job would go on if it began again. It is -1 at first, and set by
        hooks that save. */
     int64_t *saved;
-    int world; /* ranks on all hosts */
     /* Text that a rank of any host sent last (ct_launch_tell), and when, in seconds of this
        process's CLOCK_MONOTONIC; NULL: none. */
     const char *(*told)(const struct ct_job_end *job, int rank, double *time);
