@@ -202,8 +202,9 @@ static int train_one(struct ct_run *run)
     release_signals();
     run_leave_crashes();
     ended_saved = rc == 0 && goes_on_later(run);
-    if (rc == 0 && interrupted && !ended_saved)
-        return ct_fail(CT_EPEER, "interrupted by signal %d after step %lld", (int)interrupted,
+    if (rc == 0 && run->stop_signal && run->progress.step <= ct_config.training.steps &&
+        !ended_saved)
+        return ct_fail(CT_EPEER, "interrupted by signal %d after step %lld", run->stop_signal,
                        (long long)run->progress.step - 1);
     return rc;
 }
