@@ -222,6 +222,8 @@ int ckpt_open(struct ct_arena *arena, const char *folder, struct ckpt *c);
 /* Whether rc, of opening or reading one, says that there is no good checkpoint there. A failure to
    read says nothing about it. */
 bool ckpt_is_bad(int rc);
+/* Whether this may be the name of a host, as a word of a remote shell's command. */
+bool ckpt_is_host(const char *name);
 /* The tensor of that name in an open checkpoint; NULL: it has none. */
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name);
 

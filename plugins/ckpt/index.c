@@ -256,6 +256,13 @@ static int read_box(const struct ckpt *c, struct ckpt_file *f, const json_t *val
     return 0;
 }
 
+bool ckpt_is_host(const char *name)
+{
+    return *name && *name != '-' &&
+           name[strspn(
+               name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:")] == '\0';
+}
+
 /* The file must be there, or on another host, in its whole length. */
 static int check_size(const struct ckpt *c, struct ckpt_file *f)
 {
@@ -288,6 +295,8 @@ static int read_file(struct ckpt *c, const json_t *value)
 
     if (!name || !*name || strchr(name, '/'))
         return ct_fail(CT_EDAMAGED, "a file without a name");
+    if (host && !ckpt_is_host(host))
+        return ct_fail(CT_EDAMAGED, "%s: \"%s\" is not the name of a host", name, host);
     *f = (struct ckpt_file){
         .name = ct_arena_strdup(c->arena, name),
         .host = host ? ct_arena_strdup(c->arena, host) : NULL,

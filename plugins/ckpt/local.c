@@ -66,6 +66,11 @@ static int find_parts(struct ct_run *run)
     int rc = ckpt_plan(&scratch, run, run->rank, &(struct ckpt_what){false, -1}, &file, NULL);
 
     gethostname(name, sizeof(name) - 1);
+    if (rc == 0 && !ckpt_is_host(name))
+        rc = ct_fail(CT_ECONFIG,
+                     "[ckpt] files = local: this host's name \"%s\" is empty or has characters "
+                     "other than letters, digits and .-_:",
+                     name);
     ckpt_own.host = ct_arena_array(&run->arena, char, CKPT_HOST * run->world);
     rc = ct_group_agree(ct_run_world(run), rc);
     mine[1] = (int64_t)file.bytes;
