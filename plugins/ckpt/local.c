@@ -126,29 +126,30 @@ int ckpt_local_share_index(struct ct_run *run, struct ct_arena *arena, const str
     return rc < 0 ? rc : share(run, arena, 0, text, size);
 }
 
-/* The text that this rank's folder has; CT_EDAMAGED where it is not that of all. */
-static int open_shared(struct ct_run *run, struct ct_arena *arena, const char *folder, int from,
-                       const char *own, size_t own_size, struct ckpt *c)
+/* rc: of opening it here. A failure that says nothing about the checkpoint is one of all ranks, and
+   comes before damage. */
+static int agree_opened(struct ct_run *run, int rc)
 {
-    char *text = (char *)(uintptr_t)own;
-    size_t size = own_size;
-    int rc = share(run, arena, from, &text, &size);
+    struct ct_error_kept kept = ct_error_keep();
+    int32_t bad = ckpt_is_bad(rc), any = 0;
+    int all = ct_group_agree(ct_run_world(run), bad ? 0 : rc);
 
-    if (rc < 0)
-        return rc;
-    if (own && (size != own_size || memcmp(text, own, size) != 0))
-        return ct_fail(CT_EDAMAGED, "%s/" INDEX " is of another save than that of rank %d's host",
-                       folder, from);
-    return ckpt_open_text(arena, folder, text, size, c);
+    if (all == 0)
+        all = ct_group_all_reduce(ct_run_world(run), &bad, &any, 1, CT_I32, CT_REDUCE_MAX);
+    if (all < 0)
+        return all;
+    if (bad)
+        return ct_error_restore(rc, &kept);
+    return any ? ct_fail(CT_EDAMAGED, "it is not the same on all hosts") : 0;
 }
 
 int ckpt_local_open(struct ct_run *run, struct ct_arena *arena, const char *folder, struct ckpt *c)
 {
     struct ct_group *world = ct_run_world(run);
-    char *own = NULL;
-    size_t own_size = 0;
+    char *own = NULL, *text;
+    size_t own_size = 0, size;
     int read = ckpt_index_read(arena, folder, &own, &own_size), rc;
-    int32_t mine = read == 0 ? (int32_t)(run->world - run->rank) : 0, most = 0, bad, any = 0;
+    int32_t mine = read == 0 ? (int32_t)(run->world - run->rank) : 0, most = 0;
 
     rc = ct_group_agree(world, ckpt_is_bad(read) ? 0 : read);
     if (rc == 0)
@@ -157,19 +158,17 @@ int ckpt_local_open(struct ct_run *run, struct ct_arena *arena, const char *fold
         return rc;
     if (!most)
         return ct_fail(CT_EDAMAGED, "no host of this run has a whole %s/" INDEX, folder);
-    rc = open_shared(run, arena, folder, (int)(run->world - most), read == 0 ? own : NULL, own_size,
-                     c);
-    bad = ckpt_is_bad(rc);
-    if (rc == 0 || bad) {
-        struct ct_error_kept kept = ct_error_keep();
-        int sum = ct_group_all_reduce(world, &bad, &any, 1, CT_I32, CT_REDUCE_MAX);
-
-        if (sum < 0)
-            return sum;
-        if (rc < 0)
-            return ct_error_restore(rc, &kept);
-    }
-    return rc == 0 && any ? ct_fail(CT_EDAMAGED, "it is not the same on all hosts") : rc;
+    text = own;
+    size = own_size;
+    rc = share(run, arena, (int)(run->world - most), &text, &size);
+    if (rc < 0)
+        return rc;
+    if (read == 0 && (size != own_size || memcmp(text, own, size) != 0))
+        rc = ct_fail(CT_EDAMAGED, "%s/" INDEX " is of another save than that of rank %d's host",
+                     folder, (int)(run->world - most));
+    else
+        rc = ckpt_open_text(arena, folder, text, size, c);
+    return agree_opened(run, rc);
 }
 
 /* ---- reading ---- */
