@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -139,32 +140,51 @@ static const char *line_for(struct ct_arena *arena, const char *path)
     ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
 
     program[n > 0 ? n : 0] = '\0';
-    return ct_arena_printf(arena, "cd %s && %s ckpt verify --here %s",
+    return ct_arena_printf(arena, "{ cd %s && %s ckpt verify --here %s; } 2>&1",
                            ct_launch_quote(arena, getcwd(folder, sizeof(folder)) ? folder : "."),
                            ct_launch_quote(arena, program), ct_launch_quote(arena, path));
 }
 
-/* Verify on a host, and print what is said there. */
+/* Whether a host found damage or no checkpoint, by the status of its command. A shell that does not
+   reach the host has another one. */
+static bool is_damage(int status)
+{
+    return WIFEXITED(status) && (WEXITSTATUS(status) == 1 || WEXITSTATUS(status) == 2);
+}
+
+/* Verify on a host, and print what is said there; the last line of a failure is its message. */
 static int verify_on(struct ct_arena *arena, const char *host, const char *path, bool json)
 {
     const char *const *argv = ct_launch_on_host(arena, shell, host, line_for(arena, path));
-    const char *command = "exec", *last = "it does not answer";
+    const char *last = NULL;
     char line[1024];
-    FILE *in;
     int status = -1;
+    FILE *in;
 
-    for (; *argv; argv++)
-        command = ct_arena_printf(arena, "%s %s", command, ct_launch_quote(arena, *argv));
     fflush(stdout);
-    in = popen(command, "r");
+    in = popen(ct_launch_line(arena, argv), "r");
     while (in && fgets(line, sizeof(line), in)) {
-        last = ct_arena_printf(arena, "%.*s", (int)strcspn(line, "\n"), line);
-        if (!json)
+        if (last && !json)
             printf("host %s: %s\n", host, last);
+        last = ct_arena_printf(arena, "%.*s", (int)strcspn(line, "\n"), line);
     }
     if (in)
         status = pclose(in);
-    return status == 0 ? 0 : ct_fail(CT_EIO, "host %s: %s", host, last);
+    if (status != 0)
+        return ct_fail(last && is_damage(status) ? CT_EDAMAGED : CT_EIO, "host %s: %s", host,
+                       last ? last : "it does not answer");
+    if (last && !json)
+        printf("host %s: %s\n", host, last);
+    return 0;
+}
+
+/* Whether this host is the one that should have the file, and lacks it. */
+static bool is_lost(const struct ckpt_file *f)
+{
+    char name[CKPT_HOST] = "";
+
+    gethostname(name, sizeof(name) - 1);
+    return f->absent && !strcmp(f->host, name);
 }
 
 /* Whether a file before number i is absent on the same host. */
@@ -181,7 +201,8 @@ static int read_others(const struct ckpt *c, const char *path, json_t *failures,
 {
     for (size_t i = 0; shell && i < c->file_count; i++) {
         const struct ckpt_file *f = &c->files[i];
-        int rc = f->absent && !is_known(c, i) ? verify_on(c->arena, f->host, path, failures) : 0;
+        bool asks = f->absent && !is_lost(f) && !is_known(c, i);
+        int rc = asks ? verify_on(c->arena, f->host, path, failures) : 0;
 
         worst = rc < 0 ? tell_bad(path, rc, worst, failures) : worst;
     }
@@ -197,19 +218,27 @@ static size_t files_here(const struct ckpt *c)
     return count;
 }
 
+/* Read all bytes of a file, if it is of this host. */
+static int read_one(const struct ckpt *c, const struct ckpt_file *f)
+{
+    if (is_lost(f))
+        return ct_fail(CT_EDAMAGED, "%s/%s is not there", c->path, f->name);
+    return f->absent ? 0 : ckpt_read_file(c, f, NULL);
+}
+
 /* Read all bytes. 1: a run has removed the checkpoint meanwhile. */
 static int read_all(struct ckpt *c, const char *path, json_t *failures)
 {
     int worst = 0, rc;
 
     for (size_t i = 0; i < c->file_count; i++) {
-        rc = c->files[i].absent ? 0 : ckpt_read_file(c, &c->files[i], NULL);
+        rc = read_one(c, &c->files[i]);
         if (rc < 0 && ckpt_is_gone(path))
             return 1;
         worst = rc < 0 ? tell_bad(path, rc, worst, failures) : worst;
     }
     worst = read_others(c, path, failures, worst);
-    if (files_here(c) < c->file_count)
+    if (c->files[0].absent && !is_lost(&c->files[0]))
         return worst; /* the small files are where rank 0 was */
     rc = ckpt_beside_read(c);
     return rc < 0 && !ckpt_is_gone(path) ? tell_bad(path, rc, worst, failures) : worst;
