@@ -353,6 +353,8 @@ bool ckpt_folder_saved(void);
    process,
    and the one that was replaced is beside it, for ckpt_folder_take. */
 int ckpt_publish(const char *temporary, const char *path);
+/* Remove a checkpoint, or warn that it stays. */
+void ckpt_drop(const char *path);
 
 /* Rename the checkpoints of steps after `step`, so that a run which goes on from there neither
    resumes from them nor counts them as its newest. own: the step of one that stays; -1: none. */

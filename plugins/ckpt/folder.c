@@ -193,6 +193,14 @@ static void drop(struct ct_arena *arena, const char *path)
         ct_warn("%s", ct_error_message());
 }
 
+void ckpt_drop(const char *path)
+{
+    struct ct_arena scratch = {0};
+
+    drop(&scratch, path);
+    ct_arena_finish(&scratch);
+}
+
 /* A process ended between the two renames of ckpt_publish, or after them. */
 static void restore(struct ct_arena *arena, const char *aside)
 {

@@ -1,10 +1,12 @@
 /*
- * Saving: one checkpoint at a time, in two phases.
+ * Saving: one checkpoint at a time, in three phases.
  *
  * WRITING: the states are held, and a thread of each rank writes its file while the next steps run
  * (write.c). The ranks agree after every step on whether all have written theirs.
  * PUBLISHING: rank 0 has the hashes of all files; its thread writes the index, and gives the folder
  * its name. Where files are local, the keeper of each folder does so with rank 0's index.
+ * PURGING: all folders have the checkpoint, and older ones go. Before that they stay, since one
+ * folder may have a step that another could not publish.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -22,7 +24,7 @@
 
 /* The current save. */
 static struct {
-    enum { IDLE, WRITING, PUBLISHING } phase;
+    enum { IDLE, WRITING, PUBLISHING, PURGING } phase;
     bool aside;  /* in a thread */
     bool joined; /* the thread of this phase has ended, or there is none */
     struct ct_arena arena;
@@ -134,12 +136,15 @@ static void *publish(void *context)
     if (rc == 0)
         rc = ckpt_folder_note(true);
     keep_result(rc);
-    if (rc < 0)
-        return NULL;
     save.end = ct_now();
-    if (ckpt_config.verify)
-        ckpt_own.verified = save.retention.verified = save.step;
+    return NULL;
+}
+
+static void *purge(void *context)
+{
+    (void)context;
     ckpt_purge(ckpt_own.folder, &save.retention);
+    keep_result(0);
     return NULL;
 }
 
@@ -238,6 +243,8 @@ static int fail(void)
     if (ckpt_own.keeps) {
         struct ct_error_kept kept = ct_error_keep();
 
+        if (save.phase == PUBLISHING && !mine)
+            ckpt_drop(save.path); /* another folder lacks it */
         ct_file_remove_folder(save.temporary);
         ct_error_restore(rc, &kept);
     }
@@ -262,11 +269,17 @@ static int next_phase(struct ct_run *run, double begin)
         save.phase = PUBLISHING;
         if (rc == 0 && ckpt_own.keeps)
             start(publish);
-    } else {
+    } else if (save.phase == PUBLISHING) {
         ckpt_own.saved = save.step;
+        if (ckpt_config.verify)
+            ckpt_own.verified = save.retention.verified = save.step;
         if (run->rank == 0)
             ct_info("saved %s in %.2f s; training waited %.3f s", save.path, save.end - save.begin,
                     save.loop + ct_now() - begin + ct_run_waited(run) - save.held);
+        save.phase = PURGING;
+        if (ckpt_own.keeps && !start(purge))
+            purge(NULL);
+    } else {
         forget();
     }
     return rc;
