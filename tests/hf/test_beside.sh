@@ -76,6 +76,17 @@ grep -q 'hf/tokenizer.json: its checksum is wrong' log
 never run ckpt verify run
 grep -q 'damaged: .*hf/tokenizer.json' log
 
+# It is found where other files are on another host, too. This host has another name while it trains.
+if unshare -u hostname elsewhere 2> /dev/null; then
+    rm -rf run
+    unshare -u sh -c "hostname elsewhere; exec '$ctitan' train recipe.ini -n 2 --with local,fsdp --set model.init_from=exported \
+        --set ckpt.files=local" > log 2>&1 || fail "$(cat log)"
+    rm run/checkpoint/step-2/rank-00001.safetensors
+    run ckpt verify --here run && grep -q 'undamaged, 1 of 2 files' log || fail "$(cat log)"
+    echo ' ' >> run/checkpoint/step-2/hf/tokenizer.json
+    fails 1 'damaged: .*hf/tokenizer.json' run ckpt verify --here run || fail "$(cat log)"
+fi
+
 # A model from random weights has the ids of its tokenizer.
 begin llama ""
 rm -rf run
