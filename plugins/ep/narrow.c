@@ -1,7 +1,7 @@
 /*
  * Rows that travel in 8 bits ([ep] dispatch = float8), as DeepSeek-V3 (2024, 3.3.3) sends them:
  * each EP_BLOCK numbers of a token have a factor of their own, their largest magnitude over that of
- * float8_e4m3. A row of zeros has the factor 0.
+ * float8_e4m3. Zeros have the factor 0, and a smaller magnitude than SMALLEST counts as that.
  */
 #include <math.h>
 #include <string.h>
@@ -11,11 +11,17 @@
 
 #include "ep.h"
 
-#define LARGEST 448.0f /* of float8_e4m3 */
+#define LARGEST 448.0f  /* of float8_e4m3 */
+#define SMALLEST 1e-12f /* LARGEST over it is finite */
 
 static int64_t blocks_of(int64_t columns)
 {
     return (columns + EP_BLOCK - 1) / EP_BLOCK;
+}
+
+static double clamped(double amax)
+{
+    return amax > 0 ? fmax(amax, (double)SMALLEST) : amax;
 }
 
 /* Codes of a block; returns its factor. */
@@ -25,6 +31,7 @@ static float narrow(const float *x, int64_t count, uint8_t *codes)
 
     for (int64_t i = 0; i < count; i++)
         amax = fmaxf(amax, fabsf(x[i]));
+    amax = (float)clamped((double)amax);
     for (int64_t i = 0; i < count; i++)
         codes[i] = ct_f32_to_e4m3(amax > 0 ? x[i] * (LARGEST / amax) : x[i]);
     return amax / LARGEST;
@@ -50,24 +57,44 @@ static int narrow_infer(struct ct_op *op)
     return 0;
 }
 
+static void read_block(const struct ct_tensor *x, int64_t at, int64_t count, float *to)
+{
+    if (x->dtype == CT_F32)
+        memcpy(to, (const float *)x->data + at, sizeof(*to) * (size_t)count);
+    else if (x->dtype == CT_BF16)
+        for (int64_t i = 0; i < count; i++)
+            to[i] = ct_bf16_to_f32(((const uint16_t *)x->data)[at + i]);
+    else
+        for (int64_t i = 0; i < count; i++)
+            to[i] = (float)ct_tensor_load(x, at + i);
+}
+
 static void narrow_rows(void *context, int64_t begin, int64_t end)
 {
     const struct ct_launch *l = context;
     int64_t n = ct_columns(&l->in[0]), blocks = blocks_of(n);
-    uint8_t codes[EP_BLOCK];
-    float x[EP_BLOCK];
+    uint8_t *codes = l->out[0].data;
+    float *factors = l->out[1].data, x[EP_BLOCK];
 
     for (int64_t row = begin; row < end; row++)
         for (int64_t b = 0; b < blocks; b++) {
             int64_t at = row * n + b * EP_BLOCK, left = n - b * EP_BLOCK;
             int64_t count = left < EP_BLOCK ? left : EP_BLOCK;
 
-            for (int64_t i = 0; i < count; i++)
-                x[i] = (float)ct_tensor_load(&l->in[0], at + i);
-            ct_tensor_store(&l->out[1], row * blocks + b, (double)narrow(x, count, codes));
-            for (int64_t i = 0; i < count; i++)
-                ct_tensor_store(&l->out[0], at + i, (double)ct_e4m3_to_f32(codes[i]));
+            read_block(&l->in[0], at, count, x);
+            factors[row * blocks + b] = narrow(x, count, codes + at);
         }
+}
+
+static bool is_dense(const struct ct_tensor *t, enum ct_dtype dtype)
+{
+    return t->dtype == dtype && ct_tensor_is_dense(t);
+}
+
+static bool narrow_accepts(const struct ct_prepare *p)
+{
+    return ct_tensor_is_dense(&p->in[0]) && is_dense(&p->out[0], CT_E4M3) &&
+           is_dense(&p->out[1], CT_F32);
 }
 
 static int narrow_run(const struct ct_launch *l)
@@ -84,7 +111,7 @@ static int narrow_reference(const struct ct_launch *l)
     for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++) {
         double *factor = &r.out[1][i / n * blocks + i % n / EP_BLOCK];
 
-        *factor = fmax(*factor, fabs(r.in[0][i]) / (double)LARGEST);
+        *factor = fmax(*factor, clamped(fabs(r.in[0][i])) / (double)LARGEST);
     }
     for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++) {
         double factor = r.out[1][i / n * blocks + i % n / EP_BLOCK];
@@ -116,18 +143,33 @@ static int widen_infer(struct ct_op *op)
     return 0;
 }
 
+static void write_at(const struct ct_tensor *y, int64_t at, float value)
+{
+    if (y->dtype == CT_F32)
+        ((float *)y->data)[at] = value;
+    else if (y->dtype == CT_BF16)
+        ((uint16_t *)y->data)[at] = ct_f32_to_bf16(value);
+    else
+        ct_tensor_store(y, at, (double)value);
+}
+
 static void widen_rows(void *context, int64_t begin, int64_t end)
 {
     const struct ct_launch *l = context;
     int64_t n = ct_columns(&l->in[0]), blocks = ct_columns(&l->in[1]);
+    const uint8_t *codes = l->in[0].data;
+    const float *factors = l->in[1].data;
 
     for (int64_t row = begin; row < end; row++)
-        for (int64_t i = 0; i < n; i++) {
-            double factor = ct_tensor_load(&l->in[1], row * blocks + i / EP_BLOCK);
+        for (int64_t i = 0; i < n; i++)
+            write_at(&l->out[0], row * n + i,
+                     ct_e4m3_to_f32(codes[row * n + i]) * factors[row * blocks + i / EP_BLOCK]);
+}
 
-            ct_tensor_store(&l->out[0], row * n + i,
-                            ct_tensor_load(&l->in[0], row * n + i) * factor);
-        }
+static bool widen_accepts(const struct ct_prepare *p)
+{
+    return is_dense(&p->in[0], CT_E4M3) && is_dense(&p->in[1], CT_F32) &&
+           ct_tensor_is_dense(&p->out[0]);
 }
 
 static int widen_run(const struct ct_launch *l)
@@ -159,6 +201,6 @@ const struct ct_op_type ep_widen = {
 };
 
 const struct ct_kernel ep_narrow_kernels[] = {
-    CT_KERNEL("ep.narrow", "rows", 0, NULL, NULL, narrow_run),
-    CT_KERNEL("ep.widen", "rows", 0, NULL, NULL, widen_run),
+    CT_KERNEL("ep.narrow", "rows", 0, narrow_accepts, NULL, narrow_run),
+    CT_KERNEL("ep.widen", "rows", 0, widen_accepts, NULL, widen_run),
     {0}};
