@@ -30,11 +30,20 @@ struct sent {
     struct sent *next;
 };
 
+/* A value in 8 bits. */
+struct narrowed {
+    const struct ct_value *from;
+    const struct ct_section *section;
+    struct ct_op *op;
+    struct narrowed *next;
+};
+
 /* The numbers of the rows of some choices. */
 struct route {
     const struct ct_value *ids;
     struct ct_value *slot, *rows;
     struct sent *sent;
+    struct narrowed *narrowed;
     struct route *next;
 };
 
@@ -226,15 +235,36 @@ static struct ct_value *move(struct mixture *m, const char *what, struct ct_valu
     return rows ? exchange(m, what, placed(rows, &m->home, 0), round, &m->there) : NULL;
 }
 
+/* One op for all rounds of a section; another section narrows again, as it sends again. */
+static struct ct_op *narrow_once(struct mixture *m, struct ct_value *value)
+{
+    struct narrowed *n = m->known->narrowed;
+
+    while (n && (n->from != value || n->section != m->op->section))
+        n = n->next;
+    if (n)
+        return n->op;
+    n = ct_arena_new(&m->x->scratch, struct narrowed);
+    *n = (struct narrowed){
+        .from = value,
+        .section = m->op->section,
+        .op = ct_emit_type(&m->b, &ep_narrow, name(m, "narrow", 0), &value, 1, NULL),
+        .next = m->known->narrowed};
+    for (int i = 0; n->op && i < 2; i++)
+        placed(n->op->out[i], &value->sharding, 0);
+    m->known->narrowed = n;
+    return n->op;
+}
+
 /* The same in 8 bits. */
 static struct ct_value *move_narrowed(struct mixture *m, const char *what, struct ct_value *value,
                                       int64_t round)
 {
-    struct ct_op *op = ct_emit_type(&m->b, &ep_narrow, name(m, "narrow", round), &value, 1, NULL);
+    struct ct_op *op = narrow_once(m, value);
     struct ct_value *part[2], *rows;
 
     for (int i = 0; i < 2; i++)
-        part[i] = op ? move(m, what, placed(op->out[i], &value->sharding, 0), round) : NULL;
+        part[i] = op ? move(m, what, op->out[i], round) : NULL;
     if (!part[0] || !part[1])
         return NULL;
     rows = ct_emit_type1(&m->b, &ep_widen, name(m, what, round), part, 2,
