@@ -67,7 +67,7 @@ static void compute_functions(const struct rows *r, int64_t i, int64_t j)
     double x = r->in[0][at], y = r->in[1][at], size = fabs(x);
 
     r->out[0][at] = exp(x);
-    r->out[1][at] = log(size + 0.01);
+    r->out[1][at] = log(size + 0.01) + log1p(size);
     r->out[2][at] = tanh(x) + 1 / (1 + exp(-y));
     r->out[3][at] = erf(x);
     r->out[4][at] = sin(x) + cos(y);
@@ -81,7 +81,7 @@ static const char functions[] = KERNEL_BEGIN
     "    FOR_COLUMNS(j) {\n"
     "        vf x = v_get(CT_F32, a, j, column_end), y = v_get(CT_F32, b, j, column_end);\n"
     "        v_put(CT_F32, OUT(0), w_exp(x));\n"
-    "        v_put(CT_F32, OUT(1), w_log(w_abs(x) + 0.01f));\n"
+    "        v_put(CT_F32, OUT(1), w_log(w_abs(x) + 0.01f) + w_log1p(w_abs(x)));\n"
     "        v_put(CT_F32, OUT(2), w_tanh(x) + w_sigmoid(y));\n"
     "        v_put(CT_F32, OUT(3), w_erf(x));\n"
     "        v_put(CT_F32, OUT(4), w_sin(x) + w_cos(y));\n"

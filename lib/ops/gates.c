@@ -31,7 +31,7 @@ const struct ct_op_type ct_op_decay = {
     .name = "decay",
     .summary = "-e^a softplus(x + bias), in float32",
     .signature = "x[.h] T, a[h] T, bias[h] T -> y[.h] W",
-    CT_FORMULA("s = x + bias; p = s > 0 ? s + log(1 + exp(0 - s)) : log(1 + exp(s)); "
+    CT_FORMULA("s = x + bias; p = s > 0 ? s + log1p(exp(0 - s)) : log1p(exp(s)); "
                "y = 0 - exp(a) * p"),
     .samples = "real[2,4,6] real[6] real[6]; zero[2,4,6] real[6] zero[6]",
 };

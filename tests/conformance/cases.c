@@ -987,6 +987,12 @@ const struct conformance_case conformance_cases[] = {
      "F - %n = narrow(%x) {dim=1, from=2, size=3} : T[3,3,5]\n"
      "F - %c = concat(%x, %y) {dim=1} : T[3,9,5]\n",
      0, false},
+    {"decay, of numbers far below 0",
+     "input %x : T[3,7,37]\nparam %a : T[37]\nparam %bias : T[37]\n"
+     "init - init_constant(%a) {value=0.5}\n"
+     "init - init_constant(%bias) {value=-15}\n"
+     "F - %y = decay(%x, %a, %bias) : float32[3,7,37]\n",
+     0, false},
     {"rows in 8 bits",
      "input %x : T[3,7,300]\n"
      "F - %q, %f = ep.narrow(%x) : float8_e4m3[3,7,300], float32[3,7,3]\n"

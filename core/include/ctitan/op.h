@@ -46,8 +46,8 @@
  * x * s": a list of assignments, separated by ';'. The names are those of inputs, of attributes
  * that are numbers, truth values or choices (the position of the choice), and those assigned
  * before. Every output is assigned; from then on it is rounded to its dtype. An absent input is
- * 0. There are + - * / < >, a ? b : c, and the functions exp, log, sigmoid, tanh, erf, sin, cos,
- * sqrt, abs, min, max, pow. The last dimension of the largest operand is the column, the others
+ * 0. There are + - * / < >, a ? b : c, and the functions exp, log, log1p (of 1 + x), sigmoid, tanh,
+ * erf, sin, cos, sqrt, abs, min, max, pow. The last dimension of the largest is the column, others
  * together are the row. row_sum(e), row_mean(e) and row_max(e) reduce a row; what they return
  * may be used in further expressions, and so may columns(), the number of columns. column_sum(e)
  * adds up all rows, for outputs such as the gradient of a weight. An operand has the factors of

@@ -33,6 +33,7 @@ CT_BEGIN_DECLS
     X(NEGATE, "-", 1, 5)                                                                           \
     X(EXP, "exp", 1, 0)                                                                            \
     X(LOG, "log", 1, 0)                                                                            \
+    X(LOG1P, "log1p", 1, 0)                                                                        \
     X(SIGMOID, "sigmoid", 1, 0)                                                                    \
     X(TANH, "tanh", 1, 0)                                                                          \
     X(ERF, "erf", 1, 0)                                                                            \

@@ -45,6 +45,8 @@ static double compute(enum ct_pointwise_kind kind, double a, double b, double c)
         return exp(a);
     case CT_POINTWISE_LOG:
         return log(a);
+    case CT_POINTWISE_LOG1P:
+        return log1p(a);
     case CT_POINTWISE_SIGMOID:
         return 1 / (1 + exp(-a));
     case CT_POINTWISE_TANH:

@@ -362,6 +362,8 @@ static int slope(struct ct_pointwise *p, enum ct_pointwise_kind kind, int k, int
         return k;
     case CT_POINTWISE_LOG:
         return divide(p, one, a);
+    case CT_POINTWISE_LOG1P:
+        return divide(p, one, ct_symbolic_add(p, one, a));
     case CT_POINTWISE_SIGMOID:
         return ct_symbolic_multiply(p, k, call(p, CT_POINTWISE_SUBTRACT, one, k, 0));
     case CT_POINTWISE_TANH:

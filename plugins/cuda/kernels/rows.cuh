@@ -228,6 +228,7 @@ DEVICE vf &operator+=(vf &a, vf b)
     }
 FUNCTION(exp, expf(a))
 FUNCTION(log, logf(a))
+FUNCTION(log1p, log1pf(a))
 FUNCTION(tanh, tanhf(a))
 FUNCTION(erf, erff(a))
 FUNCTION(sin, sinf(a))

@@ -44,6 +44,7 @@ struct ct_compiled_operand {
 #define f_columns() ((float)columns)
 #define f_exp expf
 #define f_log logf
+#define f_log1p log1pf
 #define f_tanh tanhf
 #define f_erf erff
 #define f_sin sinf
@@ -118,6 +119,14 @@ CPU_INLINE vf w_log(vf a)
     vf y = v_select(a > FLT_MAX, a, v_log(a));
 
     return v_select(a < 0.0f, v_set(NAN), v_select(a < FLT_MIN, v_set(-INFINITY), y));
+}
+
+/* The rounding of u = 1 + a is undone by a / (u - 1). */
+CPU_INLINE vf w_log1p(vf a)
+{
+    vf u = 1.0f + a, y = v_select(u > FLT_MAX, u, w_log(u) * (a / (u - 1.0f)));
+
+    return v_select(u == 1.0f, a, y);
 }
 
 /* Near 0 Taylor's series, else by exp. */
