@@ -38,8 +38,8 @@ static const struct ct_option options[] = {
 /* ---- an activation ---- */
 
 /* Its reference, gradient and compiled code follow from the formula. */
-static const struct ct_op_type squared_relu =
-    CT_ACTIVATION("squared_relu", "the square of what is positive", "p = max(x, 0); y = p * p");
+static const struct ct_op_type squared_relu = CT_ACTIVATION(
+    "palm.squared_relu", "the square of what is positive", "p = max(x, 0); y = p * p");
 
 /* ---- the model ---- */
 
@@ -178,5 +178,5 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
 
 CT_PLUGIN(.name = "palm", .version = "1.0", .summary = "Model: layers side by side, as in PaLM",
           .options = options, .config = &config, .config_size = sizeof(config),
-          .offers = CT_OFFERS({CT_MODEL, "palm", &ops}, {CT_OP, "squared_relu", &squared_relu},
+          .offers = CT_OFFERS({CT_MODEL, "palm", &ops}, {CT_OP, "palm.squared_relu", &squared_relu},
                               {CT_KERNELS, "cpu", formula_kernels}));

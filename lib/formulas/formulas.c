@@ -10,6 +10,7 @@
  * A type gets a function for each dtype, each choice of its attributes that are truth values or
  * enumerations, and each set of optional inputs. Numbers are read when the kernel runs.
  */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,7 @@ struct writer {
 struct subject {
     struct writer *w;
     const struct ct_op_type *type;
+    const char *identifier;       /* the type's name in C */
     const char *word[MOST_WORDS]; /* "real[2,4,6]", by input */
     int words;
     int optional[MOST_WORDS], optionals; /* inputs that may be absent */
@@ -255,13 +257,13 @@ static int write_variant(struct subject *s, const struct ct_op *op, const char *
         return ct_fail(CT_EINVAL, "more than %d passes over a row", CT_ROWS_PASSES);
     ct_rows_write(&f, flags_of(s->type), &s->w->arena, &code);
     fprintf(s->w->functions,
-            "#undef ROW_KERNEL\n#define ROW_KERNEL static ROW_FUNCTION(%s_%d)\n%s\n", s->type->name,
+            "#undef ROW_KERNEL\n#define ROW_KERNEL static ROW_FUNCTION(%s_%d)\n%s\n", s->identifier,
             s->variants, code.text);
     levels = ct_arena_printf(&s->w->arena, "%.*s%s", op->ins, code.levels, code.levels + f.ins);
     s->ins = op->ins;
     s->outs = op->outs;
     fprintf(s->w->list, "    {\"%s\", \"%s\", \"%s\", {%s_%d, %d, %d, %s}},\n",
-            dtypes_of(s, op, levels), levels, choices, s->type->name, s->variants++, code.buffers,
+            dtypes_of(s, op, levels), levels, choices, s->identifier, s->variants++, code.buffers,
             code.sums, code.flat ? "true" : "false");
     return 0;
 }
@@ -308,9 +310,21 @@ static bool is_excepted(const struct writer *w, const char *op)
     return false;
 }
 
+/* "lora_magnify" of "lora.magnify" */
+static const char *identifier_of(struct writer *w, const char *name)
+{
+    char *text = ct_arena_strdup(&w->arena, name);
+
+    for (char *c = text; *c; c++)
+        if (!isalnum((unsigned char)*c))
+            *c = '_';
+    return text;
+}
+
 static int write_type(struct writer *w, const struct ct_op_type *type)
 {
-    struct subject s = {.w = w, .type = ct_op_type_whole(type)};
+    struct subject s = {
+        .w = w, .type = ct_op_type_whole(type), .identifier = identifier_of(w, type->name)};
     char *variants = NULL;
     size_t size;
     int rc;
@@ -321,10 +335,10 @@ static int write_type(struct writer *w, const struct ct_op_type *type)
     rc = write_variants(&s);
     fclose(w->list);
     fprintf(w->functions, "static const struct ct_rows_variant %s_variants[] = {\n%s    {0}};\n\n",
-            type->name, variants);
+            s.identifier, variants);
     free(variants);
     fprintf(w->formulas, "    {\"%s\", %d, %d, %s_variants},\n", type->name, s.ins, s.outs,
-            type->name);
+            s.identifier);
     fprintf(w->table,
             "    CT_KERNEL(\"%s\", #isa, CT_KERNEL_STRIDED%s, accepts_##isa, prepare_##isa, "
             "ct_rows_run_prepared), \\\n",

@@ -23,9 +23,9 @@ export XDG_CACHE_HOME=$work/cache
 CTITAN_PLUGIN_PATH=$work/palm/objects/without train_to plain --set palm.activation=squared_relu --set training.steps=3
 values loss plain/metrics.jsonl >expected
 "$ctitan" plan recipe.ini --set palm.activation=squared_relu --program >plan
-for op in squared_relu squared_relu_grad; do grep -qE " $op \((avx|portable)" plan || { grep " $op" plan; exit 1; }; done
+for op in palm.squared_relu palm.squared_relu_grad; do grep -qE " $op \((avx|portable)" plan || { grep " $op" plan; exit 1; }; done
 CTITAN_CPU_ISA=portable "$ctitan" plan recipe.ini --set palm.activation=squared_relu --program >plan
-grep -q ' squared_relu_grad (portable)' plan
+grep -q ' palm.squared_relu_grad (portable)' plan
 for mesh in '' '--with fuse' '-n 2 --with fsdp --with fuse' '-n 2 --with tp --set tp.degree=2 --with sac --set sac.mode=full' \
     '-n 4 --with cp --set cp.degree=2 --with pp --set pp.degree=2 --set pp.microbatch_size=2'; do
     read -ra arguments <<<"$mesh"
