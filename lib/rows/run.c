@@ -33,14 +33,17 @@ static unsigned level_of(const struct ct_rows_call *c, int operand)
     return (unsigned)(c->levels[operand] - '0');
 }
 
-/* Operand i, inputs first. */
-static const struct ct_tensor *tensor(const struct ct_rows_call *c, const struct ct_tensor *in,
-                                      const struct ct_tensor *out, int i)
+/* Operand i, inputs first. An input beyond the op's is absent. */
+static const struct ct_tensor *tensor(const struct call *c, int i)
 {
-    return i < c->ins ? &in[i] : &out[i - c->ins];
+    static const struct ct_tensor absent;
+
+    if (i >= c->c->ins)
+        return &c->l->out[i - c->c->ins];
+    return i < c->l->ins ? &c->l->in[i] : &absent;
 }
 
-/* The operand with rows and columns. An input beyond the op's is not looked at. */
+/* The operand with rows and columns, which no absent input has. */
 static const struct ct_tensor *whole_of(const struct ct_rows_call *c, const struct ct_tensor *in,
                                         const struct ct_tensor *out)
 {
@@ -139,7 +142,7 @@ static void find_loops(struct call *c)
         int64_t stride[OPERANDS] = {0};
 
         for (int i = 0; i < c->operands; i++) {
-            const struct ct_tensor *t = tensor(c->c, l->in, l->out, i);
+            const struct ct_tensor *t = tensor(c, i);
 
             stride[i] = t->data ? stride_at(c, i, t, d) : 0;
         }
@@ -171,7 +174,7 @@ static void set_operands(const struct call *c, int64_t outer, struct ct_compiled
         outer /= c->size[d];
     }
     for (int i = 0; i < c->operands; i++) {
-        const struct ct_tensor *t = tensor(c->c, c->l->in, c->l->out, i);
+        const struct ct_tensor *t = tensor(c, i);
         struct ct_compiled_operand *o = i < c->c->ins ? &in[i] : &out[i - c->c->ins];
 
         *o = (struct ct_compiled_operand){t->data, c->step[i]};
