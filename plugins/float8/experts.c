@@ -44,8 +44,11 @@ static const struct float8_tiles recipes[] = {
 
 /* ---- a call ---- */
 
+enum task { FORWARD, TOKENS_GRADIENT, WEIGHTS_GRADIENT };
+
 struct mixture {
     const struct ct_launch *l;
+    enum task task;
     const struct float8_tiles *tiles;
     const struct ct_tensor *in; /* from X on */
     int64_t tokens, k, n, f, count, first;
@@ -72,8 +75,8 @@ static float load(const struct mixture *m, const struct ct_tensor *t, int64_t i)
     return (float)ct_tensor_load(t, i);
 }
 
-/* Memory of the workspace; of the arena where there is none, as for the reference. Zeros. Without a
-   launch it is only counted. */
+/* Memory of the workspace; of the arena where there is none, as for the reference. Without a launch
+   it is only counted. */
 static void *carve(struct mixture *m, int64_t count, size_t size)
 {
     size_t bytes = ((size_t)count * size + 63) & ~(size_t)63, at = m->carved;
@@ -83,7 +86,15 @@ static void *carve(struct mixture *m, int64_t count, size_t size)
         return NULL;
     if (!m->l->workspace)
         return ct_arena_alloc(&m->arena, bytes + 1);
-    return memset((char *)m->l->workspace + at, 0, bytes);
+    return (char *)m->l->workspace + at;
+}
+
+/* The same, as zeros. */
+static void *carve_zeros(struct mixture *m, int64_t count, size_t size)
+{
+    void *memory = carve(m, count, size);
+
+    return memory ? memset(memory, 0, (size_t)count * size) : NULL;
 }
 
 static float *floats(struct mixture *m, int64_t rows, int64_t columns)
@@ -96,23 +107,29 @@ static void carve_all(struct mixture *m)
 {
     int64_t rows = m->tokens * m->k, wide = m->n > m->f ? m->n : m->f;
 
-    m->order = carve(m, rows, sizeof(*m->order));
-    m->begin = carve(m, m->count + 1, sizeof(*m->begin));
-    m->next = carve(m, m->count + 1, sizeof(*m->next));
+    m->order = carve_zeros(m, rows, sizeof(*m->order));
+    m->begin = carve_zeros(m, m->count + 1, sizeof(*m->begin));
+    m->next = carve_zeros(m, m->count + 1, sizeof(*m->next));
     m->x = floats(m, rows, m->n);
     m->row = floats(m, rows, m->n);
     m->again = floats(m, rows, wide);
-    m->other = floats(m, rows, wide);
     m->g = floats(m, rows, m->f);
     m->u = floats(m, rows, m->f);
     m->h = floats(m, rows, m->f);
-    m->dh = floats(m, rows, m->f);
-    m->dg = floats(m, rows, m->f);
-    m->du = floats(m, rows, m->f);
     m->w = floats(m, m->n, m->f);
-    m->dw = floats(m, m->n, m->f);
-    m->y = carve(m, m->tokens * m->n, sizeof(*m->y));
-    m->weight_sum = carve(m, m->tokens * m->k, sizeof(*m->weight_sum));
+    if (m->task != FORWARD) {
+        m->dh = floats(m, rows, m->f);
+        m->dg = floats(m, rows, m->f);
+        m->du = floats(m, rows, m->f);
+    }
+    if (m->task == WEIGHTS_GRADIENT) {
+        m->other = floats(m, rows, wide);
+        m->dw = floats(m, m->n, m->f);
+    } else {
+        m->y = carve_zeros(m, m->tokens * m->n, sizeof(*m->y));
+    }
+    if (m->task == TOKENS_GRADIENT)
+        m->weight_sum = carve_zeros(m, m->tokens * m->k, sizeof(*m->weight_sum));
 }
 
 static int64_t id_at(const struct mixture *m, int64_t choice)
@@ -145,11 +162,19 @@ static int sort(struct mixture *m)
     return 0;
 }
 
-static int begin(struct mixture *m, const struct ct_launch *l, int at)
+/* Index of X among the inputs. */
+static int first_input(enum task task)
+{
+    return task != FORWARD;
+}
+
+static int begin(struct mixture *m, const struct ct_launch *l, enum task task)
 {
     const struct float8_experts *how = l->op->attrs;
+    int at = first_input(task);
 
     *m = (struct mixture){.l = l,
+                          .task = task,
                           .tiles = &recipes[how->recipe],
                           .in = l->in + at,
                           .tokens = ct_rows(&l->in[at]),
@@ -295,7 +320,7 @@ static void store_all(const struct ct_launch *l, int which, const double *x, int
 static int run_forward(const struct ct_launch *l)
 {
     struct mixture m;
-    int rc = begin(&m, l, 0);
+    int rc = begin(&m, l, FORWARD);
 
     for (int64_t e = 0; rc == 0 && e < m.count; e++) {
         int64_t rows = gather(&m, e, &m.in[X], m.x);
@@ -333,7 +358,7 @@ static void tokens_gradients(struct mixture *m, int64_t e, int64_t rows)
 static int run_dx(const struct ct_launch *l)
 {
     struct mixture m;
-    int rc = begin(&m, l, 1);
+    int rc = begin(&m, l, TOKENS_GRADIENT);
 
     for (int64_t e = 0; rc == 0 && e < m.count; e++) {
         int64_t rows = gather(&m, e, &m.in[X], m.x);
@@ -379,7 +404,7 @@ static void bias_gradient(const struct mixture *m, int64_t e, int which, const f
 static int run_dw(const struct ct_launch *l)
 {
     struct mixture m;
-    int rc = begin(&m, l, 1);
+    int rc = begin(&m, l, WEIGHTS_GRADIENT);
 
     for (int64_t e = 0; rc == 0 && e < m.count; e++) {
         int64_t rows = gather(&m, e, &m.in[X], m.x);
@@ -493,10 +518,11 @@ static bool accepts(const struct ct_prepare *p)
     return true;
 }
 
-/* at: of X. */
-static int prepare_at(struct ct_prepare *p, int at)
+static int prepare_task(struct ct_prepare *p, enum task task)
 {
-    struct mixture m = {.tokens = ct_rows(&p->in[at]),
+    int at = first_input(task);
+    struct mixture m = {.task = task,
+                        .tokens = ct_rows(&p->in[at]),
                         .k = ct_columns(&p->in[at + WEIGHTS]),
                         .n = ct_columns(&p->in[at]),
                         .f = p->in[at + GATE].shape[1],
@@ -509,20 +535,23 @@ static int prepare_at(struct ct_prepare *p, int at)
 
 static int prepare(struct ct_prepare *p)
 {
-    return prepare_at(p, 0);
+    return prepare_task(p, FORWARD);
 }
 
-static int prepare_gradient(struct ct_prepare *p)
+static int prepare_dx(struct ct_prepare *p)
 {
-    return prepare_at(p, 1);
+    return prepare_task(p, TOKENS_GRADIENT);
+}
+
+static int prepare_dw(struct ct_prepare *p)
+{
+    return prepare_task(p, WEIGHTS_GRADIENT);
 }
 
 const struct ct_kernel float8_experts_kernels[] = {
     CT_KERNEL("float8.experts", "emulated", CT_KERNEL_ACCUMULATES, accepts, prepare, run_forward),
-    CT_KERNEL("float8.experts_dx", "emulated", CT_KERNEL_ACCUMULATES, accepts, prepare_gradient,
-              run_dx),
-    CT_KERNEL("float8.experts_dw", "emulated", CT_KERNEL_ACCUMULATES, accepts, prepare_gradient,
-              run_dw),
+    CT_KERNEL("float8.experts_dx", "emulated", CT_KERNEL_ACCUMULATES, accepts, prepare_dx, run_dx),
+    CT_KERNEL("float8.experts_dw", "emulated", CT_KERNEL_ACCUMULATES, accepts, prepare_dw, run_dw),
     {0}};
 
 /* ---- in the graph ---- */
