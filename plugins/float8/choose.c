@@ -283,6 +283,9 @@ int float8_choose(struct ct_graph *graph, struct ct_run *run)
     }
     if (rc == 0)
         rc = check_names(&c);
+    if (rc == 0 && !c.mixtures && strcmp(float8_config.experts, "none") != 0)
+        rc = ct_fail(CT_ECONFIG, "[float8] experts = %s, but the model has no experts",
+                     float8_config.experts);
     if (rc == 0 && graph != run->validation_graph)
         report(&c);
     ct_arena_finish(&c.scratch);
