@@ -12,7 +12,7 @@ class Ctitan(MesonPackage):
     version("0.2.0", tag="v0.2.0")
 
     variant("cuda", default=False, description="Kernels for NVIDIA GPUs (without them ctitan still plans for GPUs)")
-    variant("nccl", default=False, description="Ranks on GPUs, by the NCCL of the machine")
+    variant("nccl", default=False, description="Install NCCL, for ranks on GPUs, too")
     variant("mpi", default=True, description="Ranks by Open MPI")
     variant("tar", default=True, description="Data in tar files")
 
@@ -34,5 +34,5 @@ class Ctitan(MesonPackage):
     depends_on("nccl@2.22:", type="run", when="+nccl")
 
     def meson_args(self):
-        features = ["cuda", "nccl", "mpi", "tar"]
-        return ["-Dtests=disabled"] + ["-D%s=%s" % (f, "enabled" if "+" + f in self.spec else "disabled") for f in features]
+        features = ["cuda", "mpi", "tar"]
+        return ["-Dtests=disabled", "-Dnccl=enabled"] + ["-D%s=%s" % (f, "enabled" if "+" + f in self.spec else "disabled") for f in features]
