@@ -11,7 +11,7 @@ complain() {
 }
 
 # Links of the pages, relative to each, and what they name in code quotes.
-for page in README.md docs/*.md docs/*/*.md; do
+for page in README.md CHANGELOG.md CONTRIBUTING.md docs/*.md docs/*/*.md; do
     while read -r target; do
         [[ -e $(dirname "$page")/$target || -e $target ]] || complain "$page names $target"
     done < <(
