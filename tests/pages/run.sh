@@ -6,19 +6,26 @@
 #     ```sh not run: REASON    left out, as it needs what a test has not
 #     ```ini NAME              a file of that name, as ```jsonl NAME
 #
-# So that it does not take long, `train` ends after a few steps and `generate` after a few tokens. Prints TAP.
+# So that it does not take long, `train` ends after a few steps, `generate` after a few tokens, and `compare` trains one pair of runs for
+# two steps. A command of `train` with more steps than one before it has more of the few, too, and goes on. Prints TAP.
 source "$(dirname "$0")/../lib/test.sh"
 program=$(realpath "$1") source=$(realpath "$2")
 shift 2
 enter
 top=$work
 
-# A ctitan for the pages, under which training and generating are short.
+# A ctitan for the pages, under which training, generating and comparing are short.
 mkdir bin
 cat >bin/ctitan <<END
 #!/bin/bash
 case \$1 in
-train) [[ " \$* " == *" training.steps=100000 "* ]] || set -- "\$@" --set training.steps=6 --set validation.freq=0 --set metrics.log_freq=1 ;;
+train)
+    given=10
+    [[ ! " \$* " =~ " training.steps="([0-9]+)" " ]] || given=\${BASH_REMATCH[1]}
+    steps=\$((given < 30 ? 3 + given / 10 : 6))
+    ((given == 100000)) || set -- "\$@" --set training.steps=\$steps --set validation.freq=0 --set metrics.log_freq=1
+    ;;
+compare) [[ \$2 != *.ini ]] || set -- "\$@" --steps 2 --runs 1 ;;
 generate) set -- "\$@" --tokens 8 ;;
 esac
 exec "$program" "\$@"
