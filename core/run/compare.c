@@ -118,11 +118,12 @@ static void print_data(const struct ct_run *run, const struct ct_data *data, con
 /* Append what is read for the samples. */
 static void print_reads(const struct ct_run *run, FILE *out)
 {
-    for (size_t k = 1; k < ct_stage_count(); k++)
-        print_data(run, ct_run_stage_data(run, k),
-                   ct_arena_printf(&((struct ct_run *)(uintptr_t)run)->arena,
-                                   "data from step %lld on", (long long)ct_stage_at(k)->begin),
-                   out);
+    for (size_t k = 1; k < ct_run_stage_count(run); k++)
+        if (ct_stage_at(k)->own_data)
+            print_data(run, ct_run_stage_data(run, k),
+                       ct_arena_printf(&((struct ct_run *)(uintptr_t)run)->arena,
+                                       "data from step %lld on", (long long)ct_stage_at(k)->begin),
+                       out);
     if (run->tokenizer && run->tokenizer->identity)
         fprintf(out, READS "the tokenizer: hash %016" PRIx64 "\n", run->tokenizer->identity());
     print_data(run, run->data, "data", out);
