@@ -696,7 +696,7 @@ static void keep_state(struct ct_run *run, const struct ct_run_options *options)
 {
     if (run->validation_graph && !options->logits)
         ct_run_keep(run, "validation.best", &run->best, sizeof(run->best));
-    if (ct_run_stage_count(run) > 1)
+    if (!options->logits) /* also without stages, which may be added or removed later */
         ct_run_keep(run, "stage.samples_since", &run->samples_since, sizeof(run->samples_since));
 }
 

@@ -252,8 +252,8 @@ static int ready(struct ct_run *run)
     return rc < 0 ? rc : ckpt_check_room(run);
 }
 
-/* A save is due after the last step. It begins with the next one, when all that belongs to the last
-   has happened, its validation too. */
+/* A save is due after the last step. It begins with the next one, or at the end of the stage, when
+   all that belongs to the last has happened, its validation too. */
 static bool due;
 
 /* Begin a save, if the disk has room for it. */
@@ -320,13 +320,16 @@ static int step_end(struct ct_run *run, const struct ct_step_result *r)
     return 0;
 }
 
-/* Values that a save holds belong to the graphs of the stage. */
+/* Values that a save holds belong to the graphs of the stage, and the samples to its data: a save
+   that is due begins and ends here. */
 static int stage_end(struct ct_run *run)
 {
     bool any = terminated;
     double begin = ct_now();
-    int rc = ckpt_save_advance(run, true, &any);
+    int rc = begin_due(run);
 
+    if (rc == 0)
+        rc = ckpt_save_advance(run, true, &any);
     run->lost[CT_LOST_SAVE] += ct_now() - begin;
     return rc;
 }

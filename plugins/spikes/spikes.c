@@ -206,8 +206,9 @@ static int step_end(struct ct_run *run, const struct ct_step_result *r)
 }
 
 /* The losses of other data are no measure of a stage's own. A run that goes on within the stage has
-   the window of its checkpoint. */
-static void stage_begin(const struct ct_run *run)
+   the window of its checkpoint; one that goes on or goes back to its first step has that of the
+   stage before. */
+static void begin_stage(const struct ct_run *run)
 {
     const struct ct_stage *stage = ct_stage_at(run->stage);
 
@@ -227,10 +228,8 @@ static int on_event(const struct ct_event_data *data, void *context)
     case CT_EVENT_RUN_READY:
         run->withheld_goes_back = config.action == REWIND ? "[spikes] action = rewind" : NULL;
         return 0;
-    case CT_EVENT_STAGE_BEGIN:
-        stage_begin(run);
-        return 0;
     case CT_EVENT_STEP_BEGIN:
+        begin_stage(run);
         set_limits(run);
         return 0;
     default:
@@ -240,7 +239,6 @@ static int on_event(const struct ct_event_data *data, void *context)
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_RUN_READY |
-                                              1u << CT_EVENT_STAGE_BEGIN |
                                               1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END,
                                     .call = on_event};
 
