@@ -2,8 +2,6 @@
  * The stages of a recipe, from its sections [stage.N] and [training] batch_ramp. Each option that
  * varies has a text for each stage.
  */
-#include <ctype.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,15 +84,18 @@ const char *ct_recipe_stage_section(const struct ct_recipe *recipe, size_t numbe
     return s ? s->section : NULL;
 }
 
-/* -1: it is no number. */
+struct number {
+    int64_t value;
+};
+
+/* Written as other options are: 40000 or 4e4. -1: it is no positive number. */
 static int64_t number_of(const char *text)
 {
-    char *end;
-    long long number;
+    static const struct ct_option options[] = {
+        CT_OPT_INT(struct number, value, "number", "1", 1, 1e15, "A step, or samples"), {0}};
+    struct number number;
 
-    errno = 0;
-    number = strtoll(text, &end, 10);
-    return isdigit((unsigned char)*text) && !*end && !errno ? number : -1;
+    return ct_options_set(options, &number, "number", text, STAGE) == 0 ? number.value : -1;
 }
 
 static int check_name(const struct ct_recipe *recipe, const struct ct_setting *s)
@@ -220,7 +221,8 @@ static bool is_one_of(const char *word, const char *const *words)
    if all that it offers is of these kinds. */
 static bool is_of_stages(const struct ct_plugin *p)
 {
-    static const enum ct_kind kinds[] = {CT_DATA, CT_OPTIMIZER, CT_TRANSFORM, CT_OP, CT_KERNELS};
+    static const enum ct_kind kinds[] = {CT_DATA, CT_OPTIMIZER, CT_TRANSFORM,
+                                         CT_OP,   CT_KERNELS,   CT_CODE};
 
     for (const struct ct_offer *o = p->offers; o->kind != CT_NOTHING; o++) {
         size_t i = 0;
@@ -244,6 +246,16 @@ static const char *obstacle(const struct ct_recipe_target *target, const char *k
                                                                    : "belongs to the whole run";
 }
 
+/* CT_ECONFIG with words about a name that other systems have for an option; 0: there are none. */
+static int hint(const struct ct_setting *s, const char *key)
+{
+    return ct_recipe_is_habit(key)
+               ? ct_recipe_hint_key(
+                     all.recipe,
+                     ct_arena_printf(all.recipe->arena, "%s: [%s]", s->source, s->section), key)
+               : 0;
+}
+
 static int find_named(const struct ct_setting *s, struct ct_recipe_target *target, const char **key)
 {
     const char *dot = strrchr(s->key, '.');
@@ -255,9 +267,10 @@ static int find_named(const struct ct_setting *s, struct ct_recipe_target *targe
         return ct_fail(CT_ECONFIG, "%s: [%s] %s: the recipe has no section [%s] with options",
                        s->source, s->section, s->key, section);
     if (!ct_option_find(target->options, *key))
-        return ct_options_set(
-            target->options, target->config, *key, s->value,
-            ct_arena_printf(all.recipe->arena, "%s: [%s]", s->source, s->section));
+        return hint(s, *key) < 0 ? CT_ECONFIG
+                                 : ct_options_set(target->options, target->config, *key, s->value,
+                                                  ct_arena_printf(all.recipe->arena, "%s: [%s]",
+                                                                  s->source, s->section));
     why = obstacle(target, *key);
     return why ? ct_fail(CT_ECONFIG, "%s: [%s] %s: [%s] %s %s, so a stage cannot set it", s->source,
                          s->section, s->key, section, *key, why)
@@ -292,6 +305,8 @@ static int find_key(const struct ct_setting *s, struct ct_recipe_target *found)
     if (other.name)
         return ct_fail(CT_ECONFIG, "%s: [%s] %s: [%s] %s %s, so a stage cannot set it", s->source,
                        s->section, s->key, other.name, s->key, obstacle(&other, s->key));
+    if (hint(s, s->key) < 0)
+        return CT_ECONFIG;
     return ct_fail(CT_ECONFIG, "%s: [%s] %s: no option that a stage can set is called so%s",
                    s->source, s->section, s->key, ct_did_you_mean(s->key, names, known));
 }
