@@ -34,12 +34,12 @@ int plan_stages(struct planned *planned, struct args *args)
     int rc = 0;
 
     planned->stage = ct_arena_array(&args->arena, struct planned_stage, count);
-    for (size_t k = 0; rc == 0 && count > 1 && k < count; k++) {
+    for (size_t k = count > 1 ? count : 0; rc == 0 && k--;) { /* it ends with the first */
         rc = plan_look_at(planned, k);
         if (rc == 0)
             planned->stage[k] = look(planned->run);
     }
-    return rc == 0 && count > 1 ? plan_look_at(planned, 0) : rc;
+    return rc;
 }
 
 void print_stages(const struct planned *planned)
