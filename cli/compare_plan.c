@@ -47,23 +47,28 @@ struct reading {
     const struct ct_program *program;
     const char *path;
     double *start, *end; /* by instruction */
-    double shift;        /* of the rank's clock */
+    bool *seen;
+    double shift; /* of the rank's clock */
     size_t count;
 };
 
 static int check_name(const struct reading *r, json_int_t n, const json_t *event)
 {
     const char *name = json_string_value(json_object_get(event, "name"));
-    char planned[256] = "";
+    char planned[256];
 
-    if (n >= 0 && (size_t)n < r->program->step_count)
-        ct_instruction_name(&r->program->step[n], planned, sizeof(planned));
+    if (n < 0 || (size_t)n >= r->program->step_count)
+        return ct_fail(CT_ECONFIG, "%s: there is no instruction %lld in the plan, which has %zu",
+                       r->path, (long long)n, r->program->step_count);
+    if (r->seen[n])
+        return ct_fail(CT_ECONFIG, "%s: instruction %lld is there twice", r->path, (long long)n);
+    ct_instruction_name(&r->program->step[n], planned, sizeof(planned));
     if (name && !strcmp(name, planned))
         return 0;
     return ct_fail(CT_ECONFIG,
                    "%s: instruction %lld is '%s', and the plan's is '%s': the plan is of another "
                    "program. Did plugins change since, or does --device choose other ops?",
-                   r->path, (long long)n, name ? name : "", *planned ? planned : "none");
+                   r->path, (long long)n, name ? name : "", planned);
 }
 
 static int read_events(struct reading *r, const json_t *events)
@@ -81,6 +86,7 @@ static int read_events(struct reading *r, const json_t *events)
         rc = check_name(r, n, e);
         if (rc < 0)
             return rc;
+        r->seen[n] = true;
         r->start[n] = start;
         r->end[n] = start + json_number_value(json_object_get(e, "dur")) * 1e-6;
         r->count++;
@@ -105,6 +111,7 @@ static int read_rank(struct beside *b, int index)
         return ct_context(rc, "the profile of rank %lld", (long long)b->request.rank[index]);
     r.start = ct_arena_array(arena, double, r.program->step_count + 1);
     r.end = ct_arena_array(arena, double, r.program->step_count + 1);
+    r.seen = ct_arena_array(arena, bool, r.program->step_count + 1);
     r.shift = json_number_value(json_object_get(json_object_get(trace, "otherData"), "began")) -
               b->profile.began;
     rc = read_events(&r, json_object_get(trace, "traceEvents"));
@@ -191,35 +198,20 @@ static void print_totals(const struct beside *b)
     print_line("(communication, hidden)", p->hidden, m->hidden);
 }
 
-static void print_ops(struct beside *b)
+static void print_rows(struct beside *b, bool by_op)
 {
     struct row *row;
-    size_t count = make_rows(b, true, &row);
+    size_t count = make_rows(b, by_op, &row);
 
-    printf("\nby op, the largest loss first\n");
-    for (size_t i = 0; i < count && i < SHOWN; i++) {
-        char what[64];
-
-        snprintf(what, sizeof(what), "%s x %lld", row[i].first->op->type->name,
-                 (long long)row[i].calls);
-        print_line(what, row[i].plan, row[i].measured);
-    }
-    if (count > SHOWN)
-        printf("  and %zu more\n", count - SHOWN);
-}
-
-static void print_instructions(struct beside *b)
-{
-    struct row *row;
-    size_t count = make_rows(b, false, &row);
-
-    printf("\nby instruction\n");
     for (size_t i = 0; i < count && i < SHOWN; i++) {
         const struct ct_instruction *at = row[i].first;
         char name[256], what[512];
 
         ct_instruction_name(at, name, sizeof(name));
-        snprintf(what, sizeof(what), "%zu %s", row[i].index, name);
+        if (by_op)
+            snprintf(what, sizeof(what), "%s x %lld", at->op->type->name, (long long)row[i].calls);
+        else
+            snprintf(what, sizeof(what), "%zu %s", row[i].index, name);
         print_line(what, row[i].plan, row[i].measured);
     }
     if (count > SHOWN)
@@ -236,8 +228,10 @@ static void print_people(struct beside *b)
            m->name, m->path, ct_machine_is_measured(m) ? "" : ": an upper bound of speed, as ",
            ct_machine_is_measured(m) ? "" : upper_bound(m, bound));
     print_totals(b);
-    print_ops(b);
-    print_instructions(b);
+    printf("\nby op, the largest loss first\n");
+    print_rows(b, true);
+    printf("\nby instruction\n");
+    print_rows(b, false);
     printf("\nmemory: %s planned, in use%s: %s\n",
            human_bytes(b->profile.planned_bytes + b->profile.beside_bytes, planned),
            b->planned.run->device->host_memory ? " by the process of rank 0" : " on the device",

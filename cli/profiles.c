@@ -57,7 +57,6 @@ static int read_summary(struct ct_arena *arena, const char *folder, int64_t step
         .products = number(time, "products"),
         .others = number(time, "others"),
         .exposed = number(time, "exposed"),
-        .hidden = number(time, "hidden"),
         .waiting = number(time, "waiting"),
         .planned_bytes = number(memory, "planned"),
         .beside_bytes = number(memory, "beside"),
@@ -65,20 +64,27 @@ static int read_summary(struct ct_arena *arena, const char *folder, int64_t step
     };
     take_largest(arena, json_object_get(o, "largest"), s);
     json_decref(o);
-    return s->world > 0 ? 0 : ct_fail(CT_ECONFIG, "%s: expected a profile's summary", path);
+    return s->world > 0 && s->world <= MOST_RANKS && s->seconds > 0
+               ? 0
+               : ct_fail(CT_ECONFIG, "%s: expected a profile's summary", path);
 }
 
-/* Steps with a folder; at most STEPS of them. */
-static size_t list_steps(const char *path, int64_t *step)
+/* Steps with a folder, at most STEPS of them, and the last of all (0: there is none). */
+static size_t list_steps(const char *path, int64_t *step, int64_t *last)
 {
     DIR *folder = opendir(path);
     struct dirent *entry;
     size_t count = 0;
     long long number;
 
-    while (folder && count < STEPS && (entry = readdir(folder)))
-        if (sscanf(entry->d_name, "step-%lld", &number) == 1)
+    *last = 0;
+    while (folder && (entry = readdir(folder))) {
+        if (sscanf(entry->d_name, "step-%lld", &number) != 1)
+            continue;
+        if (count < STEPS)
             step[count++] = number;
+        *last = number > *last ? number : *last;
+    }
     if (folder)
         closedir(folder);
     return count;
@@ -99,7 +105,8 @@ int profile_find(struct ct_arena *arena, const char *folder, int64_t step,
     const char *path = ct_arena_printf(arena, "%s/profile", folder);
     int64_t *steps = ct_arena_array(arena, int64_t, STEPS);
     struct profile_summary *list;
-    size_t all = list_steps(path, steps), count = 0;
+    int64_t last;
+    size_t all = list_steps(path, steps, &last), count = 0;
 
     if (step)
         return ct_context(read_summary(arena, folder, step, summary), "--step %lld",
@@ -117,12 +124,10 @@ int profile_find(struct ct_arena *arena, const char *folder, int64_t step,
 struct profile_summary profile_last(struct ct_arena *arena, const char *folder)
 {
     int64_t *steps = ct_arena_array(arena, int64_t, STEPS);
-    size_t count = list_steps(ct_arena_printf(arena, "%s/profile", folder), steps);
     struct profile_summary last = {.step = 0};
-    int64_t newest = 0;
+    int64_t newest;
 
-    for (size_t i = 0; i < count; i++)
-        newest = steps[i] > newest ? steps[i] : newest;
+    list_steps(ct_arena_printf(arena, "%s/profile", folder), steps, &newest);
     if (newest && read_summary(arena, folder, newest, &last) < 0)
         last.step = 0;
     return last;

@@ -16,7 +16,7 @@ struct profile_summary {
     double began;        /* seconds of CLOCK_REALTIME */
     double seconds;      /* of the step */
     double instructions; /* of these, from the first one's begin to the last one's end */
-    double products, others, exposed, hidden, waiting; /* as in struct ct_rank_times */
+    double products, others, exposed, waiting; /* as in struct ct_rank_times */
     double planned_bytes, beside_bytes, used_bytes;
     struct {
         const char *op;
