@@ -349,7 +349,7 @@ static int follow(struct watch *w)
 {
     struct ct_arena scratch = {0};
     int64_t trained = 0;
-    bool ended;
+    bool fresh, ended;
     int rc;
 
     w->news = ct_now();
@@ -357,11 +357,13 @@ static int follow(struct watch *w)
         w->status = run_read_status(&scratch, w->folder);
         ended = has_ended(&w->status);
         /* after the status: what an ended run has logged is all there */
-        if (read_new(w) || w->status.step != trained) {
+        fresh = read_new(w) || w->status.step != trained;
+        if (fresh) {
             w->news = ct_now();
             w->stalled = false;
-            show_profile(w, &scratch);
         }
+        if (fresh || ended)
+            show_profile(w, &scratch);
         trained = w->status.step;
         tell_failure(w);
         if (w->log.count && (w->columns || w->once))
