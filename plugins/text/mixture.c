@@ -71,12 +71,9 @@ int64_t mixture_end(const struct mixture *m, const int64_t *samples)
 
 int64_t mixture_count(const struct mixture *m, int64_t samples, size_t source)
 {
-    int64_t at = samples % MIXTURE_CYCLE, in_cycle = m->share[source];
+    int64_t at = samples % MIXTURE_CYCLE, in_cycle = 0;
 
-    for (int64_t n = at; n < MIXTURE_CYCLE; n++)
-        if (m->source[n] == source) {
-            in_cycle = m->before[n];
-            break;
-        }
+    for (int64_t n = 0; n < at; n++)
+        in_cycle += m->source[n] == source;
     return samples / MIXTURE_CYCLE * m->share[source] + in_cycle;
 }

@@ -262,7 +262,7 @@ int text_open_set(const struct ct_data_request *request, const struct ct_validat
         rc = open_sources(data, &sources);
     if (rc == 0)
         rc = check_key(data, whole);
-    if (rc == 0 && request->before && !set)
+    if (rc == 0 && request->before)
         go_on(data, request->before, request->before_samples);
     ct_chat_template_close((struct ct_chat_template *)(uintptr_t)data->chat.template);
     data->chat.template = NULL;

@@ -202,7 +202,7 @@ static int open_set(const struct ct_data_request *request, const struct ct_valid
                                 request->validation ? "validation_path" : "path");
     }
     identify(data);
-    if (request->before && !set)
+    if (request->before)
         go_on(data, request->before, request->before_samples);
     *out = data;
     return 0;
