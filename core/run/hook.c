@@ -11,6 +11,8 @@
 #include <ctitan/log.h>
 #include <ctitan/run.h>
 
+#include "run/note.h"
+
 #define ROOM 64
 #define NOTE_ROOM 1024
 
@@ -112,19 +114,25 @@ int ct_hook_fire(const struct ct_event_data *given)
     return rc < 0 ? rc : 0;
 }
 
+int ct_run_tell(struct ct_run *run, enum ct_log_level level, int64_t step, const char *kind,
+                const char *text)
+{
+    if (run->rank != 0)
+        return 0;
+    ct_log(level, "%s", text);
+    return ct_hook_fire(&(struct ct_event_data){
+        .event = CT_EVENT_NOTE, .run = run, .step = step, .kind = kind, .message = text});
+}
+
 int ct_run_note(struct ct_run *run, int64_t step, const char *kind, const char *format, ...)
 {
     char text[NOTE_ROOM];
     va_list args;
 
-    if (run->rank != 0)
-        return 0;
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    ct_warn("%s", text);
-    return ct_hook_fire(&(struct ct_event_data){
-        .event = CT_EVENT_NOTE, .run = run, .step = step, .kind = kind, .message = text});
+    return ct_run_tell(run, CT_LOG_WARNING, step, kind, text);
 }
 
 int ct_hook_fire_failure(struct ct_run *run, const struct ct_step_result *result, int rc)

@@ -12,6 +12,7 @@
 #include <ctitan/state.h>
 #include <ctitan/train.h>
 
+#include "run/note.h"
 #include "run/size.h"
 #include "run/stages.h"
 #include "run/start.h"
@@ -311,15 +312,7 @@ static int tell_stage(struct ct_run *run)
 
     snprintf(text, sizeof(text), "step %lld begins a stage: %s", (long long)run->progress.step,
              ct_stage_at(run->stage)->what);
-    if (run->rank == 0)
-        ct_info("%s", text);
-    if (run->rank != 0 || !ct_hook_wanted(CT_EVENT_NOTE))
-        return 0;
-    return ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_NOTE,
-                                                .run = run,
-                                                .step = run->progress.step,
-                                                .kind = "stage",
-                                                .message = text});
+    return ct_run_tell(run, CT_LOG_INFO, run->progress.step, "stage", text);
 }
 
 /* Threads that read for a stage end before it does. */
