@@ -42,14 +42,14 @@ struct ct_lowering {
     struct ct_program *program;
     struct ct_arena *arena; /* of the program */
     struct ct_arena scratch;
-    int32_t *order;                  /* by value id: position of the producer; -1: a source */
-    bool *summed;                    /* by value id: represents its sum over the microbatches */
-    uint32_t *sum;                   /* by value id: the value that it is a term of, else itself */
-    uint32_t *root;                  /* by value id: the value whose buffer it uses */
-    uint32_t *next;                  /* by value id: the next of its class, a ring */
-    size_t *bytes;                   /* by root: size of the buffer */
-    size_t *offset;                  /* by value id: of a part in its buffer, if that is dense */
-    struct ct_lowered_op *ops;       /* by position */
+    int32_t *order;            /* by value id: position of the producer; -1: a source */
+    bool *summed;              /* by value id: represents its sum over the microbatches */
+    uint32_t *sum;             /* by value id: the value that it is a term of, else itself */
+    uint32_t *root;            /* by value id: the value whose buffer it uses */
+    uint32_t *next;            /* by value id: the next of its class, a ring */
+    size_t *bytes;             /* by root: size of the buffer */
+    size_t *offset;            /* by value id: of a part in its buffer, if that is dense */
+    struct ct_lowered_op *ops; /* by position */
     struct ct_op **op_at;
     size_t op_count;
     struct ct_positions *section; /* by section id: its ops */
