@@ -250,6 +250,22 @@
     "," #t "," #k "], float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n                  \
     "], float32![" #e "," #n "," #f "], float32![" #e "," #f "], float32![" #e "," #f "]\n"
 
+#define FLOAT8_EXPERTS(b, t, n, f, e, k, how)                                                      \
+    "input %x : T[" #b "," #t "," #n "]\n"                                                         \
+    "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
+    "input %weights : float32[" #b "," #t "," #k "]\n"                                             \
+    "input %ids : int32[" #b "," #t "," #k "]\n"                                                   \
+    "param %gate : T[" #e "," #f "," #n "]\n"                                                      \
+    "param %up : T[" #e "," #f "," #n "]\n"                                                        \
+    "param %down : T[" #e "," #n "," #f "]\n"                                                      \
+    "F - %y = float8.experts(%x, %weights, %ids, %gate, %up, %down) {" how "} : T[" #b "," #t      \
+    "," #n "]\n"                                                                                   \
+    "I - %dx, %dweights = float8.experts_dx(%dy, %x, %weights, %ids, %gate, %up, %down) {" how     \
+    "} : T[" #b "," #t "," #n "], float32[" #b "," #t "," #k "]\n"                                 \
+    "W - %dgate, %dup, %ddown = float8.experts_dw(%dy, %x, %weights, %ids, %gate, %up, %down) "    \
+    "{" how "} : float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n "], float32![" #e     \
+    "," #n "," #f "]\n"
+
 #define EXPERT_BIAS(b, t, n, e, k)                                                                 \
     "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
     "input %weights : float32[" #b "," #t "," #k "]\n"                                             \
@@ -917,6 +933,8 @@ const struct conformance_case conformance_cases[] = {
      "F - cache_write(%cache, %x, %slots)\n",
      33, false},
     {"experts, odd", EXPERTS(2, 9, 11, 7, 5, 2), 5, 3},
+    {"experts in 8 bits, rows", FLOAT8_EXPERTS(2, 9, 11, 7, 5, 2, "recipe=rowwise"), 5, 3},
+    {"experts in 8 bits, blocks", FLOAT8_EXPERTS(1, 5, 130, 132, 2, 2, "recipe=blockwise"), 2, 3},
     {"experts, full tiles", EXPERTS(2, 70, 32, 24, 3, 2), 3, 3},
     {"experts, odd tiles", EXPERTS(1, 170, 136, 72, 2, 2), 2, 3, false, true},
     {"experts, several slices", EXPERTS(1, 270, 328, 264, 2, 2), 2, 3, false, true},
