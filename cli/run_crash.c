@@ -236,7 +236,7 @@ void run_interrupted(int number)
 
 void run_catch_crashes(int of)
 {
-    struct sigaction action = {.sa_handler = look, .sa_flags = SA_RESTART};
+    struct sigaction action = {.sa_handler = look, .sa_flags = SA_RESTART | SA_ONSTACK};
 
     rank = of;
     ct_calling(); /* the first record is this thread's */

@@ -83,9 +83,12 @@ static bool catches(int number)
     return number != SIGTERM || running->world == 1 || *ct_config.model.save_to;
 }
 
+/* On the stack of crash_catch, as all handlers of signals here: one that ran on the thread's own
+   stack amid a product of oneDNN damaged the heap now and then. */
 static void catch_signals(struct ct_run *run)
 {
-    struct sigaction action = {.sa_handler = interrupt, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+    struct sigaction action = {.sa_handler = interrupt,
+                               .sa_flags = (int)SA_RESETHAND | SA_RESTART | SA_ONSTACK};
 
     running = run;
     for (size_t i = 0; i < CT_COUNT(caught); i++)

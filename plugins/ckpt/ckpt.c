@@ -288,9 +288,10 @@ static int step_begin(struct ct_run *run)
 
     is_launched = ct_launch_is_rank();
     if (!catches && !ckpt_config.load_only)
-        catches = !sigaction(SIGTERM,
-                             &(struct sigaction){.sa_handler = on_sigterm, .sa_flags = SA_RESTART},
-                             &former);
+        catches = !sigaction(
+            SIGTERM,
+            &(struct sigaction){.sa_handler = on_sigterm, .sa_flags = SA_RESTART | SA_ONSTACK},
+            &former);
     ckpt_skip_batches(run);
     return rc;
 }

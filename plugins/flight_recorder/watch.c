@@ -340,7 +340,7 @@ static void *beat(void *argument)
 
 static void catch_signals(void)
 {
-    struct sigaction action = {.sa_handler = ask, .sa_flags = SA_RESTART}, before;
+    struct sigaction action = {.sa_handler = ask, .sa_flags = SA_RESTART | SA_ONSTACK}, before;
 
     sigaction(SIGQUIT, &action, NULL);
     action.sa_handler = be_told;
