@@ -18,6 +18,7 @@
  *   ckpt.c    options and events                 verb.c    the verbs
  *   shared.c  whether all hosts see the folder
  *   local.c   files that stay on the hosts that wrote them
+ *   gather.c  a whole checkpoint of those
  *   export.c, import.c                           Hugging Face's folders, which lib/hf reads and
  *                                                writes
  */
@@ -165,6 +166,10 @@ int ckpt_io_open(struct ckpt_io *io, const char *path, int flags, bool direct);
 int ckpt_io_write(struct ckpt_io *io, const void *data, size_t bytes, size_t at);
 /* Write `count` parts one after another; changes the list. */
 int ckpt_io_writev(struct ckpt_io *io, struct iovec *parts, int count, size_t at);
+/* Reserve so many bytes for the file, so that a full disk shows at once. */
+int ckpt_io_reserve(struct ckpt_io *io, size_t bytes);
+/* Give the file its size, and sync it to disk. */
+int ckpt_io_settle(struct ckpt_io *io, size_t bytes);
 /* data has room for whole pages. CT_EDAMAGED: the file has fewer bytes; CT_EIO. */
 int ckpt_io_read(struct ckpt_io *io, void *data, size_t bytes, size_t at);
 /* rc, or a failure to close. */
@@ -310,16 +315,33 @@ int ckpt_check_shared(struct ct_run *run);
 /* Find out which ranks see the same folder of checkpoints. All ranks call this. Where files are
    shared, rank 0 keeps the folder. */
 int ckpt_local_begin(struct ct_run *run);
-/* Give all ranks the text of rank 0's index. */
-int ckpt_local_share_index(struct ct_run *run, struct ct_arena *arena, const struct ckpt *c,
-                           char **text, size_t *size);
+/* Give all ranks the text of rank 0's index, and its small files, as c->beside. */
+int ckpt_local_share_index(struct ct_run *run, struct ct_arena *arena, struct ckpt *c, char **text,
+                           size_t *size);
 /* ckpt_open by all ranks. Those whose host lacks the index get it from others. */
 int ckpt_local_open(struct ct_run *run, struct ct_arena *arena, const char *folder, struct ckpt *c);
 /* ckpt_read by all ranks, on any hosts that have all files between them. CT_EDAMAGED: a file that
    is wanted is on none; the message names it and its host. */
 int ckpt_local_read(struct ct_run *run, const struct ckpt *c, const struct ckpt_sink *sink);
+/* Whether this host has the name, as the files of a checkpoint say it. */
+bool ckpt_is_own_host(const char *name);
 /* CT_ECONFIG: the file is on another host. */
 int ckpt_elsewhere(const struct ckpt *c, const struct ckpt_file *file);
+
+/* ---- gather.c ---- */
+
+/* The way to files of other hosts. */
+struct ckpt_reach {
+    const char *shell; /* command that runs a line on a host, as for ct_launch_on_host */
+    const char *at; /* folder of a host as it is seen here, with {} for its name; NULL: by shell */
+};
+/* Make a whole checkpoint in the folder `to` of the one that path names (ckpt_locate) and whose
+   files lie on several hosts. *whole: it, open. Each byte is compared with its hash. CT_ECONFIG:
+   `to` has one of this step, or is the folder itself. Any other failure leaves the files that are
+   complete in step-N.part, from which the next call goes on; each file that is missing is a
+   warning. */
+int ckpt_gather(struct ct_arena *arena, const char *path, const char *to,
+                const struct ckpt_reach *reach, struct ckpt *whole);
 
 /* ---- folder.c ---- */
 
@@ -373,6 +395,10 @@ struct ckpt_retention ckpt_retention(const struct ct_run *run);
 
 /* ---- space.c ---- */
 
+/* Bytes that this process may still write in a folder. */
+int ckpt_free_bytes(const char *folder, double *bytes);
+/* Text of a number of bytes: "1.6 GB". */
+const char *ckpt_spoken(double bytes, char text[32]);
 /* Bytes of a checkpoint, over all ranks, headers and index estimated. */
 double ckpt_bytes(const struct ct_run *run, bool model_only);
 /* Before a save: whether the disk has room for it. Those that would be removed after it make room.

@@ -82,6 +82,25 @@ int ckpt_io_write(struct ckpt_io *io, const void *data, size_t bytes, size_t at)
     return ckpt_io_writev(io, &part, bytes > 0, at);
 }
 
+int ckpt_io_reserve(struct ckpt_io *io, size_t bytes)
+{
+    int rc;
+
+    do
+        rc = fallocate(io->fd, 0, 0, (off_t)bytes);
+    while (rc < 0 && errno == EINTR);
+    if (rc < 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+        return ct_fail(CT_EIO, "%s, of %zu bytes: %s", io->path, bytes, strerror(errno));
+    return 0;
+}
+
+int ckpt_io_settle(struct ckpt_io *io, size_t bytes)
+{
+    return ftruncate(io->fd, (off_t)bytes) == 0 && fsync(io->fd) == 0
+               ? 0
+               : ct_fail(CT_EIO, "%s: %s", io->path, strerror(errno));
+}
+
 /* Another client of a network file system may have replaced the file. False: it cannot be
    opened. */
 static bool reopen(struct ckpt_io *io)

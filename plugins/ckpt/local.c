@@ -3,8 +3,8 @@
  *
  * Of the ranks that see one folder, the lowest is its keeper: it locks the folder, publishes, and
  * removes old checkpoints, as rank 0 does where all hosts share the folder. Each folder has the
- * whole index, made by rank 0, in which each file has the name of its host. So the folders of one
- * step, copied into one, are a checkpoint like any other.
+ * whole index, made by rank 0, in which each file has the name of its host, and the small files. So
+ * the folders of one step, copied into one, are a checkpoint like any other.
  *
  * A rank that wants bytes of a file which its host lacks gets the chunks from one whose host has
  * it, and compares them with their hashes itself.
@@ -114,16 +114,42 @@ static int share(struct ct_run *run, struct ct_arena *arena, int from, char **te
     if (run->rank != from)
         *text = ct_arena_alloc(arena, (size_t)bytes + 1);
     *size = (size_t)bytes;
-    return ct_group_broadcast(ct_run_world(run), *text, *size, CT_U8, from);
+    return bytes ? ct_group_broadcast(ct_run_world(run), *text, *size, CT_U8, from) : 0;
 }
 
-int ckpt_local_share_index(struct ct_run *run, struct ct_arena *arena, const struct ckpt *c,
-                           char **text, size_t *size)
+/* Give all ranks the small files of rank 0. */
+static int share_beside(struct ct_run *run, struct ct_arena *arena, struct ct_hf_files *files)
+{
+    int64_t count = (int64_t)files->count;
+    int rc = ct_group_broadcast(ct_run_world(run), &count, 1, CT_I64, 0);
+
+    if (rc == 0 && run->rank != 0)
+        *files = (struct ct_hf_files){ct_arena_array(arena, struct ct_hf_file, count + 1),
+                                      (size_t)count};
+    for (int64_t i = 0; rc == 0 && i < count; i++) {
+        struct ct_hf_file *f = &files->list[i];
+        char *name = run->rank == 0 ? ct_arena_strdup(arena, f->name) : NULL,
+             *data = (char *)(uintptr_t)f->data;
+        size_t length = name ? strlen(name) : 0;
+
+        rc = share(run, arena, 0, &name, &length);
+        if (rc == 0)
+            rc = share(run, arena, 0, &data, &f->size);
+        f->name = name;
+        f->data = data;
+    }
+    return rc;
+}
+
+int ckpt_local_share_index(struct ct_run *run, struct ct_arena *arena, struct ckpt *c, char **text,
+                           size_t *size)
 {
     int rc = run->rank == 0 ? ckpt_index_text(arena, c, text, size) : 0;
 
     rc = ct_group_agree(ct_run_world(run), rc);
-    return rc < 0 ? rc : share(run, arena, 0, text, size);
+    if (rc == 0)
+        rc = share(run, arena, 0, text, size);
+    return rc < 0 ? rc : share_beside(run, arena, &c->beside);
 }
 
 /* rc: of opening it here. A failure that says nothing about the checkpoint is one of all ranks, and
@@ -173,10 +199,19 @@ int ckpt_local_open(struct ct_run *run, struct ct_arena *arena, const char *fold
 
 /* ---- reading ---- */
 
+bool ckpt_is_own_host(const char *name)
+{
+    char own[CKPT_HOST] = "";
+
+    gethostname(own, sizeof(own) - 1);
+    return !strcmp(name, own);
+}
+
 int ckpt_elsewhere(const struct ckpt *c, const struct ckpt_file *file)
 {
     return ct_fail(CT_ECONFIG,
-                   "%s/%s is on host %s: copy the folders of this step from all hosts into one",
+                   "%s/%s is on host %s: copy the folders of this step from all hosts into one, as "
+                   "`ctitan ckpt gather` does",
                    c->path, file->name, file->host);
 }
 

@@ -28,8 +28,7 @@ double ckpt_bytes(const struct ct_run *run, bool model_only)
     return bytes;
 }
 
-/* Bytes that this process may still write in a folder. */
-static int free_bytes(const char *folder, double *bytes)
+int ckpt_free_bytes(const char *folder, double *bytes)
 {
     struct statvfs fs;
 
@@ -39,8 +38,7 @@ static int free_bytes(const char *folder, double *bytes)
     return 0;
 }
 
-/* Text of a number of bytes: "1.6 GB". */
-static const char *spoken(double bytes, char text[32])
+const char *ckpt_spoken(double bytes, char text[32])
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
     size_t unit = 0;
@@ -56,12 +54,12 @@ static int make_room(const struct ct_run *run, double bytes, double *lacking)
 {
     struct ckpt_retention r = ckpt_retention(run);
     double room = 0;
-    int rc = free_bytes(ckpt_own.folder, &room);
+    int rc = ckpt_free_bytes(ckpt_own.folder, &room);
 
     if (rc == 0 && room < bytes && r.latest > 1) {
         r.latest--;
         ckpt_purge(ckpt_own.folder, &r);
-        rc = free_bytes(ckpt_own.folder, &room);
+        rc = ckpt_free_bytes(ckpt_own.folder, &room);
     }
     *lacking = rc == 0 && room < bytes ? bytes - room : 0;
     return rc;
@@ -71,8 +69,8 @@ static int tell(struct ct_run *run, double bytes, double lacking, bool last)
 {
     char needs[32], lacks[32];
 
-    spoken(bytes, needs);
-    spoken(lacking, lacks);
+    ckpt_spoken(bytes, needs);
+    ckpt_spoken(lacking, lacks);
     if (last && ckpt_config.on_error == CKPT_STOP)
         return ct_fail(CT_EIO,
                        "the checkpoint of step %lld needs %s, and %s lacks %s of them: what was "
@@ -175,13 +173,13 @@ static int check_room(const struct ct_run *run)
     char each[32], all[32], have[32];
     int rc;
 
-    rc = free_bytes(ckpt_own.folder, &room);
+    rc = ckpt_free_bytes(ckpt_own.folder, &room);
     if (rc < 0)
         return rc;
     if (ckpt_config.keep_latest_k && room < bytes * (double)most)
         former = bytes_of_former();
-    spoken(bytes, each);
-    spoken(room + former, have);
+    ckpt_spoken(bytes, each);
+    ckpt_spoken(room + former, have);
     /* The newest of them stays until another one is complete. */
     if (room + (former > bytes ? former - bytes : 0) < bytes && ckpt_config.on_error == CKPT_STOP)
         return ct_fail(CT_EIO,
@@ -190,7 +188,8 @@ static int check_room(const struct ct_run *run)
     if (room + former < bytes * (double)most)
         ct_warn("%lld checkpoints at once need %s, %s each, and %s has room for %s: lower [ckpt] "
                 "keep_latest_k, or make room",
-                (long long)most, spoken(bytes * (double)most, all), each, ckpt_own.folder, have);
+                (long long)most, ckpt_spoken(bytes * (double)most, all), each, ckpt_own.folder,
+                have);
     return 0;
 }
 

@@ -1,6 +1,6 @@
 /*
- * `ctitan ckpt`: what checkpoints there are, whether they are good, what is in them, and how two of
- * them differ.
+ * `ctitan ckpt`: what checkpoints there are, whether they are good, what is in them, how two of
+ * them differ, and a whole one of files on several hosts.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -181,10 +181,7 @@ static int verify_on(struct ct_arena *arena, const char *host, const char *path,
 /* Whether this host is the one that should have the file, and lacks it. */
 static bool is_lost(const struct ckpt_file *f)
 {
-    char name[CKPT_HOST] = "";
-
-    gethostname(name, sizeof(name) - 1);
-    return f->absent && !strcmp(f->host, name);
+    return f->absent && ckpt_is_own_host(f->host);
 }
 
 /* Whether a file before number i is absent on the same host. */
@@ -238,8 +235,6 @@ static int read_all(struct ckpt *c, const char *path, json_t *failures)
         worst = rc < 0 ? tell_bad(path, rc, worst, failures) : worst;
     }
     worst = read_others(c, path, failures, worst);
-    if (c->files[0].absent && !is_lost(&c->files[0]))
-        return worst; /* the small files are where rank 0 was */
     rc = ckpt_beside_read(c);
     return rc < 0 && !ckpt_is_gone(path) ? tell_bad(path, rc, worst, failures) : worst;
 }
@@ -366,55 +361,104 @@ static int show(const char *path, bool json)
 
 struct request {
     struct ct_arena arena;
-    const char *action, *folder, *other;
+    const char *action, *folder, *other, *to;
     bool json, here;
-    const char *shell;
+    struct ckpt_reach reach;
 };
 
 static const struct ct_argument arguments[] = {
-    CT_ARG_CHOSEN(struct request, action, "ACTION", "ls|verify|show|diff",
-                  "List checkpoints, read and check all of their bytes, show what is in one, or "
-                  "compare two"),
+    CT_ARG_CHOSEN(struct request, action, "ACTION", "ls|verify|show|diff|gather",
+                  "List checkpoints, read and check all of their bytes, show what is in one, "
+                  "compare two, or make a whole one of files on several hosts"),
     CT_ARG_WORD(struct request, folder, "FOLDER",
                 "A run's dump folder, its folder of checkpoints, or one checkpoint"),
     CT_ARG_OPTIONAL(struct request, other, "OTHER", "For diff: the other checkpoint"),
     CT_ARG_FLAG(struct request, json, "json", 0, "Print JSON"),
+    CT_ARG_TEXT(struct request, to, "to", 0, "FOLDER",
+                "For gather: the folder of checkpoints that gets the whole one"),
+    CT_ARG_TEXT(struct request, reach.at, "at", 0, "PATH",
+                "For gather: where FOLDER of another host is seen here, in which {} stands for the "
+                "host's name; without it, --shell reads the files"),
     CT_ARG_FLAG(struct request, here, "here", 0,
                 "For verify: only the files of this host, where others are on other hosts"),
-    CT_ARG_TEXT(struct request, shell, "shell", 0, "COMMAND",
-                "For verify: the command that runs a line on another host, in which {} stands for "
-                "its name; ssh where it is left out"),
+    CT_ARG_TEXT(struct request, reach.shell, "shell", 0, "COMMAND",
+                "For verify and gather: the command that runs a line on another host, in which {} "
+                "stands for its name; ssh where it is left out"),
     {0}};
+
+static bool is_action(const struct request *r, const char *name)
+{
+    return !strcmp(r->action, name);
+}
+
+/* Words and options that the action has no use for, or that it lacks. */
+static int check_request(const struct request *r)
+{
+    bool verify = is_action(r, "verify"), gather = is_action(r, "gather");
+
+    if (is_action(r, "diff") && !r->other)
+        return ct_fail(CT_ECONFIG, "ckpt diff: expected two folders");
+    if (!is_action(r, "diff") && r->other)
+        return ct_fail(CT_ECONFIG, "ckpt %s: expected one folder, but there is also %s", r->action,
+                       r->other);
+    if (gather && !r->to)
+        return ct_fail(CT_ECONFIG, "ckpt gather: --to is missing, the folder of the whole one");
+    if ((r->here && !verify) || (r->reach.shell && !verify && !gather))
+        return ct_fail(CT_ECONFIG, "ckpt %s: --here is of verify, --shell of verify and gather",
+                       r->action);
+    if ((r->to || r->reach.at) && !gather)
+        return ct_fail(CT_ECONFIG, "ckpt %s: --to and --at are of gather", r->action);
+    return 0;
+}
+
+static int run_gather(struct request *r)
+{
+    json_t *list = r->json ? json_array() : NULL;
+    struct ckpt c;
+    int rc = ckpt_gather(&r->arena, r->folder, r->to, &r->reach, &c), printed = 0;
+
+    if (rc == 0)
+        list_one(&c, c.path, 0, 0, list);
+    if (rc == 0 && list)
+        printed = ct_json_print(json_incref(json_array_get(list, 0)), stdout);
+    json_decref(list);
+    return rc < 0 ? rc : printed;
+}
+
+static int run_action(struct request *r)
+{
+    do_one *work = is_action(r, "ls") ? list_one : verify;
+
+    if (!r->reach.shell)
+        r->reach.shell = CT_LAUNCH_SSH;
+    shell = r->here ? NULL : r->reach.shell;
+    if (is_action(r, "diff"))
+        return ckpt_diff(r->folder, r->other, r->json);
+    if (is_action(r, "show"))
+        return show(r->folder, r->json);
+    if (is_action(r, "gather"))
+        return run_gather(r);
+    return r->json ? for_each_json(r->folder, work) : for_each(r->folder, work, NULL);
+}
 
 static int run_ckpt(int argc, char **argv)
 {
     struct request r = {0};
     int rc = ct_arguments_parse(arguments, argc, argv, &r.arena, &r);
-    bool differ = rc == 0 && !strcmp(r.action, "diff");
 
-    if (rc == 0 && differ != (r.other != NULL))
-        rc = differ ? ct_fail(CT_ECONFIG, "ckpt diff: expected two folders")
-                    : ct_fail(CT_ECONFIG, "ckpt %s: expected one folder, but there is also %s",
-                              r.action, r.other);
-    else if (rc == 0 && (r.here || r.shell) && strcmp(r.action, "verify") != 0)
-        rc = ct_fail(CT_ECONFIG, "ckpt %s: --here and --shell are of verify", r.action);
     if (rc == 0)
-        shell = r.here ? NULL : r.shell ? r.shell : CT_LAUNCH_SSH;
-    if (rc == 0 && differ)
-        rc = ckpt_diff(r.folder, r.other, r.json);
-    else if (rc == 0 && !strcmp(r.action, "show"))
-        rc = show(r.folder, r.json);
-    else if (rc == 0)
-        rc = r.json ? for_each_json(r.folder, *r.action == 'l' ? list_one : verify)
-                    : for_each(r.folder, *r.action == 'l' ? list_one : verify, NULL);
+        rc = check_request(&r);
+    if (rc == 0)
+        rc = run_action(&r);
     ct_arena_finish(&r.arena);
     return rc;
 }
 
 const struct ct_verb_ops ckpt_verb = {
     .size = sizeof(ckpt_verb),
-    .summary = "list, verify, show and compare checkpoints",
+    .summary = "list, verify, show, compare and gather checkpoints",
     .run = run_ckpt,
     .arguments = arguments,
     .examples =
-        CT_NAMES("ctitan ckpt ls outputs/quickstart", "ctitan ckpt diff outputs/one outputs/two")};
+        CT_NAMES("ctitan ckpt ls outputs/quickstart", "ctitan ckpt diff outputs/one outputs/two",
+                 "ctitan ckpt gather outputs/quickstart --to whole/checkpoint")};

@@ -6,12 +6,10 @@
  * A copy costs processor time and memory. So what lies in host memory, on the boundaries of the
  * disk's blocks, is written from there, unless the run already waits for it.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/safetensors.h>
@@ -259,20 +257,6 @@ static int write_header(struct copy *c)
     return rc;
 }
 
-/* A full disk shows at once. */
-static int reserve(struct copy *c)
-{
-    size_t bytes = c->w->file->header + c->w->file->bytes;
-    int rc;
-
-    do
-        rc = fallocate(c->io.fd, 0, 0, (off_t)bytes);
-    while (rc < 0 && errno == EINTR);
-    if (rc < 0 && errno != EOPNOTSUPP && errno != ENOSYS)
-        return ct_fail(CT_EIO, "%s, of %zu bytes: %s", c->io.path, bytes, strerror(errno));
-    return 0;
-}
-
 /* Whether some of it may be written from where it lies. */
 static bool in_host_memory(const struct copy *c)
 {
@@ -290,15 +274,14 @@ static int write_data(struct copy *c)
                              .fill = fill,
                              .empty = empty,
                              .context = c};
-    int rc = reserve(c);
+    size_t bytes = f->header + f->bytes;
+    int rc = ckpt_io_reserve(&c->io, bytes);
 
     if (rc == 0)
         rc = write_header(c);
     if (rc == 0)
         rc = ckpt_pipe(&pipe);
-    if (rc == 0 && (ftruncate(c->io.fd, (off_t)(f->header + f->bytes)) < 0 || fsync(c->io.fd) < 0))
-        rc = ct_fail(CT_EIO, "%s: %s", c->io.path, strerror(errno));
-    return rc;
+    return rc < 0 ? rc : ckpt_io_settle(&c->io, bytes);
 }
 
 /* Once. */

@@ -76,6 +76,7 @@ try "ckpt diff: keys" same 'ckpt diff' ckpt diff "$first" "$second"
 [[ $(value 'tensors[].name' | wc -l) == $("$ctitan" ckpt diff "$first" "$second" 2>/dev/null | grep -c 'elements differ') ]]
 tell "ckpt diff: as many tensors as in lines"
 try "ckpt verify: keys" same 'ckpt verify' ckpt verify run
+try "ckpt gather: keys" same 'ckpt gather' ckpt gather run --to gathered
 file=$(find "$second" -name '*.safetensors' | head -n 1)
 printf x | dd of="$file" bs=1 seek=$(($(stat -c %s "$file") - 1)) conv=notrunc status=none
 "$ctitan" ckpt verify run --json >out 2>log

@@ -190,7 +190,7 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"doctor now",
          "doctor: a recipe and its options are for --describe NAME, which is missing"},
         {"train %R --dump_after=all", "no option --dump_after; did you mean --dump-after?"},
-        {"ckpt sl x", "ckpt sl: expected ls, verify, show or diff; did you mean ls?"},
+        {"ckpt sl x", "ckpt sl: expected ls, verify, show, diff or gather; did you mean ls?"},
         {"export a b --frce", "export has no option --frce; did you mean --force?"},
         {"lora merge %R b --wiht tp", "lora has no option --wiht; did you mean --with?"},
         {"flight a --tarce x", "flight has no option --tarce; did you mean --trace?"},
