@@ -226,7 +226,7 @@ static int apply_setting(const struct ct_recipe *recipe, const struct ct_setting
     snprintf(where, sizeof(where), "%s: [%s]", s->source, s->section);
     if (!ct_option_find(target.options, s->key) &&
         (ct_recipe_is_habit(s->key) || !is_near(target.options, s->key)))
-        rc = ct_recipe_hint_key(recipe, where, s->key);
+        rc = ct_recipe_hint_key(recipe, where, s->section, s->key);
     if (rc == 0)
         rc = ct_options_set(target.options, target.config, s->key, s->value, where);
     return rc == 0 ? check_effect(s) : rc;

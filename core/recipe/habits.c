@@ -157,6 +157,29 @@ static void search(struct places *p, const char *const *plugins, size_t count, c
             add_place(p, plugin->name);
 }
 
+static bool is_listed(const struct ct_recipe *recipe, const char *plugin)
+{
+    for (size_t i = 0; recipe && i < recipe->plugin_count; i++)
+        if (!strcmp(recipe->plugins[i], plugin))
+            return true;
+    return false;
+}
+
+/* The plugin NAME_MORE that has the key of a section NAME: what was an option of NAME may have
+   become a plugin. */
+static void find_offspring(struct ct_arena *arena, const struct ct_recipe *recipe,
+                           const char *section, const char *key, struct places *p)
+{
+    const char **names;
+    size_t count = ct_plugin_names(arena, &names), length = strlen(section);
+
+    *p = (struct places){0};
+    for (size_t i = 0; i < count && !p->count; i++)
+        if (!strncmp(names[i], section, length) && names[i][length] == '_')
+            search(p, &names[i], 1, key);
+    p->loaded = p->count && is_listed(recipe, p->section[0]);
+}
+
 /* The sections that have the key: of the core and the recipe's plugins, else of others. */
 static void find_places(struct ct_arena *arena, const struct ct_recipe *recipe, const char *key,
                         struct places *p)
@@ -215,19 +238,39 @@ static const char *with_words(struct ct_arena *arena, const char *text, const st
     return ct_arena_printf(arena, *text ? "%s: %s" : "%s%s", text, h->words);
 }
 
-/* A hint what to write instead of a key, in arena; NULL: not known. */
+/* NAME's option MORE is the plugin NAME_MORE: words about it, in arena; NULL: there is none. */
+static const char *plugin_of_option(struct ct_arena *arena, const char *section, const char *key)
+{
+    const char *plugin = ct_arena_printf(arena, "%s_%s", section, key), **names;
+    size_t count = ct_plugin_names(arena, &names);
+
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(names[i], plugin))
+            return ct_arena_printf(arena,
+                                   "plugin %s does it where [plugins] load lists it (--with %s), "
+                                   "with its options in [%s]",
+                                   plugin, plugin, plugin);
+    return NULL;
+}
+
+/* A hint what to write instead of a section's key, in arena; NULL: not known. */
 static const char *key_hint(struct ct_arena *arena, const struct ct_recipe *recipe,
-                            const char *name)
+                            const char *section, const char *name)
 {
     const struct habit *h = find_habit(name);
     const char *key = h && h->key ? h->key : name;
+    const char *plugin = plugin_of_option(arena, section, name);
     struct places p;
 
+    if (plugin)
+        return plugin;
     if (h && h->section)
         return with_words(arena, ct_arena_printf(arena, "write %s in [%s]", key, h->section), h);
     if (h && !h->key)
         return with_words(arena, "", h);
-    find_places(arena, recipe, key, &p);
+    find_offspring(arena, recipe, section, key, &p);
+    if (!p.count)
+        find_places(arena, recipe, key, &p);
     if (!p.count)
         return NULL;
     return with_words(arena,
@@ -236,10 +279,11 @@ static const char *key_hint(struct ct_arena *arena, const struct ct_recipe *reci
                       h);
 }
 
-int ct_recipe_hint_key(const struct ct_recipe *recipe, const char *where, const char *key)
+int ct_recipe_hint_key(const struct ct_recipe *recipe, const char *where, const char *section,
+                       const char *key)
 {
     struct ct_arena scratch = {0};
-    const char *hint = key_hint(&scratch, recipe, key);
+    const char *hint = key_hint(&scratch, recipe, section, key);
     int rc = hint ? ct_fail(CT_ECONFIG, "%s: no option named %s: %s", where, key, hint) : 0;
 
     ct_arena_finish(&scratch);

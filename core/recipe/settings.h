@@ -40,7 +40,8 @@ bool ct_recipe_is_utf8(const char *text);
 /* Whether another system calls an option so, which has another name here. */
 bool ct_recipe_is_habit(const char *key);
 /* CT_ECONFIG with words about an unknown key or section; 0: there are none. */
-int ct_recipe_hint_key(const struct ct_recipe *recipe, const char *where, const char *key);
+int ct_recipe_hint_key(const struct ct_recipe *recipe, const char *where, const char *section,
+                       const char *key);
 int ct_recipe_hint_section(const struct ct_recipe *recipe, const char *source, const char *name);
 /* The same about "lr=1e-3", which has no section. */
 int ct_recipe_hint_assignment(const struct ct_recipe *recipe, const char *assignment);

@@ -252,7 +252,8 @@ static int hint(const struct ct_setting *s, const char *key)
     return ct_recipe_is_habit(key)
                ? ct_recipe_hint_key(
                      all.recipe,
-                     ct_arena_printf(all.recipe->arena, "%s: [%s]", s->source, s->section), key)
+                     ct_arena_printf(all.recipe->arena, "%s: [%s]", s->source, s->section),
+                     s->section, key)
                : 0;
 }
 

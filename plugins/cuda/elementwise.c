@@ -208,5 +208,5 @@ const struct ct_kernel gpu_elementwise_kernels[] = {
     CT_KERNEL("swiglu_grad", "vector", CT_KERNEL_STRIDED, accepts, NULL, run_elementwise),
     CT_KERNEL("cast", "vector", CT_KERNEL_STRIDED, accepts, NULL, run_cast),
     CT_KERNEL("reciprocal", "scalar", 0, accepts_reciprocal, NULL, run_reciprocal),
-    CT_KERNEL("tp.ring_sum", "vector", 0, accepts_sum, NULL, run_sum),
+    CT_KERNEL("tp_async.ring_sum", "vector", 0, accepts_sum, NULL, run_sum),
     {0}};

@@ -14,7 +14,7 @@
 #include <ctitan/lib/ops.h>
 #include <ctitan/plugin.h>
 
-#include "async.h"
+#include "tp.h"
 
 struct tp_config tp_config;
 
@@ -29,23 +29,6 @@ static const struct ct_option options[] = {
     CT_OPT_BOOL(
         struct tp_config, loss_parallel, "loss_parallel", "true",
         "Compute the loss on logits that are split by vocabulary, instead of gathering them"),
-    CT_OPT_BOOL(struct tp_config, async, "async", "false",
-                "Run products, and the gathers and scatters next to them, in chunks that overlap"),
-    CT_OPT_INT(struct tp_config, chunks, "chunks", "0", 0, 1 << 10,
-               "async: exchanges of a rank's rows; 0: the fastest by the rates below"),
-    CT_OPT_ENUM(struct tp_config, own_first, "own_first", "auto", "auto|always|never",
-                "async: multiply a rank's own rows beside the first exchange, and in front of the "
-                "last; auto: where it is faster"),
-    CT_OPT_STRING(
-        struct tp_config, machine, "machine", "",
-        "async: description of the machine that chunks = 0 is chosen for, as of --device; "
-        "empty: `this`, if doctor has described it, else the rates that follow"),
-    CT_OPT_FLOAT(struct tp_config, link, "link", "10", 1e-3, 1e6,
-                 "async: bytes per second that a rank sends, in 1e9"),
-    CT_OPT_FLOAT(struct tp_config, tflops, "tflops", "0.2", 1e-6, 1e6,
-                 "async: FLOPs per second of a rank's products, in 1e12"),
-    CT_OPT_FLOAT(struct tp_config, chunk_cost, "chunk_cost", "20", 0, 1e6,
-                 "async: cost of one more chunk, in microseconds"),
     {0}};
 
 int tp_axis(const struct ct_graph *graph)
@@ -201,16 +184,6 @@ static const struct ct_transform again = {
     .apply = tp_regather,
 };
 
-static const struct ct_transform pipelines = {
-    .size = sizeof(struct ct_transform),
-    .name = "tp.async",
-    .summary = "runs products and the collectives next to them in chunks that overlap",
-    .phase = CT_PHASE_OVERLAP,
-    .after = CT_NAMES("prefetched", "bucketed"),
-    .evaluation = true,
-    .apply = tp_pipeline,
-};
-
 /* ---- axis ---- */
 
 static int64_t degree(void)
@@ -233,8 +206,4 @@ CT_PLUGIN(.name = "tp", .version = "1.0", .summary = "Tensor, sequence and loss 
               {CT_OP, "cross_entropy_merge", &tp_op_cross_entropy_merge},
               {CT_OP, "cross_entropy_merge_grad", &tp_op_cross_entropy_merge_grad},
               {CT_TRANSFORM, "tp", &placement}, {CT_TRANSFORM, "tp.sequence", &sequence_parallel},
-              {CT_TRANSFORM, "tp.loss", &loss}, {CT_TRANSFORM, "tp.regather", &again},
-              {CT_TRANSFORM, "tp.async", &pipelines}, {CT_OP, "tp.local", &tp_op_local},
-              {CT_OP, "tp.ring_narrow", &tp_op_ring_narrow},
-              {CT_OP, "tp.ring_concat", &tp_op_ring_concat},
-              {CT_OP, "tp.ring_sum", &tp_op_ring_sum}, {CT_KERNELS, "cpu", tp_ring_kernels}));
+              {CT_TRANSFORM, "tp.loss", &loss}, {CT_TRANSFORM, "tp.regather", &again}));

@@ -5,11 +5,8 @@
 #include <ctitan/run.h>
 
 struct tp_config {
-    int64_t degree, chunks;
-    bool sequence_parallel, regather, loss_parallel, async;
-    enum tp_own_first { TP_AUTO, TP_ALWAYS, TP_NEVER } own_first;
-    const char *machine;             /* lib/machine.h; empty: "this", or the rates that follow */
-    double link, tflops, chunk_cost; /* GB/s, TFLOP/s, us */
+    int64_t degree;
+    bool sequence_parallel, regather, loss_parallel;
 };
 
 extern struct tp_config tp_config;
@@ -35,7 +32,5 @@ struct ct_value *tp_cross_entropy_merge(struct ct_builder *b, const char *name,
 int tp_split_losses(struct ct_graph *graph, struct ct_run *run);
 /* Repeat gathers along the sequence for the backward. */
 int tp_regather(struct ct_graph *graph, struct ct_run *run);
-/* Products and the collectives beside them become pipelines of chunks. */
-int tp_pipeline(struct ct_graph *graph, struct ct_run *run);
 
 #endif

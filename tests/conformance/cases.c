@@ -144,7 +144,7 @@
     "input %y : T[" #b "," #t "," #k "]\n"                                                         \
     "input %dz : T[" #b "," #t "," #k "]\n"                                                        \
     "F - %sum = add(%x, %y) : T[" #b "," #t "," #k "]\n"                                           \
-    "F - %ring = tp.ring_sum(%x, %y, %sum) : T[" #b "," #t "," #k "]\n"                            \
+    "F - %ring = tp_async.ring_sum(%x, %y, %sum) : T[" #b "," #t "," #k "]\n"                      \
     "F - %z = swiglu(%x, %y) : T[" #b "," #t "," #k "]\n"                                          \
     "I - %dx, %dy = swiglu_grad(%dz, %x, %y) : T[" #b "," #t "," #k "], T[" #b "," #t "," #k "]\n" \
     "F - %narrow = cast(%x) {dtype=\"bfloat16\"} : bfloat16[" #b "," #t "," #k "]\n"               \

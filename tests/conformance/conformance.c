@@ -303,7 +303,8 @@ static int run_cases(struct ct_device *device, const char *filter)
 static int start(int argc, char **argv, struct options *options, struct ct_device **device)
 {
     char *assignments[16];
-    static const char *const with_ops[] = {"adamw", "cp", "ema", "ep", "float8", "muon", "tp"};
+    static const char *const with_ops[] = {"adamw",  "cp",   "ema", "ep",
+                                           "float8", "muon", "tp",  "tp_async"};
     const struct ct_plugin *plugin;
     const struct ct_offer *offer;
     int count = 0, rc;

@@ -11,9 +11,9 @@
 
 /* Passes replace them by other ops before a program is made, or they move nothing. */
 static const char *const replaced[] = {
-    "balance_loss",        "balanced",         "cast_like",    "ep.experts",
-    "ep.experts_dw",       "ep.experts_dx",    "redistribute", "ring_attention",
-    "ring_attention_grad", "straight_through", "tp.local",     "view",
+    "balance_loss",        "balanced",         "cast_like",      "ep.experts",
+    "ep.experts_dw",       "ep.experts_dx",    "redistribute",   "ring_attention",
+    "ring_attention_grad", "straight_through", "tp_async.local", "view",
 };
 
 /* Experts in 8 bits are emulated on CPUs, and rows travel in 8 bits there alone. */

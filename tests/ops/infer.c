@@ -222,7 +222,7 @@ static const struct infer_case good[] = {
     {"cross_entropy_merge", NULL, "float32[2,3,4,3] int32[2,3]", "float32[] float32[2,3]"},
     {"cross_entropy_merge_grad", NULL, "float32[] float32[2,3,4,3] int32[2,3] float32[2,3]",
      "float32[2,3,4,3]"},
-    {"tp.ring_sum", NULL, "bfloat16[2,3] bfloat16[2,3] bfloat16[2,3]", "bfloat16[2,3]"},
+    {"tp_async.ring_sum", NULL, "bfloat16[2,3] bfloat16[2,3] bfloat16[2,3]", "bfloat16[2,3]"},
     {"squared_norm", NULL, "float32[2,3] bfloat16[4] float64[]", "float64[]"},
     {"clip_coefficient", NULL, "float64[] float64[]", "float32[] float32[]"},
     {"sign_step", "rate=1", "float32[] float32[3] bfloat16[3] float32[] float32[]", ""},
@@ -299,8 +299,9 @@ static const struct infer_case bad[] = {
     {"rms_norm_grad", NULL, "float32[3,4] float32[3,4] float32[4] - -",
      "rms_norm_grad(%rms_norm_grad): rstd is missing"},
     {"add", NULL, "float32[2,3] float32[3]", "add(%add): y %b [3] must have 2 dimensions"},
-    {"tp.ring_sum", NULL, "float32[2,3] float32[2,4]",
-     "tp.ring_sum(%tp.ring_sum): leading dimension 1 is 3 in x.0 %a [2,3], but 4 in x.1 %b [2,4]"},
+    {"tp_async.ring_sum", NULL, "float32[2,3] float32[2,4]",
+     "tp_async.ring_sum(%tp_async.ring_sum): leading dimension 1 is 3 in x.0 %a [2,3], but 4 in "
+     "x.1 %b [2,4]"},
     {"rope", NULL, "float32[2,3,4,5] -", "rope(%rope): the head size 5 is odd"},
     {"rope", NULL, "float32[2,3,4] -", "rope(%rope): x %a [2,3,4] must have 4 dimensions"},
     {"rope", NULL, "float32[2,3,4,6] int32[2,4]",
@@ -787,7 +788,7 @@ int main(void)
         cmocka_unit_test(every_type_has_cases),
         cmocka_unit_test(fixed_dtypes_stay),
     };
-    if (REGISTER_OPS("cp", "float8", "tp") < 0)
+    if (REGISTER_OPS("cp", "float8", "tp", "tp_async") < 0)
         return 1;
     return cmocka_run_group_tests_name("op shapes and dtypes", tests, NULL, NULL);
 }

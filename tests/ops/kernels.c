@@ -189,7 +189,7 @@ int main(void)
         cmocka_unit_test(gradients_hold_at_zero),
         cmocka_unit_test(what_has_no_derived_gradient_is_said),
     };
-    if (REGISTER_OPS("cp", "float8", "tp") < 0)
+    if (REGISTER_OPS("cp", "float8", "tp", "tp_async") < 0)
         return 1;
     return cmocka_run_group_tests_name("promises of op types", tests, NULL, NULL);
 }

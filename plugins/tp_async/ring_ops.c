@@ -8,11 +8,11 @@
 #include <ctitan/lib/ops.h>
 #include <ctitan/op_author.h>
 
-#include "async.h"
+#include "tp_async.h"
 
 #define DIM(T) CT_OPT_INT(T, dim, "dim", "0", 0, CT_MAX_DIMS - 1, "Along this dimension")
 #define SIZE(T) CT_OPT_INT(T, size, "size", "1", 0, INT32_MAX, "Its size afterwards")
-#define AXES CT_OPT_AXES(struct tp_ring, axes, "axes", "Axes of the ring")
+#define AXES CT_OPT_AXES(struct async_ring, axes, "axes", "Axes of the ring")
 
 static void resize(struct ct_op *op, int64_t dim, int64_t size)
 {
@@ -27,27 +27,27 @@ static void resize(struct ct_op *op, int64_t dim, int64_t size)
 
 static int local_infer(struct ct_op *op)
 {
-    const struct tp_local *attrs = op->attrs;
+    const struct async_local *attrs = op->attrs;
 
     resize(op, attrs->dim, attrs->size);
     return 0;
 }
 
-const struct ct_op_type tp_op_local = {
+const struct ct_op_type async_op_local = {
     .size = sizeof(struct ct_op_type),
-    .name = "tp.local",
+    .name = "tp_async.local",
     .summary = "a rank's shard as a value that differs from rank to rank, or back",
     .signature = "x A -> y A",
     .flags = CT_OP_VIEW | CT_OP_LINEAR,
-    .attrs = (const struct ct_option[]){DIM(struct tp_local), SIZE(struct tp_local), {0}},
-    .attrs_size = sizeof(struct tp_local),
+    .attrs = (const struct ct_option[]){DIM(struct async_local), SIZE(struct async_local), {0}},
+    .attrs_size = sizeof(struct async_local),
     .infer = local_infer,
 };
 
 /* ---- parts ---- */
 
 /* The rank's place in the ring of `ranks`. */
-static int64_t place_in(const struct tp_ring *ring, const struct ct_mesh *mesh, int64_t rank,
+static int64_t place_in(const struct async_ring *ring, const struct ct_mesh *mesh, int64_t rank,
                         int64_t *ranks)
 {
     int axis = ring->axes ? __builtin_ctz(ring->axes) : 0;
@@ -57,7 +57,7 @@ static int64_t place_in(const struct tp_ring *ring, const struct ct_mesh *mesh, 
 }
 
 /* The index in a dimension of `length` that lies `from` behind the rank's own shard. */
-static int64_t around(const struct tp_ring *ring, const struct ct_mesh *mesh, int64_t rank,
+static int64_t around(const struct async_ring *ring, const struct ct_mesh *mesh, int64_t rank,
                       int64_t length, int64_t from)
 {
     int64_t ranks, place = place_in(ring, mesh, rank, &ranks);
@@ -67,7 +67,7 @@ static int64_t around(const struct tp_ring *ring, const struct ct_mesh *mesh, in
 
 static int narrow_infer(struct ct_op *op)
 {
-    const struct tp_ring *attrs = op->attrs;
+    const struct async_ring *attrs = op->attrs;
 
     resize(op, attrs->dim, attrs->size);
     return 0;
@@ -76,26 +76,27 @@ static int narrow_infer(struct ct_op *op)
 static int64_t narrow_part(const struct ct_op *op, const struct ct_mesh *mesh, int64_t rank, int i,
                            int *dim)
 {
-    const struct tp_ring *attrs = op->attrs;
+    const struct async_ring *attrs = op->attrs;
 
     (void)i;
     *dim = (int)attrs->dim;
     return around(attrs, mesh, rank, op->in[0]->shape[*dim], attrs->from);
 }
 
-const struct ct_op_type tp_op_ring_narrow = {
+const struct ct_op_type async_op_ring_narrow = {
     .size = sizeof(struct ct_op_type),
-    .name = "tp.ring_narrow",
+    .name = "tp_async.ring_narrow",
     .summary = "a part of a dimension, counted from the rank's own shard",
     .signature = "x A -> y A",
     .flags = CT_OP_LINEAR,
-    .attrs = (const struct ct_option[]){DIM(struct tp_ring),
-                                        CT_OPT_INT(struct tp_ring, from, "from", "0", 0, INT32_MAX,
-                                                   "Its first index, from the own shard on"),
-                                        SIZE(struct tp_ring),
-                                        AXES,
-                                        {0}},
-    .attrs_size = sizeof(struct tp_ring),
+    .attrs =
+        (const struct ct_option[]){DIM(struct async_ring),
+                                   CT_OPT_INT(struct async_ring, from, "from", "0", 0, INT32_MAX,
+                                              "Its first index, from the own shard on"),
+                                   SIZE(struct async_ring),
+                                   AXES,
+                                   {0}},
+    .attrs_size = sizeof(struct async_ring),
     .infer = narrow_infer,
     .collective = &ct_collective_narrow,
     .part = narrow_part,
@@ -103,7 +104,7 @@ const struct ct_op_type tp_op_ring_narrow = {
 
 static int concat_infer(struct ct_op *op)
 {
-    int64_t dim = ((const struct tp_ring *)op->attrs)->dim, size = 0;
+    int64_t dim = ((const struct async_ring *)op->attrs)->dim, size = 0;
 
     for (int i = 0; i < op->ins; i++)
         size += op->in[i]->shape[dim];
@@ -114,7 +115,7 @@ static int concat_infer(struct ct_op *op)
 static int64_t concat_part(const struct ct_op *op, const struct ct_mesh *mesh, int64_t rank, int i,
                            int *dim)
 {
-    const struct tp_ring *attrs = op->attrs;
+    const struct async_ring *attrs = op->attrs;
     int64_t from = 0;
 
     *dim = (int)attrs->dim;
@@ -123,14 +124,14 @@ static int64_t concat_part(const struct ct_op *op, const struct ct_mesh *mesh, i
     return around(attrs, mesh, rank, op->out[0]->shape[*dim], from);
 }
 
-const struct ct_op_type tp_op_ring_concat = {
+const struct ct_op_type async_op_ring_concat = {
     .size = sizeof(struct ct_op_type),
-    .name = "tp.ring_concat",
+    .name = "tp_async.ring_concat",
     .summary = "values one behind the other along a dimension, from the rank's own shard on",
     .signature = "*x A -> y A",
     .flags = CT_OP_LINEAR,
-    .attrs = (const struct ct_option[]){DIM(struct tp_ring), AXES, {0}},
-    .attrs_size = sizeof(struct tp_ring),
+    .attrs = (const struct ct_option[]){DIM(struct async_ring), AXES, {0}},
+    .attrs_size = sizeof(struct async_ring),
     .infer = concat_infer,
     .collective = &ct_collective_concat,
     .part = concat_part,
@@ -155,15 +156,15 @@ static int sum_reference(const struct ct_launch *l)
     return ct_reference_end(&r, 0);
 }
 
-const struct ct_op_type tp_op_ring_sum = {
+const struct ct_op_type async_op_ring_sum = {
     .size = sizeof(struct ct_op_type),
-    .name = "tp.ring_sum",
+    .name = "tp_async.ring_sum",
     .summary = "the sum of the ranks' values, which come in the order of the ring",
     .signature = "*x[.] T -> y[.] T",
     .samples = "real[2,4]; real[2,4] real[2,4] real[2,4]",
     .flags = CT_OP_LINEAR,
     .attrs = (const struct ct_option[]){AXES, {0}},
-    .attrs_size = sizeof(struct tp_ring),
+    .attrs_size = sizeof(struct async_ring),
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .reference = sum_reference,
 };
@@ -197,5 +198,5 @@ static bool accepts_sum(const struct ct_prepare *p)
     return p->ins <= MOST;
 }
 
-const struct ct_kernel tp_ring_kernels[] = {
-    CT_KERNEL("tp.ring_sum", "ordered", 0, accepts_sum, NULL, run_sum), {0}};
+const struct ct_kernel async_ring_kernels[] = {
+    CT_KERNEL("tp_async.ring_sum", "ordered", 0, accepts_sum, NULL, run_sum), {0}};

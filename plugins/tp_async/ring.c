@@ -13,14 +13,12 @@
  *
  * Places along the ring count from the rank's own shard on, so one op takes other rows on each
  * rank. No sharding is that of one rank's rows and the own columns of another: tp would split both.
- * tp.local makes of a shard a value that tp does not split and that differs from rank to rank; only
- * ops of the pipeline use such values.
+ * tp_async.local makes of a shard a value that tp does not split and that differs from rank to
+ * rank; only ops of the pipeline use such values.
  */
 #include <string.h>
 
-#include <ctitan/device/device.h>
-
-#include "async.h"
+#include "tp_async.h"
 
 enum { BATCH, SEQUENCE, SHARD, TOKEN, FEATURE, DIMS };
 
@@ -30,7 +28,7 @@ struct part {
 };
 
 struct ring {
-    struct tp_pipeline p; /* first */
+    struct async_pipeline p; /* first */
     ct_axes axes;
     struct part *part; /* own ones first */
     /* Parts of adjacent sequences are exchanged at once: exchange e has those from first[e] on. The
@@ -38,7 +36,7 @@ struct ring {
     int *first, exchanges;
 };
 
-static struct ring *ring_of(struct tp_pipeline *p)
+static struct ring *ring_of(struct async_pipeline *p)
 {
     return (struct ring *)p;
 }
@@ -58,31 +56,31 @@ static struct ct_sharding spread(const struct ct_sharding *s, int ndim)
     return wide;
 }
 
-static struct ct_sharding divide(const struct tp_pipeline *p, const struct ct_sharding *s)
+static struct ct_sharding divide(const struct async_pipeline *p, const struct ct_sharding *s)
 {
     (void)p;
     return spread(s, DIMS);
 }
 
-static struct ct_value *divided(struct tp_pipeline *p, struct ct_value *v, int64_t shards)
+static struct ct_value *divided(struct async_pipeline *p, struct ct_value *v, int64_t shards)
 {
     int64_t shape[DIMS] = {p->work->rows.batch, p->work->rows.sequences, v->shape[1], v->shape[2]};
-    struct ct_value *by_sequence = tp_view(p, v, 4, shape, spread(&v->sharding, 4));
+    struct ct_value *by_sequence = async_view(p, v, 4, shape, spread(&v->sharding, 4));
 
     shape[SHARD] = shards;
     shape[TOKEN] = v->shape[1] / shards;
     shape[FEATURE] = v->shape[2];
-    return by_sequence ? tp_view(p, by_sequence, DIMS, shape, spread(&v->sharding, DIMS)) : NULL;
+    return by_sequence ? async_view(p, by_sequence, DIMS, shape, spread(&v->sharding, DIMS)) : NULL;
 }
 
 /* The other way. */
-static void deliver(struct tp_pipeline *p, struct ct_value *v, struct ct_value *old)
+static void deliver(struct async_pipeline *p, struct ct_value *v, struct ct_value *old)
 {
     int64_t shape[4] = {p->work->rows.batch, p->work->rows.sequences, old->shape[1], old->shape[2]};
-    struct ct_value *by_sequence = v ? tp_view(p, v, 4, shape, spread(&old->sharding, 4)) : NULL;
+    struct ct_value *by_sequence = v ? async_view(p, v, 4, shape, spread(&old->sharding, 4)) : NULL;
 
     if (by_sequence)
-        tp_deliver(p, by_sequence, old);
+        async_deliver(p, by_sequence, old);
 }
 
 static struct ct_value *like(struct ct_value *v, const struct ct_value *other)
@@ -92,15 +90,15 @@ static struct ct_value *like(struct ct_value *v, const struct ct_value *other)
     return v;
 }
 
-static struct ct_value *narrowed(struct tp_pipeline *p, struct ct_value *v, int dim, int64_t from,
-                                 int64_t size)
+static struct ct_value *narrowed(struct async_pipeline *p, struct ct_value *v, int dim,
+                                 int64_t from, int64_t size)
 {
     if (!v || size == v->shape[dim])
         return v;
-    return like(ct_narrow(&p->b, tp_named(p, v, "part", -1), v, dim, from, size), v);
+    return like(ct_narrow(&p->b, async_named(p, v, "part", -1), v, dim, from, size), v);
 }
 
-static struct ct_value *concatenated(struct tp_pipeline *p, const char *name,
+static struct ct_value *concatenated(struct async_pipeline *p, const char *name,
                                      struct ct_value *const *parts, int count, int dim)
 {
     return count == 1 || !parts[0] ? parts[0]
@@ -108,13 +106,13 @@ static struct ct_value *concatenated(struct tp_pipeline *p, const char *name,
 }
 
 /* A shard as a value that tp does not split, or back. */
-static struct ct_value *relabelled(struct tp_pipeline *p, struct ct_value *v, bool local)
+static struct ct_value *relabelled(struct async_pipeline *p, struct ct_value *v, bool local)
 {
-    const struct tp_rows *rows = &p->work->rows;
-    struct tp_local attrs = {SHARD, local ? rows->outer : rows->outer * rows->ranks};
+    const struct async_rows *rows = &p->work->rows;
+    struct async_local attrs = {SHARD, local ? rows->outer : rows->outer * rows->ranks};
     struct ct_value *other =
-        v ? ct_emit_type1(&p->b, &tp_op_local, tp_named(p, v, local ? "local" : "shard", -1), &v, 1,
-                          &attrs)
+        v ? ct_emit_type1(&p->b, &async_op_local, async_named(p, v, local ? "local" : "shard", -1),
+                          &v, 1, &attrs)
           : NULL;
 
     if (!other)
@@ -124,22 +122,22 @@ static struct ct_value *relabelled(struct tp_pipeline *p, struct ct_value *v, bo
         other->sharding.count[SHARD]--;
     } else {
         other->sharding.unreduced &= ~ring_of(p)->axes;
-        ct_sharding_split(&other->sharding, SHARD, tp_axis(p->work->graph));
+        ct_sharding_split(&other->sharding, SHARD, async_axis(p->work->graph));
     }
     return other;
 }
 
 /* The rows of a part, of a whole. */
-static struct ct_value *take(struct tp_pipeline *p, struct ct_value *whole, int which)
+static struct ct_value *take(struct async_pipeline *p, struct ct_value *whole, int which)
 {
     const struct part *part = &ring_of(p)->part[which];
     struct ct_value *v = divided(p, whole, p->work->rows.outer);
-    struct tp_ring attrs = {TOKEN, part->ahead * p->work->rows.tokens + part->from, part->count,
-                            ring_of(p)->axes};
+    struct async_ring attrs = {TOKEN, part->ahead * p->work->rows.tokens + part->from, part->count,
+                               ring_of(p)->axes};
 
     v = narrowed(p, v, SEQUENCE, part->sequence, 1);
-    return v ? like(ct_emit_type1(&p->b, &tp_op_ring_narrow, tp_named(p, whole, "part", which), &v,
-                                  1, &attrs),
+    return v ? like(ct_emit_type1(&p->b, &async_op_ring_narrow,
+                                  async_named(p, whole, "part", which), &v, 1, &attrs),
                     v)
              : NULL;
 }
@@ -149,7 +147,7 @@ static struct ct_value *take(struct tp_pipeline *p, struct ct_value *whole, int 
 /* A shard is exchanged in `chunks`: groups of sequences, or if there are more, parts of each. */
 static void lay_out(struct ring *r)
 {
-    const struct tp_rows *rows = &r->p.work->rows;
+    const struct async_rows *rows = &r->p.work->rows;
     int64_t sequences = rows->sequences, chunks = r->p.work->chunks;
     int64_t groups = chunks < sequences ? chunks : sequences;
     int64_t parts = (chunks + sequences - 1) / sequences;
@@ -174,7 +172,7 @@ static void lay_out(struct ring *r)
     r->exchanges = (int)(first - r->first);
 }
 
-static void begin(struct ring *r, const struct tp_work *work, struct ct_op *before,
+static void begin(struct ring *r, const struct async_work *work, struct ct_op *before,
                   const char *what)
 {
     struct ct_arena *names = work->graph->arena;
@@ -183,9 +181,10 @@ static void begin(struct ring *r, const struct tp_work *work, struct ct_op *befo
                              .b = ct_builder_before(work->graph, before),
                              .take = take,
                              .divide = divide},
-                       .axes = (ct_axes)1 << tp_axis(work->graph)};
-    r->p.b.why = ct_arena_printf(names, "tp: %s, in %d exchange%s with each rank, beside products",
-                                 what, work->chunks, work->chunks > 1 ? "s" : "");
+                       .axes = (ct_axes)1 << async_axis(work->graph)};
+    r->p.b.why =
+        ct_arena_printf(names, "tp_async: %s, in %d exchange%s with each rank, beside products",
+                        what, work->chunks, work->chunks > 1 ? "s" : "");
     lay_out(r);
 }
 
@@ -206,11 +205,11 @@ static struct ct_value *moved(struct ring *r, struct ct_value *v, int64_t places
 
     if (!v)
         return NULL;
-    op = ct_permute(&r->p.b, tp_named(&r->p, r->p.work->collective->out[0], "chunk", e), &v, 1,
+    op = ct_permute(&r->p.b, async_named(&r->p, r->p.work->collective->out[0], "chunk", e), &v, 1,
                     r->axes, (int)places);
     if (!op)
         return NULL;
-    op->stream = tp_stream();
+    op->stream = async_stream();
     return like(op->out[0], v);
 }
 
@@ -221,7 +220,7 @@ static struct ct_value *whole_of(struct ring *r, const char *name, struct ct_val
     struct ct_value **row = ct_arena_array(&r->p.scratch, struct ct_value *, sequences),
                     **part =
                         ct_arena_array(&r->p.scratch, struct ct_value *, r->first[r->exchanges]);
-    struct tp_ring attrs = {.dim = TOKEN, .axes = r->axes};
+    struct async_ring attrs = {.dim = TOKEN, .axes = r->axes};
 
     for (int64_t s = 0; s < sequences; s++) {
         int count = 0;
@@ -229,10 +228,11 @@ static struct ct_value *whole_of(struct ring *r, const char *name, struct ct_val
         for (int i = 0; i < r->first[r->exchanges]; i++)
             if (r->part[i].sequence == s)
                 part[count++] = value[i];
-        row[s] = r->p.b.status
-                     ? NULL
-                     : like(ct_emit_type1(&r->p.b, &tp_op_ring_concat, name, part, count, &attrs),
-                            part[0]);
+        row[s] =
+            r->p.b.status
+                ? NULL
+                : like(ct_emit_type1(&r->p.b, &async_op_ring_concat, name, part, count, &attrs),
+                       part[0]);
     }
     return concatenated(&r->p, name, row, (int)sequences, SEQUENCE);
 }
@@ -252,13 +252,13 @@ static struct ct_value *received(struct ring *r, struct ct_value *shard, int e)
 static void multiply(struct ring *r, struct ct_value *rows, int e, struct ct_value ***const *value,
                      struct ct_value **row)
 {
-    const struct tp_work *work = r->p.work;
+    const struct async_work *work = r->p.work;
 
     for (int n = r->first[e]; rows && n < r->first[e + 1]; n++) {
         row[n] =
             narrowed(&r->p, rows, SEQUENCE, r->part[n].sequence - r->part[r->first[e]].sequence, 1);
         for (int k = 0; row[n] && k < work->products; k++) {
-            const struct ct_op *copy = tp_product(&r->p, work->product[k], row[n], n);
+            const struct ct_op *copy = async_product(&r->p, work->product[k], row[n], n);
 
             for (int i = 0; copy && i < copy->outs; i++)
                 value[k][i][n] = copy->out[i];
@@ -268,7 +268,7 @@ static void multiply(struct ring *r, struct ct_value *rows, int e, struct ct_val
 
 static struct ct_value ****make_room(struct ring *r)
 {
-    const struct tp_work *work = r->p.work;
+    const struct async_work *work = r->p.work;
     struct ct_arena *scratch = &r->p.scratch;
     struct ct_value ****value = ct_arena_array(scratch, struct ct_value ***, work->products);
 
@@ -282,7 +282,7 @@ static struct ct_value ****make_room(struct ring *r)
 
 /* The first exchange stands where the gather did, each other one in front of the products of the
    rows before. */
-int tp_gather_by_ring(const struct tp_work *work)
+int async_gather_by_ring(const struct async_work *work)
 {
     struct ct_value *whole = work->collective->out[0], *shard, *next, **row, ****value;
     struct ring r;
@@ -304,11 +304,11 @@ int tp_gather_by_ring(const struct tp_work *work)
         for (int i = 0; r.p.b.status == 0 && i < work->product[k]->outs; i++) {
             struct ct_value *old = work->product[k]->out[i];
 
-            deliver(&r.p, whole_of(&r, tp_named(&r.p, old, "whole", -1), value[k][i]), old);
+            deliver(&r.p, whole_of(&r, async_named(&r.p, old, "whole", -1), value[k][i]), old);
         }
     if (r.p.b.status == 0 && whole->use_count + whole->fetch_count > (uint32_t)work->products)
-        deliver(&r.p, whole_of(&r, tp_named(&r.p, whole, "whole", -1), row), whole);
-    return tp_end_gather(&r.p);
+        deliver(&r.p, whole_of(&r, async_named(&r.p, whole, "whole", -1), row), whole);
+    return async_end_gather(&r.p);
 }
 
 /* ---- products, reduce_scatter ---- */
@@ -320,8 +320,8 @@ static struct ct_value *terms(struct ring *r, const struct ct_value *sum, int e)
     struct ct_value **part = ct_arena_array(&r->p.scratch, struct ct_value *, count);
 
     for (int i = 0; i < count; i++)
-        part[i] = tp_sum(&r->p, sum, r->first[e] + i);
-    return concatenated(&r->p, tp_named(&r->p, sum, "terms", e), part, count, SEQUENCE);
+        part[i] = async_sum(&r->p, sum, r->first[e] + i);
+    return concatenated(&r->p, async_named(&r->p, sum, "terms", e), part, count, SEQUENCE);
 }
 
 /* Terms of other ranks for the rank's own rows, as received. */
@@ -336,7 +336,7 @@ static struct ct_value *joined(struct ring *r, struct ct_value *const *term, int
 {
     int64_t parts = (r->p.work->chunks + r->p.work->rows.sequences - 1) / r->p.work->rows.sequences;
     struct ct_value **row = ct_arena_array(&r->p.scratch, struct ct_value *, end - e);
-    const char *name = term[e] ? tp_named(&r->p, term[e], "all", -1) : "";
+    const char *name = term[e] ? async_named(&r->p, term[e], "all", -1) : "";
     int rows = 0;
 
     for (; e < end; e += (int)parts)
@@ -351,20 +351,21 @@ static struct ct_value *added(struct ring *r, const struct ct_value *sum,
 {
     int ranks = (int)r->p.work->rows.ranks, each = (r->exchanges - 1) / (ranks - 1);
     struct ct_value **by_rank = ct_arena_array(&r->p.scratch, struct ct_value *, ranks);
-    struct tp_ring attrs = {.axes = r->axes};
-    const char *name = tp_named(&r->p, sum, "ring", -1);
+    struct async_ring attrs = {.axes = r->axes};
+    const char *name = async_named(&r->p, sum, "ring", -1);
 
     by_rank[0] = term[0];
     for (int ahead = 1; ahead < ranks; ahead++)
         by_rank[ranks - ahead] = joined(r, term, 1 + (ahead - 1) * each, 1 + ahead * each);
     if (r->p.b.status)
         return NULL;
-    return like(ranks == 2 ? ct_add(&r->p.b, name, by_rank[0], by_rank[1])
-                           : ct_emit_type1(&r->p.b, &tp_op_ring_sum, name, by_rank, ranks, &attrs),
+    return like(ranks == 2
+                    ? ct_add(&r->p.b, name, by_rank[0], by_rank[1])
+                    : ct_emit_type1(&r->p.b, &async_op_ring_sum, name, by_rank, ranks, &attrs),
                 by_rank[0]);
 }
 
-int tp_scatter_by_ring(const struct tp_work *work)
+int async_scatter_by_ring(const struct async_work *work)
 {
     struct ct_value *sum = work->collective->in[0], **term;
     struct ct_op *made = sum->producer;
@@ -376,5 +377,5 @@ int tp_scatter_by_ring(const struct tp_work *work)
         term[e] = exchanged(&r, terms(&r, sum, e), e);
     term[0] = terms(&r, sum, 0);
     deliver(&r.p, relabelled(&r.p, added(&r, sum, term), false), work->collective->out[0]);
-    return tp_end_scatter(&r.p, made);
+    return async_end_scatter(&r.p, made);
 }

@@ -1,5 +1,5 @@
 /*
- * The graph by tp.async: which collectives become pipelines, in how many chunks, why the
+ * The graph by tp_async: which collectives become pipelines, in how many chunks, why the
  * others do not; and that, in the program, chunks are exchanged beside products.
  */
 #include "plugin_under_test.h"
@@ -32,16 +32,16 @@ static const char layer[] =
 
 static int apply(struct ct_graph *g, const char *const *settings)
 {
-    const struct ct_plugin *tp = test_plugin("tp");
+    const struct ct_plugin *plugin = test_plugin("tp_async");
     int rc;
 
-    test_options(tp, settings);
-    rc = test_transform(tp, "tp.async")->apply(g, NULL);
+    test_options(plugin, settings);
+    rc = test_transform(plugin, "tp_async")->apply(g, NULL);
     if (rc == 0)
         assert_ok(ct_graph_verify(g, stderr));
     return rc;
 }
-#define APPLY(g, ...) apply(g, (const char *const[]){"degree=2", "async=true", __VA_ARGS__, NULL})
+#define APPLY(g, ...) apply(g, (const char *const[]){__VA_ARGS__, NULL})
 
 static void graph_is_as_agreed(void **state)
 {
@@ -68,18 +68,6 @@ static void ring_is_as_agreed(void **state)
     text = ct_graph_text(g, &arena);
     assert_golden("ring.txt", text);
     assert_string_equal(ct_graph_text(parse(&arena, text), &arena), text);
-    ct_arena_finish(&arena);
-}
-
-static void off_changes_nothing(void **state)
-{
-    struct ct_arena arena = {0};
-    struct ct_graph *g = parse(&arena, layer);
-    const char *before = ct_graph_text(g, &arena);
-
-    (void)state;
-    assert_ok(apply(g, (const char *const[]){"degree=2", "chunks=2", NULL}));
-    assert_string_equal(ct_graph_text(g, &arena), before);
     ct_arena_finish(&arena);
 }
 
@@ -244,8 +232,7 @@ static int chunks_with(const char *const *settings)
     ct_arena_finish(&arena);
     return count;
 }
-#define CHUNKS_WITH(...)                                                                           \
-    chunks_with((const char *const[]){"degree=2", "async=true", __VA_ARGS__, NULL})
+#define CHUNKS_WITH(...) chunks_with((const char *const[]){__VA_ARGS__, NULL})
 
 #define NEVER "own_first=never"
 #define RING(exchanges) (-(exchanges))
@@ -314,17 +301,17 @@ static void reasons_are_said(void **state)
     static const struct {
         const char *was, *is, *says;
     } cases[] = {
-        {"[1,16,", "[1,15,", "tp: at once, as the sequence is split unevenly"},
-        {"[1,16,", "[1,2,", "tp: at once, as a rank has only one row"},
+        {"[1,16,", "[1,15,", "tp_async: at once, as the sequence is split unevenly"},
+        {"[1,16,", "[1,2,", "tp_async: at once, as a rank has only one row"},
         {"%sum = add(%c, %d) :", "%sum = scale(%c) {factor=2} :",
-         "tp: at once, as %sum is made by scale"},
+         "tp_async: at once, as %sum is made by scale"},
         {"fetch y = %y",
          "F layers.0 %e = scale(%c) {factor=2} : float32[1,16,4] +{tp}\nfetch y = %y",
-         "tp: at once, as %c is used by others, too"},
+         "tp_async: at once, as %c is used by others, too"},
         {"%a, %b = linear(%whole, %w0, %w1)",
          "%z = silu(%whole) : float32[1,16,4]\nF layers.0 %a, %b = linear(%z, %w0, %w1)",
-         "tp: at once, as no product takes it by rows"},
-        {"%y = ", "%y = ", "tp: at once, as chunks do not pay"},
+         "tp_async: at once, as no product takes it by rows"},
+        {"%y = ", "%y = ", "tp_async: at once, as chunks do not pay"},
     };
 
     (void)state;
@@ -345,11 +332,24 @@ static void reasons_are_said(void **state)
 
 static void without_sequence_parallelism_it_is_refused(void **state)
 {
+    static const char whole[] = "graph \"whole\"\n"
+                                "mesh tp=2\n"
+                                "input %x : float32[1,16,4]\n"
+                                "param %w : float32[8,4] [tp, -]\n"
+                                "param %w2 : float32[4,8] [-, tp]\n"
+                                "F layers.0 %a = linear(%x, %w) : float32[1,16,8] [-, -, tp]\n"
+                                "F layers.0 %sum = linear(%a, %w2) : float32[1,16,4] +{tp}\n"
+                                "F layers.0 %y = all_reduce(%sum) {axes=\"tp\"} : float32[1,16,4]\n"
+                                "fetch loss = %y\n";
     struct ct_arena arena = {0};
+    char *tokens = ct_arena_strdup(&arena, whole); /* of `generate`: no loss */
 
     (void)state;
-    assert_int_equal(APPLY(parse(&arena, layer), "sequence_parallel=false"), CT_ECONFIG);
-    assert_non_null(strstr(ct_error_message(), "[tp] async = true needs sequence_parallel = true"));
+    memcpy(strstr(tokens, "loss"), "last", 4);
+    assert_ok(APPLY(parse(&arena, tokens), "chunks=2"));
+    assert_int_equal(APPLY(parse(&arena, whole), "chunks=2"), CT_ECONFIG);
+    assert_non_null(strstr(ct_error_message(), "%y is all-reduced along tp"));
+    assert_non_null(strstr(ct_error_message(), "set [tp] sequence_parallel = true"));
     ct_arena_finish(&arena);
 }
 
@@ -358,7 +358,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(graph_is_as_agreed),
         cmocka_unit_test(ring_is_as_agreed),
-        cmocka_unit_test(off_changes_nothing),
         cmocka_unit_test(exchanges_run_beside_products),
         cmocka_unit_test(own_rows_wait_for_no_rank),
         cmocka_unit_test(parts_of_a_ring_are_not_copied),

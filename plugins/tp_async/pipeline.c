@@ -5,9 +5,9 @@
 
 #include <ctitan/rule.h>
 
-#include "async.h"
+#include "tp_async.h"
 
-uint64_t tp_row_inputs(const struct ct_op *op)
+uint64_t async_row_inputs(const struct ct_op *op)
 {
     struct ct_arena scratch = {0};
     struct ct_rule rule;
@@ -25,15 +25,15 @@ uint64_t tp_row_inputs(const struct ct_op *op)
     return inputs;
 }
 
-const char *tp_named(const struct tp_pipeline *p, const struct ct_value *v, const char *what,
-                     int number)
+const char *async_named(const struct async_pipeline *p, const struct ct_value *v, const char *what,
+                        int number)
 {
     return number < 0 ? ct_arena_printf(p->work->graph->arena, "%s.%s", v->name, what)
                       : ct_arena_printf(p->work->graph->arena, "%s.%s%d", v->name, what, number);
 }
 
-struct ct_value *tp_view(struct tp_pipeline *p, struct ct_value *v, int ndim, const int64_t *shape,
-                         struct ct_sharding sharding)
+struct ct_value *async_view(struct async_pipeline *p, struct ct_value *v, int ndim,
+                            const int64_t *shape, struct ct_sharding sharding)
 {
     struct seen *seen = p->seen;
     struct ct_value *view;
@@ -43,7 +43,7 @@ struct ct_value *tp_view(struct tp_pipeline *p, struct ct_value *v, int ndim, co
         seen = seen->next;
     if (seen)
         return seen->view;
-    view = ct_view(&p->b, tp_named(p, v, "view", -1), v, ndim, shape);
+    view = ct_view(&p->b, async_named(p, v, "view", -1), v, ndim, shape);
     if (!view)
         return NULL;
     view->sharding = sharding;
@@ -53,11 +53,11 @@ struct ct_value *tp_view(struct tp_pipeline *p, struct ct_value *v, int ndim, co
     return view;
 }
 
-struct ct_op *tp_product(struct tp_pipeline *p, const struct ct_op *op, struct ct_value *first,
-                         int which)
+struct ct_op *async_product(struct async_pipeline *p, const struct ct_op *op,
+                            struct ct_value *first, int which)
 {
     struct ct_value **in = ct_arena_array(&p->scratch, struct ct_value *, op->ins);
-    uint64_t rows = tp_row_inputs(op);
+    uint64_t rows = async_row_inputs(op);
     struct ct_op *copy;
 
     memcpy(in, op->in, sizeof(*in) * (size_t)op->ins);
@@ -72,28 +72,28 @@ struct ct_op *tp_product(struct tp_pipeline *p, const struct ct_op *op, struct c
     return copy;
 }
 
-static struct ct_value *add(struct tp_pipeline *p, const struct ct_op *op, int which)
+static struct ct_value *add(struct async_pipeline *p, const struct ct_op *op, int which)
 {
-    struct ct_value *terms[2] = {tp_sum(p, op->in[0], which), tp_sum(p, op->in[1], which)};
+    struct ct_value *terms[2] = {async_sum(p, op->in[0], which), async_sum(p, op->in[1], which)};
     struct ct_value *sum =
-        ct_add(&p->b, tp_named(p, op->out[0], "chunk", which), terms[0], terms[1]);
+        ct_add(&p->b, async_named(p, op->out[0], "chunk", which), terms[0], terms[1]);
 
     if (sum)
         sum->sharding = terms[0]->sharding;
     return sum;
 }
 
-struct ct_value *tp_sum(struct tp_pipeline *p, const struct ct_value *v, int which)
+struct ct_value *async_sum(struct async_pipeline *p, const struct ct_value *v, int which)
 {
     const struct ct_op *op = v->producer, *copy;
 
     if (op->type == &ct_op_add)
         return add(p, op, which);
-    copy = tp_product(p, op, NULL, which);
+    copy = async_product(p, op, NULL, which);
     return copy ? copy->out[0] : NULL;
 }
 
-void tp_deliver(struct tp_pipeline *p, struct ct_value *value, struct ct_value *old)
+void async_deliver(struct async_pipeline *p, struct ct_value *value, struct ct_value *old)
 {
     const char *name = old->name;
     struct ct_value *whole = ct_view(&p->b, NULL, value, old->ndim, old->shape);
@@ -103,13 +103,13 @@ void tp_deliver(struct tp_pipeline *p, struct ct_value *value, struct ct_value *
     whole->sharding = old->sharding;
     whole->marks = old->marks;
     ct_value_replace(p->work->graph, old, whole);
-    ct_value_rename(p->work->graph, old, tp_named(p, old, "at_once", -1));
+    ct_value_rename(p->work->graph, old, async_named(p, old, "at_once", -1));
     ct_value_rename(p->work->graph, whole, name);
 }
 
 /* ---- the end ---- */
 
-int tp_end_gather(struct tp_pipeline *p)
+int async_end_gather(struct async_pipeline *p)
 {
     for (int k = 0; p->b.status == 0 && k < p->work->products; k++)
         ct_graph_remove(p->work->graph, p->work->product[k]);
@@ -131,7 +131,7 @@ static void remove_sum(struct ct_graph *graph, struct ct_op *op)
             remove_sum(graph, terms[i]);
 }
 
-int tp_end_scatter(struct tp_pipeline *p, struct ct_op *sum)
+int async_end_scatter(struct async_pipeline *p, struct ct_op *sum)
 {
     if (p->b.status == 0) {
         ct_graph_remove(p->work->graph, p->work->collective);
