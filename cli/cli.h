@@ -45,6 +45,7 @@ extern const struct verb verb_tune;
 extern const struct verb verb_compare;
 extern const struct verb verb_report;
 extern const struct verb verb_watch;
+extern const struct verb verb_flight;
 extern const struct verb verb_plugins;
 extern const struct verb verb_help;
 extern const struct verb verb_doctor;

@@ -24,7 +24,7 @@ const struct verb_group verb_groups[] = {
       &verb_tokenize, NULL}},
     {"Plan before training",
      {&verb_data, &verb_plan, &verb_simulate, &verb_tune, &verb_explain, NULL}},
-    {"Look at runs", {&verb_watch, &verb_report, &verb_compare, NULL}},
+    {"Look at runs", {&verb_watch, &verb_report, &verb_compare, &verb_flight, NULL}},
     {"Look at this machine", {&verb_doctor, &verb_plugins, NULL}},
     {"Write plugins", {&verb_new, &verb_check, &verb_schedule, NULL}},
     {"Get help", {&verb_help, NULL}},

@@ -7,13 +7,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <ctitan/file.h>
+#include <ctitan/lib/flight.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/machine.h>
 
-#include "child.h"
 #include "cli.h"
 #include "report.h"
 
@@ -273,19 +272,22 @@ static bool profiled(struct report *r, struct report_run *run)
     return drawn;
 }
 
-/* Reads the flight recorder's files by its own verb. */
+static int write_recorded(const char *folder, const char *path)
+{
+    struct ct_flight_run files;
+    int rc = ct_flight_run_open(folder, false, &files);
+
+    if (rc < 0)
+        return rc;
+    rc = ct_flight_trace(&files, path);
+    ct_flight_run_close(&files);
+    return rc;
+}
+
 static bool recorded(struct report *r, struct report_run *run, const char *path)
 {
-    const char *argv[] = {"ctitan", "flight", run->folder, "--trace", path, NULL}, *last;
-    struct child child;
-    struct stat st;
-
-    if (stat(ct_arena_printf(&r->arena, "%s/flight", run->folder), &st) < 0 ||
-        child_start(THIS_PROGRAM, argv, 0, &child) < 0)
-        return false;
-    child_finish(&r->arena, &child, NULL, &last); /* its status is the run's */
     run->timeline.seconds = true;
-    if (stat(path, &st) < 0 || !draw_trace(r, &run->timeline, path))
+    if (write_recorded(run->folder, path) < 0 || !draw_trace(r, &run->timeline, path))
         return false;
     run->timeline.source = "As the flight recorder has it: the last step that all ranks recorded. "
                            "([flight_recorder] record = all has the computing too.)";

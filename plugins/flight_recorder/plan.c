@@ -6,8 +6,10 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include <ctitan/lib/ops.h>
+#include <ctitan/arena.h>
 #include <ctitan/device/comm.h>
+#include <ctitan/lib/ops.h>
+#include <ctitan/recipe.h>
 
 #include "flight.h"
 
@@ -74,7 +76,7 @@ uint32_t flight_plan_string(struct flight_plan *p, const char *text)
 
 int flight_plan_group(struct flight_plan *p, const struct ct_group *group)
 {
-    struct flight_group *list = (struct flight_group *)p->groups.data, *g;
+    struct ct_flight_group *list = (struct ct_flight_group *)p->groups.data, *g;
     int count = (int)(p->groups.used / sizeof(*g));
 
     if (!group)
@@ -83,11 +85,11 @@ int flight_plan_group(struct flight_plan *p, const struct ct_group *group)
         if (list[i].key == group)
             return i;
     g = extend(&p->groups, sizeof(*g));
-    *g = (struct flight_group){.key = group,
-                               .name = flight_plan_string(p, group->name),
-                               .instance = group->instance,
-                               .size = group->size,
-                               .ranks = (uint32_t)(p->ranks.used / sizeof(int32_t))};
+    *g = (struct ct_flight_group){.key = group,
+                                  .name = flight_plan_string(p, group->name),
+                                  .instance = group->instance,
+                                  .size = group->size,
+                                  .ranks = (uint32_t)(p->ranks.used / sizeof(int32_t))};
     for (int i = 0; i < group->size; i++)
         *(int32_t *)extend(&p->ranks, sizeof(int32_t)) = group->ranks[i];
     return count;
@@ -126,29 +128,30 @@ static uint32_t sizes_of(struct flight_plan *p, const struct ct_launch *l)
     return flight_plan_string(p, text);
 }
 
-static enum flight_class class_of(const struct ct_instruction *i)
+static enum ct_flight_work instruction_work(const struct ct_instruction *i)
 {
     const struct ct_op_type *type = i->op->type;
     const struct ct_launch *l = &i->lowered->launch;
 
     if (type->flags & CT_OP_COLLECTIVE)
-        return FLIGHT_CALLS;
+        return CT_FLIGHT_CALLS;
     if (type->flags & CT_OP_SPACES)
-        return FLIGHT_TRANSFERS;
-    return type->flops && type->flops(i->op, l->in, l->out) > 0 ? FLIGHT_PRODUCTS : FLIGHT_MEMORY;
+        return CT_FLIGHT_TRANSFERS;
+    return type->flops && type->flops(i->op, l->in, l->out) > 0 ? CT_FLIGHT_PRODUCTS
+                                                                : CT_FLIGHT_MEMORY;
 }
 
-static enum flight_form form_of(const struct ct_op_type *type)
+static enum ct_flight_form form_of(const struct ct_op_type *type)
 {
     if (type == &ct_op_send)
-        return FLIGHT_SEND;
+        return CT_FLIGHT_SEND;
     if (type == &ct_op_receive)
-        return FLIGHT_RECEIVE;
+        return CT_FLIGHT_RECEIVE;
     if (type == &ct_op_all_to_all)
-        return FLIGHT_UNEVEN;
+        return CT_FLIGHT_UNEVEN;
     return type == &ct_op_all_gather || type == &ct_op_reduce_scatter || type == &ct_op_all_reduce
-               ? FLIGHT_ALIKE
-               : FLIGHT_OTHER;
+               ? CT_FLIGHT_ALIKE
+               : CT_FLIGHT_OTHER;
 }
 
 static const char *or_empty(const char *text)
@@ -164,7 +167,7 @@ static void add(struct flight_plan *p, const struct ct_program *program,
     const struct ct_launch *l = &i->lowered->launch;
     int64_t in = bytes_of(l->in, l->ins), out = bytes_of(l->out, l->outs);
     const struct ct_value *value = op->outs ? op->out[0] : op->ins ? op->in[0] : NULL;
-    struct flight_instruction f = {
+    struct ct_flight_instruction f = {
         .op = flight_plan_string(p, op->type->name),
         .value = flight_plan_string(p, value ? value->name : ""),
         .section = flight_plan_string(p, op->section->name),
@@ -177,7 +180,7 @@ static void add(struct flight_plan *p, const struct ct_program *program,
         .microbatch = i->microbatch,
         .stream = i->stream,
         .stream_name = flight_plan_string(p, ct_stream_name(i->stream)),
-        .class = (int32_t)class_of(i),
+        .work = (int32_t)instruction_work(i),
         .form = (int32_t)form_of(op->type),
         .group = flight_plan_group(p, i->lowered->group),
         .waits = (uint32_t)(p->waits.used / sizeof(int32_t)),
@@ -206,8 +209,8 @@ static void add_list(struct flight_plan *p, const struct ct_program *program,
 
 void flight_plan_add(struct flight_plan *p, int which, const struct ct_program *program)
 {
-    p->program[which] = (struct flight_program){p->instructions.used, (int64_t)program->init_count,
-                                                (int64_t)program->step_count};
+    p->program[which] = (struct ct_flight_program){
+        p->instructions.used, (int64_t)program->init_count, (int64_t)program->step_count};
     add_list(p, program, program->init, program->init_count, -(int64_t)program->init_count);
     add_list(p, program, program->step, program->step_count, 0);
 }

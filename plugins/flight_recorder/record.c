@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
@@ -24,33 +25,34 @@
 #include "flight.h"
 
 struct flight_config flight_config;
-struct flight_header *_Atomic flight_own;
+struct ct_flight_header *_Atomic flight_own;
 
 /* The record of an instruction in the current step. */
 struct claimed {
-    struct flight_record *record;
+    struct ct_flight_record *record;
     uint64_t id;
 };
 
 static struct {
     const struct ct_run *run;
     size_t bytes;
-    const struct flight_instruction *plan[FLIGHT_PROGRAMS]; /* at the first init instruction */
-    struct claimed *claimed[FLIGHT_PROGRAMS];
-    struct flight_group *groups;
-    struct flight_record *ring;
+    const struct ct_flight_instruction
+        *plan[CT_FLIGHT_PROGRAMS]; /* at the first init instruction */
+    struct claimed *claimed[CT_FLIGHT_PROGRAMS];
+    struct ct_flight_group *groups;
+    struct ct_flight_record *ring;
     uint64_t ring_mask;
     struct claimed step, call;
-    struct flight_position before; /* the call of the host */
+    struct ct_flight_position before; /* the call of the host */
     bool ops;
 } now;
 
 /* ---- records ---- */
 
-static struct claimed claim(struct flight_record given)
+static struct claimed claim(struct ct_flight_record given)
 {
     uint64_t id = atomic_load_explicit(&flight_own->written, memory_order_relaxed) + 1;
-    struct flight_record *r = &now.ring[(id - 1) & now.ring_mask];
+    struct ct_flight_record *r = &now.ring[(id - 1) & now.ring_mask];
 
     atomic_store_explicit(&r->id, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
@@ -61,7 +63,7 @@ static struct claimed claim(struct flight_record given)
 }
 
 /* The claimed record, unless the ring has gone round since. */
-static struct flight_record *still(const struct claimed *c)
+static struct ct_flight_record *still(const struct claimed *c)
 {
     return c->record && atomic_load_explicit(&c->record->id, memory_order_relaxed) == c->id
                ? c->record
@@ -69,12 +71,12 @@ static struct flight_record *still(const struct claimed *c)
 }
 
 /* The end of a record's call, which other threads of this process read meanwhile. */
-static void finish(struct flight_record *r, double time)
+static void finish(struct ct_flight_record *r, double time)
 {
     __atomic_store(&r->finished, &time, __ATOMIC_RELAXED);
 }
 
-static double end_of(const struct flight_record *r)
+static double end_of(const struct ct_flight_record *r)
 {
     double time;
 
@@ -92,7 +94,7 @@ static size_t entry_of(const struct ct_event_data *d)
     return (size_t)(d->index + (int64_t)d->program->init_count);
 }
 
-static void mark(struct flight_mark *m, const struct ct_event_data *d, int program)
+static void mark(struct ct_flight_mark *m, const struct ct_event_data *d, int program)
 {
     m->time = d->time;
     m->program = program;
@@ -101,9 +103,9 @@ static void mark(struct flight_mark *m, const struct ct_event_data *d, int progr
     m->sequence = d->sequence;
 }
 
-static void move_to(enum flight_phase phase, int program, int64_t index, double time)
+static void move_to(enum ct_flight_phase phase, int program, int64_t index, double time)
 {
-    struct flight_position *p = &flight_own->position;
+    struct ct_flight_position *p = &flight_own->position;
 
     p->phase = phase;
     p->program = program;
@@ -117,20 +119,20 @@ static void on_collective(const struct ct_event_data *d)
 {
     int which = program_of(d), group;
     struct claimed *c = &now.claimed[which][entry_of(d)];
-    struct flight_record *r;
+    struct ct_flight_record *r;
 
     group = now.plan[which][entry_of(d)].group;
     if (group < 0 || flight_own->broken > 0)
         return;
     switch (d->event) {
     case CT_EVENT_COLLECTIVE_ENQUEUED:
-        *c = claim((struct flight_record){.enqueued = d->time,
-                                          .sequence = d->sequence,
-                                          .step = d->step,
-                                          .index = (int32_t)d->index,
-                                          .group = (int16_t)group,
-                                          .program = (int16_t)which,
-                                          .kind = FLIGHT_CALL});
+        *c = claim((struct ct_flight_record){.enqueued = d->time,
+                                             .sequence = d->sequence,
+                                             .step = d->step,
+                                             .index = (int32_t)d->index,
+                                             .group = (int16_t)group,
+                                             .program = (int16_t)which,
+                                             .kind = CT_FLIGHT_CALL});
         mark(&now.groups[group].enqueued, d, which);
         break;
     case CT_EVENT_COLLECTIVE_STARTED:
@@ -168,34 +170,34 @@ static void on_call(const struct ct_event_data *d)
 {
     int group = d->group ? host_group(d->group) : -1;
     struct ct_event_data data = *d;
-    struct flight_group *g;
-    struct flight_record *r;
+    struct ct_flight_group *g;
+    struct ct_flight_record *r;
 
     if (group < 0 || flight_own->broken > 0)
         return;
     g = &now.groups[group];
     data.index = (int64_t)d->call->kind;
     if (d->event == CT_EVENT_CALL_BEGIN) {
-        now.call = claim((struct flight_record){.enqueued = d->time,
-                                                .started = d->time,
-                                                .sequence = d->sequence,
-                                                .step = flight_own->position.step,
-                                                .index = (int32_t)data.index,
-                                                .group = (int16_t)group,
-                                                .kind = FLIGHT_HOST_CALL});
+        now.call = claim((struct ct_flight_record){.enqueued = d->time,
+                                                   .started = d->time,
+                                                   .sequence = d->sequence,
+                                                   .step = flight_own->position.step,
+                                                   .index = (int32_t)data.index,
+                                                   .group = (int16_t)group,
+                                                   .kind = CT_FLIGHT_HOST_CALL});
         if (d->sequence) {
             mark(&g->enqueued, &data, -1);
             mark(&g->started, &data, -1);
         }
         now.before = flight_own->position;
-        move_to(FLIGHT_IN_CALL, -1, group, d->time);
+        move_to(CT_FLIGHT_IN_CALL, -1, group, d->time);
         return;
     }
     if ((r = still(&now.call)))
         finish(r, d->time);
     if (d->sequence)
         mark(&g->finished, &data, -1);
-    move_to((enum flight_phase)now.before.phase, now.before.program, now.before.index, d->time);
+    move_to((enum ct_flight_phase)now.before.phase, now.before.program, now.before.index, d->time);
 }
 
 /* ---- steps and instructions ---- */
@@ -203,13 +205,13 @@ static void on_call(const struct ct_event_data *d)
 /* When the last call ended that an instruction waits for. */
 static double last_awaited(const struct ct_event_data *d, int which)
 {
-    const struct flight_instruction *f = &now.plan[which][entry_of(d)];
-    const int32_t *waits = FLIGHT_AT(flight_own, flight_own->waits);
+    const struct ct_flight_instruction *f = &now.plan[which][entry_of(d)];
+    const int32_t *waits = CT_FLIGHT_AT(flight_own, flight_own->waits);
     double last = 0;
 
     for (uint32_t i = 0; i < f->wait_count; i++) {
         size_t entry = (size_t)(waits[f->waits + i] + (int64_t)d->program->init_count);
-        struct flight_record *r = still(&now.claimed[which][entry]);
+        struct ct_flight_record *r = still(&now.claimed[which][entry]);
 
         if (r && end_of(r) > last)
             last = end_of(r);
@@ -227,9 +229,9 @@ static void on_op(const struct ct_event_data *d)
 {
     int which = program_of(d);
     bool begins = d->event == CT_EVENT_OP_BEGIN;
-    enum flight_phase after = d->index < 0 ? FLIGHT_IN_OPENING : FLIGHT_IN_BETWEEN;
+    enum ct_flight_phase after = d->index < 0 ? CT_FLIGHT_IN_OPENING : CT_FLIGHT_IN_BETWEEN;
     struct claimed *c;
-    struct flight_record *r;
+    struct ct_flight_record *r;
 
     if (flight_own->broken > 0)
         return;
@@ -237,37 +239,37 @@ static void on_op(const struct ct_event_data *d)
         count_work(d, which);
     if (!begins && flight_config.divergence_freq && d->instruction->stream == CT_STREAM_COMPUTE)
         flight_divergence_op(d);
-    move_to(begins ? FLIGHT_IN_INSIDE : after, which, d->index, d->time);
+    move_to(begins ? CT_FLIGHT_IN_INSIDE : after, which, d->index, d->time);
     if (!now.ops || now.plan[which][entry_of(d)].group >= 0)
         return;
     c = &now.claimed[which][entry_of(d)];
     if (begins)
-        *c = claim((struct flight_record){.enqueued = d->time,
-                                          .started = d->time,
-                                          .step = d->step,
-                                          .index = (int32_t)d->index,
-                                          .group = -1,
-                                          .program = (int16_t)which,
-                                          .kind = FLIGHT_OP});
+        *c = claim((struct ct_flight_record){.enqueued = d->time,
+                                             .started = d->time,
+                                             .step = d->step,
+                                             .index = (int32_t)d->index,
+                                             .group = -1,
+                                             .program = (int16_t)which,
+                                             .kind = CT_FLIGHT_OP});
     else if ((r = still(c)))
         finish(r, d->time);
 }
 
 static int on_step(const struct ct_event_data *d)
 {
-    struct flight_record *r;
+    struct ct_flight_record *r;
     int rc = 0;
 
     flight_own->position.step = d->step;
     if (d->event == CT_EVENT_STEP_BEGIN) {
         if (flight_config.divergence_freq)
             rc = flight_divergence_step_begin(d->run, d->step);
-        move_to(FLIGHT_IN_DATA, 0, 0, d->time);
-        now.step = claim((struct flight_record){
-            .enqueued = d->time, .step = d->step, .group = -1, .kind = FLIGHT_STEP});
+        move_to(CT_FLIGHT_IN_DATA, 0, 0, d->time);
+        now.step = claim((struct ct_flight_record){
+            .enqueued = d->time, .step = d->step, .group = -1, .kind = CT_FLIGHT_STEP});
         return rc;
     }
-    move_to(FLIGHT_IN_HOOKS, -1, 0, d->time);
+    move_to(CT_FLIGHT_IN_HOOKS, -1, 0, d->time);
     if ((r = still(&now.step))) {
         r->started = r->enqueued + d->result->data_seconds;
         finish(r, d->time);
@@ -292,7 +294,7 @@ struct part {
 
 static uint64_t lay_out(struct part *parts, size_t count)
 {
-    uint64_t at = align(sizeof(struct flight_header));
+    uint64_t at = align(sizeof(struct ct_flight_header));
 
     for (size_t i = 0; i < count; i++) {
         parts[i].at = at;
@@ -332,11 +334,11 @@ static double clock_difference(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9 - ct_now();
 }
 
-static void describe(struct flight_header *h, const struct ct_run *run)
+static void describe(struct ct_flight_header *h, const struct ct_run *run)
 {
     struct ct_identity identity;
 
-    h->layout = FLIGHT_LAYOUT;
+    h->layout = CT_FLIGHT_LAYOUT;
     h->header_bytes = sizeof(*h);
     h->rank = (int32_t)run->rank;
     h->world = (int32_t)run->world;
@@ -362,19 +364,19 @@ static uint64_t power_of_two(int64_t least)
     return n;
 }
 
-static int use(const struct ct_run *run, struct flight_header *h)
+static int use(const struct ct_run *run, struct ct_flight_header *h)
 {
-    const struct ct_program *programs[FLIGHT_PROGRAMS] = {run->program, run->validation_program};
+    const struct ct_program *programs[CT_FLIGHT_PROGRAMS] = {run->program, run->validation_program};
 
     flight_own = h;
-    now.groups = FLIGHT_AT(h, h->groups);
-    now.ring = FLIGHT_AT(h, h->ring);
+    now.groups = CT_FLIGHT_AT(h, h->groups);
+    now.ring = CT_FLIGHT_AT(h, h->ring);
     now.ring_mask = h->ring_count - 1;
     now.ops = !strcmp(flight_config.record, "all");
-    for (int i = 0; i < FLIGHT_PROGRAMS; i++) {
+    for (int i = 0; i < CT_FLIGHT_PROGRAMS; i++) {
         size_t count = programs[i] ? programs[i]->init_count + programs[i]->step_count : 0;
 
-        now.plan[i] = FLIGHT_AT(h, h->program[i].instructions);
+        now.plan[i] = CT_FLIGHT_AT(h, h->program[i].instructions);
         free(now.claimed[i]);
         now.claimed[i] = programs[i] ? calloc(count + 1, sizeof(struct claimed)) : NULL;
         if (programs[i] && !now.claimed[i])
@@ -392,13 +394,13 @@ static int create(const struct ct_run *run, const struct flight_plan *plan)
                                            &plan->ranks,        &plan->strings, &plan->recipe};
     struct part parts[TABLES + 1];
     char path[CT_PATH_ROOM];
-    struct flight_header *h;
+    struct ct_flight_header *h;
     void *data;
     int rc;
 
     for (int i = 0; i < TABLES; i++)
         parts[i] = (struct part){tables[i]->data, tables[i]->used, tables[i]->used, 0};
-    parts[TABLES] = (struct part){.room = records * sizeof(struct flight_record)};
+    parts[TABLES] = (struct part){.room = records * sizeof(struct ct_flight_record)};
     bytes = lay_out(parts, TABLES + 1);
     rc = ct_run_path(run, path, "flight/rank-%lld.ring", (long long)run->rank);
     if (rc == 0)
@@ -408,18 +410,18 @@ static int create(const struct ct_run *run, const struct flight_plan *plan)
     h = data;
     for (int i = 0; i < TABLES; i++)
         if (parts[i].bytes)
-            memcpy(FLIGHT_AT(h, parts[i].at), parts[i].data, parts[i].bytes);
+            memcpy(CT_FLIGHT_AT(h, parts[i].at), parts[i].data, parts[i].bytes);
     describe(h, run);
     h->bytes = now.bytes = bytes;
     h->waits = parts[WAITS].at;
     h->groups = parts[GROUPS].at;
-    h->group_count = plan->groups.used / sizeof(struct flight_group);
+    h->group_count = plan->groups.used / sizeof(struct ct_flight_group);
     h->ranks = parts[RANKS].at;
     h->strings = parts[STRINGS].at;
     h->recipe = parts[RECIPE].at;
     h->ring = parts[TABLES].at;
     h->ring_count = records;
-    for (int i = 0; i < FLIGHT_PROGRAMS; i++) {
+    for (int i = 0; i < CT_FLIGHT_PROGRAMS; i++) {
         h->program[i] = plan->program[i];
         h->program[i].instructions += parts[INSTRUCTIONS].at;
     }
@@ -427,7 +429,7 @@ static int create(const struct ct_run *run, const struct flight_plan *plan)
     if (rc < 0)
         return rc;
     atomic_thread_fence(memory_order_release);
-    h->magic = FLIGHT_MAGIC;
+    h->magic = CT_FLIGHT_MAGIC;
     return 0;
 }
 
@@ -478,11 +480,11 @@ static void on_end(const struct ct_event_data *d)
     flight_own->code = d->code;
     snprintf(flight_own->message, sizeof(flight_own->message), "%s", d->message ? d->message : "");
     atomic_thread_fence(memory_order_release);
-    flight_own->state = failed ? FLIGHT_FAILED : FLIGHT_ENDED;
+    flight_own->state = failed ? CT_FLIGHT_FAILED : CT_FLIGHT_ENDED;
     if (failed)
         flight_explain();
     else
-        move_to(FLIGHT_IN_OVER, -1, 0, d->time);
+        move_to(CT_FLIGHT_IN_OVER, -1, 0, d->time);
     flight_straggler_end();
     flight_watch_end();
 }
@@ -561,10 +563,7 @@ static const struct ct_option options[] = {
                "Number of steps between comparisons of replicated values, by hash; 0: never"),
     {0}};
 
-extern const struct ct_verb_ops flight_verb;
-
 CT_PLUGIN(.name = "flight_recorder", .version = "1.0",
           .summary = "Records what every rank does, and explains why a run hangs",
           .options = options, .config = &flight_config, .config_size = sizeof(flight_config),
-          .offers = CT_OFFERS({CT_HOOK, "flight_recorder", &hook},
-                              {CT_VERB, "flight", &flight_verb}));
+          .offers = CT_OFFERS({CT_HOOK, "flight_recorder", &hook}));

@@ -14,6 +14,7 @@
 #include <ctitan/clock.h>
 #include <ctitan/comm.h>
 #include <ctitan/error.h>
+#include <ctitan/file.h>
 #include <ctitan/log.h>
 #include <ctitan/run.h>
 
@@ -48,17 +49,17 @@ static int64_t steps;
 static int suspect = -1; /* slow in the last comparison */
 static FILE *out;
 
-void flight_straggler_op(const struct flight_instruction *f, double begin, double awaited,
+void flight_straggler_op(const struct ct_flight_instruction *f, double begin, double awaited,
                          double end)
 {
     if (last_end > 0)
         own.work[KIND_HOST] += begin - last_end;
     last_end = end;
     begin = awaited > begin ? awaited : begin;
-    if (f->class < FLIGHT_CALLS)
-        own.work[f->class == FLIGHT_PRODUCTS ? KIND_PRODUCTS
-                 : f->class == FLIGHT_MEMORY ? KIND_MEMORY
-                                             : KIND_TRANSFERS] += end - begin;
+    if (f->work < CT_FLIGHT_CALLS)
+        own.work[f->work == CT_FLIGHT_PRODUCTS ? KIND_PRODUCTS
+                 : f->work == CT_FLIGHT_MEMORY ? KIND_MEMORY
+                                               : KIND_TRANSFERS] += end - begin;
 }
 
 void flight_straggler_call(double begin, double end)

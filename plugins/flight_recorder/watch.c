@@ -23,6 +23,8 @@
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
+#include <ctitan/file.h>
+#include <ctitan/lib/flight.h>
 #include <ctitan/log.h>
 #include <ctitan/run.h>
 
@@ -41,7 +43,7 @@ static struct {
 
 /* ---- the report ---- */
 
-static void tell(const struct flight_verdict *verdict, const char *path)
+static void tell(const struct ct_flight_verdict *verdict, const char *path)
 {
     const char *line = verdict->text, *end;
 
@@ -52,58 +54,58 @@ static void tell(const struct flight_verdict *verdict, const char *path)
     ct_log(CT_LOG_ERROR, "flight: see %s", path);
 }
 
-static int report(const struct flight_run *run, const char *path)
+static int report(const struct ct_flight_run *run, const char *path)
 {
-    struct flight_verdict verdict;
+    struct ct_flight_verdict verdict;
     struct ct_new_file file;
     int rc = ct_file_begin(&file, path);
 
     if (rc < 0)
         return rc;
-    flight_analyse(run, &verdict);
-    flight_page(run, &verdict, file.out);
+    ct_flight_analyse(run, &verdict);
+    ct_flight_page(run, &verdict, file.out);
     rc = ct_file_end(&file, 0);
     if (rc == 0)
         tell(&verdict, path);
     return rc;
 }
 
-static bool settled(const struct flight_run *run)
+static bool settled(const struct ct_flight_run *run)
 {
     for (int r = 0; r < run->world; r++)
-        if (!run->rank[r].h || (run->rank[r].h->state == FLIGHT_RUNNING &&
+        if (!run->rank[r].h || (run->rank[r].h->state == CT_FLIGHT_RUNNING &&
                                 run->rank[r].process != 'X' && run->rank[r].process != 'T'))
             return false;
     return true;
 }
 
-static void witness(const struct flight_run *run)
+static void witness(const struct ct_flight_run *run)
 {
     for (int r = 0; r < run->world; r++) {
-        struct flight_header *h = run->rank[r].h;
+        struct ct_flight_header *h = run->rank[r].h;
 
-        if (h && h->state == FLIGHT_RUNNING && run->rank[r].process != '?')
+        if (h && h->state == CT_FLIGHT_RUNNING && run->rank[r].process != '?')
             atomic_store(&h->seen, run->rank[r].process);
     }
 }
 
 /* When the first rank of this attempt began. */
-static double attempt_begin(const struct flight_run *run)
+static double attempt_begin(const struct ct_flight_run *run)
 {
     double begin = 0;
 
     for (int r = 0; r < run->world; r++) {
-        const struct flight_header *h = run->rank[r].h;
+        const struct ct_flight_header *h = run->rank[r].h;
 
-        if (h && (begin == 0 || flight_time(h, h->begin) < begin))
-            begin = flight_time(h, h->begin);
+        if (h && (begin == 0 || ct_flight_time(h, h->begin) < begin))
+            begin = ct_flight_time(h, h->begin);
     }
     return begin;
 }
 
 /* True for the first that asks in this attempt. Reports are numbered; those that are older than the
    attempt are of others. */
-static bool elected(const struct flight_run *run, char path[CT_PATH_ROOM])
+static bool elected(const struct ct_flight_run *run, char path[CT_PATH_ROOM])
 {
     double begin = attempt_begin(run);
     struct stat s;
@@ -135,15 +137,15 @@ static int explain(double settle)
 {
     double end = ct_now() + settle;
     char path[CT_PATH_ROOM];
-    struct flight_run run;
+    struct ct_flight_run run;
     bool chosen = false;
     int rc;
 
-    while ((rc = flight_run_open(ct_config.job.dump_folder, true, &run)) == 0) {
+    while ((rc = ct_flight_run_open(ct_config.job.dump_folder, true, &run)) == 0) {
         chosen = chosen || elected(&run, path);
         if (!chosen || settled(&run) || ct_now() > end)
             break;
-        flight_run_close(&run);
+        ct_flight_run_close(&run);
         ct_nap(0.05);
     }
     if (rc < 0)
@@ -154,7 +156,7 @@ static int explain(double settle)
     } else {
         await(path);
     }
-    flight_run_close(&run);
+    ct_flight_run_close(&run);
     return rc;
 }
 
@@ -164,11 +166,11 @@ void flight_explain(void)
         ct_warn("flight: %s", ct_error_message());
 }
 
-static void note_ends(const struct flight_run *run, const struct ct_job_end *job)
+static void note_ends(const struct ct_flight_run *run, const struct ct_job_end *job)
 {
     for (int i = 0; job->rank0 + i < run->world && i < job->ranks; i++) {
         int r = job->rank0 + i;
-        struct flight_header *h = run->rank[r].h;
+        struct ct_flight_header *h = run->rank[r].h;
 
         if (!h)
             continue;
@@ -180,9 +182,10 @@ static void note_ends(const struct flight_run *run, const struct ct_job_end *job
 
 /* Open the files of the folder; if some ranks have none there, or copies of an earlier start, also
    those of other hosts, of which *more says how many gave some. */
-static int open_files(const struct ct_job_end *job, bool failed, struct flight_run *run, int *more)
+static int open_files(const struct ct_job_end *job, bool failed, struct ct_flight_run *run,
+                      int *more)
 {
-    int rc = flight_run_open(ct_config.job.dump_folder, true, run), r = 0;
+    int rc = ct_flight_run_open(ct_config.job.dump_folder, true, run), r = 0;
 
     *more = 0;
     while (rc == 0 && r < run->world && run->rank[r].h && !run->rank[r].copied)
@@ -190,13 +193,13 @@ static int open_files(const struct ct_job_end *job, bool failed, struct flight_r
     if (!failed || !job->gather || (rc == 0 && r == run->world))
         return rc;
     if (rc == 0)
-        flight_run_close(run);
+        ct_flight_run_close(run);
     *more = job->gather(job, "flight", "rank-");
-    return flight_run_open(ct_config.job.dump_folder, true, run);
+    return ct_flight_run_open(ct_config.job.dump_folder, true, run);
 }
 
 /* The same; *more counts ranks that have sent text and left no file, too. */
-static int open_all(const struct ct_job_end *job, bool failed, struct flight_run *run, int *more)
+static int open_all(const struct ct_job_end *job, bool failed, struct ct_flight_run *run, int *more)
 {
     int rc = open_files(job, failed, run, more);
     double ago;
@@ -205,14 +208,14 @@ static int open_all(const struct ct_job_end *job, bool failed, struct flight_run
         return rc;
     run->job = job;
     for (int r = 0; r < run->world; r++)
-        *more += !run->rank[r].h && flight_told(run, r, &ago);
+        *more += !run->rank[r].h && ct_flight_told(run, r, &ago);
     return 0;
 }
 
 void flight_job_end(const struct ct_job_end *job, bool failed)
 {
     char path[CT_PATH_ROOM];
-    struct flight_run run;
+    struct ct_flight_run run;
     int more;
 
     if (open_all(job, failed, &run, &more) < 0)
@@ -221,7 +224,7 @@ void flight_job_end(const struct ct_job_end *job, bool failed)
     /* A report by ranks of this host, which know nothing of other ones, is replaced. */
     if (failed && job->first >= 0 && (elected(&run, path) || more) && report(&run, path) < 0)
         ct_warn("flight: %s", ct_error_message());
-    flight_run_close(&run);
+    ct_flight_run_close(&run);
 }
 
 /* ---- the thread ---- */
@@ -243,14 +246,14 @@ static void be_told(int number)
 static void answer(void)
 {
     char path[CT_PATH_ROOM];
-    struct flight_run run;
-    int rc = flight_run_open(ct_config.job.dump_folder, false, &run);
+    struct ct_flight_run run;
+    int rc = ct_flight_run_open(ct_config.job.dump_folder, false, &run);
 
     asked = 0;
     if (rc == 0) {
         snprintf(path, sizeof(path), "%s/flight/asked-%d.txt", run.folder, flight_own->rank);
         rc = report(&run, path);
-        flight_run_close(&run);
+        ct_flight_run_close(&run);
     }
     if (rc < 0)
         ct_warn("flight: %s", ct_error_message());
@@ -267,16 +270,16 @@ static bool is_caught(int number)
 /* There is something to explain: another rank has failed or died, or nothing moved any more. */
 static bool is_news(void)
 {
-    struct flight_run run;
+    struct ct_flight_run run;
     bool news;
 
-    if (flight_run_open(ct_config.job.dump_folder, false, &run) < 0)
+    if (ct_flight_run_open(ct_config.job.dump_folder, false, &run) < 0)
         return false;
-    news = flight_is_stuck(&run);
+    news = ct_flight_is_stuck(&run);
     for (int r = 0; r < run.world; r++)
         news = news || (run.rank[r].h &&
-                        (flight_is_dead(&run, r) || run.rank[r].h->state == FLIGHT_FAILED));
-    flight_run_close(&run);
+                        (ct_flight_is_dead(&run, r) || run.rank[r].h->state == CT_FLIGHT_FAILED));
+    ct_flight_run_close(&run);
     return news;
 }
 
@@ -284,7 +287,7 @@ static bool is_news(void)
 static void end_by_signal(void)
 {
     int number = told;
-    bool failed = flight_own->state == FLIGHT_FAILED, news;
+    bool failed = flight_own->state == CT_FLIGHT_FAILED, news;
 
     if (failed && ct_now() < flight_own->ended + SETTLE + WRITE)
         return;
@@ -293,7 +296,7 @@ static void end_by_signal(void)
     if (news || !is_caught(number)) {
         flight_own->ended = ct_now();
         if (!failed)
-            flight_own->state = FLIGHT_TOLD;
+            flight_own->state = CT_FLIGHT_TOLD;
     }
     if (news && explain(HURRY) < 0)
         ct_warn("flight: %s", ct_error_message());
@@ -306,16 +309,16 @@ static void end_by_signal(void)
 /* End the process if it has been stuck for too long. */
 static void check_progress(void)
 {
-    double limit = flight_config.hang_timeout, stuck = ct_now() - flight_progress(flight_own);
+    double limit = flight_config.hang_timeout, stuck = ct_now() - ct_flight_progress(flight_own);
 
-    if (limit <= 0 || stuck < limit || flight_own->state != FLIGHT_RUNNING)
+    if (limit <= 0 || stuck < limit || flight_own->state != CT_FLIGHT_RUNNING)
         return;
     flight_own->code = CT_EIO;
     flight_own->ended = ct_now();
     snprintf(flight_own->message, sizeof(flight_own->message),
              "no progress for %.1f s ([flight_recorder] hang_timeout)", stuck);
     atomic_thread_fence(memory_order_release);
-    flight_own->state = FLIGHT_FAILED;
+    flight_own->state = CT_FLIGHT_FAILED;
     flight_explain();
     ct_log(CT_LOG_ERROR, "flight: %s", flight_own->message);
     _exit(1);

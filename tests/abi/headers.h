@@ -25,6 +25,8 @@
 #include <ctitan/lib/cuda.h>
 #include <ctitan/lib/cuda/tokens.h>
 #include <ctitan/lib/decoder.h>
+#include <ctitan/lib/flight.h>
+#include <ctitan/lib/flight_record.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/hf_recipe.h>

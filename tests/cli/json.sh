@@ -63,6 +63,9 @@ tell "doctor --describe refuses --json"
 try "flight: keys" same flight flight run
 [[ $(value 'ranks[].state' | sort -u) == ended && $(value rule) == null ]]
 tell "flight: both ranks ended, and no rule decides"
+mkdir hollow && echo none >hollow/flight_recorder.so
+CTITAN_PLUGIN_PATH=$PWD/hollow "$ctitan" flight run >out 2>log && grep -q '^  rank 1 .* ended' out
+tell "flight: records are read where no recorder can be loaded"
 cp -r run "$odd/run"
 try "ckpt ls: keys" same 'ckpt ls' ckpt ls "$odd/run"
 [[ $(value 'checkpoints[].step' | tr '\n' ' ') == '1 2 ' ]]

@@ -21,6 +21,7 @@
 #include <ctitan/lib/jinja.h>
 #include <ctitan/app/verify.h>
 #include <ctitan/file.h>
+#include <ctitan/lib/flight.h>
 #include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/pipeline.h>
@@ -30,7 +31,6 @@
 
 #include "../../plugins/bpe/tokenizer.h"
 #include "../../plugins/ckpt/ckpt.h"
-#include "../../plugins/flight_recorder/flight.h"
 #ifdef CT_FUZZ_TAR
 #include "../../plugins/tar/read.h"
 #endif
@@ -338,8 +338,8 @@ static void copy_ring(void)
 /* The bytes as the file of the first of two ranks; of the second there is a good one. */
 static void flight(const uint8_t *data, size_t size)
 {
-    static struct flight_verdict verdict;
-    struct flight_run run;
+    static struct ct_flight_verdict verdict;
+    struct ct_flight_run run;
     char path[64];
     FILE *out;
 
@@ -347,17 +347,17 @@ static void flight(const uint8_t *data, size_t size)
     if (mkdir(path, 0700) == 0)
         copy_ring();
     as_file("flight/rank-0.ring", data, size);
-    if (flight_run_open(folder, false, &run) < 0)
+    if (ct_flight_run_open(folder, false, &run) < 0)
         return;
     out = fopen("/dev/null", "w");
     snprintf(path, sizeof(path), "%s/trace.json", folder);
     if (!out || !run.world)
         abort();
-    flight_analyse(&run, &verdict);
-    flight_page(&run, &verdict, out);
+    ct_flight_analyse(&run, &verdict);
+    ct_flight_page(&run, &verdict, out);
     fclose(out);
-    flight_trace(&run, path);
-    flight_run_close(&run);
+    ct_flight_trace(&run, path);
+    ct_flight_run_close(&run);
 }
 
 typedef void target(const uint8_t *data, size_t size);

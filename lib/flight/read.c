@@ -12,63 +12,67 @@
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
+#include <ctitan/file.h>
+#include <ctitan/hook.h>
+#include <ctitan/stream.h>
 
-#include "flight.h"
+#include "read.h"
 
 #define START 60 /* seconds in which the ranks of one start begin */
 
 /* ---- inside a file ---- */
 
-const char *flight_string(const struct flight_header *h, uint32_t at)
+const char *ct_flight_string(const struct ct_flight_header *h, uint32_t at)
 {
     return (const char *)h + h->strings + at;
 }
 
-const struct flight_instruction *flight_instruction(const struct flight_header *h, int program,
-                                                    int64_t index)
+const struct ct_flight_instruction *ct_flight_instruction(const struct ct_flight_header *h,
+                                                          int program, int64_t index)
 {
-    const struct flight_program *p;
+    const struct ct_flight_program *p;
 
-    if (program < 0 || program >= FLIGHT_PROGRAMS)
+    if (program < 0 || program >= CT_FLIGHT_PROGRAMS)
         return NULL;
     p = &h->program[program];
     if (index < -p->init_count || index >= p->step_count)
         return NULL;
-    return (const struct flight_instruction *)((const char *)h + p->instructions) +
+    return (const struct ct_flight_instruction *)((const char *)h + p->instructions) +
            (index + p->init_count);
 }
 
-bool flight_is_group(const struct flight_header *h, int64_t group)
+bool ct_flight_is_group(const struct ct_flight_header *h, int64_t group)
 {
     return group >= 0 && group < (int64_t)h->group_count;
 }
 
-struct flight_group *flight_group(const struct flight_header *h, int group)
+struct ct_flight_group *ct_flight_group(const struct ct_flight_header *h, int group)
 {
-    return (struct flight_group *)FLIGHT_AT(h, h->groups) + group;
+    return (struct ct_flight_group *)CT_FLIGHT_AT(h, h->groups) + group;
 }
 
-const struct flight_record *flight_at(const struct flight_header *h, uint64_t id)
+const struct ct_flight_record *ct_flight_at(const struct ct_flight_header *h, uint64_t id)
 {
-    const struct flight_record *ring = FLIGHT_AT(h, h->ring);
-    const struct flight_record *r = &ring[(id - 1) & (h->ring_count - 1)];
+    const struct ct_flight_record *ring = CT_FLIGHT_AT(h, h->ring);
+    const struct ct_flight_record *r = &ring[(id - 1) & (h->ring_count - 1)];
 
     return atomic_load(&r->id) == id ? r : NULL;
 }
 
-uint64_t flight_first(const struct flight_header *h)
+uint64_t ct_flight_first(const struct ct_flight_header *h)
 {
     uint64_t written = atomic_load(&h->written);
 
     return written > h->ring_count ? written - h->ring_count + 1 : 1;
 }
 
-const struct flight_record *flight_find(const struct flight_header *h, const struct flight_query *q)
+const struct ct_flight_record *ct_flight_find(const struct ct_flight_header *h,
+                                              const struct ct_flight_query *q)
 {
-    uint64_t first = flight_first(h);
+    uint64_t first = ct_flight_first(h);
 
     for (uint64_t id = atomic_load(&h->written); id >= first; id--) {
-        const struct flight_record *r = flight_at(h, id);
+        const struct ct_flight_record *r = ct_flight_at(h, id);
 
         if (r && r->kind == q->kind && r->group == q->group &&
             (q->sequence ? r->sequence == q->sequence
@@ -78,7 +82,7 @@ const struct flight_record *flight_find(const struct flight_header *h, const str
     return NULL;
 }
 
-double flight_time(const struct flight_header *h, double monotonic)
+double ct_flight_time(const struct ct_flight_header *h, double monotonic)
 {
     return monotonic + h->clock;
 }
@@ -86,7 +90,7 @@ double flight_time(const struct flight_header *h, double monotonic)
 /* ---- processes ---- */
 
 /* The letter of proc(5); 'X' if the process is gone, even if its number is in use again. */
-static char process_state(const struct flight_header *h)
+static char process_state(const struct ct_flight_header *h)
 {
     char path[64], line[1024], here[64] = "", *at;
     double start;
@@ -123,7 +127,7 @@ static bool has_room(uint64_t at, uint64_t count, size_t size, uint64_t end)
     return at % 8 == 0 && at <= end && count <= (end - at) / size;
 }
 
-static bool has_tables(const struct flight_header *h)
+static bool has_tables(const struct ct_flight_header *h)
 {
     uint64_t at[] = {h->header_bytes, h->waits,  h->groups, h->ranks,
                      h->strings,      h->recipe, h->ring,   h->bytes};
@@ -134,24 +138,24 @@ static bool has_tables(const struct flight_header *h)
             return false;
     return h->strings < h->recipe && !bytes[h->recipe - 1] && h->recipe < h->ring &&
            !bytes[h->ring - 1] && h->ring_count && !(h->ring_count & (h->ring_count - 1)) &&
-           has_room(h->ring, h->ring_count, sizeof(struct flight_record), h->bytes) &&
-           has_room(h->groups, h->group_count, sizeof(struct flight_group), h->ranks);
+           has_room(h->ring, h->ring_count, sizeof(struct ct_flight_record), h->bytes) &&
+           has_room(h->groups, h->group_count, sizeof(struct ct_flight_group), h->ranks);
 }
 
-static bool has_texts(const struct flight_header *h)
+static bool has_texts(const struct ct_flight_header *h)
 {
     return !h->host[sizeof(h->host) - 1] && !h->job[sizeof(h->job) - 1] &&
            !h->start[sizeof(h->start) - 1] && !h->message[sizeof(h->message) - 1] &&
            !h->slow[sizeof(h->slow) - 1] && !h->diverged[sizeof(h->diverged) - 1];
 }
 
-static bool has_groups(const struct flight_header *h)
+static bool has_groups(const struct ct_flight_header *h)
 {
     const int32_t *ranks = (const int32_t *)((const char *)h + h->ranks);
     uint64_t room = (h->strings - h->ranks) / sizeof(*ranks);
 
     for (uint64_t n = 0; n < h->group_count; n++) {
-        const struct flight_group *g = flight_group(h, (int)n);
+        const struct ct_flight_group *g = ct_flight_group(h, (int)n);
 
         if (g->size < 1 || g->ranks > room || (uint64_t)g->size > room - g->ranks ||
             g->name >= h->recipe - h->strings)
@@ -163,7 +167,7 @@ static bool has_groups(const struct flight_header *h)
     return true;
 }
 
-static bool is_instruction(const struct flight_header *h, const struct flight_instruction *f)
+static bool is_instruction(const struct ct_flight_header *h, const struct ct_flight_instruction *f)
 {
     const uint32_t strings[] = {f->op,    f->value, f->section, f->region,     f->why,
                                 f->sizes, f->dtype, f->item,    f->stream_name};
@@ -177,50 +181,50 @@ static bool is_instruction(const struct flight_header *h, const struct flight_in
            f->wait_count <= room - f->waits;
 }
 
-static bool has_programs(const struct flight_header *h)
+static bool has_programs(const struct ct_flight_header *h)
 {
-    for (int p = 0; p < FLIGHT_PROGRAMS; p++) {
+    for (int p = 0; p < CT_FLIGHT_PROGRAMS; p++) {
         int64_t init = h->program[p].init_count, step = h->program[p].step_count;
 
         if (init < 0 || step < 0 || init > INT32_MAX || step > INT32_MAX)
             return false;
         if (init + step && (h->program[p].instructions < h->header_bytes ||
                             !has_room(h->program[p].instructions, (uint64_t)(init + step),
-                                      sizeof(struct flight_instruction), h->waits)))
+                                      sizeof(struct ct_flight_instruction), h->waits)))
             return false;
         for (int64_t i = -init; i < step; i++)
-            if (!is_instruction(h, flight_instruction(h, p, i)))
+            if (!is_instruction(h, ct_flight_instruction(h, p, i)))
                 return false;
     }
     return true;
 }
 
 /* Nothing in the file leads out of it. What is live is checked where it is used. */
-static bool is_sound(const struct flight_header *h)
+static bool is_sound(const struct ct_flight_header *h)
 {
     return h->world > 0 && h->world < 1 << 20 && h->rank >= 0 && h->rank < h->world &&
            atomic_load(&h->written) < UINT64_C(1) << 62 && has_tables(h) && has_texts(h) &&
            has_groups(h) && has_programs(h);
 }
 
-static int map(const char *path, bool writable, struct flight_rank *r)
+static int map(const char *path, bool writable, struct ct_flight_rank *r)
 {
     int file = ct_file_open(path, writable ? CT_FILE_WRITE : 0);
     struct stat s;
     void *data = MAP_FAILED;
-    struct flight_header *h;
+    struct ct_flight_header *h;
 
     if (file < 0)
         return file;
-    if (fstat(file, &s) == 0 && (size_t)s.st_size >= sizeof(struct flight_header))
+    if (fstat(file, &s) == 0 && (size_t)s.st_size >= sizeof(struct ct_flight_header))
         data = mmap(NULL, (size_t)s.st_size, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED,
                     file, 0);
     close(file);
     if (data == MAP_FAILED)
         return ct_fail(CT_EINVAL, "%s: not a rank's record", path);
     h = data;
-    if (h->magic != FLIGHT_MAGIC || h->layout != FLIGHT_LAYOUT ||
-        h->header_bytes != sizeof(struct flight_header) || h->bytes != (uint64_t)s.st_size) {
+    if (h->magic != CT_FLIGHT_MAGIC || h->layout != CT_FLIGHT_LAYOUT ||
+        h->header_bytes != sizeof(struct ct_flight_header) || h->bytes != (uint64_t)s.st_size) {
         munmap(data, (size_t)s.st_size);
         return ct_fail(CT_EINVAL,
                        "%s: truncated, or not written by this version of flight_recorder", path);
@@ -229,7 +233,7 @@ static int map(const char *path, bool writable, struct flight_rank *r)
         munmap(data, (size_t)s.st_size);
         return ct_fail(CT_EINVAL, "%s: damaged: its tables are inconsistent", path);
     }
-    *r = (struct flight_rank){.h = h, .bytes = (size_t)s.st_size};
+    *r = (struct ct_flight_rank){.h = h, .bytes = (size_t)s.st_size};
     return 0;
 }
 
@@ -245,7 +249,7 @@ static int rank_of(const char *name)
 }
 
 /* The files of a folder; `world` counts them. */
-static int map_folder(struct flight_run *run, size_t *room, const char *path, bool writable)
+static int map_folder(struct ct_flight_run *run, size_t *room, const char *path, bool writable)
 {
     struct dirent *entry;
     DIR *folder = opendir(path);
@@ -266,7 +270,7 @@ static int map_folder(struct flight_run *run, size_t *room, const char *path, bo
 }
 
 /* Maps the records of this folder, and those that a launcher has copied from other hosts. */
-static int map_all(struct flight_run *run, const char *path, bool writable)
+static int map_all(struct ct_flight_run *run, const char *path, bool writable)
 {
     const char *hosts = ct_arena_printf(&run->arena, "%s/hosts", path);
     struct dirent *entry;
@@ -290,60 +294,62 @@ static double later(double a, double b)
     return a > b ? a : b;
 }
 
-double flight_progress(const struct flight_header *h)
+double ct_flight_progress(const struct ct_flight_header *h)
 {
     double t = h->position.since;
 
     for (int g = 0; g < (int)h->group_count; g++)
-        t = later(t, later(flight_group(h, g)->started.time, flight_group(h, g)->finished.time));
+        t = later(t,
+                  later(ct_flight_group(h, g)->started.time, ct_flight_group(h, g)->finished.time));
     return t;
 }
 
 /* The last sign of life. */
-static double latest(const struct flight_header *h)
+static double latest(const struct ct_flight_header *h)
 {
-    return flight_time(h, later(later(h->beat, h->ended), later(h->broken, flight_progress(h))));
+    return ct_flight_time(h,
+                          later(later(h->beat, h->ended), later(h->broken, ct_flight_progress(h))));
 }
 
 /* Whether a rank is of the attempt that another began last. `ctitan launch` gives each start a name
    of its own; clocks of hosts may differ. Elsewhere, a rank that has failed at once may have ended
    before another began: what started them tells, unless it has done so before. */
-static bool belongs(const struct flight_header *h, const struct flight_header *newest)
+static bool belongs(const struct ct_flight_header *h, const struct ct_flight_header *newest)
 {
-    double begin = flight_time(newest, newest->begin);
+    double begin = ct_flight_time(newest, newest->begin);
 
     if (h->rank >= newest->world || h->world != newest->world)
         return false;
     if (!strncmp(newest->start, "launch-", strlen("launch-")))
         return !strcmp(h->start, newest->start);
     if (!strcmp(h->host, newest->host) && !strcmp(h->start, newest->start) &&
-        begin - flight_time(h, h->begin) < START)
+        begin - ct_flight_time(h, h->begin) < START)
         return true;
     return latest(h) >= begin;
 }
 
-static double begin_of(const struct flight_rank *r)
+static double begin_of(const struct ct_flight_rank *r)
 {
-    return flight_time(r->h, r->h->begin);
+    return ct_flight_time(r->h, r->h->begin);
 }
 
 /* Put files in the order of their ranks, without those of an earlier attempt. */
-static void sort(struct flight_run *run)
+static void sort(struct ct_flight_run *run)
 {
-    struct flight_rank *found = run->rank;
+    struct ct_flight_rank *found = run->rank;
     int count = run->world;
 
     for (int i = 1; i < count; i++) /* the newest first */
         if (begin_of(&found[i]) > begin_of(&found[0])) {
-            struct flight_rank newest = found[i];
+            struct ct_flight_rank newest = found[i];
 
             found[i] = found[0];
             found[0] = newest;
         }
     run->world = found[0].h->world;
-    run->rank = ct_arena_array(&run->arena, struct flight_rank, run->world);
+    run->rank = ct_arena_array(&run->arena, struct ct_flight_rank, run->world);
     for (int i = 0; i < count; i++) {
-        struct flight_header *h = found[i].h;
+        struct ct_flight_header *h = found[i].h;
 
         if (i == 0 || (belongs(h, found[0].h) && !run->rank[h->rank].h))
             run->rank[h->rank] = found[i];
@@ -354,20 +360,20 @@ static void sort(struct flight_run *run)
 
 /* ---- groups of all ranks ---- */
 
-static bool same(const struct flight_members *m, const struct flight_header *h,
-                 const struct flight_group *g)
+static bool same(const struct ct_flight_members *m, const struct ct_flight_header *h,
+                 const struct ct_flight_group *g)
 {
-    const int32_t *ranks = (const int32_t *)FLIGHT_AT(h, h->ranks) + g->ranks;
+    const int32_t *ranks = (const int32_t *)CT_FLIGHT_AT(h, h->ranks) + g->ranks;
 
     return m->size == g->size && m->instance == g->instance &&
-           !strcmp(m->name, flight_string(h, g->name)) &&
+           !strcmp(m->name, ct_flight_string(h, g->name)) &&
            !memcmp(m->ranks, ranks, sizeof(*ranks) * (size_t)g->size);
 }
 
-static int number_of(struct flight_run *run, size_t *room, const struct flight_header *h,
-                     const struct flight_group *g)
+static int number_of(struct ct_flight_run *run, size_t *room, const struct ct_flight_header *h,
+                     const struct ct_flight_group *g)
 {
-    struct flight_members *m;
+    struct ct_flight_members *m;
 
     for (int i = 0; i < run->group_count; i++)
         if (same(&run->group[i], h, g))
@@ -375,28 +381,28 @@ static int number_of(struct flight_run *run, size_t *room, const struct flight_h
     run->group = ct_arena_grow(&run->arena, run->group, room, (size_t)run->group_count + 1,
                                sizeof(*run->group));
     m = &run->group[run->group_count];
-    *m = (struct flight_members){.name = flight_string(h, g->name),
-                                 .instance = g->instance,
-                                 .size = g->size,
-                                 .ranks = (const int32_t *)FLIGHT_AT(h, h->ranks) + g->ranks,
-                                 .own = ct_arena_array(&run->arena, int, g->size)};
+    *m = (struct ct_flight_members){.name = ct_flight_string(h, g->name),
+                                    .instance = g->instance,
+                                    .size = g->size,
+                                    .ranks = (const int32_t *)CT_FLIGHT_AT(h, h->ranks) + g->ranks,
+                                    .own = ct_arena_array(&run->arena, int, g->size)};
     for (int i = 0; i < g->size; i++)
         m->own[i] = -1;
     return run->group_count++;
 }
 
-static void join_groups(struct flight_run *run)
+static void join_groups(struct ct_flight_run *run)
 {
     size_t room = 0;
 
     for (int r = 0; r < run->world; r++) {
-        const struct flight_header *h = run->rank[r].h;
+        const struct ct_flight_header *h = run->rank[r].h;
 
         if (!h)
             continue;
         run->rank[r].group = ct_arena_array(&run->arena, int, h->group_count + 1);
         for (int g = 0; g < (int)h->group_count; g++) {
-            int number = number_of(run, &room, h, flight_group(h, g));
+            int number = number_of(run, &room, h, ct_flight_group(h, g));
 
             run->rank[r].group[g] = number;
             for (int i = 0; i < run->group[number].size; i++)
@@ -407,47 +413,47 @@ static void join_groups(struct flight_run *run)
 }
 
 /* 0: no rank has failed. */
-static double first_failure(const struct flight_run *run)
+static double first_failure(const struct ct_flight_run *run)
 {
     double first = 0;
 
     for (int r = 0; r < run->world; r++) {
-        const struct flight_header *h = run->rank[r].h;
+        const struct ct_flight_header *h = run->rank[r].h;
         double t;
 
-        if (!h || (h->broken <= 0 && h->state != FLIGHT_FAILED))
+        if (!h || (h->broken <= 0 && h->state != CT_FLIGHT_FAILED))
             continue;
-        t = flight_time(h, h->broken > 0 ? h->broken : h->ended);
+        t = ct_flight_time(h, h->broken > 0 ? h->broken : h->ended);
         if (first == 0 || t < first)
             first = t;
     }
     return first;
 }
 
-int flight_run_open(const char *folder, bool writable, struct flight_run *run)
+int ct_flight_run_open(const char *folder, bool writable, struct ct_flight_run *run)
 {
     const char *path;
     int rc;
 
-    *run = (struct flight_run){.folder = folder};
+    *run = (struct ct_flight_run){.folder = folder};
     path = ct_arena_printf(&run->arena, "%s/flight", folder);
     if (access(path, R_OK | X_OK) < 0) {
         rc = ct_fail(CT_ENOENT, "%s: %s; train with --with flight_recorder to get one", path,
                      strerror(errno));
-        flight_run_close(run);
+        ct_flight_run_close(run);
         return rc;
     }
     rc = map_all(run, path, writable);
     if (rc == 0 && !run->world)
         rc = ct_fail(CT_ENOENT, "%s has no rank-N.ring", path);
     if (rc < 0) {
-        flight_run_close(run);
+        ct_flight_run_close(run);
         return rc;
     }
     sort(run);
     join_groups(run);
     for (int r = 0; r < run->world; r++) {
-        const struct flight_header *h = run->rank[r].h;
+        const struct ct_flight_header *h = run->rank[r].h;
 
         run->rank[r].process = h ? process_state(h) : 'X';
         if (h)
@@ -457,21 +463,21 @@ int flight_run_open(const char *folder, bool writable, struct flight_run *run)
     return 0;
 }
 
-int flight_run_open_rank(const char *path, struct flight_run *run)
+int ct_flight_run_open_rank(const char *path, struct ct_flight_run *run)
 {
-    struct flight_rank own;
+    struct ct_flight_rank own;
     int rc = map(path, false, &own);
 
     if (rc < 0)
         return rc;
-    *run = (struct flight_run){.world = own.h->rank + 1};
-    run->rank = ct_arena_array(&run->arena, struct flight_rank, run->world);
+    *run = (struct ct_flight_run){.world = own.h->rank + 1};
+    run->rank = ct_arena_array(&run->arena, struct ct_flight_rank, run->world);
     run->rank[own.h->rank] = own;
     join_groups(run);
     return 0;
 }
 
-const char *flight_told(const struct flight_run *run, int rank, double *ago)
+const char *ct_flight_told(const struct ct_flight_run *run, int rank, double *ago)
 {
     const struct ct_job_end *job = run->job;
     double time;
@@ -482,11 +488,11 @@ const char *flight_told(const struct flight_run *run, int rank, double *ago)
     return text;
 }
 
-void flight_run_close(struct flight_run *run)
+void ct_flight_run_close(struct ct_flight_run *run)
 {
     for (int r = 0; run->rank && r < run->world; r++)
         if (run->rank[r].h)
             munmap(run->rank[r].h, run->rank[r].bytes);
     ct_arena_finish(&run->arena);
-    *run = (struct flight_run){0};
+    *run = (struct ct_flight_run){0};
 }

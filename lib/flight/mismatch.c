@@ -16,22 +16,23 @@
 
 /* The calls of a group in one step of a member's program. */
 struct calls {
-    const struct flight_header *h;
-    const struct flight_instruction **list;
+    const struct ct_flight_header *h;
+    const struct ct_flight_instruction **list;
     int count;
 };
 
-static struct calls calls_of(const struct flight_run *run, const struct flight_members *m, int i)
+static struct calls calls_of(const struct ct_flight_run *run, const struct ct_flight_members *m,
+                             int i)
 {
     struct calls c = {.h = run->rank[m->ranks[i]].h};
-    const struct flight_program *p;
+    const struct ct_flight_program *p;
 
     if (!c.h || !c.h->program[0].step_count || m->own[i] < 0)
         return c;
     p = &c.h->program[0];
     c.list = calloc((size_t)p->step_count + 1, sizeof(*c.list));
     for (int64_t n = 0; c.list && n < p->step_count; n++) {
-        const struct flight_instruction *f = flight_instruction(c.h, 0, n);
+        const struct ct_flight_instruction *f = ct_flight_instruction(c.h, 0, n);
 
         if (f->group == m->own[i])
             c.list[c.count++] = f;
@@ -39,24 +40,24 @@ static struct calls calls_of(const struct flight_run *run, const struct flight_m
     return c;
 }
 
-static bool name_is(const struct flight_header *h, uint32_t at, const char *name)
+static bool name_is(const struct ct_flight_header *h, uint32_t at, const char *name)
 {
-    return !strcmp(flight_string(h, at), name);
+    return !strcmp(ct_flight_string(h, at), name);
 }
 
 /* Whether two members' calls fit together. */
 static bool fit(const struct calls *a, const struct calls *b, int n)
 {
-    const struct flight_instruction *x = a->list[n], *y = b->list[n];
+    const struct ct_flight_instruction *x = a->list[n], *y = b->list[n];
 
-    if (!name_is(b->h, y->dtype, flight_string(a->h, x->dtype)))
+    if (!name_is(b->h, y->dtype, ct_flight_string(a->h, x->dtype)))
         return false;
-    if (x->form == FLIGHT_SEND || x->form == FLIGHT_RECEIVE)
-        return y->form == (x->form == FLIGHT_SEND ? FLIGHT_RECEIVE : FLIGHT_SEND) &&
+    if (x->form == CT_FLIGHT_SEND || x->form == CT_FLIGHT_RECEIVE)
+        return y->form == (x->form == CT_FLIGHT_SEND ? CT_FLIGHT_RECEIVE : CT_FLIGHT_SEND) &&
                x->bytes == y->bytes;
-    return name_is(b->h, y->op, flight_string(a->h, x->op)) &&
-           name_is(b->h, y->value, flight_string(a->h, x->value)) &&
-           (x->bytes == y->bytes || x->form != FLIGHT_ALIKE);
+    return name_is(b->h, y->op, ct_flight_string(a->h, x->op)) &&
+           name_is(b->h, y->value, ct_flight_string(a->h, x->value)) &&
+           (x->bytes == y->bytes || x->form != CT_FLIGHT_ALIKE);
 }
 
 static bool fit_all(const struct calls *a, const struct calls *b, int n)
@@ -100,32 +101,33 @@ static int minority(const struct calls *calls, int size, int n)
     return odd;
 }
 
-static void say_planned(struct flight_verdict *v, int rank, const struct calls *c, int n)
+static void say_planned(struct ct_flight_verdict *v, int rank, const struct calls *c, int n)
 {
-    const struct flight_instruction *f = n < c->count ? c->list[n] : NULL;
+    const struct ct_flight_instruction *f = n < c->count ? c->list[n] : NULL;
 
-    flight_say(v, "  rank %d: ", rank);
+    ct_flight_say(v, "  rank %d: ", rank);
     if (!f) {
-        flight_say(v, "has only %d calls\n", c->count);
+        ct_flight_say(v, "has only %d calls\n", c->count);
         return;
     }
-    flight_say(v, "%s of %%%s, %s (%s", flight_string(c->h, f->op), flight_string(c->h, f->value),
-               flight_string(c->h, f->sizes), flight_string(c->h, f->section));
+    ct_flight_say(v, "%s of %%%s, %s (%s", ct_flight_string(c->h, f->op),
+                  ct_flight_string(c->h, f->value), ct_flight_string(c->h, f->sizes),
+                  ct_flight_string(c->h, f->section));
     if (f->microbatch >= 0)
-        flight_say(v, ", microbatch %d", f->microbatch);
-    if (*flight_string(c->h, f->why))
-        flight_say(v, "; made by %s", flight_string(c->h, f->why));
-    flight_say(v, ")\n");
+        ct_flight_say(v, ", microbatch %d", f->microbatch);
+    if (*ct_flight_string(c->h, f->why))
+        ct_flight_say(v, "; made by %s", ct_flight_string(c->h, f->why));
+    ct_flight_say(v, ")\n");
 }
 
 /* Whether b makes call n of a, at any time. */
 static bool makes(const struct calls *b, const struct calls *a, int n)
 {
-    const struct flight_instruction *x = a->list[n];
+    const struct ct_flight_instruction *x = a->list[n];
 
     for (int i = 0; i < b->count; i++)
-        if (name_is(b->h, b->list[i]->op, flight_string(a->h, x->op)) &&
-            name_is(b->h, b->list[i]->value, flight_string(a->h, x->value)))
+        if (name_is(b->h, b->list[i]->op, ct_flight_string(a->h, x->op)) &&
+            name_is(b->h, b->list[i]->value, ct_flight_string(a->h, x->value)))
             return true;
     return false;
 }
@@ -133,27 +135,27 @@ static bool makes(const struct calls *b, const struct calls *a, int n)
 /* The difference of two calls, in words. */
 static const char *difference(const struct calls *a, const struct calls *b, int n)
 {
-    const struct flight_instruction *x = n < a->count ? a->list[n] : NULL;
-    const struct flight_instruction *y = n < b->count ? b->list[n] : NULL;
+    const struct ct_flight_instruction *x = n < a->count ? a->list[n] : NULL;
+    const struct ct_flight_instruction *y = n < b->count ? b->list[n] : NULL;
 
     if (!x || !y)
         return x ? "makes a call that the others do not make"
                  : "does not make a call that the others make";
-    if (x->form >= FLIGHT_SEND && y->form >= FLIGHT_SEND)
+    if (x->form >= CT_FLIGHT_SEND && y->form >= CT_FLIGHT_SEND)
         return x->form == y->form ? "sends or receives in the wrong direction"
                                   : "has a different size";
-    if (!name_is(b->h, y->value, flight_string(a->h, x->value)) && !makes(a, b, n))
+    if (!name_is(b->h, y->value, ct_flight_string(a->h, x->value)) && !makes(a, b, n))
         return "does not make a call that the others make";
-    if (!name_is(b->h, y->value, flight_string(a->h, x->value)))
+    if (!name_is(b->h, y->value, ct_flight_string(a->h, x->value)))
         return makes(b, a, n) ? "makes its calls in another order"
                               : "makes a call that the others do not make";
-    if (!name_is(b->h, y->op, flight_string(a->h, x->op)))
+    if (!name_is(b->h, y->op, ct_flight_string(a->h, x->op)))
         return "calls a different collective";
-    return name_is(b->h, y->dtype, flight_string(a->h, x->dtype)) ? "has a different size"
-                                                                  : "has a different dtype";
+    return name_is(b->h, y->dtype, ct_flight_string(a->h, x->dtype)) ? "has a different size"
+                                                                     : "has a different dtype";
 }
 
-static bool compare_members(struct flight_verdict *v, const struct flight_members *m,
+static bool compare_members(struct ct_flight_verdict *v, const struct ct_flight_members *m,
                             const struct calls *calls)
 {
     int longest = 0;
@@ -171,26 +173,26 @@ static bool compare_members(struct flight_verdict *v, const struct flight_member
                 other = i;
         if (other < 0)
             continue;
-        flight_blame(v, R3, m->ranks[odd]);
-        flight_say(v, "rank %d %s: call %d of a step in ", m->ranks[odd],
-                   difference(&calls[odd], &calls[other], n), n + 1);
-        flight_say_group(v, m);
-        flight_say(v, "\n");
+        ct_flight_blame(v, CT_FLIGHT_R3, m->ranks[odd]);
+        ct_flight_say(v, "rank %d %s: call %d of a step in ", m->ranks[odd],
+                      difference(&calls[odd], &calls[other], n), n + 1);
+        ct_flight_say_group(v, m);
+        ct_flight_say(v, "\n");
         say_planned(v, m->ranks[odd], &calls[odd], n);
         say_planned(v, m->ranks[other], &calls[other], n);
         if (m->size == 2 && calls[odd].count == calls[other].count)
-            flight_say(v, "  with two ranks, either one may be wrong\n");
+            ct_flight_say(v, "  with two ranks, either one may be wrong\n");
         return true;
     }
     return false;
 }
 
-void flight_compare_programs(const struct flight_run *run, struct flight_verdict *v)
+void ct_flight_compare_programs(const struct ct_flight_run *run, struct ct_flight_verdict *v)
 {
     bool found = false;
 
     for (int g = 0; g < run->group_count && !found; g++) {
-        const struct flight_members *m = &run->group[g];
+        const struct ct_flight_members *m = &run->group[g];
         struct calls *calls = calloc((size_t)m->size, sizeof(*calls));
 
         for (int i = 0; calls && i < m->size; i++)
@@ -205,20 +207,21 @@ void flight_compare_programs(const struct flight_run *run, struct flight_verdict
 /* ---- in what was done ---- */
 
 /* Whether no member can end the call that a mark is of before all have begun it. */
-static bool waits_for_all(const struct flight_header *h, const struct flight_mark *m)
+static bool waits_for_all(const struct ct_flight_header *h, const struct ct_flight_mark *m)
 {
-    const struct flight_instruction *f = flight_instruction(h, m->program, m->index);
+    const struct ct_flight_instruction *f = ct_flight_instruction(h, m->program, m->index);
 
     if (m->program < 0)
         return m->index <= CT_CALL_ALL_TO_ALL;
-    return f && (f->form == FLIGHT_ALIKE || f->form == FLIGHT_UNEVEN);
+    return f && (f->form == CT_FLIGHT_ALIKE || f->form == CT_FLIGHT_UNEVEN);
 }
 
 /* Call number `sequence` has not begun on some member. */
-static int absent(const struct flight_run *run, const struct flight_members *m, int64_t sequence)
+static int absent(const struct ct_flight_run *run, const struct ct_flight_members *m,
+                  int64_t sequence)
 {
     for (int i = 0; i < m->size; i++) {
-        const struct flight_group *g = flight_member(run, m, i);
+        const struct ct_flight_group *g = ct_flight_member(run, m, i);
 
         if (!g || g->started.sequence < sequence)
             return i;
@@ -228,54 +231,57 @@ static int absent(const struct flight_run *run, const struct flight_members *m, 
 
 /* A member that ended a call which cannot have ended, as another member has not ended or begun
    it. */
-void flight_find_early(const struct flight_run *run, struct flight_verdict *v)
+void ct_flight_find_early(const struct ct_flight_run *run, struct ct_flight_verdict *v)
 {
     for (int n = 0; n < run->group_count; n++) {
-        const struct flight_members *m = &run->group[n];
+        const struct ct_flight_members *m = &run->group[n];
         int64_t stuck = 0;
 
         for (int i = 0; i < m->size; i++) {
-            const struct flight_group *g = flight_member(run, m, i);
+            const struct ct_flight_group *g = ct_flight_member(run, m, i);
 
-            if (g && flight_unfinished(g) && waits_for_all(run->rank[m->ranks[i]].h, &g->started))
+            if (g && ct_flight_unfinished(g) &&
+                waits_for_all(run->rank[m->ranks[i]].h, &g->started))
                 stuck = g->started.sequence;
         }
         for (int i = 0; stuck && i < m->size; i++) {
-            const struct flight_group *g = flight_member(run, m, i);
+            const struct ct_flight_group *g = ct_flight_member(run, m, i);
             int late = absent(run, m, stuck);
 
             if (!g || g->finished.sequence < stuck || (late < 0 && run->failed == 0))
                 continue;
-            flight_blame(v, R3, m->ranks[i]);
-            flight_say(v, "rank %d ended call %lld of ", m->ranks[i], (long long)stuck);
-            flight_say_group(v, m);
+            ct_flight_blame(v, CT_FLIGHT_R3, m->ranks[i]);
+            ct_flight_say(v, "rank %d ended call %lld of ", m->ranks[i], (long long)stuck);
+            ct_flight_say_group(v, m);
             if (late >= 0)
-                flight_say(v,
-                           ", which rank %d has not begun: the call did not wait for all ranks\n",
-                           m->ranks[late]);
+                ct_flight_say(
+                    v, ", which rank %d has not begun: the call did not wait for all ranks\n",
+                    m->ranks[late]);
             else
-                flight_say(v, ", in which the others wait: it did not take part, or took part in "
+                ct_flight_say(v,
+                              ", in which the others wait: it did not take part, or took part in "
                               "another call\n");
         }
     }
 }
 
 /* Kind of a member's host call of this number; -1: not known, -2: it has made fewer. */
-static int host_call(const struct flight_run *run, const struct flight_members *m, int i,
+static int host_call(const struct ct_flight_run *run, const struct ct_flight_members *m, int i,
                      int64_t sequence)
 {
-    const struct flight_group *g = flight_member(run, m, i);
-    struct flight_query q = {.kind = FLIGHT_HOST_CALL, .group = m->own[i], .sequence = sequence};
-    const struct flight_record *r = NULL;
+    const struct ct_flight_group *g = ct_flight_member(run, m, i);
+    struct ct_flight_query q = {
+        .kind = CT_FLIGHT_HOST_CALL, .group = m->own[i], .sequence = sequence};
+    const struct ct_flight_record *r = NULL;
 
     if (g && g->enqueued.sequence < sequence)
         return -2;
-    r = g ? flight_find(run->rank[m->ranks[i]].h, &q) : NULL;
+    r = g ? ct_flight_find(run->rank[m->ranks[i]].h, &q) : NULL;
     return r ? r->index : -1;
 }
 
 /* The member whose call was made by the fewest; *other: one that made another. -1: all agree. */
-static int odd_host_call(const struct flight_run *run, const struct flight_members *m,
+static int odd_host_call(const struct ct_flight_run *run, const struct ct_flight_members *m,
                          int64_t sequence, int kind[2])
 {
     int *kinds = calloc((size_t)m->size, sizeof(*kinds)), odd = -1, fewest = m->size + 1;
@@ -301,14 +307,14 @@ static int odd_host_call(const struct flight_run *run, const struct flight_membe
 }
 
 /* Host calls of one number that are of different kinds. Not all libraries notice that. */
-void flight_compare_host_calls(const struct flight_run *run, struct flight_verdict *v)
+void ct_flight_compare_host_calls(const struct ct_flight_run *run, struct ct_flight_verdict *v)
 {
     for (int n = 0; n < run->group_count; n++) {
-        const struct flight_members *m = &run->group[n];
+        const struct ct_flight_members *m = &run->group[n];
         int64_t last = 0;
 
         for (int i = 0; i < m->size; i++) {
-            const struct flight_group *g = flight_member(run, m, i);
+            const struct ct_flight_group *g = ct_flight_member(run, m, i);
 
             if (g && g->enqueued.program < 0 && g->enqueued.sequence > last)
                 last = g->enqueued.sequence;
@@ -318,12 +324,12 @@ void flight_compare_host_calls(const struct flight_run *run, struct flight_verdi
 
             if (odd < 0)
                 continue;
-            flight_blame(v, R3, m->ranks[odd]);
-            flight_say(v, "rank %d calls %s, others %s, as call %lld of ", m->ranks[odd],
-                       ct_call_name((enum ct_call_kind)kind[0]),
-                       ct_call_name((enum ct_call_kind)kind[1]), (long long)s);
-            flight_say_group(v, m);
-            flight_say(v, m->size == 2 ? "; with two ranks, either one may be wrong\n" : "\n");
+            ct_flight_blame(v, CT_FLIGHT_R3, m->ranks[odd]);
+            ct_flight_say(v, "rank %d calls %s, others %s, as call %lld of ", m->ranks[odd],
+                          ct_call_name((enum ct_call_kind)kind[0]),
+                          ct_call_name((enum ct_call_kind)kind[1]), (long long)s);
+            ct_flight_say_group(v, m);
+            ct_flight_say(v, m->size == 2 ? "; with two ranks, either one may be wrong\n" : "\n");
             return;
         }
     }

@@ -5,29 +5,29 @@
 
 #include <ctitan/lib/json.h>
 
-#include "flight.h"
+#include "analyse.h"
 
-static json_t *rank_json(const struct flight_run *run, int rank)
+static json_t *rank_json(const struct ct_flight_run *run, int rank)
 {
-    const struct flight_header *h = run->rank[rank].h;
+    const struct ct_flight_header *h = run->rank[rank].h;
     char text[512];
 
     if (!h)
         return json_pack("{s:i, s:s}", "rank", rank, "state", "no record");
-    flight_describe_position(run, rank, text, sizeof(text));
+    ct_flight_describe_position(run, rank, text, sizeof(text));
     return json_pack("{s:i, s:s, s:i, s:o, s:I, s:o, s:o}", "rank", rank, "state",
-                     flight_state_of(run, rank), "process", (int)h->pid, "host",
+                     ct_flight_state_of(run, rank), "process", (int)h->pid, "host",
                      ct_json_text(h->host), "step", (json_int_t)h->position.step, "position",
                      ct_json_text(text), "message",
-                     ct_json_text(h->state == FLIGHT_FAILED ? h->message : NULL));
+                     ct_json_text(h->state == CT_FLIGHT_FAILED ? h->message : NULL));
 }
 
-static json_t *group_json(const struct flight_run *run, const struct flight_members *m)
+static json_t *group_json(const struct ct_flight_run *run, const struct ct_flight_members *m)
 {
     json_t *ranks = json_array();
     int64_t least, most;
 
-    flight_calls_ended(run, m, &least, &most);
+    ct_flight_calls_ended(run, m, &least, &most);
     for (int i = 0; i < m->size; i++)
         json_array_append_new(ranks, json_integer(m->ranks[i]));
     return json_pack("{s:o, s:i, s:o, s:I, s:I}", "name", ct_json_text(m->name), "number",
@@ -36,7 +36,7 @@ static json_t *group_json(const struct flight_run *run, const struct flight_memb
 }
 
 /* The first `world` of the ranks that are bits. */
-static json_t *guilty_json(const struct flight_run *run, const struct flight_verdict *v)
+static json_t *guilty_json(const struct ct_flight_run *run, const struct ct_flight_verdict *v)
 {
     json_t *guilty = json_array();
 
@@ -48,9 +48,9 @@ static json_t *guilty_json(const struct flight_run *run, const struct flight_ver
     return guilty;
 }
 
-int flight_json(const struct flight_run *run, const struct flight_verdict *v, FILE *out)
+int ct_flight_json(const struct ct_flight_run *run, const struct ct_flight_verdict *v, FILE *out)
 {
-    const struct flight_header *any = NULL;
+    const struct ct_flight_header *any = NULL;
     json_t *ranks = json_array(), *groups = json_array();
     char rule[8];
 

@@ -9,9 +9,11 @@
 
 #include <ctitan/comm.h>
 #include <ctitan/error.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/trace.h>
+#include <ctitan/stream.h>
 
-#include "flight.h"
+#include "read.h"
 
 /* Threads besides streams. */
 enum { STEPS = 100, HOST };
@@ -19,11 +21,11 @@ enum { STEPS = 100, HOST };
 /* One record of a call, with the number of its group in all ranks. */
 struct arrival {
     int group, rank;
-    const struct flight_record *record;
+    const struct ct_flight_record *record;
 };
 
 struct trace {
-    const struct flight_run *run;
+    const struct ct_flight_run *run;
     struct ct_trace to;
     double begin; /* seconds of CLOCK_REALTIME */
     struct arrival *arrivals;
@@ -33,17 +35,17 @@ struct trace {
 /* Seconds since the trace's beginning. */
 static double since(const struct trace *t, int rank, double time)
 {
-    return flight_time(t->run->rank[rank].h, time) - t->begin;
+    return ct_flight_time(t->run->rank[rank].h, time) - t->begin;
 }
 
 /* The names of the streams that a rank's programs use. */
-static void find_streams(const struct flight_header *h, const char *streams[CT_STREAMS])
+static void find_streams(const struct ct_flight_header *h, const char *streams[CT_STREAMS])
 {
-    for (int p = 0; p < FLIGHT_PROGRAMS; p++)
+    for (int p = 0; p < CT_FLIGHT_PROGRAMS; p++)
         for (int64_t n = -h->program[p].init_count; n < h->program[p].step_count; n++) {
-            const struct flight_instruction *f = flight_instruction(h, p, n);
+            const struct ct_flight_instruction *f = ct_flight_instruction(h, p, n);
 
-            streams[f->stream] = flight_string(h, f->stream_name);
+            streams[f->stream] = ct_flight_string(h, f->stream_name);
         }
 }
 
@@ -71,19 +73,19 @@ static void open_slice(struct trace *t, int rank, int thread, const char *name, 
 }
 
 /* The end of a record; of an unfinished one, the end of all. */
-static double end_of(const struct trace *t, int rank, const struct flight_record *r)
+static double end_of(const struct trace *t, int rank, const struct ct_flight_record *r)
 {
     return r->finished > 0 ? r->finished : t->run->now - t->run->rank[rank].h->clock;
 }
 
-static double begin_of(const struct flight_record *r)
+static double begin_of(const struct ct_flight_record *r)
 {
     return r->started > 0 ? r->started : r->enqueued;
 }
 
-static void put_call_args(struct trace *t, int rank, const struct flight_record *r)
+static void put_call_args(struct trace *t, int rank, const struct ct_flight_record *r)
 {
-    const struct flight_members *m;
+    const struct ct_flight_members *m;
 
     if (r->group < 0)
         return;
@@ -96,36 +98,37 @@ static void put_call_args(struct trace *t, int rank, const struct flight_record 
         ct_trace_text(&t->to, "state", r->started > 0 ? "started" : "enqueued");
 }
 
-static int thread_of(const struct trace *t, int rank, const struct flight_record *r)
+static int thread_of(const struct trace *t, int rank, const struct ct_flight_record *r)
 {
-    const struct flight_instruction *f =
-        flight_instruction(t->run->rank[rank].h, r->program, r->index);
+    const struct ct_flight_instruction *f =
+        ct_flight_instruction(t->run->rank[rank].h, r->program, r->index);
 
-    return r->kind == FLIGHT_HOST_CALL || !f ? HOST : f->stream;
+    return r->kind == CT_FLIGHT_HOST_CALL || !f ? HOST : f->stream;
 }
 
-static void put_instruction(struct trace *t, int rank, const struct flight_record *r)
+static void put_instruction(struct trace *t, int rank, const struct ct_flight_record *r)
 {
-    const struct flight_header *h = t->run->rank[rank].h;
-    const struct flight_instruction *f = flight_instruction(h, r->program, r->index);
+    const struct ct_flight_header *h = t->run->rank[rank].h;
+    const struct ct_flight_instruction *f = ct_flight_instruction(h, r->program, r->index);
     char name[256];
 
     if (!f)
         return;
-    snprintf(name, sizeof(name), "%s %s", flight_string(h, f->op), flight_string(h, f->value));
+    snprintf(name, sizeof(name), "%s %s", ct_flight_string(h, f->op),
+             ct_flight_string(h, f->value));
     open_slice(t, rank, f->stream, name, begin_of(r), end_of(t, rank, r));
     ct_trace_integer(&t->to, "step", r->step);
     ct_trace_flag(&t->to, "validation", r->program > 0);
     ct_trace_integer(&t->to, "instruction", r->index);
     ct_trace_integer(&t->to, "microbatch", f->microbatch);
-    ct_trace_text(&t->to, "section", flight_string(h, f->section));
-    ct_trace_text(&t->to, "layer", flight_string(h, f->region));
-    ct_trace_text(&t->to, "sizes", flight_string(h, f->sizes));
+    ct_trace_text(&t->to, "section", ct_flight_string(h, f->section));
+    ct_trace_text(&t->to, "layer", ct_flight_string(h, f->region));
+    ct_trace_text(&t->to, "sizes", ct_flight_string(h, f->sizes));
     put_call_args(t, rank, r);
     ct_trace_close(&t->to);
 }
 
-static void put_host_call(struct trace *t, int rank, const struct flight_record *r)
+static void put_host_call(struct trace *t, int rank, const struct ct_flight_record *r)
 {
     open_slice(t, rank, HOST, ct_call_name((enum ct_call_kind)r->index), begin_of(r),
                end_of(t, rank, r));
@@ -134,7 +137,7 @@ static void put_host_call(struct trace *t, int rank, const struct flight_record 
     ct_trace_close(&t->to);
 }
 
-static void put_step(struct trace *t, int rank, const struct flight_record *r)
+static void put_step(struct trace *t, int rank, const struct ct_flight_record *r)
 {
     char name[32];
 
@@ -147,11 +150,11 @@ static void put_step(struct trace *t, int rank, const struct flight_record *r)
     ct_trace_close(&t->to);
 }
 
-static void put_record(struct trace *t, int rank, const struct flight_record *r)
+static void put_record(struct trace *t, int rank, const struct ct_flight_record *r)
 {
-    if (r->kind == FLIGHT_STEP)
+    if (r->kind == CT_FLIGHT_STEP)
         put_step(t, rank, r);
-    else if (r->kind == FLIGHT_HOST_CALL)
+    else if (r->kind == CT_FLIGHT_HOST_CALL)
         put_host_call(t, rank, r);
     else
         put_instruction(t, rank, r);
@@ -161,22 +164,22 @@ static void put_record(struct trace *t, int rank, const struct flight_record *r)
 
 static int put_rank(struct trace *t, int rank)
 {
-    const struct flight_header *h = t->run->rank[rank].h;
+    const struct ct_flight_header *h = t->run->rank[rank].h;
     uint64_t first, last;
 
     if (!h)
         return 0;
-    first = flight_first(h);
+    first = ct_flight_first(h);
     last = atomic_load(&h->written);
     t->arrivals = realloc(t->arrivals, sizeof(*t->arrivals) * (t->count + h->ring_count + 1));
     if (!t->arrivals)
         return ct_fail(CT_ENOMEM, "a trace");
     name_threads(t, rank);
     for (uint64_t id = first; id <= last; id++) {
-        const struct flight_record *r = flight_at(h, id);
+        const struct ct_flight_record *r = ct_flight_at(h, id);
 
-        if (r && (r->group == -1 || flight_is_group(h, r->group)) &&
-            (r->kind != FLIGHT_HOST_CALL || (r->index >= 0 && r->index < CT_CALL_KINDS)))
+        if (r && (r->group == -1 || ct_flight_is_group(h, r->group)) &&
+            (r->kind != CT_FLIGHT_HOST_CALL || (r->index >= 0 && r->index < CT_CALL_KINDS)))
             put_record(t, rank, r);
     }
     return 0;
@@ -197,10 +200,10 @@ static int compare_arrivals(const void *a, const void *b)
 
 static bool sends(const struct trace *t, const struct arrival *a)
 {
-    const struct flight_instruction *f =
-        flight_instruction(t->run->rank[a->rank].h, a->record->program, a->record->index);
+    const struct ct_flight_instruction *f =
+        ct_flight_instruction(t->run->rank[a->rank].h, a->record->program, a->record->index);
 
-    return a->record->kind == FLIGHT_CALL && f && f->form == FLIGHT_SEND;
+    return a->record->kind == CT_FLIGHT_CALL && f && f->form == CT_FLIGHT_SEND;
 }
 
 /* The sender, or the last to begin. */
@@ -252,24 +255,24 @@ static void put_arrows(struct trace *t)
 
 /* ---- all ---- */
 
-static double first_time(const struct flight_run *run)
+static double first_time(const struct ct_flight_run *run)
 {
     double first = run->now;
 
     for (int r = 0; r < run->world; r++) {
-        const struct flight_header *h = run->rank[r].h;
+        const struct ct_flight_header *h = run->rank[r].h;
 
-        for (uint64_t id = h ? flight_first(h) : 1; h && id <= atomic_load(&h->written); id++) {
-            const struct flight_record *record = flight_at(h, id);
+        for (uint64_t id = h ? ct_flight_first(h) : 1; h && id <= atomic_load(&h->written); id++) {
+            const struct ct_flight_record *record = ct_flight_at(h, id);
 
-            if (record && flight_time(h, record->enqueued) < first)
-                first = flight_time(h, record->enqueued);
+            if (record && ct_flight_time(h, record->enqueued) < first)
+                first = ct_flight_time(h, record->enqueued);
         }
     }
     return first;
 }
 
-int flight_trace(const struct flight_run *run, const char *path)
+int ct_flight_trace(const struct ct_flight_run *run, const char *path)
 {
     struct trace t = {.run = run, .begin = first_time(run)};
     struct ct_new_file file;

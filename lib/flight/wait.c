@@ -21,8 +21,8 @@ struct node {
 };
 
 struct walk {
-    const struct flight_run *run;
-    struct flight_verdict *v;
+    const struct ct_flight_run *run;
+    struct ct_flight_verdict *v;
     struct node path[256];
     int depth;
     struct node root[64];
@@ -30,7 +30,7 @@ struct walk {
     bool circle;
 };
 
-static const struct flight_header *header(const struct walk *w, int rank)
+static const struct ct_flight_header *header(const struct walk *w, int rank)
 {
     return w->run->rank[rank].h;
 }
@@ -46,11 +46,11 @@ static bool is_same(const struct node *a, const struct node *b)
 }
 
 /* The record of the node's call. */
-static const struct flight_record *record_of(const struct walk *w, const struct node *n)
+static const struct ct_flight_record *record_of(const struct walk *w, const struct node *n)
 {
-    struct flight_query q = {.kind = FLIGHT_CALL, .group = n->group, .sequence = n->sequence};
+    struct ct_flight_query q = {.kind = CT_FLIGHT_CALL, .group = n->group, .sequence = n->sequence};
 
-    return flight_find(header(w, n->rank), &q);
+    return ct_flight_find(header(w, n->rank), &q);
 }
 
 static void add_root(struct walk *w, struct node n)
@@ -67,22 +67,22 @@ static void follow(struct walk *w, struct node n);
 /* Follow what instruction `index` of a rank waits for. False: nothing that is unfinished. */
 static bool follow_waits(struct walk *w, int rank, int program, int64_t index, int64_t step)
 {
-    const struct flight_header *h = header(w, rank);
-    const struct flight_instruction *f = flight_instruction(h, program, index);
-    const int32_t *waits = FLIGHT_AT(h, h->waits);
+    const struct ct_flight_header *h = header(w, rank);
+    const struct ct_flight_instruction *f = ct_flight_instruction(h, program, index);
+    const int32_t *waits = CT_FLIGHT_AT(h, h->waits);
     bool any = false;
 
     for (uint32_t i = 0; f && i < f->wait_count; i++) {
         int64_t of = waits[f->waits + i];
-        const struct flight_instruction *made = flight_instruction(h, program, of);
-        struct flight_query q = {
-            .kind = FLIGHT_CALL, .program = program, .index = of, .step = step};
-        const struct flight_record *r;
+        const struct ct_flight_instruction *made = ct_flight_instruction(h, program, of);
+        struct ct_flight_query q = {
+            .kind = CT_FLIGHT_CALL, .program = program, .index = of, .step = step};
+        const struct ct_flight_record *r;
 
         if (!made || made->group < 0)
             continue;
         q.group = made->group;
-        r = flight_find(h, &q);
+        r = ct_flight_find(h, &q);
         if (!r || r->finished > 0)
             continue;
         follow(w, (struct node){rank, made->group, r->started > 0, r->sequence});
@@ -94,15 +94,15 @@ static bool follow_waits(struct walk *w, int rank, int program, int64_t index, i
 /* All calls of a rank that have begun and not ended; stream -1: of any stream. */
 static bool follow_begun(struct walk *w, int rank, int stream)
 {
-    const struct flight_header *h = header(w, rank);
+    const struct ct_flight_header *h = header(w, rank);
     bool any = false;
 
     for (int g = 0; g < (int)h->group_count; g++) {
-        const struct flight_group *group = flight_group(h, g);
-        const struct flight_instruction *f =
-            flight_instruction(h, group->started.program, group->started.index);
+        const struct ct_flight_group *group = ct_flight_group(h, g);
+        const struct ct_flight_instruction *f =
+            ct_flight_instruction(h, group->started.program, group->started.index);
 
-        if (!flight_unfinished(group) || (stream >= 0 && (!f || f->stream != stream)))
+        if (!ct_flight_unfinished(group) || (stream >= 0 && (!f || f->stream != stream)))
             continue;
         follow(w, (struct node){rank, g, true, group->started.sequence});
         any = true;
@@ -112,25 +112,26 @@ static bool follow_begun(struct walk *w, int rank, int stream)
 
 static bool follow_main(struct walk *w, int rank)
 {
-    const struct flight_header *h = header(w, rank);
-    const struct flight_position *p = &h->position;
-    const struct flight_instruction *f = flight_instruction(h, p->program, p->index);
+    const struct ct_flight_header *h = header(w, rank);
+    const struct ct_flight_position *p = &h->position;
+    const struct ct_flight_instruction *f = ct_flight_instruction(h, p->program, p->index);
 
     switch (p->phase) {
-    case FLIGHT_IN_CALL:
-        if (!flight_is_group(h, p->index))
+    case CT_FLIGHT_IN_CALL:
+        if (!ct_flight_is_group(h, p->index))
             return false;
-        follow(w, (struct node){rank, p->index, true, flight_group(h, p->index)->started.sequence});
+        follow(w,
+               (struct node){rank, p->index, true, ct_flight_group(h, p->index)->started.sequence});
         return true;
-    case FLIGHT_IN_INSIDE:
-        if (f && f->group >= 0 && flight_unfinished(flight_group(h, f->group)) &&
-            flight_group(h, f->group)->started.index == p->index) {
+    case CT_FLIGHT_IN_INSIDE:
+        if (f && f->group >= 0 && ct_flight_unfinished(ct_flight_group(h, f->group)) &&
+            ct_flight_group(h, f->group)->started.index == p->index) {
             follow(w, (struct node){rank, f->group, true,
-                                    flight_group(h, f->group)->started.sequence});
+                                    ct_flight_group(h, f->group)->started.sequence});
             return true;
         }
         return follow_waits(w, rank, p->program, p->index, p->step);
-    case FLIGHT_IN_BETWEEN: /* after the last instruction it waits for all streams */
+    case CT_FLIGHT_IN_BETWEEN: /* after the last instruction it waits for all streams */
         return f && p->index + 1 == h->program[p->program].step_count && follow_begun(w, rank, -1);
     default:
         return false;
@@ -140,9 +141,9 @@ static bool follow_main(struct walk *w, int rank)
 /* A call that was only enqueued. */
 static void follow_queued(struct walk *w, const struct node *n)
 {
-    const struct flight_record *r = record_of(w, n);
-    const struct flight_instruction *f =
-        r ? flight_instruction(header(w, n->rank), r->program, r->index) : NULL;
+    const struct ct_flight_record *r = record_of(w, n);
+    const struct ct_flight_instruction *f =
+        r ? ct_flight_instruction(header(w, n->rank), r->program, r->index) : NULL;
 
     if (f && (follow_begun(w, n->rank, f->stream) ||
               follow_waits(w, n->rank, r->program, r->index, r->step)))
@@ -153,11 +154,11 @@ static void follow_queued(struct walk *w, const struct node *n)
 /* A call that has begun waits for the members that have not. */
 static bool follow_call(struct walk *w, const struct node *n)
 {
-    const struct flight_members *m = &w->run->group[w->run->rank[n->rank].group[n->group]];
+    const struct ct_flight_members *m = &w->run->group[w->run->rank[n->rank].group[n->group]];
     bool any = false;
 
     for (int i = 0; i < m->size; i++) {
-        const struct flight_group *g = flight_member(w->run, m, i);
+        const struct ct_flight_group *g = ct_flight_member(w->run, m, i);
 
         if (!g || m->ranks[i] == n->rank || g->started.sequence >= n->sequence)
             continue;
@@ -175,16 +176,16 @@ static void note_circle(struct walk *w, int from)
     if (w->circle)
         return;
     w->circle = true;
-    flight_say(w->v, "deadlock: these ranks wait for each other in a cycle\n");
+    ct_flight_say(w->v, "deadlock: these ranks wait for each other in a cycle\n");
     for (int i = from; i < w->depth; i++) {
         const struct node *n = &w->path[i];
         char text[512];
 
         if (n->group == MAIN || !n->begun)
             continue;
-        flight_blame(w->v, R4, n->rank);
-        flight_describe_call(w->run, n->rank, n->group, n->sequence, text, sizeof(text));
-        flight_say(w->v, "  rank %d is in %s\n", n->rank, text);
+        ct_flight_blame(w->v, CT_FLIGHT_R4, n->rank);
+        ct_flight_describe_call(w->run, n->rank, n->group, n->sequence, text, sizeof(text));
+        ct_flight_say(w->v, "  rank %d is in %s\n", n->rank, text);
     }
 }
 
@@ -211,46 +212,46 @@ static void follow(struct walk *w, struct node n)
 
 /* ---- R5, R6 ---- */
 
-static const char *kind_of_stall(const struct flight_header *h)
+static const char *kind_of_stall(const struct ct_flight_header *h)
 {
-    const struct flight_position *p = &h->position;
-    const struct flight_instruction *f = flight_instruction(h, p->program, p->index);
+    const struct ct_flight_position *p = &h->position;
+    const struct ct_flight_instruction *f = ct_flight_instruction(h, p->program, p->index);
 
-    if (p->phase == FLIGHT_IN_OPENING)
+    if (p->phase == CT_FLIGHT_IN_OPENING)
         return "still opening the run, or in a hook that loads a checkpoint";
-    if (p->phase == FLIGHT_IN_DATA)
+    if (p->phase == CT_FLIGHT_IN_DATA)
         return "stuck while reading data; communication is not the cause";
-    if (p->phase == FLIGHT_IN_HOOKS)
+    if (p->phase == CT_FLIGHT_IN_HOOKS)
         return "stuck after a step, in a hook (saving a checkpoint, for example) or in validation";
-    if (p->phase == FLIGHT_IN_INSIDE && f && f->class == FLIGHT_PRODUCTS)
+    if (p->phase == CT_FLIGHT_IN_INSIDE && f && f->work == CT_FLIGHT_PRODUCTS)
         return "slow or stuck in a matrix product";
-    if (p->phase == FLIGHT_IN_INSIDE)
+    if (p->phase == CT_FLIGHT_IN_INSIDE)
         return "slow or stuck in a kernel, or in a hook on it";
     return "slow or stuck in host code";
 }
 
 static void say_root(struct walk *w, const struct node *n)
 {
-    const struct flight_header *h = header(w, n->rank);
+    const struct ct_flight_header *h = header(w, n->rank);
     char text[512];
 
     if (n->group == MAIN) {
-        flight_blame(w->v, R5, n->rank);
-        flight_say(w->v, "rank %d does not arrive: %s\n  ", n->rank, kind_of_stall(h));
-        flight_say_position(w->v, w->run, n->rank);
-        flight_say(w->v, "\n");
+        ct_flight_blame(w->v, CT_FLIGHT_R5, n->rank);
+        ct_flight_say(w->v, "rank %d does not arrive: %s\n  ", n->rank, kind_of_stall(h));
+        ct_flight_say_position(w->v, w->run, n->rank);
+        ct_flight_say(w->v, "\n");
         return;
     }
-    flight_blame(w->v, R6, n->rank);
-    flight_describe_call(w->run, n->rank, n->group, n->sequence, text, sizeof(text));
-    flight_say(w->v, "all ranks are in the call, but rank %d makes no progress: %s\n", n->rank,
-               text);
+    ct_flight_blame(w->v, CT_FLIGHT_R6, n->rank);
+    ct_flight_describe_call(w->run, n->rank, n->group, n->sequence, text, sizeof(text));
+    ct_flight_say(w->v, "all ranks are in the call, but rank %d makes no progress: %s\n", n->rank,
+                  text);
 }
 
 /* Main threads before calls; of main threads those of ranks that have not failed. */
 static bool is_better(const struct walk *w, const struct node *n, bool main, bool running)
 {
-    return (n->group == MAIN) == main && (header(w, n->rank)->state != FLIGHT_FAILED) == running;
+    return (n->group == MAIN) == main && (header(w, n->rank)->state != CT_FLIGHT_FAILED) == running;
 }
 
 static void say_roots(struct walk *w)
@@ -262,30 +263,30 @@ static void say_roots(struct walk *w)
 }
 
 /* Who waits in calls, after the cause. */
-void flight_say_waiters(const struct flight_run *run, struct flight_verdict *v)
+void ct_flight_say_waiters(const struct ct_flight_run *run, struct ct_flight_verdict *v)
 {
     int count = 0;
 
     for (int n = 0; n < run->group_count; n++) {
-        const struct flight_members *m = &run->group[n];
+        const struct ct_flight_members *m = &run->group[n];
 
         for (int i = 0; i < m->size; i++) {
-            const struct flight_group *g = flight_member(run, m, i);
+            const struct ct_flight_group *g = ct_flight_member(run, m, i);
             char text[512];
 
-            if (!g || !flight_unfinished(g) || flight_is_guilty(v, m->ranks[i]) ||
+            if (!g || !ct_flight_unfinished(g) || ct_flight_is_guilty(v, m->ranks[i]) ||
                 ++count > WAITERS)
                 continue;
-            flight_describe_call(run, m->ranks[i], m->own[i], g->started.sequence, text,
-                                 sizeof(text));
-            flight_say(v, "rank %d waits in %s\n", m->ranks[i], text);
+            ct_flight_describe_call(run, m->ranks[i], m->own[i], g->started.sequence, text,
+                                    sizeof(text));
+            ct_flight_say(v, "rank %d waits in %s\n", m->ranks[i], text);
         }
     }
     if (count > WAITERS)
-        flight_say(v, "and %d more\n", count - WAITERS);
+        ct_flight_say(v, "and %d more\n", count - WAITERS);
 }
 
-void flight_follow_waits(const struct flight_run *run, struct flight_verdict *v)
+void ct_flight_follow_waits(const struct ct_flight_run *run, struct ct_flight_verdict *v)
 {
     struct walk w = {.run = run, .v = v};
 

@@ -5,9 +5,10 @@
 #include <string.h>
 
 #include <ctitan/error.h>
-#include <ctitan/verb.h>
+#include <ctitan/file.h>
+#include <ctitan/lib/flight.h>
 
-#include "flight.h"
+#include "cli.h"
 
 struct request {
     struct ct_arena arena;
@@ -77,43 +78,56 @@ static int find_folder(const char *pid, char folder[CT_PATH_ROOM])
                      pid);
 }
 
-static int run_verb(int argc, char **argv)
+static int print_verdict(const struct request *r, const struct ct_flight_run *files)
 {
-    struct flight_verdict *verdict;
-    struct request a = {0};
-    struct flight_run files;
-    char folder[CT_PATH_ROOM];
-    int rc = parse(argc, argv, &a);
+    struct ct_flight_verdict *verdict = calloc(1, sizeof(*verdict));
+    int rc = verdict ? 0 : ct_fail(CT_ENOMEM, "a verdict");
 
-    if (rc == 0 && a.attach) {
-        rc = find_folder(a.attach, folder);
-        a.folder = folder;
-    }
-    if (rc == 0)
-        rc = flight_run_open(a.folder, false, &files);
-    if (rc < 0)
-        return rc;
-    verdict = calloc(1, sizeof(*verdict));
-    if (!verdict)
-        rc = ct_fail(CT_ENOMEM, "a verdict");
     if (rc == 0) {
-        flight_analyse(&files, verdict);
-        if (a.json)
-            rc = flight_json(&files, verdict, stdout);
+        ct_flight_analyse(files, verdict);
+        if (r->json)
+            rc = ct_flight_json(files, verdict, stdout);
         else
-            flight_page(&files, verdict, stdout);
+            ct_flight_page(files, verdict, stdout);
     }
-    if (rc == 0 && a.trace)
-        rc = flight_trace(&files, a.trace);
     free(verdict);
-    flight_run_close(&files);
     return rc;
 }
 
-const struct ct_verb_ops flight_verb = {
-    .size = sizeof(flight_verb),
+static int look_at(const struct request *r)
+{
+    struct ct_flight_run files;
+    int rc = ct_flight_run_open(r->folder, false, &files);
+
+    if (rc < 0)
+        return rc;
+    rc = print_verdict(r, &files);
+    if (rc == 0 && r->trace)
+        rc = ct_flight_trace(&files, r->trace);
+    ct_flight_run_close(&files);
+    return rc;
+}
+
+static int flight(int argc, char **argv)
+{
+    char folder[CT_PATH_ROOM];
+    struct request r = {0};
+    int rc = parse(argc, argv, &r);
+
+    if (rc == 0 && r.attach) {
+        rc = find_folder(r.attach, folder);
+        r.folder = folder;
+    }
+    if (rc == 0)
+        rc = look_at(&r);
+    ct_arena_finish(&r.arena);
+    return rc;
+}
+
+const struct verb verb_flight = {
+    .name = "flight",
     .summary = "find out which rank holds a run up, and why",
-    .run = run_verb,
+    .run = flight,
     .arguments = arguments,
     .examples = CT_NAMES("ctitan flight outputs/debug", "ctitan flight --attach 4711"),
     .details = "The run must load flight_recorder, as --with flight_recorder does.\n"};
