@@ -12,6 +12,7 @@
 #include <ctitan/lib/flight.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/machine.h>
+#include <ctitan/lib/trace.h>
 
 #include "cli.h"
 #include "report.h"
@@ -19,7 +20,6 @@
 #define RANKS 16   /* drawn */
 #define SPANS 6000 /* drawn; what is closer than a share of the step is joined */
 #define MOST_RANKS (1 << 20)
-#define STREAMS 100 /* threads of a trace from this number on are not streams */
 
 /* A slice of the trace. */
 struct slice {
@@ -53,7 +53,7 @@ static bool is_slice(const json_t *event)
     const char *phase = json_string_value(json_object_get(event, "ph"));
 
     return phase && !strcmp(phase, "X") && rank_of(event) >= 0 &&
-           json_integer_value(json_object_get(event, "tid")) < STREAMS &&
+           json_integer_value(json_object_get(event, "tid")) < CT_TRACE_STEPS &&
            json_object_get(args, "section") && !json_is_true(json_object_get(args, "validation"));
 }
 

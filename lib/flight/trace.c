@@ -15,8 +15,7 @@
 
 #include "read.h"
 
-/* Threads besides streams. */
-enum { STEPS = 100, HOST };
+enum { HOST = CT_TRACE_STEPS + 1 }; /* the thread of calls of the host */
 
 /* One record of a call, with the number of its group in all ranks. */
 struct arrival {
@@ -52,15 +51,13 @@ static void find_streams(const struct ct_flight_header *h, const char *streams[C
 static void name_threads(struct trace *t, int rank)
 {
     const char *streams[CT_STREAMS] = {NULL};
-    char name[96];
 
-    snprintf(name, sizeof(name), "rank %d", rank);
-    ct_trace_name(&t->to, rank, -1, name);
+    ct_trace_rank(&t->to, rank, rank);
     find_streams(t->run->rank[rank].h, streams);
     for (int i = 0; i < CT_STREAMS; i++)
         if (streams[i])
             ct_trace_name(&t->to, rank, i, streams[i]);
-    ct_trace_name(&t->to, rank, STEPS, "steps");
+    ct_trace_name(&t->to, rank, CT_TRACE_STEPS, "steps");
     ct_trace_name(&t->to, rank, HOST, "calls of the host");
 }
 
@@ -139,15 +136,8 @@ static void put_host_call(struct trace *t, int rank, const struct ct_flight_reco
 
 static void put_step(struct trace *t, int rank, const struct ct_flight_record *r)
 {
-    char name[32];
-
-    snprintf(name, sizeof(name), "step %lld", (long long)r->step);
-    open_slice(t, rank, STEPS, name, r->enqueued, end_of(t, rank, r));
-    ct_trace_close(&t->to);
-    if (r->started <= r->enqueued)
-        return;
-    open_slice(t, rank, STEPS, "data", r->enqueued, r->started);
-    ct_trace_close(&t->to);
+    ct_trace_step(&t->to, rank, r->step, since(t, rank, r->enqueued), since(t, rank, r->started),
+                  since(t, rank, end_of(t, rank, r)));
 }
 
 static void put_record(struct trace *t, int rank, const struct ct_flight_record *r)

@@ -7,12 +7,10 @@ int ct_simulated_trace(const struct ct_simulate_request *r, const struct ct_simu
                        FILE *out)
 {
     struct ct_trace trace;
-    char name[64];
 
     ct_trace_begin(&trace, out);
     for (int index = 0; index < r->count; index++) {
-        snprintf(name, sizeof(name), "rank %lld", (long long)r->rank[index]);
-        ct_trace_name(&trace, index, -1, name);
+        ct_trace_rank(&trace, index, r->rank[index]);
         ct_trace_streams(&trace, index, r->program[index]);
         for (size_t n = 0; n < r->program[index]->step_count; n++) {
             ct_trace_instruction(&trace, index, &r->program[index]->step[n],

@@ -40,6 +40,14 @@ void ct_trace_name(struct ct_trace *t, int process, int thread, const char *name
     fputs("}}", t->out);
 }
 
+void ct_trace_rank(struct ct_trace *t, int process, int64_t rank)
+{
+    char name[32];
+
+    snprintf(name, sizeof(name), "rank %lld", (long long)rank);
+    ct_trace_name(t, process, -1, name);
+}
+
 void ct_trace_slice(struct ct_trace *t, int process, int thread, const char *name, double start,
                     double end)
 {
@@ -95,6 +103,20 @@ void ct_trace_arrow(struct ct_trace *t, size_t id, bool begins, int process, int
     begin_event(t, begins ? "s" : "f", process, thread);
     fprintf(t->out, ", \"ts\": %.3f, \"id\": %zu, \"cat\": \"call\", \"name\": \"call\"%s}",
             micros(at), id, begins ? "" : ", \"bp\": \"e\"");
+}
+
+void ct_trace_step(struct ct_trace *t, int process, int64_t step, double start, double data_end,
+                   double end)
+{
+    char name[32];
+
+    snprintf(name, sizeof(name), "step %lld", (long long)step);
+    ct_trace_slice(t, process, CT_TRACE_STEPS, name, start, end);
+    ct_trace_close(t);
+    if (data_end <= start)
+        return;
+    ct_trace_slice(t, process, CT_TRACE_STEPS, "data", start, data_end);
+    ct_trace_close(t);
 }
 
 int ct_trace_end(struct ct_trace *t, const char *other)

@@ -21,7 +21,6 @@
 #include "profile.h"
 
 #define LARGEST 10
-#define STEPS 100 /* the thread besides streams that has the step */
 
 /* ---- what took most ---- */
 
@@ -138,19 +137,6 @@ static json_t *summary(const struct profiled *p)
                      "largest", largest(p), "memory", memory(run));
 }
 
-static void put_step(struct ct_trace *t, const struct profiled *p)
-{
-    int rank = (int)p->run->rank;
-    char name[32];
-
-    snprintf(name, sizeof(name), "step %lld", (long long)p->result->step);
-    ct_trace_name(t, rank, STEPS, "steps");
-    ct_trace_slice(t, rank, STEPS, name, 0, p->result->seconds);
-    ct_trace_close(t);
-    ct_trace_slice(t, rank, STEPS, "data", 0, p->result->data_seconds);
-    ct_trace_close(t);
-}
-
 static void put_instructions(struct ct_trace *t, const struct profiled *p)
 {
     const struct ct_program *program = p->run->program;
@@ -171,16 +157,15 @@ static int write_trace(const struct profiled *p, const char *path, const char *t
 {
     struct ct_new_file file;
     struct ct_trace t;
-    char name[32];
-    int rc = ct_file_begin(&file, path);
+    int rank = (int)p->run->rank, rc = ct_file_begin(&file, path);
 
     if (rc < 0)
         return rc;
-    snprintf(name, sizeof(name), "rank %lld", (long long)p->run->rank);
     ct_trace_begin(&t, file.out);
-    ct_trace_name(&t, (int)p->run->rank, -1, name);
-    ct_trace_streams(&t, (int)p->run->rank, p->run->program);
-    put_step(&t, p);
+    ct_trace_rank(&t, rank, rank);
+    ct_trace_streams(&t, rank, p->run->program);
+    ct_trace_name(&t, rank, CT_TRACE_STEPS, "steps");
+    ct_trace_step(&t, rank, p->result->step, 0, p->result->data_seconds, p->result->seconds);
     put_instructions(&t, p);
     return ct_file_end(&file, ct_trace_end(&t, text));
 }

@@ -24,9 +24,14 @@ struct ct_trace {
     bool comma; /* before the next event */
 };
 
+/* Threads from this number on are no streams; the first has the steps. */
+#define CT_TRACE_STEPS 100
+
 CT_API void ct_trace_begin(struct ct_trace *trace, FILE *out);
 /* Name a thread of a process, or with thread -1 the process. */
 CT_API void ct_trace_name(struct ct_trace *trace, int process, int thread, const char *name);
+/* "rank 3": name a process after its rank. */
+CT_API void ct_trace_rank(struct ct_trace *trace, int process, int64_t rank);
 /* Open a slice. Its arguments follow, then ct_trace_close. An end before the start counts as the
    start. */
 CT_API void ct_trace_slice(struct ct_trace *trace, int process, int thread, const char *name,
@@ -42,6 +47,9 @@ CT_API void ct_trace_arrow(struct ct_trace *trace, size_t id, bool begins, int p
 /* other: an object of JSON, which viewers show as the trace's description; NULL: none. CT_EIO. */
 CT_API int ct_trace_end(struct ct_trace *trace, const char *other);
 
+/* Slices of a step, and of its beginning in which data is read, on the thread of steps. */
+CT_API void ct_trace_step(struct ct_trace *trace, int process, int64_t step, double start,
+                          double data_end, double end);
 /* "linear blk.0.q": an instruction's name in plans and traces. Prints as snprintf does. */
 CT_API int ct_instruction_name(const struct ct_instruction *instruction, char *text, size_t room);
 /* Open the slice of an instruction, on the thread of its stream, with its section, microbatch,
