@@ -330,14 +330,14 @@ static void make_call(struct trial *t)
     t->call.scratch = (float *)(void *)(t->base + t->used);
 }
 
-static int run(const struct ct_launch *l)
+static int launch_fused(const struct ct_launch *l)
 {
     const struct trial *t = l->state;
 
     return t->ops->launch(l, t->function, &t->call);
 }
 
-static const struct ct_kernel kernel = CT_KERNEL("fused", "check", 0, NULL, NULL, run);
+static const struct ct_kernel kernel = CT_KERNEL("fused", "check", 0, NULL, NULL, launch_fused);
 
 static int compare(const struct trial *t, int k)
 {

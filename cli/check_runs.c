@@ -251,8 +251,8 @@ static bool has_degree(const struct check *c)
 }
 
 /* mesh NULL: one rank. extra: more arguments, ended by NULL. */
-static int run(struct check *c, bool with, const struct mesh *mesh, const char *const *extra,
-               const char *dump, struct outcome *o)
+static int run_recipe(struct check *c, bool with, const struct mesh *mesh, const char *const *extra,
+                      const char *dump, struct outcome *o)
 {
     struct ct_arena *arena = &c->arena;
     struct argv a = {0};
@@ -406,7 +406,7 @@ static int check_optimizer(struct check *c)
     const char *const same[] = {"--set",
                                 ct_arena_printf(&c->arena, "tokens.path=%s/same", c->folder), NULL};
     struct outcome o;
-    int rc = run(c, true, NULL, same, "optimizer", &o);
+    int rc = run_recipe(c, true, NULL, same, "optimizer", &o);
 
     if (rc == 0)
         rc = check_losses(&o);
@@ -449,10 +449,10 @@ static int check_resume(struct check *c, bool with, const struct outcome *one)
                                        NULL};
     struct outcome first, second;
     size_t own = is_loaded(c, "ckpt") ? 2 : 0;
-    int rc = run(c, with, NULL, save + own, "resume", &first);
+    int rc = run_recipe(c, with, NULL, save + own, "resume", &first);
 
     if (rc == 0)
-        rc = run(c, with, NULL, load + own, "resume", &second);
+        rc = run_recipe(c, with, NULL, load + own, "resume", &second);
     if (rc < 0)
         return rc;
     if (first.status == 0)
@@ -477,7 +477,7 @@ static int check_meshes(struct check *c, const struct outcome *one)
             tried = false;
             continue;
         }
-        rc = run(c, true, mesh, NULL, ct_arena_printf(&c->arena, "mesh%zu", i), &got);
+        rc = run_recipe(c, true, mesh, NULL, ct_arena_printf(&c->arena, "mesh%zu", i), &got);
         if (rc == 0)
             judge(c, mesh->name, &got, one, "one rank", c->mesh_tolerance);
     }
@@ -497,15 +497,15 @@ static int check_documents(struct check *c)
 
     if (!is_list(list_plugins(c, true), "tokens"))
         return 0;
-    rc = run(c, own, NULL, masked, "documents", &one);
+    rc = run_recipe(c, own, NULL, masked, "documents", &one);
     if (rc == 0 && !own) {
-        rc = run(c, true, NULL, masked, "documents_with", &got);
+        rc = run_recipe(c, true, NULL, masked, "documents_with", &got);
         if (rc == 0)
             judge(c, "one rank, with documents", &got, &one, "a run without it", c->tolerance);
         one = got;
     }
     if (rc == 0)
-        rc = run(c, true, split, masked, "documents_split", &got);
+        rc = run_recipe(c, true, split, masked, "documents_split", &got);
     if (rc == 0)
         judge(c, ct_arena_printf(&c->arena, "%s, with documents", split->name), &got, &one,
               "one rank", c->mesh_tolerance);
@@ -521,7 +521,7 @@ int check_runs(struct check *c)
         return 0;
     rc = make_folder(c);
     if (rc == 0)
-        rc = run(c, true, NULL, NULL, "one", &one);
+        rc = run_recipe(c, true, NULL, NULL, "one", &one);
     if (rc < 0)
         return rc;
     if (is_refused(&one)) {
@@ -536,7 +536,7 @@ int check_runs(struct check *c)
             check_result(c, rc, "one rank: the loss goes from %.5f to %.5f", one.loss[0],
                          one.loss[CHECK_STEPS - 1]);
     } else {
-        rc = run(c, false, NULL, NULL, "without", &without);
+        rc = run_recipe(c, false, NULL, NULL, "without", &without);
         if (rc < 0)
             return rc;
         if (without.status)

@@ -534,7 +534,7 @@ static int generate(struct args *args, struct options *o, struct ct_recipe *reci
     return rc;
 }
 
-static int run(struct options *o, int argc, char **argv)
+static int generate_or_supervise(struct options *o, int argc, char **argv)
 {
     struct ct_identity id;
     struct ct_recipe *recipe;
@@ -566,7 +566,7 @@ static int generate_verb(int argc, char **argv)
         rc = args_parse(arguments, argc, argv, &o->args);
     }
     if (rc == 0)
-        rc = args_finish(&o->args, run(o, argc, argv));
+        rc = args_finish(&o->args, generate_or_supervise(o, argc, argv));
     free(o);
     return rc;
 }

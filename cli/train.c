@@ -281,7 +281,7 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
     return rc;
 }
 
-static int run(struct args *args, int argc, char **argv)
+static int train_or_supervise(struct args *args, int argc, char **argv)
 {
     struct ct_recipe *recipe;
     struct ct_identity id;
@@ -325,7 +325,7 @@ static int train_verb(int argc, char **argv)
 
     if (rc < 0)
         return rc;
-    rc = run(&args, argc, argv);
+    rc = train_or_supervise(&args, argc, argv);
     return args_finish(&args, rc);
 }
 

@@ -188,7 +188,7 @@ static int check(const struct launch_args *args, const struct hosts *hosts)
     return 0;
 }
 
-static int run(struct launch_args *args)
+static int run_job(struct launch_args *args)
 {
     struct hosts_job on = {.args = args};
     struct job job = {.args = &args->args,
@@ -269,7 +269,7 @@ static int launch_verb(int argc, char **argv)
     if (!args.args.path)
         rc = ct_fail(CT_ECONFIG, "which RECIPE? See ctitan launch --help");
     else
-        rc = run(&args);
+        rc = run_job(&args);
     return args_finish(&args.args, rc);
 }
 

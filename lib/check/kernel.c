@@ -121,8 +121,8 @@ static void poison(const struct attempt *a)
     }
 }
 
-static int run(struct ct_device *device, const struct ct_kernel *kernel,
-               const struct ct_launch *launch)
+static int run_kernel(struct ct_device *device, const struct ct_kernel *kernel,
+                      const struct ct_launch *launch)
 {
     int rc = device->ops->enqueue(device, CT_STREAM_COMPUTE, kernel, launch);
 
@@ -159,7 +159,7 @@ static int prepare_and_run(struct attempt *a)
     if (a->ranges)
         rc = run_in_ranges(device, a->kernel, &there, &a->operands.memory);
     else if (device->host_memory)
-        rc = run(device, a->kernel, &there);
+        rc = run_kernel(device, a->kernel, &there);
     else if ((rc = mirror_reserve(&mirror, &a->operands.memory)) == 0)
         rc = mirror_run(&mirror, a->kernel, &there, &a->operands.memory);
     return rc < 0 ? fault(a, ": %s", ct_error_message()) : 1;

@@ -160,7 +160,7 @@ static int build(struct ct_trial *m, const struct ct_model_ops *ops, struct ct_m
 }
 
 /* Run what the model computes for each microbatch: the loss, and then the gradients. */
-static int run(struct ct_trial *m, bool gradients)
+static int run_microbatch(struct ct_trial *m, bool gradients)
 {
     int rc = 0;
 
@@ -177,7 +177,7 @@ static double loss(struct ct_trial *m)
 {
     const struct ct_value *v = ct_graph_fetched(m->graph, "loss");
 
-    if (run(m, v->producer->section->part != CT_PART_F) < 0)
+    if (run_microbatch(m, v->producer->section->part != CT_PART_F) < 0)
         return NAN;
     return ct_tensor_load(ct_trial_tensor(m, v), 0);
 }
@@ -332,7 +332,7 @@ int ct_check_model(const struct ct_model_ops *ops, struct ct_model *model)
     if (rc == 0)
         fill_values(&m, ops->vocabulary(model), fill_input);
     if (rc == 0)
-        rc = run(&m, true);
+        rc = run_microbatch(&m, true);
     got = ct_arena_array(&m.arena, double, m.graph->value_count + 1);
     for (size_t i = 0; rc == 0 && i < m.graph->value_count; i++)
         got[i] = is_checked(m.graph->values[i]) ? slope(&m, m.graph->values[i]) : 0;

@@ -575,7 +575,7 @@ static void finish(struct launcher *l)
         *request->followed = l->first >= 0 ? l->all.at[l->first].follows : l->orphaned;
 }
 
-static int run(struct launcher *l)
+static int run_ranks(struct launcher *l)
 {
     int rc = catch_signals(l);
 
@@ -620,7 +620,7 @@ int ct_launch(const struct ct_launch_request *request)
     if (rc == 0 && !request->commands && !getenv("CTITAN_SECRET") && !getenv("CTITAN_SECRET_FILE"))
         rc = ct_secret_make(l.secret);
     if (rc == 0)
-        rc = run(&l);
+        rc = run_ranks(&l);
     free(l.all.at);
     free(l.poll);
     return rc;

@@ -124,7 +124,7 @@ static struct experts_call call_by(const struct ct_launch *l, const struct tiles
     return c;
 }
 
-static int run(struct experts_call c)
+static int run_tensor_experts(struct experts_call c)
 {
     struct gpu_experts_tensor down = {
         .in = {of_choices(c.g, c.f)}, .weight = {c.in[DOWN].data}, .parts = 1};
@@ -215,7 +215,7 @@ static int run_gradients(struct experts_call c)
 #define BY(which)                                                                                  \
     static int run_##which(const struct ct_launch *l)                                              \
     {                                                                                              \
-        return run(call_by(l, &by_##which));                                                       \
+        return run_tensor_experts(call_by(l, &by_##which));                                        \
     }                                                                                              \
     static int run_gradients_##which(const struct ct_launch *l)                                    \
     {                                                                                              \

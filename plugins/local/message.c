@@ -148,7 +148,7 @@ static bool moving(const struct group *g)
     return (g->sending && g->sending->active) || (g->receiving && g->receiving->active);
 }
 
-static int run(struct group *g)
+static int move_all(struct group *g)
 {
     struct doorbell *bell = &g->inboxes[g->base.position].bell;
     struct patience p = {0};
@@ -184,5 +184,5 @@ int local_message(const struct ct_call *c)
     }
     local_note(g, c->kind, c->kind == CT_CALL_SEND ? c->to : c->from,
                c->kind == CT_CALL_SEND ? sending.bytes : receiving.bytes);
-    return run(g);
+    return move_all(g);
 }

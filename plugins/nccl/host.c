@@ -53,7 +53,7 @@ static int stage(const struct ct_call *c, struct ct_call *staged)
     return copy(g, g->staging, (uintptr_t)c->in, ct_call_in_bytes(c));
 }
 
-static int run(const struct ct_call *c)
+static int run_call(const struct ct_call *c)
 {
     struct group *g = (struct group *)c->group;
     struct ct_call staged;
@@ -75,11 +75,11 @@ int nccl_host_call(const struct ct_call *c)
     float one = 1;
 
     if (c->kind == CT_CALL_BARRIER) /* NCCL has no barrier */
-        return run(&(struct ct_call){.kind = CT_CALL_ALL_REDUCE,
-                                     .group = c->group,
-                                     .in = &one,
-                                     .out = &one,
-                                     .count = 1,
-                                     .dtype = CT_F32});
-    return run(c);
+        return run_call(&(struct ct_call){.kind = CT_CALL_ALL_REDUCE,
+                                          .group = c->group,
+                                          .in = &one,
+                                          .out = &one,
+                                          .count = 1,
+                                          .dtype = CT_F32});
+    return run_call(c);
 }
