@@ -32,8 +32,10 @@ static const struct ct_option device_options[] = {
                "Ranks on one host"),
     CT_OPT_FLOAT(struct ct_machine, launch, "launch", "0", 0, 1,
                  "Seconds that each instruction takes in addition to its work"),
-    CT_OPT_BOOL(struct ct_machine, in_order, "in_order", "false",
-                "All streams of a rank share its processors, so only pipeline transfers overlap"),
+    CT_OPT_BOOL(
+        struct ct_machine, in_order, "in_order", "false",
+        "All streams of a rank share its processors, so only pipeline transfers and what goes over "
+        "the network overlap"),
     {0}};
 
 static const struct ct_option peak_options[] = {

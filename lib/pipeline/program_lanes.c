@@ -125,8 +125,8 @@ static void add_rank(struct ct_program_lanes *p, struct sides *sides, int index)
             signaller[program->step[n].signal] = p->first[index] + (int32_t)n;
     for (size_t n = 0; n < program->step_count; n++) {
         const struct ct_instruction *i = &program->step[n];
-        bool apart = p->shared && i->op->type->flags & CT_OP_RENDEZVOUS;
-        int stream = (p->in_order || p->shared) && !apart ? CT_STREAM_COMPUTE : i->stream;
+        bool computes_here = p->in_order || (p->computes && p->computes(p->client, index, i));
+        int stream = computes_here ? CT_STREAM_COMPUTE : i->stream;
         int32_t item = ct_lanes_add(&p->lanes, index * CT_STREAMS + stream,
                                     p->cost ? p->cost(p->client, index, i) : 0);
 

@@ -18,10 +18,12 @@ struct ct_program_lanes {
     const int64_t *rank;                     /* by index: its number in the mesh */
     int count;
     bool in_order;   /* all streams of a rank are one lane */
-    bool shared;     /* the same, but transfers of pipelines, which mostly wait, have their lanes */
     bool host_waits; /* what follows a compute instruction in the program starts when that is done,
                         as on a CPU, where the host's thread computes */
-    /* Seconds of an instruction of the rank at `index`. NULL: nothing takes time. */
+    /* True: an instruction of the rank at `index` runs on processors that compute, in the lane of
+       the compute stream whatever its own is. NULL: none does. */
+    bool (*computes)(const void *client, int index, const struct ct_instruction *instruction);
+    /* Its seconds. NULL: nothing takes time. */
     double (*cost)(const void *client, int index, const struct ct_instruction *instruction);
     const void *client;
 

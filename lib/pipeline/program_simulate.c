@@ -85,6 +85,18 @@ static void take(const struct ct_simulate_request *r, const struct ct_program_la
         }
 }
 
+/* Ranks of a host communicate by their processors, where all streams share these. Transfers of
+   pipelines mostly wait, as does what goes over a network. */
+static bool computes(const void *client, int index, const struct ct_instruction *i)
+{
+    const struct ct_simulate_request *r = ((const struct costs *)client)->request;
+
+    if (!r->machine->in_order || i->op->type->flags & CT_OP_RENDEZVOUS)
+        return false;
+    return i->lowered->sent <= 0 ||
+           !ct_machine_between_hosts(r->machine, r->program[index], r->rank[index], i);
+}
+
 static int run_once(const struct costs *costs, struct ct_simulated *result)
 {
     const struct ct_simulate_request *request = costs->request;
@@ -93,8 +105,8 @@ static int run_once(const struct costs *costs, struct ct_simulated *result)
                                  .rank = request->rank,
                                  .count = request->count,
                                  .in_order = request->in_order,
-                                 .shared = request->machine->in_order,
                                  .host_waits = request->host_waits,
+                                 .computes = computes,
                                  .cost = cost,
                                  .client = costs,
                                  .arena = &scratch};

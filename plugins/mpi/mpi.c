@@ -27,11 +27,18 @@ static void ignore_broken_pipes(void)
         signal(SIGPIPE, SIG_IGN);
 }
 
-/* Open MPI reads it when it starts. */
-static void choose_interface(const char *name)
+/*
+ * Open MPI reads both when it starts; what the user has set stays.
+ *
+ * Over TCP, messages longer than the eager limit (64 KiB by default) wait for an answer, which
+ * waits behind what its sender sends itself, and the link idles. Receivers are there when senders
+ * come, or soon after, so there is no need to ask.
+ */
+static void set_up_tcp(const char *interface)
 {
-    if (name && *name)
-        setenv("OMPI_MCA_btl_tcp_if_include", name, 0);
+    if (interface && *interface)
+        setenv("OMPI_MCA_btl_tcp_if_include", interface, 0);
+    setenv("OMPI_MCA_btl_tcp_eager_limit", "67108864", 0);
 }
 
 static int start_mpi(struct comm *comm)
@@ -223,7 +230,7 @@ static int mpi_open(const struct ct_comm_request *request, struct ct_comm **out)
     comm->base.ops = &ops;
     comm->timeout = request->timeout;
     pthread_mutex_init(&comm->lock, NULL);
-    choose_interface(request->interface);
+    set_up_tcp(request->interface);
     rc = start_mpi(comm);
     if (rc == 0)
         rc = identify(comm, request);

@@ -87,7 +87,7 @@ struct ct_machine {
     int64_t ranks_per_host;
     double launch; /* seconds that each instruction takes in addition to its work */
     bool in_order; /* all streams of a rank share its processors, and only transfers between the
-                      stages of a pipeline overlap with computing */
+                      stages of a pipeline and what goes over the network overlap with computing */
     struct {
         double float32, bfloat16, float8, bandwidth;
     } peak;
