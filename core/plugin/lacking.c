@@ -55,6 +55,8 @@ static int offered_by_none(struct ct_arena *scratch, const char *subject, const 
 
     if (rc < 0)
         return rc;
+    if (!count)
+        return ct_fail(CT_ENOENT, "%s %s, and no plugin that was found has one", subject, thing);
     return ct_fail(CT_ENOENT, "%s %s, and no plugin that was found has it; with a %.*s: %s%s",
                    subject, thing, kind, what, ct_plugin_list(scratch, names, count),
                    ct_did_you_mean(what + kind + 1, names, count));

@@ -463,5 +463,4 @@ CT_PLUGIN(.name = "ckpt", .version = "1.0",
           .summary = "Checkpoints: saved while training goes on, loaded on any mesh",
           .options = options, .config = &ckpt_config, .config_size = sizeof(ckpt_config),
           .offers = CT_OFFERS({CT_HOOK, "rewind", &hook}, {CT_VERB, "ckpt", &ckpt_verb},
-                              {CT_VERB, "export", &ckpt_export},
-                              {CT_VERB, "import", &ckpt_import}));
+                              {CT_CHECKPOINTS, "ckpt", &ckpt_format}));

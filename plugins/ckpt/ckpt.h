@@ -9,7 +9,7 @@
  *
  *   plan.c    which rank writes which rows       write.c   writes a rank's file
  *   index.c   index.json                         read.c    reads what is wanted of all files
- *   seek.c    reads boxes in any order           beside.c  small files of Hugging Face's folders
+ *   seek.c    reads boxes in any order           beside.c  small files beside the model's weights
  *   load.c    fills a run                        folder.c  the folder of checkpoints
  *   save.c    a save, from begin to end          io.c      direct access to files; the ring
  *   resume.c  where a run begins                 diff.c    compares two
@@ -19,8 +19,7 @@
  *   shared.c  whether all hosts see the folder
  *   local.c   files that stay on the hosts that wrote them
  *   gather.c  a whole checkpoint of those
- *   export.c, import.c                           Hugging Face's folders, which lib/hf reads and
- *                                                writes
+ *   format.c  reads and writes checkpoints without a run, for other plugins
  */
 #ifndef CKPT_H
 #define CKPT_H
@@ -32,7 +31,7 @@
 #endif
 
 #include <ctitan/file.h>
-#include <ctitan/lib/hf.h>
+#include <ctitan/lib/checkpoint.h>
 #include <ctitan/model.h>
 #include <ctitan/recipe.h>
 #include <ctitan/run.h>
@@ -50,15 +49,11 @@ struct ckpt_box {
     int ndim;
     int64_t offset[CT_MAX_DIMS], shape[CT_MAX_DIMS]; /* in the whole */
     size_t at, bytes;                                /* in the data of the file */
-    const struct ckpt_tensor *tensor;                /* for readers */
+    const struct ct_checkpoint_tensor *tensor;       /* for readers */
     /* For writers: the state, and the first byte of the box in this rank's shard. */
     const struct ct_state *state;
     size_t from;
-    /* If there is no state: the box itself; or the tensor of a model's files that it is in, and
-       its places there (ct_stored_read). */
-    const char *data;
-    const struct ct_stored_places *places;
-    const struct ct_weight *weight;
+    const struct ct_checkpoint_box *given; /* if there is no state */
 };
 
 struct ckpt_file {
@@ -70,16 +65,6 @@ struct ckpt_file {
     struct ckpt_box *boxes; /* in the order of the file, without gaps */
     size_t box_count;
     uint64_t *hash; /* of each chunk */
-};
-
-struct ckpt_tensor {
-    const char *name;
-    enum ct_role role;
-    enum ct_dtype dtype;
-    int ndim;
-    int64_t shape[CT_MAX_DIMS];
-    bool absent;  /* the model's files of Hugging Face lack it */
-    bool follows; /* a state that follows a parameter: no run needs it */
 };
 
 struct ckpt_kept {
@@ -107,8 +92,8 @@ struct ckpt {
     struct ct_hf_files beside; /* of an open checkpoint without their data, until they are read */
     uint64_t *beside_hash;     /* of each; of an open checkpoint */
     size_t chunk;
-    struct ckpt_tensor *tensors;
-    const struct ckpt_tensor **by_name; /* sorted, for ckpt_find */
+    struct ct_checkpoint_tensor *tensors;
+    const struct ct_checkpoint_tensor **by_name; /* sorted, for ckpt_find */
     size_t tensor_count;
     struct ckpt_file *files;
     size_t file_count;
@@ -230,7 +215,7 @@ bool ckpt_is_bad(int rc);
 /* Whether this may be the name of a host, as a word of a remote shell's command. */
 bool ckpt_is_host(const char *name);
 /* The tensor of that name in an open checkpoint; NULL: it has none. */
-const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name);
+const struct ct_checkpoint_tensor *ckpt_find(const struct ckpt *c, const char *name);
 
 /* ---- read.c ---- */
 
@@ -285,7 +270,7 @@ struct ckpt_seek {
 int ckpt_seek_begin(struct ckpt_seek *s, const struct ckpt *c);
 /* A box of a tensor, dense. CT_EDAMAGED, as of ckpt_read_file, or as the checkpoint has not all of
    it; CT_EIO. */
-int ckpt_seek_read(struct ckpt_seek *s, const struct ckpt_tensor *t, const int64_t *offset,
+int ckpt_seek_read(struct ckpt_seek *s, const struct ct_checkpoint_tensor *t, const int64_t *offset,
                    const int64_t *shape, void *to);
 void ckpt_seek_end(struct ckpt_seek *s);
 
@@ -293,7 +278,7 @@ void ckpt_seek_end(struct ckpt_seek *s);
 
 struct ckpt_load {
     bool optimizer, lr, data; /* not the model alone */
-    bool lacking; /* what the model's files of Hugging Face lack may be missing here, too */
+    bool lacking;             /* what the model's files of weights lack may be missing here, too */
 };
 
 /* CT_EDAMAGED: the checkpoint is damaged; CT_EIO: it cannot be read; CT_ECONFIG: it is of another
@@ -493,8 +478,9 @@ int ckpt_beside_write(const struct ckpt *c, const char *folder);
 /* Read those of an open checkpoint. CT_EIO: one is damaged, or missing. */
 int ckpt_beside_read(struct ckpt *c);
 
-/* ---- verb.c, export.c, import.c ---- */
+/* ---- verb.c, format.c ---- */
 
-extern const struct ct_verb_ops ckpt_verb, ckpt_export, ckpt_import;
+extern const struct ct_verb_ops ckpt_verb;
+extern const struct ct_checkpoint_ops ckpt_format;
 
 #endif

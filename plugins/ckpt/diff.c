@@ -40,7 +40,7 @@ static void tell(const struct told *told, const char *name, const char *differen
 
 static size_t index_of(const struct comparison *w, const char *name)
 {
-    const struct ckpt_tensor *t = ckpt_find(w->c, name);
+    const struct ct_checkpoint_tensor *t = ckpt_find(w->c, name);
 
     return t ? (size_t)(t - w->c->tensors) : SIZE_MAX;
 }
@@ -61,7 +61,7 @@ static int put(void *context, const struct ckpt_box *box, const int64_t *offset,
 {
     struct comparison *w = context;
     size_t tensor = index_of(w, box->name);
-    const struct ckpt_tensor *t = &w->c->tensors[tensor];
+    const struct ct_checkpoint_tensor *t = &w->c->tensors[tensor];
     int64_t count = ct_shape_count(t->ndim, shape);
     size_t item = ct_dtype_bytes(t->dtype, 0, NULL),
            bytes = ct_dtype_bytes(t->dtype, t->ndim, shape);
@@ -104,7 +104,7 @@ static int compare_lists(struct comparison *w, const struct ckpt *b, const struc
     int count = 0;
 
     for (size_t i = 0; i < w->c->tensor_count; i++) {
-        const struct ckpt_tensor *t = &w->c->tensors[i], *other = ckpt_find(b, t->name);
+        const struct ct_checkpoint_tensor *t = &w->c->tensors[i], *other = ckpt_find(b, t->name);
 
         w->both[i] = other && other->ndim == t->ndim && other->dtype == t->dtype &&
                      !memcmp(other->shape, t->shape, sizeof(*t->shape) * (size_t)t->ndim);
@@ -121,8 +121,8 @@ static int compare_lists(struct comparison *w, const struct ckpt *b, const struc
     return count;
 }
 
-static void tell_values(const struct told *told, const struct ckpt_tensor *t, int64_t different,
-                        double most)
+static void tell_values(const struct told *told, const struct ct_checkpoint_tensor *t,
+                        int64_t different, double most)
 {
     int64_t elements = ct_shape_count(t->ndim, t->shape);
 
@@ -142,7 +142,7 @@ static int count_values(const struct comparison *w, const struct told *told)
     int count = 0;
 
     for (size_t i = 0; i < w->c->tensor_count; i++) {
-        const struct ckpt_tensor *t = &w->c->tensors[i];
+        const struct ct_checkpoint_tensor *t = &w->c->tensors[i];
 
         if (!w->different[i])
             continue;

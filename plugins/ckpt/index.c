@@ -56,7 +56,7 @@ static json_t *pack_tensors(const struct ckpt *c)
     json_t *all = json_object();
 
     for (size_t i = 0; i < c->tensor_count; i++) {
-        const struct ckpt_tensor *t = &c->tensors[i];
+        const struct ct_checkpoint_tensor *t = &c->tensors[i];
 
         json_t *tensor =
             json_pack("{s:s, s:s, s:o}", "role", t->role == CT_ROLE_PARAM ? "parameter" : "state",
@@ -176,22 +176,22 @@ int ckpt_index_write(const char *text, size_t size, const char *folder)
 
 static int by_name(const void *a, const void *b)
 {
-    const struct ckpt_tensor *const *x = a, *const *y = b;
+    const struct ct_checkpoint_tensor *const *x = a, *const *y = b;
 
     return strcmp((*x)->name, (*y)->name);
 }
 
 static void sort_tensors(struct ckpt *c)
 {
-    c->by_name = ct_arena_array(c->arena, const struct ckpt_tensor *, c->tensor_count + 1);
+    c->by_name = ct_arena_array(c->arena, const struct ct_checkpoint_tensor *, c->tensor_count + 1);
     for (size_t i = 0; i < c->tensor_count; i++)
         c->by_name[i] = &c->tensors[i];
     qsort(c->by_name, c->tensor_count, sizeof(*c->by_name), by_name);
 }
 
-const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name)
+const struct ct_checkpoint_tensor *ckpt_find(const struct ckpt *c, const char *name)
 {
-    const struct ckpt_tensor wanted = {.name = name}, *key = &wanted, **found;
+    const struct ct_checkpoint_tensor wanted = {.name = name}, *key = &wanted, **found;
 
     found = bsearch(&key, c->by_name, c->tensor_count, sizeof(*c->by_name), by_name);
     return found ? *found : NULL;
@@ -219,7 +219,7 @@ static uint64_t hash_value(const json_t *text)
 
 static int read_tensor(struct ckpt *c, const char *name, const json_t *value)
 {
-    struct ckpt_tensor *t = &c->tensors[c->tensor_count++];
+    struct ct_checkpoint_tensor *t = &c->tensors[c->tensor_count++];
     const char *role = json_string_value(json_object_get(value, "role"));
     const char *dtype = json_string_value(json_object_get(value, "dtype"));
 
@@ -236,7 +236,7 @@ static int read_box(const struct ckpt *c, struct ckpt_file *f, const json_t *val
 {
     struct ckpt_box *b = &f->boxes[f->box_count++];
     const char *name = json_string_value(json_object_get(value, "tensor"));
-    const struct ckpt_tensor *t = name ? ckpt_find(c, name) : NULL;
+    const struct ct_checkpoint_tensor *t = name ? ckpt_find(c, name) : NULL;
     int offsets, rc;
 
     if (!t)
@@ -416,7 +416,8 @@ static int unpack(struct ckpt *c, const json_t *root)
     c->recipe = text_of(c, root, "recipe");
     c->config = text_of(c, root, "config");
     read_data(c, root);
-    c->tensors = ct_arena_array(c->arena, struct ckpt_tensor, json_object_size(tensors) + 1);
+    c->tensors =
+        ct_arena_array(c->arena, struct ct_checkpoint_tensor, json_object_size(tensors) + 1);
     c->files = ct_arena_array(c->arena, struct ckpt_file, json_array_size(files) + 1);
     c->kept = ct_arena_array(c->arena, struct ckpt_kept, json_object_size(kept) + 1);
     json_object_foreach(tensors, key, value)

@@ -160,7 +160,7 @@ static bool encodes(const struct ct_state *s, enum ct_dtype dtype)
 }
 
 /* Weights alone are converted, as they are when they are saved alone. */
-static bool converts(const struct ct_state *s, const struct ckpt_tensor *t)
+static bool converts(const struct ct_state *s, const struct ct_checkpoint_tensor *t)
 {
     if (encodes(s, t->dtype))
         return true;
@@ -184,7 +184,7 @@ static const char *shape_text(int ndim, const int64_t *sizes, char text[128])
 static bool follows(struct check *k, const struct ct_state *s)
 {
     const char *param = ct_state_followed(s->name);
-    const struct ckpt_tensor *t = param ? ckpt_find(k->c, param) : NULL;
+    const struct ct_checkpoint_tensor *t = param ? ckpt_find(k->c, param) : NULL;
 
     if (t && k->run->rank == 0 && !k->follows)
         ct_info("the states %.*s* are not loaded, and begin as the weights of %s",
@@ -197,7 +197,7 @@ static bool follows(struct check *k, const struct ct_state *s)
 
 static void compare_state(struct check *k, const struct ct_state *s)
 {
-    const struct ckpt_tensor *t = ckpt_find(k->c, s->name);
+    const struct ct_checkpoint_tensor *t = ckpt_find(k->c, s->name);
     char a[128], b[128];
     bool weight = s->role == CT_ROLE_PARAM;
 
@@ -226,7 +226,7 @@ static void compare_state(struct check *k, const struct ct_state *s)
 }
 
 /* A tensor that the run has no state for. */
-static void compare_rest(struct check *k, const struct ckpt_tensor *t)
+static void compare_rest(struct check *k, const struct ct_checkpoint_tensor *t)
 {
     if (!t->follows) {
         k->weights |= t->role == CT_ROLE_PARAM;
@@ -341,7 +341,7 @@ static int put(void *context, const struct ckpt_box *box, const int64_t *offset,
 /* A tensor that is read for who makes codes of it. */
 struct numbers {
     struct ckpt_seek seek;
-    const struct ckpt_tensor *t;
+    const struct ct_checkpoint_tensor *t;
 };
 
 static int read_numbers(void *context, const int64_t *offset, const int64_t *shape, float *to)

@@ -182,14 +182,15 @@ int ckpt_plan(struct ct_arena *arena, const struct ct_run *run, int64_t rank,
 
 static void describe_tensors(const struct ct_run *run, const struct ckpt_what *what, struct ckpt *c)
 {
-    c->tensors = ct_arena_array(c->arena, struct ckpt_tensor, run->state_count + 1);
+    c->tensors = ct_arena_array(c->arena, struct ct_checkpoint_tensor, run->state_count + 1);
     for (size_t i = 0; i < run->state_count; i++) {
         const struct ct_state *s = &run->states[i];
-        struct ckpt_tensor *t = &c->tensors[c->tensor_count];
+        struct ct_checkpoint_tensor *t = &c->tensors[c->tensor_count];
 
         if (!is_written(s, what))
             continue;
-        *t = (struct ckpt_tensor){s->name, s->role, dtype_of(run, s, what), s->ndim, {0}, false};
+        *t = (struct ct_checkpoint_tensor){s->name, s->role, dtype_of(run, s, what),
+                                           s->ndim, {0},     false};
         memcpy(t->shape, s->shape, sizeof(t->shape));
         t->absent = ct_stored_absent(ct_stored_rule(run->model_ops->stored, s->name));
         t->follows = ct_state_followed(s->name) != NULL;

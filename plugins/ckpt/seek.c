@@ -217,7 +217,7 @@ static int read_common(struct ckpt_seek *s, const struct ckpt_seek_box *from, co
     return rc;
 }
 
-int ckpt_seek_read(struct ckpt_seek *s, const struct ckpt_tensor *t, const int64_t *offset,
+int ckpt_seek_read(struct ckpt_seek *s, const struct ct_checkpoint_tensor *t, const int64_t *offset,
                    const int64_t *shape, void *to)
 {
     size_t tensor = (size_t)(t - s->c->tensors);

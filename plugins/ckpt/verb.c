@@ -282,7 +282,7 @@ static int for_each_json(const char *path, do_one *work)
 /* ---- show ---- */
 
 /* In how many files a tensor lies. */
-static size_t files_of(const struct ckpt *c, const struct ckpt_tensor *t)
+static size_t files_of(const struct ckpt *c, const struct ct_checkpoint_tensor *t)
 {
     size_t boxes = 0;
 
@@ -292,7 +292,7 @@ static size_t files_of(const struct ckpt *c, const struct ckpt_tensor *t)
     return boxes;
 }
 
-static void show_tensor(const struct ckpt *c, const struct ckpt_tensor *t)
+static void show_tensor(const struct ckpt *c, const struct ct_checkpoint_tensor *t)
 {
     struct ct_shape shape = ct_shape_of(t->ndim, t->shape);
     size_t boxes = files_of(c, t);
@@ -319,7 +319,7 @@ static void show_people(const struct ckpt *c)
         printf("\n%s", c->recipe);
 }
 
-static json_t *tensor_json(const struct ckpt *c, const struct ckpt_tensor *t)
+static json_t *tensor_json(const struct ckpt *c, const struct ct_checkpoint_tensor *t)
 {
     json_t *shape = json_array();
 

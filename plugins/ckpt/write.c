@@ -13,7 +13,6 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/safetensors.h>
-#include <ctitan/lib/stored.h>
 #include <ctitan/log.h>
 #include <ctitan/state.h>
 
@@ -71,18 +70,22 @@ static int convert(struct copy *c, const struct ckpt_box *b, size_t begin, size_
     return rc;
 }
 
+static void copy_given(const struct ct_checkpoint_box *b, size_t item, size_t begin, size_t end,
+                       char *to)
+{
+    if (b->read)
+        b->read(b->context, (int64_t)(begin / item), (int64_t)((end - begin) / item), to);
+    else
+        memcpy(to, (const char *)b->data + begin, end - begin);
+}
+
 /* The bytes [begin, end) of a box in the file. */
 static int copy_part(struct copy *c, const struct ckpt_box *b, size_t begin, size_t end, char *to)
 {
     size_t item = ct_dtype_bytes(b->dtype, 0, NULL);
 
-    if (b->weight) {
-        ct_stored_read(b->places, (int64_t)(begin / item), (int64_t)((end - begin) / item),
-                       b->weight, to);
-        return 0;
-    }
-    if (b->data) {
-        memcpy(to, b->data + begin, end - begin);
+    if (b->given) {
+        copy_given(b->given, item, begin, end, to);
         return 0;
     }
     if (b->dtype != b->state->dtype)

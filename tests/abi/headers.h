@@ -20,6 +20,7 @@
 #include <ctitan/hook.h>
 #include <ctitan/input.h>
 #include <ctitan/lib/chat.h>
+#include <ctitan/lib/checkpoint.h>
 #include <ctitan/lib/compiler.h>
 #include <ctitan/lib/cpu.h>
 #include <ctitan/lib/cuda.h>

@@ -387,6 +387,8 @@ static void offers_are_found(void **state)
     assert_string_equal(ct_offer_at(CT_VERB, 1)->name, "i");
     assert_null(ct_offer_at(CT_VERB, 2));
     assert_string_equal(ct_kind_name(CT_LR_SCHEDULE), "learning-rate schedule");
+    assert_fails(ct_plugin_lacking("it needs", "oven:*"), CT_ENOENT,
+                 "it needs an oven, and no plugin that was found has one");
 }
 
 int main(int argc, char **argv)

@@ -73,7 +73,8 @@ struct ct_abi {
     X(OBJECTIVE, "objective", struct ct_objective_ops)                                             \
     X(CODE, "code of kernels", void) /* as the device reads it; name: the device */                \
     X(READER, "reader", struct ct_reader_ops)                                                      \
-    X(BESIDE, "streams beside the data", struct ct_beside_ops)
+    X(BESIDE, "streams beside the data", struct ct_beside_ops)                                     \
+    X(CHECKPOINTS, "checkpoint format", struct ct_checkpoint_ops) /* lib/checkpoint.h */
 
 enum ct_kind {
     CT_NOTHING,

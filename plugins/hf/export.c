@@ -1,6 +1,6 @@
 /*
- * A checkpoint as a Hugging Face folder, which lib/hf writes. Memory holds some rows of a tensor
- * only.
+ * A checkpoint of any plugin as a Hugging Face folder, which lib/hf writes. Memory holds some rows
+ * of a tensor only.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,12 +8,13 @@
 
 #include <ctitan/error.h>
 #include <ctitan/file.h>
+#include <ctitan/lib/checkpoint.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
 #include <ctitan/verb.h>
 
-#include "ckpt.h"
+#include "hf.h"
 
 /* Values of a parameter that the written dtype cannot hold. */
 struct beyond {
@@ -23,21 +24,21 @@ struct beyond {
 
 struct export
 {
-    const struct ckpt *c;
+    const struct ct_checkpoint_ops *format;
+    const struct ct_checkpoint *c;
     struct ct_arena arena;
     const struct ct_stored_rule *rules;
     const char *prefix;      /* of the states that stand for parameters; NULL: parameters */
     int dtype;               /* of floating-point tensors; -1: their own */
     struct ct_state *params; /* to write */
-    const struct ckpt_tensor **tensor; /* of each */
+    size_t *tensor;          /* index of each in the checkpoint */
     struct beyond *beyond;
     size_t count;
     struct ct_hf_writer writer;
-    struct ckpt_seek seek;
     char *raw; /* a box in the checkpoint's dtype */
 };
 
-static bool chosen(const struct export *x, const struct ckpt_tensor *t)
+static bool chosen(const struct export *x, const struct ct_checkpoint_tensor *t)
 {
     return x->prefix ? !strncmp(t->name, x->prefix, strlen(x->prefix)) : t->role == CT_ROLE_PARAM;
 }
@@ -47,11 +48,11 @@ static void list_params(struct export *x)
 {
     size_t skipped = x->prefix ? strlen(x->prefix) : 0;
 
-    x->params = ct_arena_array(&x->arena, struct ct_state, x->c->tensor_count + 1);
-    x->tensor = ct_arena_array(&x->arena, const struct ckpt_tensor *, x->c->tensor_count + 1);
-    x->beyond = ct_arena_array(&x->arena, struct beyond, x->c->tensor_count + 1);
-    for (size_t i = 0; i < x->c->tensor_count; i++) {
-        const struct ckpt_tensor *t = &x->c->tensors[i];
+    x->params = ct_arena_array(&x->arena, struct ct_state, x->c->count + 1);
+    x->tensor = ct_arena_array(&x->arena, size_t, x->c->count + 1);
+    x->beyond = ct_arena_array(&x->arena, struct beyond, x->c->count + 1);
+    for (size_t i = 0; i < x->c->count; i++) {
+        const struct ct_checkpoint_tensor *t = &x->c->tensors[i];
         struct ct_state *param = &x->params[x->count];
 
         if (!chosen(x, t))
@@ -59,7 +60,7 @@ static void list_params(struct export *x)
         *param = (struct ct_state){.name = t->name + skipped, .ndim = t->ndim};
         param->dtype = ct_stored_dtype(ct_stored_rule(x->rules, param->name), t->dtype, x->dtype);
         memcpy(param->shape, t->shape, sizeof(t->shape));
-        x->tensor[x->count++] = t;
+        x->tensor[x->count++] = i;
     }
 }
 
@@ -68,7 +69,7 @@ static int read_box(void *context, const struct ct_state *param, const struct ct
 {
     struct export *x = context;
     size_t index = (size_t)(param - x->params);
-    const struct ckpt_tensor *t = x->tensor[index];
+    const struct ct_checkpoint_tensor *t = &x->c->tensors[x->tensor[index]];
     int64_t count = ct_shape_count(box->ndim, box->shape);
     struct ct_weight raw = {t->name, t->dtype, 1, {count}, x->raw, NULL};
     bool same = t->dtype == param->dtype;
@@ -76,7 +77,7 @@ static int read_box(void *context, const struct ct_state *param, const struct ct
 
     if (!to)
         return 0; /* nobody waits for this */
-    rc = ckpt_seek_read(&x->seek, t, box->offset, box->shape, same ? to : x->raw);
+    rc = x->format->read(x->c, x->tensor[index], box->offset, box->shape, same ? to : x->raw);
     if (rc < 0 || same)
         return rc;
     x->beyond[index].count +=
@@ -89,7 +90,7 @@ static int check_range(void *context)
 {
     struct export *x = context;
     size_t first = x->count, tensors = 0;
-    const struct ckpt_tensor *t;
+    const struct ct_checkpoint_tensor *t;
 
     for (size_t i = x->count; i-- > 0;)
         if (x->beyond[i].count) {
@@ -98,7 +99,7 @@ static int check_range(void *context)
         }
     if (!tensors)
         return 0;
-    t = x->tensor[first];
+    t = &x->c->tensors[x->tensor[first]];
     return ct_fail(CT_ECONFIG,
                    "%s: %s: %lld of %lld values are beyond %s, the largest %g%s: set --dtype "
                    "bfloat16 or float32",
@@ -120,7 +121,7 @@ struct request {
 /* A folder without what is absent would be of another model. */
 static int check_absent(const struct export *x)
 {
-    for (size_t i = 0; i < x->c->tensor_count; i++)
+    for (size_t i = 0; i < x->c->count; i++)
         if (x->c->tensors[i].absent && chosen(x, &x->c->tensors[i]))
             return ct_fail(CT_ECONFIG,
                            "%s has %s, and files of Hugging Face have no place for it: use the "
@@ -136,8 +137,6 @@ static int write_weights(struct export *x, const struct request *r)
 {
     int rc = ct_hf_writer_init(&x->writer, x->rules, x->params, x->count, true);
 
-    if (rc == 0)
-        rc = ckpt_seek_begin(&x->seek, x->c);
     if (rc == 0 && !(x->raw = malloc(x->writer.room * WIDER + 1)))
         rc = ct_fail(CT_ENOMEM, "%zu bytes of a tensor", x->writer.room * WIDER);
     return rc < 0 ? rc
@@ -145,24 +144,24 @@ static int write_weights(struct export *x, const struct request *r)
                                 &(struct ct_hf_source){read_box, check_range, x});
 }
 
-static int write_folder(struct export *x, struct ckpt *c, const struct request *r)
+static int write_folder(struct export *x, const struct request *r)
 {
     int rc = write_weights(x, r);
 
     if (rc == 0)
-        rc = ckpt_beside_read(c);
-    if (rc == 0)
-        rc = ct_hf_complete(r->folder, x->writer.weights, x->writer.count, c->config, &c->beside);
-    if (rc == 0 && !c->config)
+        rc = ct_hf_complete(r->folder, x->writer.weights, x->writer.count, x->c->config,
+                            &x->c->files);
+    if (rc == 0 && !x->c->config)
         fprintf(stderr,
                 "ctitan: the model wrote no config.json into the checkpoint; %s lacks one\n",
                 r->folder);
     return rc;
 }
 
-static int export_to(struct ckpt *c, const struct request *r)
+static int export_to(const struct ct_checkpoint_ops *format, const struct ct_checkpoint *c,
+                     const struct request *r)
 {
-    struct export x = {.c = c, .dtype = r->dtype, .prefix = r->prefix};
+    struct export x = {.format = format, .c = c, .dtype = r->dtype, .prefix = r->prefix};
     int rc = ct_hf_rules(c->config, &x.arena, &x.rules);
 
     if (rc == 0)
@@ -177,12 +176,11 @@ static int export_to(struct ckpt *c, const struct request *r)
             rc = ct_fail(CT_ECONFIG, "%s has no %s", c->path, x.prefix ? x.prefix : "parameters");
     }
     if (rc == 0)
-        rc = write_folder(&x, c, r);
+        rc = write_folder(&x, r);
     if (rc == 0)
         printf("%s: weights after step %lld, in %s: %zu tensors in %zu %s\n", c->path,
-               (long long)c->progress.step - 1, r->folder, x.writer.count, x.writer.files,
+               (long long)c->step, r->folder, x.writer.count, x.writer.files,
                x.writer.files == 1 ? "file" : "files");
-    ckpt_seek_end(&x.seek);
     ct_hf_writer_finish(&x.writer);
     free(x.raw);
     ct_arena_finish(&x.arena);
@@ -206,23 +204,28 @@ static int run_export(int argc, char **argv)
 {
     struct request r = {.dtype = -1, .shard_size = 5};
     struct ct_arena scratch = {0};
+    const struct ct_checkpoint_ops *format = NULL;
     enum ct_dtype dtype;
-    struct ckpt c;
+    struct ct_checkpoint c = {0};
     int rc = ct_arguments_parse(arguments, argc, argv, &scratch, &r);
 
     if (rc == 0 && r.type && ct_dtype_parse(r.type, &dtype) == 0)
         r.dtype = (int)dtype;
     r.most = (size_t)(r.shard_size * 1e9);
     if (rc == 0)
-        rc = ckpt_locate(&scratch, r.checkpoint, &c);
+        rc = ct_checkpoints_find("export needs", &format);
     if (rc == 0)
-        rc = export_to(&c, &r);
+        rc = format->open(&scratch, r.checkpoint, &c);
+    if (rc == 0)
+        rc = export_to(format, &c, &r);
+    if (format)
+        format->close(&c);
     ct_arena_finish(&scratch);
     return rc;
 }
 
-const struct ct_verb_ops ckpt_export = {
-    .size = sizeof(ckpt_export),
+const struct ct_verb_ops hf_export = {
+    .size = sizeof(hf_export),
     .summary = "write a checkpoint's weights as a Hugging Face folder",
     .run = run_export,
     .arguments = arguments,
