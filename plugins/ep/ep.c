@@ -158,13 +158,12 @@ static const struct ct_hook hook = {
 
 CT_PLUGIN(.name = "ep", .version = "1.0", .summary = "Expert parallelism", .options = options,
           .config = &ep_config, .config_size = sizeof(ep_config),
-          .offers = CT_OFFERS({CT_AXIS, "ep", &axis}, {CT_TRANSFORM, "ep.batch", &batch},
-                              {CT_TRANSFORM, "ep", &experts}, {CT_TRANSFORM, "ep.rows", &rows},
-                              {CT_OP, "ep.experts", &ep_experts},
-                              {CT_OP, "ep.experts_dx", &ep_experts_dx},
-                              {CT_OP, "ep.experts_dw", &ep_experts_dw},
-                              {CT_OP, "ep.route", &ep_route}, {CT_OP, "ep.pack", &ep_pack},
-                              {CT_OP, "ep.exchange", &ep_exchange}, {CT_OP, "ep.sum", &ep_sum},
-                              {CT_OP, "ep.narrow", &ep_narrow}, {CT_OP, "ep.widen", &ep_widen},
-                              {CT_KERNELS, "cpu", ep_kernels},
-                              {CT_KERNELS, "cpu", ep_narrow_kernels}, {CT_HOOK, "ep", &hook}));
+          .offers = CT_OFFERS(
+              {CT_AXIS, "ep", &axis}, {CT_TRANSFORM, "ep.batch", &batch},
+              {CT_TRANSFORM, "ep", &experts}, {CT_TRANSFORM, "ep.rows", &rows},
+              {CT_OP, "ep.experts", &ep_experts}, {CT_OP, "ep.experts_dx", &ep_experts_dx},
+              {CT_OP, "ep.experts_dw", &ep_experts_dw}, {CT_OP, "ep.route", &ep_route},
+              {CT_OP, "ep.pack", &ep_pack}, {CT_OP, "ep.exchange", &ep_exchange},
+              {CT_OP, "ep.sum", &ep_sum}, {CT_OP, "ep.quantise", &ep_quantise},
+              {CT_OP, "ep.dequantise", &ep_dequantise}, {CT_KERNELS, "cpu", ep_kernels},
+              {CT_KERNELS, "cpu", ep_dispatch_kernels}, {CT_HOOK, "ep", &hook}));

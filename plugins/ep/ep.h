@@ -67,19 +67,19 @@ struct ep_traffic {
 };
 extern struct ep_traffic ep_traffic;
 
-/* ---- narrow.c: rows in 8 bits ---- */
+/* ---- dispatch_float8.c: rows in 8 bits ---- */
 
 #define EP_BLOCK 128 /* numbers of a row with one factor */
 
 /*
- *   ep.narrow    x -> q, factor       float8_e4m3; a factor for each EP_BLOCK numbers of a row
- *   ep.widen     q, factor -> y       their products
+ *   ep.quantise     x -> q, factor     float8_e4m3; a factor for each EP_BLOCK numbers of a row
+ *   ep.dequantise   q, factor -> y     their products
  */
-struct ep_widen {
+struct ep_dequantise {
     enum ct_dtype dtype;
 };
-extern const struct ct_op_type ep_narrow, ep_widen;
-extern const struct ct_kernel ep_narrow_kernels[];
+extern const struct ct_op_type ep_quantise, ep_dequantise;
+extern const struct ct_kernel ep_dispatch_kernels[];
 
 /* ---- expand.c ---- */
 

@@ -31,11 +31,11 @@ struct sent {
 };
 
 /* A value in 8 bits. */
-struct narrowed {
+struct quantised {
     const struct ct_value *from;
     const struct ct_section *section;
     struct ct_op *op;
-    struct narrowed *next;
+    struct quantised *next;
 };
 
 /* The numbers of the rows of some choices. */
@@ -43,7 +43,7 @@ struct route {
     const struct ct_value *ids;
     struct ct_value *slot, *rows;
     struct sent *sent;
-    struct narrowed *narrowed;
+    struct quantised *quantised;
     struct route *next;
 };
 
@@ -235,40 +235,40 @@ static struct ct_value *move(struct mixture *m, const char *what, struct ct_valu
     return rows ? exchange(m, what, placed(rows, &m->home, 0), round, &m->there) : NULL;
 }
 
-/* One op for all rounds of a section; another section narrows again, as it sends again. */
-static struct ct_op *narrow_once(struct mixture *m, struct ct_value *value)
+/* One op for all rounds of a section; another section quantises again, as it sends again. */
+static struct ct_op *quantise_once(struct mixture *m, struct ct_value *value)
 {
-    struct narrowed *n = m->known->narrowed;
+    struct quantised *n = m->known->quantised;
 
     while (n && (n->from != value || n->section != m->op->section))
         n = n->next;
     if (n)
         return n->op;
-    n = ct_arena_new(&m->x->scratch, struct narrowed);
-    *n = (struct narrowed){
+    n = ct_arena_new(&m->x->scratch, struct quantised);
+    *n = (struct quantised){
         .from = value,
         .section = m->op->section,
-        .op = ct_emit_type(&m->b, &ep_narrow, name(m, "narrow", 0), &value, 1, NULL),
-        .next = m->known->narrowed};
+        .op = ct_emit_type(&m->b, &ep_quantise, name(m, "quantise", 0), &value, 1, NULL),
+        .next = m->known->quantised};
     for (int i = 0; n->op && i < 2; i++)
         placed(n->op->out[i], &value->sharding, 0);
-    m->known->narrowed = n;
+    m->known->quantised = n;
     return n->op;
 }
 
 /* The same in 8 bits. */
-static struct ct_value *move_narrowed(struct mixture *m, const char *what, struct ct_value *value,
-                                      int64_t round)
+static struct ct_value *move_quantised(struct mixture *m, const char *what, struct ct_value *value,
+                                       int64_t round)
 {
-    struct ct_op *op = narrow_once(m, value);
+    struct ct_op *op = quantise_once(m, value);
     struct ct_value *part[2], *rows;
 
     for (int i = 0; i < 2; i++)
         part[i] = op ? move(m, what, op->out[i], round) : NULL;
     if (!part[0] || !part[1])
         return NULL;
-    rows = ct_emit_type1(&m->b, &ep_widen, name(m, what, round), part, 2,
-                         &(struct ep_widen){value->dtype});
+    rows = ct_emit_type1(&m->b, &ep_dequantise, name(m, what, round), part, 2,
+                         &(struct ep_dequantise){value->dtype});
     return rows ? placed(rows, &m->there, 0) : NULL;
 }
 
@@ -277,13 +277,13 @@ static struct ct_value *send(struct mixture *m, const char *what, struct ct_valu
                              int64_t round)
 {
     struct sent *s = find_sent(m, value, round);
-    bool narrow = ep_config.dispatch == EP_FLOAT8 && (!strcmp(what, "x") || !strcmp(what, "dy"));
+    bool quantises = ep_config.dispatch == EP_FLOAT8 && (!strcmp(what, "x") || !strcmp(what, "dy"));
 
     if (s)
         return s->rows;
     s = ct_arena_new(&m->x->scratch, struct sent);
     *s = (struct sent){value, m->op->section, round, NULL, m->known->sent};
-    s->rows = narrow ? move_narrowed(m, what, value, round) : move(m, what, value, round);
+    s->rows = quantises ? move_quantised(m, what, value, round) : move(m, what, value, round);
     m->known->sent = s;
     return s->rows;
 }

@@ -1013,10 +1013,10 @@ const struct conformance_case conformance_cases[] = {
      0, false},
     {"rows in 8 bits",
      "input %x : T[3,7,300]\n"
-     "F - %q, %f = ep.narrow(%x) : float8_e4m3[3,7,300], float32[3,7,3]\n"
+     "F - %q, %f = ep.quantise(%x) : float8_e4m3[3,7,300], float32[3,7,3]\n"
      "F - %tiny = scale(%x) {factor=1e-37} : T[3,7,300]\n"
-     "F - %r, %g = ep.narrow(%tiny) : float8_e4m3[3,7,300], float32[3,7,3]\n"
-     "F - %y = ep.widen(%q, %f) {dtype=\"T\"} : T[3,7,300]\n",
+     "F - %r, %g = ep.quantise(%tiny) : float8_e4m3[3,7,300], float32[3,7,3]\n"
+     "F - %y = ep.dequantise(%q, %f) {dtype=\"T\"} : T[3,7,300]\n",
      0, false},
     {"activations, one", ACTIVATIONS(1, 1, 1), 0, false},
     {"activations, odd", ACTIVATIONS(3, 7, 37), 0, false},

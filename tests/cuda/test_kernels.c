@@ -18,7 +18,7 @@ static const char *const replaced[] = {
 
 /* Experts in 8 bits are emulated on CPUs, and rows travel in 8 bits there alone. */
 static const char *const emulated[] = {"float8.experts", "float8.experts_dx", "float8.experts_dw",
-                                       "ep.narrow", "ep.widen"};
+                                       "ep.quantise", "ep.dequantise"};
 
 /* They have a formula, which `fuse` compiles. */
 static const char *const formulas[] = {

@@ -25,7 +25,7 @@ static double clamped(double amax)
 }
 
 /* Codes of a block; returns its factor. */
-static float narrow(const float *x, int64_t count, uint8_t *codes)
+static float quantise(const float *x, int64_t count, uint8_t *codes)
 {
     float amax = 0;
 
@@ -37,7 +37,7 @@ static float narrow(const float *x, int64_t count, uint8_t *codes)
     return amax / LARGEST;
 }
 
-/* ---- ep.narrow ---- */
+/* ---- ep.quantise ---- */
 
 static void copy_shape(struct ct_value *to, const struct ct_value *from, int64_t columns)
 {
@@ -46,7 +46,7 @@ static void copy_shape(struct ct_value *to, const struct ct_value *from, int64_t
     to->shape[to->ndim - 1] = columns;
 }
 
-static int narrow_infer(struct ct_op *op)
+static int quantise_infer(struct ct_op *op)
 {
     const struct ct_value *x = op->in[0];
     int64_t columns = x->shape[x->ndim - 1];
@@ -69,7 +69,7 @@ static void read_block(const struct ct_tensor *x, int64_t at, int64_t count, flo
             to[i] = (float)ct_tensor_load(x, at + i);
 }
 
-static void narrow_rows(void *context, int64_t begin, int64_t end)
+static void quantise_rows(void *context, int64_t begin, int64_t end)
 {
     const struct ct_launch *l = context;
     int64_t n = ct_columns(&l->in[0]), blocks = blocks_of(n);
@@ -82,7 +82,7 @@ static void narrow_rows(void *context, int64_t begin, int64_t end)
             int64_t count = left < EP_BLOCK ? left : EP_BLOCK;
 
             read_block(&l->in[0], at, count, x);
-            factors[row * blocks + b] = narrow(x, count, codes + at);
+            factors[row * blocks + b] = quantise(x, count, codes + at);
         }
 }
 
@@ -91,19 +91,19 @@ static bool is_dense(const struct ct_tensor *t, enum ct_dtype dtype)
     return t->dtype == dtype && ct_tensor_is_dense(t);
 }
 
-static bool narrow_accepts(const struct ct_prepare *p)
+static bool quantise_accepts(const struct ct_prepare *p)
 {
     return ct_tensor_is_dense(&p->in[0]) && is_dense(&p->out[0], CT_E4M3) &&
            is_dense(&p->out[1], CT_F32);
 }
 
-static int narrow_run(const struct ct_launch *l)
+static int quantise_run(const struct ct_launch *l)
 {
-    ct_parallel(l, ct_rows(&l->in[0]), narrow_rows, (void *)(uintptr_t)l);
+    ct_parallel(l, ct_rows(&l->in[0]), quantise_rows, (void *)(uintptr_t)l);
     return 0;
 }
 
-static int narrow_reference(const struct ct_launch *l)
+static int quantise_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
     int64_t n = ct_columns(&l->in[0]), blocks = blocks_of(n);
@@ -121,24 +121,24 @@ static int narrow_reference(const struct ct_launch *l)
     return ct_reference_end(&r, 0);
 }
 
-const struct ct_op_type ep_narrow = {
+const struct ct_op_type ep_quantise = {
     .size = sizeof(struct ct_op_type),
-    .name = "ep.narrow",
+    .name = "ep.quantise",
     .summary = "x in 8 bits, and the factors of its blocks",
     .signature = "x F -> q F, factor f",
     .samples = "real[3,4]; real[2,3,130]",
-    .infer = narrow_infer,
-    .reference = narrow_reference,
+    .infer = quantise_infer,
+    .reference = quantise_reference,
 };
 
-/* ---- ep.widen ---- */
+/* ---- ep.dequantise ---- */
 
-static const struct ct_option widen_attrs[] = {
-    CT_OPT_DTYPE(struct ep_widen, dtype, "dtype", "float32", "Of the result"), {0}};
+static const struct ct_option dequantise_attrs[] = {
+    CT_OPT_DTYPE(struct ep_dequantise, dtype, "dtype", "float32", "Of the result"), {0}};
 
-static int widen_infer(struct ct_op *op)
+static int dequantise_infer(struct ct_op *op)
 {
-    op->out[0]->dtype = ((const struct ep_widen *)op->attrs)->dtype;
+    op->out[0]->dtype = ((const struct ep_dequantise *)op->attrs)->dtype;
     copy_shape(op->out[0], op->in[0], op->in[0]->shape[op->in[0]->ndim - 1]);
     return 0;
 }
@@ -153,7 +153,7 @@ static void write_at(const struct ct_tensor *y, int64_t at, float value)
         ct_tensor_store(y, at, (double)value);
 }
 
-static void widen_rows(void *context, int64_t begin, int64_t end)
+static void dequantise_rows(void *context, int64_t begin, int64_t end)
 {
     const struct ct_launch *l = context;
     int64_t n = ct_columns(&l->in[0]), blocks = ct_columns(&l->in[1]);
@@ -166,19 +166,19 @@ static void widen_rows(void *context, int64_t begin, int64_t end)
                      ct_e4m3_to_f32(codes[row * n + i]) * factors[row * blocks + i / EP_BLOCK]);
 }
 
-static bool widen_accepts(const struct ct_prepare *p)
+static bool dequantise_accepts(const struct ct_prepare *p)
 {
     return is_dense(&p->in[0], CT_E4M3) && is_dense(&p->in[1], CT_F32) &&
            ct_tensor_is_dense(&p->out[0]);
 }
 
-static int widen_run(const struct ct_launch *l)
+static int dequantise_run(const struct ct_launch *l)
 {
-    ct_parallel(l, ct_rows(&l->in[0]), widen_rows, (void *)(uintptr_t)l);
+    ct_parallel(l, ct_rows(&l->in[0]), dequantise_rows, (void *)(uintptr_t)l);
     return 0;
 }
 
-static int widen_reference(const struct ct_launch *l)
+static int dequantise_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
     int64_t n = ct_columns(&l->in[0]), blocks = ct_columns(&l->in[1]);
@@ -188,19 +188,19 @@ static int widen_reference(const struct ct_launch *l)
     return ct_reference_end(&r, 0);
 }
 
-const struct ct_op_type ep_widen = {
+const struct ct_op_type ep_dequantise = {
     .size = sizeof(struct ct_op_type),
-    .name = "ep.widen",
+    .name = "ep.dequantise",
     .summary = "numbers of 8 bits times the factors of their blocks",
     .signature = "q F, factor f -> y F",
     .samples = "real[3,4] factor[3,1]; real[2,3,130] factor[2,3,2]",
-    .attrs = widen_attrs,
-    .attrs_size = sizeof(struct ep_widen),
-    .infer = widen_infer,
-    .reference = widen_reference,
+    .attrs = dequantise_attrs,
+    .attrs_size = sizeof(struct ep_dequantise),
+    .infer = dequantise_infer,
+    .reference = dequantise_reference,
 };
 
-const struct ct_kernel ep_narrow_kernels[] = {
-    CT_KERNEL("ep.narrow", "rows", 0, narrow_accepts, NULL, narrow_run),
-    CT_KERNEL("ep.widen", "rows", 0, widen_accepts, NULL, widen_run),
+const struct ct_kernel ep_dispatch_kernels[] = {
+    CT_KERNEL("ep.quantise", "rows", 0, quantise_accepts, NULL, quantise_run),
+    CT_KERNEL("ep.dequantise", "rows", 0, dequantise_accepts, NULL, dequantise_run),
     {0}};
