@@ -51,6 +51,11 @@ static int read_filter(struct choosing *c)
             c->name[c->names++] = (struct name){item, false};
         }
     }
+    if (!float8_recipe() && strcmp(float8_config.filter, FLOAT8_HEAD) != 0)
+        return ct_fail(CT_ECONFIG,
+                       "[float8] filter = %s needs a recipe: with recipe = none no linear layer is "
+                       "changed",
+                       float8_config.filter);
     if (!c->small || !strcmp(float8_config.recipe, "tensorwise") ||
         !strcmp(float8_config.recipe, "rowwise"))
         return 0;
@@ -247,8 +252,9 @@ static int check_names(struct choosing *c)
 
 static void report(const struct choosing *c)
 {
-    ct_info("float8: %d of %d linear layers have %s products", c->chosen, c->layers,
-            float8_config.recipe);
+    if (float8_recipe())
+        ct_info("float8: %d of %d linear layers have %s products", c->chosen, c->layers,
+                float8_config.recipe);
     for (size_t i = 0; i < c->lefts; i++)
         ct_info("float8: %d do not, as %s: %s%s", c->left[i].count, c->left[i].reason,
                 c->left[i].first, c->left[i].count > 1 ? ", .." : "");
@@ -260,32 +266,57 @@ static void report(const struct choosing *c)
                 c->mixtures, c->kept);
 }
 
+static int check_options(void)
+{
+    if (!float8_recipe() && !strcmp(float8_config.experts, "none"))
+        return ct_fail(CT_ECONFIG, "[float8] recipe = none and experts = none leave nothing to do: "
+                                   "choose a recipe of one, or leave the plugin float8 out");
+    if (float8_config.all_gather && !float8_recipe())
+        return ct_fail(CT_ECONFIG, "[float8] all_gather = true needs recipe = tensorwise: with "
+                                   "none no weight is quantised");
+    if (float8_config.all_gather && strcmp(float8_config.recipe, "tensorwise") != 0)
+        return ct_fail(CT_ECONFIG,
+                       "[float8] all_gather = true needs recipe = tensorwise: with %s a weight has "
+                       "several scales",
+                       float8_config.recipe);
+    return 0;
+}
+
+static int choose_layers(struct choosing *c)
+{
+    int rc = 0;
+
+    ct_for_each_op_safe (op, c->graph)
+        if (rc == 0 && op->type == &ct_op_linear && op->outs > 1)
+            rc = separate(c->graph, op);
+    ct_for_each_op (op, c->graph)
+        if (rc == 0 && op->type == &ct_op_linear)
+            decide(c, op);
+    return rc < 0 ? rc : check_names(c);
+}
+
+static int look_at_experts(struct choosing *c)
+{
+    ct_for_each_op (op, c->graph)
+        if (op->type != &ct_op_linear && op->type != &float8_op_linear)
+            count_mixture(c, op);
+    if (c->mixtures || !strcmp(float8_config.experts, "none"))
+        return 0;
+    return ct_fail(CT_ECONFIG, "[float8] experts = %s, but the model has no experts",
+                   float8_config.experts);
+}
+
 int float8_choose(struct ct_graph *graph, struct ct_run *run)
 {
     struct choosing c = {.graph = graph};
-    int rc = 0;
+    int rc = check_options();
 
-    if (float8_config.all_gather && strcmp(float8_config.recipe, "tensorwise") != 0)
-        rc = ct_fail(CT_ECONFIG,
-                     "[float8] all_gather = true needs recipe = tensorwise: with %s a weight has "
-                     "several scales",
-                     float8_config.recipe);
     if (rc == 0)
         rc = read_filter(&c);
-    ct_for_each_op_safe (op, graph)
-        if (rc == 0 && op->type == &ct_op_linear && op->outs > 1)
-            rc = separate(graph, op);
-    ct_for_each_op (op, graph) {
-        if (rc == 0 && op->type == &ct_op_linear)
-            decide(&c, op);
-        else if (rc == 0)
-            count_mixture(&c, op);
-    }
+    if (rc == 0 && float8_recipe())
+        rc = choose_layers(&c);
     if (rc == 0)
-        rc = check_names(&c);
-    if (rc == 0 && !c.mixtures && strcmp(float8_config.experts, "none") != 0)
-        rc = ct_fail(CT_ECONFIG, "[float8] experts = %s, but the model has no experts",
-                     float8_config.experts);
+        rc = look_at_experts(&c);
     if (rc == 0 && graph != run->validation_graph)
         report(&c);
     ct_arena_finish(&c.scratch);

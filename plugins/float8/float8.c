@@ -6,6 +6,7 @@
  *   rowwise                one for each row and column that is summed over; powers of two
  *   rowwise_with_gw_hp     the same, and gradients of weights are computed as without Float8
  *   mxfp8, mxfp8_floor     one for each 32 numbers (OCP MX); mxfp8 rounds scales up
+ *   none                   linear layers stay as they are; experts alone have Float8 products
  *
  * choose.c picks the layers. Differentiation then sees one product of full-precision operands, and
  * its two gradients. quantise.c gives these quantised operands. Everything else follows: a largest
@@ -22,9 +23,11 @@
 struct float8_config float8_config;
 
 static const struct ct_option options[] = {
-    CT_OPT_CHOICE(struct float8_config, recipe, "recipe", "tensorwise",
-                  "tensorwise|rowwise|rowwise_with_gw_hp|mxfp8|mxfp8_floor",
-                  "Which elements share a scale, and how scales are rounded"),
+    CT_OPT_CHOICE(
+        struct float8_config, recipe, "recipe", "tensorwise",
+        "tensorwise|rowwise|rowwise_with_gw_hp|mxfp8|mxfp8_floor|none",
+        "Which elements share a scale, and how scales are rounded; none: no linear layer is "
+        "changed"),
     CT_OPT_STRING(struct float8_config, filter, "filter", FLOAT8_HEAD,
                   "Layers to leave unchanged, comma-separated: regions, or parts of weights' "
                   "names; auto_filter_small_kn: layers too small to gain"),
@@ -65,11 +68,10 @@ static const struct float8_recipe recipes[] = {
 
 const struct float8_recipe *float8_recipe(void)
 {
-    const struct float8_recipe *r = recipes;
-
-    while (strcmp(r->name, float8_config.recipe) != 0)
-        r++;
-    return r;
+    for (size_t i = 0; i < CT_COUNT(recipes); i++)
+        if (!strcmp(recipes[i].name, float8_config.recipe))
+            return &recipes[i];
+    return NULL;
 }
 
 static const struct ct_transform choose = {

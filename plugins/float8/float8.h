@@ -106,6 +106,7 @@ struct float8_recipe {
     bool plain_dw;                    /* dw is no Float8 product */
 };
 
+/* NULL: no linear layer is changed. */
 const struct float8_recipe *float8_recipe(void);
 
 /* ---- choose.c: which linear layers ---- */

@@ -251,6 +251,8 @@ int float8_quantise_operands(struct ct_graph *graph, struct ct_run *run)
     int rc = 0;
 
     (void)run;
+    if (!p.recipe)
+        return 0;
     p.done = ct_arena_array(&p.scratch, struct done *, p.count);
     p.scale = ct_arena_array(&p.scratch, struct ct_value *, p.count);
     ct_for_each_op (op, graph)
