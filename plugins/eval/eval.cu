@@ -10,11 +10,11 @@ template <typename T> DEVICE int64_t likeliest(const T *x, int64_t count)
 
     for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
         most = fmaxf(most, to_float(x[i]));
-    most = block_most(most);
+    most = block_max(most);
     for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
         if (to_float(x[i]) == most)
             first = fmaxf(first, -(float)i);
-    first = block_most(first);
+    first = block_max(first);
     return first == -INFINITY ? 0 : (int64_t)-first;
 }
 

@@ -23,30 +23,6 @@ template <bool E5M2> DEVICE uint8_t narrowed(float x)
 
 /* ---- largest magnitudes ---- */
 
-DEVICE float warp_max(float x)
-{
-#pragma unroll
-    for (int step = 16; step; step >>= 1)
-        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
-    return x;
-}
-
-/* The largest x of all threads, for all of them. */
-DEVICE float block_max(float x)
-{
-    __shared__ float of_warp[32];
-    float most = 0;
-
-    x = warp_max(x);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0)
-        of_warp[threadIdx.x / 32] = x;
-    __syncthreads();
-    for (unsigned i = 0; i < blockDim.x / 32; i++)
-        most = fmaxf(most, of_warp[i]);
-    return most;
-}
-
 #define BATCH 4 /* vectors that a thread asks for before it uses the first */
 
 /* most = the larger of it and |x|, of BATCH vectors `step` elements apart, of those before end. */

@@ -21,13 +21,6 @@ DEVICE double exponential(double x)
     return exp(x);
 }
 
-DEVICE float warp_max(float x)
-{
-    for (int step = 16; step; step >>= 1)
-        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
-    return x;
-}
-
 /* A row, and what its scores need. */
 template <typename R> struct row_of_logits {
     const void *x;

@@ -1,6 +1,6 @@
 /*
  * The language of kernels for CUDA (ctitan/lib/cuda.h): the form of a kernel, numbers, vectors of
- * 16 bytes, sums over a block.
+ * 16 bytes, sums and maxima over a block.
  *
  * A kernel takes one struct by value. KERNEL(name, struct type, largest block) begins it. The
  * simulated device says some of it otherwise, behind SIMULATED (simulator.h).
@@ -176,7 +176,7 @@ template <typename T> struct lanes {
     enum { of = 16 / sizeof(T) };
 };
 
-/* ---- sums over a block ---- */
+/* ---- sums and maxima over a block ---- */
 
 DEVICE int flat_thread()
 {
@@ -211,6 +211,32 @@ template <typename T> DEVICE T block_sum(T x)
     for (int i = 0; i < warps; i++)
         sum += of_warp[i];
     return sum;
+}
+
+DEVICE float warp_max(float x)
+{
+#pragma unroll
+    for (int step = 16; step; step >>= 1)
+        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
+    return x;
+}
+
+/* The largest x of all threads, for all of them; blocks are whole warps. */
+DEVICE float block_max(float x)
+{
+    __shared__ float of_warp[32];
+    int warps = flat_threads() / 32;
+    float most;
+
+    x = warp_max(x);
+    __syncthreads();
+    if (flat_thread() % 32 == 0)
+        of_warp[flat_thread() / 32] = x;
+    __syncthreads();
+    most = of_warp[0];
+    for (int i = 1; i < warps; i++)
+        most = fmaxf(most, of_warp[i]);
+    return most;
 }
 
 /* The sum of x over this lane and those below. */

@@ -1,30 +1,13 @@
 /*
- * Device functions for losses of tokens (tokens.h): largest numbers, the logarithm of a sum of
- * exponentials, sums by sequence. All threads of a block call them, and all get the result, which
- * is summed in a fixed order. Exponentials are float32, their sums float64.
+ * Device functions for losses of tokens (tokens.h): the logarithm of a sum of exponentials, sums by
+ * sequence. All threads of a block call them, and all get the result, which is summed in a fixed
+ * order. Exponentials are float32, their sums float64.
  */
 #ifndef CT_CUDA_TOKENS_CUH
 #define CT_CUDA_TOKENS_CUH
 
 #include <ctitan/lib/cuda/device.cuh>
 #include <ctitan/lib/cuda/tokens.h>
-
-DEVICE float block_most(float x)
-{
-    __shared__ float of_warp[32];
-    float most = -INFINITY;
-
-#pragma unroll
-    for (int step = 16; step; step >>= 1)
-        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
-    __syncthreads();
-    if (threadIdx.x % 32 == 0)
-        of_warp[threadIdx.x / 32] = x;
-    __syncthreads();
-    for (unsigned i = 0; i < blockDim.x / 32; i++)
-        most = fmaxf(most, of_warp[i]);
-    return most;
-}
 
 /* The logarithm of the sum of exp(number(i) / temperature), i below count; -INFINITY adds
    nothing. */
@@ -35,7 +18,7 @@ template <typename F> DEVICE double block_log_sum(int64_t count, double temperat
 
     for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
         most = fmaxf(most, number(i));
-    most = block_most(most);
+    most = block_max(most);
     for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
         float x = number(i);
 
