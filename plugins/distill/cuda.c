@@ -26,6 +26,7 @@ static struct distill_call call_of(const struct ct_launch *l, int first, int ids
                                  .vocabulary = ct_columns(&in[LOGITS]),
                                  .k = ct_columns(&in[TEACHER]),
                                  .temperature = a->temperature,
+                                 .inverse = 1 / a->temperature,
                                  .hard = a->hard,
                                  .reverse = a->reverse,
                                  .teacher_kind = ct_cuda_float_of(in[TEACHER].dtype),

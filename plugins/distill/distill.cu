@@ -78,7 +78,7 @@ template <typename T> DEVICE double divergence(const token<T> &t, double of_teac
 
     for (int64_t n = threadIdx.x; n < a.k; n += blockDim.x) {
         float number = t.number(n);
-        double p = number / a.temperature - of_teacher, q = t.logit(n) / a.temperature - warm;
+        double p = number * a.inverse - of_teacher, q = t.logit(n) * a.inverse - warm;
 
         if (number != -INFINITY)
             sum += a.reverse ? expf((float)q) * (q - p) : expf((float)p) * (p - q);
@@ -93,12 +93,12 @@ template <typename T> DEVICE void rows(const distill_call &a)
     bool is = counts(t);
 
     if (is) {
-        double of_teacher = block_log_sum(a.k, a.temperature, teachers_numbers<T>{t});
+        double of_teacher = block_log_sum(a.k, a.inverse, teachers_numbers<T>{t});
 
         lse = block_log_sum(a.vocabulary, 1.0, logits_of<T>{t.x});
-        warm = a.reverse            ? block_log_sum(a.k, a.temperature, chosen_logits<T>{t})
+        warm = a.reverse            ? block_log_sum(a.k, a.inverse, chosen_logits<T>{t})
                : a.temperature == 1 ? lse
-                                    : block_log_sum(a.vocabulary, a.temperature, logits_of<T>{t.x});
+                                    : block_log_sum(a.vocabulary, a.inverse, logits_of<T>{t.x});
         each = divergence(t, of_teacher, warm);
         entropy = lse - to_float(t.x[a.labels[t.row]]);
     }
@@ -122,7 +122,7 @@ template <typename T> DEVICE double slope_of_all(const token<T> &t, int64_t id)
     if (a.hard > 0)
         slope = a.hard * (expf((float)(z - a.lse[t.row])) - (id == a.labels[t.row]));
     if (!a.reverse)
-        slope += (1 - a.hard) * a.temperature * expf((float)(z / a.temperature - a.warm[t.row]));
+        slope += (1 - a.hard) * a.temperature * expf((float)(z * a.inverse - a.warm[t.row]));
     return slope;
 }
 
@@ -130,8 +130,8 @@ template <typename T> DEVICE double slope_of_one(const token<T> &t, double of_te
 {
     const distill_call &a = t.a;
     float number = t.number(n);
-    double p = number / a.temperature - of_teacher;
-    double q = t.logit(n) / a.temperature - a.warm[t.row];
+    double p = number * a.inverse - of_teacher;
+    double q = t.logit(n) * a.inverse - a.warm[t.row];
 
     if (number == -INFINITY)
         return 0;
@@ -162,7 +162,7 @@ template <typename T> DEVICE void grad_rows(const distill_call &a)
     bool is = counts(t);
 
     if (is)
-        of_teacher = block_log_sum(a.k, a.temperature, teachers_numbers<T>{t});
+        of_teacher = block_log_sum(a.k, a.inverse, teachers_numbers<T>{t});
     for (int64_t n = threadIdx.x; n < a.vocabulary; n += blockDim.x) {
         slope = is ? slope_of_all(t, n) : 0.0;
         if (is && !a.ids && n < a.k)

@@ -14,7 +14,7 @@ struct distill_call {
     void *dlogits;                /* backward */
     const void *dloss;            /* a number */
     int64_t vocabulary, k;
-    double temperature, hard;
+    double temperature, inverse, hard;         /* inverse: 1 / temperature */
     int32_t reverse, teacher_kind, dloss_kind; /* kinds: enum ct_cuda_float */
     struct ct_cuda_fault *fault;
 };

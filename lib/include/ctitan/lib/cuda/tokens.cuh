@@ -9,9 +9,9 @@
 #include <ctitan/lib/cuda/device.cuh>
 #include <ctitan/lib/cuda/tokens.h>
 
-/* The logarithm of the sum of exp(number(i) / temperature), i below count; -INFINITY adds
-   nothing. */
-template <typename F> DEVICE double block_log_sum(int64_t count, double temperature, F number)
+/* The logarithm of the sum of exp(number(i) * inverse), i below count, inverse being that of a
+   temperature; -INFINITY adds nothing. */
+template <typename F> DEVICE double block_log_sum(int64_t count, double inverse, F number)
 {
     float most = -INFINITY;
     double sum = 0;
@@ -22,9 +22,9 @@ template <typename F> DEVICE double block_log_sum(int64_t count, double temperat
     for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
         float x = number(i);
 
-        sum += x == -INFINITY ? 0.0 : (double)expf((float)(((double)x - most) / temperature));
+        sum += x == -INFINITY ? 0.0 : (double)expf((float)(((double)x - most) * inverse));
     }
-    return most / temperature + log(block_sum(sum));
+    return most * inverse + log(block_sum(sum));
 }
 
 /* The sums of a block's sequence. */
