@@ -7,8 +7,6 @@
 
 #include <ctitan/lib/cuda/arguments.h>
 
-#define GPU_MASKED (-100) /* the label of tokens that do not count */
-
 /* ---- elementwise ---- */
 
 struct gpu_map {

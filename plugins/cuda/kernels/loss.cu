@@ -146,7 +146,7 @@ template <typename From, typename To, int W>
 DEVICE void write_gradient(const gpu_loss_rows &a, const From *x, const vector<From, W> *shared,
                            To *d, int32_t label, float lse)
 {
-    bool counts = label != GPU_MASKED;
+    bool counts = label != CT_CUDA_TOKEN_MASKED;
     float scale = counts ? (float)load_scalar(a.dloss, a.dloss_kind) : 0.0f;
     float minus = -1.44269504f * lse;
     int32_t vectors = (int32_t)(a.columns / W);
@@ -173,9 +173,9 @@ template <typename From, typename To, int W> DEVICE void loss_rows(const gpu_los
     const From *x = (const From *)a.logits + row * a.stride;
     float lse;
 
-    if (label != GPU_MASKED &&
+    if (label != CT_CUDA_TOKEN_MASKED &&
         !in_range(CT_CUDA_FAULT_LABEL, label, a.first_position + row, a.columns, a.fault))
-        label = GPU_MASKED;
+        label = CT_CUDA_TOKEN_MASKED;
     if (a.given_lse) {
         lse = a.given_lse[row];
     } else {
@@ -186,7 +186,7 @@ template <typename From, typename To, int W> DEVICE void loss_rows(const gpu_los
     if (threadIdx.x == 0 && a.lse)
         a.lse[row] = lse;
     if (threadIdx.x == 0 && a.loss)
-        a.loss[row] = label == GPU_MASKED ? 0.0f : lse - to_float(x[label]);
+        a.loss[row] = label == CT_CUDA_TOKEN_MASKED ? 0.0f : lse - to_float(x[label]);
     if (!a.dlogits)
         return;
     __syncthreads(); /* x[label] was read: x may be overwritten */
@@ -231,7 +231,7 @@ template <typename T, int W> DEVICE void shard_stats(const gpu_shards &a)
 
     if (threadIdx.x)
         return;
-    if (label != GPU_MASKED)
+    if (label != CT_CUDA_TOKEN_MASKED)
         in_range(CT_CUDA_FAULT_LABEL, label, row, a.limit, a.fault);
     label -= a.first + begin;
     stats[LARGEST] = all.largest;
@@ -293,7 +293,7 @@ KERNEL(merge_shards, gpu_merge, 256)
         label += stats[p * STATISTICS + LABEL];
     }
     a.lse[row] = all.largest + logf(all.sum);
-    a.losses[row] = a.labels[row] == GPU_MASKED ? 0.0f : a.lse[row] - label;
+    a.losses[row] = a.labels[row] == CT_CUDA_TOKEN_MASKED ? 0.0f : a.lse[row] - label;
 }
 
 KERNEL(merge_shards_grad, gpu_merge, 256)
@@ -303,7 +303,8 @@ KERNEL(merge_shards_grad, gpu_merge, 256)
 
     if (row >= a.rows)
         return;
-    dloss = a.labels[row] == GPU_MASKED ? 0.0f : (float)load_scalar(a.dloss, a.dloss_kind);
+    dloss =
+        a.labels[row] == CT_CUDA_TOKEN_MASKED ? 0.0f : (float)load_scalar(a.dloss, a.dloss_kind);
     d[LARGEST] = 0;
     d[SUM] = dloss == 0 ? 0.0f : dloss * expf(a.stats[i * STATISTICS + LARGEST] - a.given_lse[row]);
     d[LABEL] = -dloss;

@@ -7,6 +7,8 @@
 
 #include <stdint.h>
 
+#define CT_CUDA_TOKEN_MASKED (-100) /* the label of tokens that do not count */
+
 /* Floating-point dtypes of operands that a kernel tells apart while it runs. */
 enum ct_cuda_float { CT_CUDA_F32, CT_CUDA_BF16, CT_CUDA_F64 };
 

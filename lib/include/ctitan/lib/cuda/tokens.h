@@ -7,9 +7,8 @@
 
 #include <ctitan/lib/cuda/arguments.h>
 
-#define CT_CUDA_TOKEN_MASKED (-100) /* the label of tokens that do not count */
-#define CT_CUDA_TOKEN_NUMBERS 4     /* of a token, at most */
-#define CT_CUDA_TOKEN_THREADS 256   /* of a block */
+#define CT_CUDA_TOKEN_NUMBERS 4   /* of a token, at most */
+#define CT_CUDA_TOKEN_THREADS 256 /* of a block */
 
 struct ct_cuda_token_sums {
     const double *numbers;            /* [sequences, tokens, count] */
