@@ -87,17 +87,6 @@ static int create_fault(struct gpu *gpu)
     return rc;
 }
 
-static void drop_events(struct gpu *gpu)
-{
-    for (int i = 0; i < gpu->event_count; i++)
-        gpu_driver.cuEventDestroy(gpu->event[i]);
-    free(gpu->event);
-    free((void *)gpu->recorded);
-    gpu->event = NULL;
-    gpu->recorded = NULL;
-    gpu->event_count = 0;
-}
-
 static void close_device(struct ct_device *base)
 {
     struct gpu *gpu = gpu_of(base);
@@ -113,7 +102,7 @@ static void close_device(struct ct_device *base)
     gpu_blas_close(gpu);
     gpu_graph_destroy(gpu->graph);
     gpu_stamps_destroy(gpu->stamps);
-    drop_events(gpu);
+    gpu_events_destroy(&gpu->events);
     gpu_arena_destroy_all(gpu);
     if (gpu->staging)
         gpu_driver.cuMemFreeHost(gpu->staging);
@@ -294,23 +283,9 @@ static int enqueue(struct ct_device *device, int stream, const struct ct_kernel 
 static int events(struct ct_device *device, int count)
 {
     struct gpu *gpu = gpu_of(device);
-    int rc = 0;
 
     gpu_graph_begin(gpu);
-    for (int i = 0; i < gpu->event_count; i++)
-        gpu->recorded[i] = 0;
-    if (count <= gpu->event_count)
-        return 0;
-    drop_events(gpu);
-    gpu->event = calloc((size_t)count, sizeof(*gpu->event));
-    gpu->recorded = calloc((size_t)count, sizeof(*gpu->recorded));
-    if (!gpu->event || !gpu->recorded)
-        return ct_fail(CT_ENOMEM, "%d events", count);
-    for (; rc == 0 && gpu->event_count < count; gpu->event_count += rc == 0)
-        rc = gpu_check(
-            gpu_driver.cuEventCreate(&gpu->event[gpu->event_count], CU_EVENT_DISABLE_TIMING),
-            "an event");
-    return rc;
+    return gpu_events_begin(&gpu->events, count, CU_EVENT_DISABLE_TIMING);
 }
 
 static int record(struct ct_device *device, int stream, int event)
@@ -321,9 +296,10 @@ static int record(struct ct_device *device, int stream, int event)
 
     if (gpu_graph_replays(gpu))
         return 0;
-    rc = gpu_check(gpu_driver.cuEventRecord(gpu->event[event], gpu->stream[stream]), "an event");
+    rc = gpu_check(gpu_driver.cuEventRecord(gpu->events.event[event], gpu->stream[stream]),
+                   "an event");
     if (rc == 0)
-        gpu->recorded[event] = 1;
+        gpu->events.recorded[event] = 1;
     return rc;
 }
 
@@ -335,9 +311,9 @@ static int query(struct ct_device *device, int event)
 
     if (!gpu_graph_is_plain(gpu))
         return ct_fail(CT_EINVAL, "a step that is replayed as one graph has no events");
-    if (!gpu->recorded[event])
+    if (!gpu->events.recorded[event])
         return 0;
-    rc = gpu_driver.cuEventQuery(gpu->event[event]);
+    rc = gpu_driver.cuEventQuery(gpu->events.event[event]);
     return rc == CUDA_ERROR_NOT_READY ? 0 : rc ? gpu_check(rc, "an event") : 1;
 }
 
@@ -347,7 +323,7 @@ static int wait_event(struct ct_device *device, int stream, int event)
 
     if (gpu_graph_replays(gpu))
         return 0;
-    return gpu_check(gpu_driver.cuStreamWaitEvent(gpu->stream[stream], gpu->event[event], 0),
+    return gpu_check(gpu_driver.cuStreamWaitEvent(gpu->stream[stream], gpu->events.event[event], 0),
                      "an event");
 }
 

@@ -37,6 +37,12 @@ extern struct gpu_config gpu_config;
    and cuDNN that are loaded at their first call. */
 #define GPU_BESIDE ((size_t)3 << 29)
 
+struct gpu_events {
+    CUevent *event;
+    _Atomic unsigned char *recorded; /* by event: since gpu_events_begin */
+    int count;
+};
+
 struct gpu_functions;
 struct gpu_arena;
 struct gpu_blas;
@@ -48,10 +54,8 @@ struct gpu {
     int device;
     CUcontext context;
     CUstream stream[CT_STREAMS];
-    CUevent *event;
-    int event_count;
-    _Atomic unsigned char *recorded; /* by event: since the last `events` */
-    CUstream aside;                  /* for copies from another thread */
+    struct gpu_events events;
+    CUstream aside; /* for copies from another thread */
     struct gpu_functions *functions;
     struct gpu_arena *arenas;
     struct gpu_blas *blas;
@@ -85,6 +89,12 @@ void gpu_described_info(const struct gpu *gpu, enum ct_dtype compute, struct ct_
 int gpu_arena_create(struct gpu *gpu, size_t bytes, void **base);
 void gpu_arena_destroy(struct gpu *gpu, void *base);
 void gpu_arena_destroy_all(struct gpu *gpu);
+
+/* ---- events.c ---- */
+
+/* There are at least `count` events, with these flags of the driver's; none is recorded. */
+int gpu_events_begin(struct gpu_events *e, int count, unsigned flags);
+void gpu_events_destroy(struct gpu_events *e);
 
 /* ---- offload.c: pinned memory of the host ---- */
 

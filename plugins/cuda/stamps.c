@@ -12,46 +12,20 @@
 #include "graph.h"
 
 struct gpu_stamps {
-    CUevent *event, base;
-    bool *noted;
-    int room;
+    struct gpu_events events;
+    CUevent base;
     double time;        /* of base, seconds of CLOCK_MONOTONIC */
     int waiting, where; /* number and stream of a stamp that waits for the first launch; -1: none */
 };
-
-static void drop_events(struct gpu_stamps *s)
-{
-    for (int i = 0; i < s->room; i++)
-        gpu_driver.cuEventDestroy(s->event[i]);
-    free(s->event);
-    free(s->noted);
-    s->event = NULL;
-    s->noted = NULL;
-    s->room = 0;
-}
 
 void gpu_stamps_destroy(struct gpu_stamps *s)
 {
     if (!s)
         return;
-    drop_events(s);
+    gpu_events_destroy(&s->events);
     if (s->base)
         gpu_driver.cuEventDestroy(s->base);
     free(s);
-}
-
-static int create_events(struct gpu_stamps *s, int count)
-{
-    int rc = 0;
-
-    drop_events(s);
-    s->event = calloc((size_t)count, sizeof(*s->event));
-    s->noted = calloc((size_t)count, sizeof(*s->noted));
-    if (!s->event || !s->noted)
-        return ct_fail(CT_ENOMEM, "%d events", count);
-    for (; rc == 0 && s->room < count; s->room += rc == 0)
-        rc = gpu_check(gpu_driver.cuEventCreate(&s->event[s->room], 0), "an event");
-    return rc;
 }
 
 /* Where the clocks of device and host meet. Nothing else is enqueued then. */
@@ -70,16 +44,13 @@ static int record_base(struct gpu *gpu, struct gpu_stamps *s)
 int gpu_stamps_begin(struct ct_device *device, int count)
 {
     struct gpu *gpu = gpu_of(device);
-    int rc = 0;
+    int rc;
 
     if (!gpu->stamps)
         gpu->stamps = calloc(1, sizeof(*gpu->stamps));
     if (!gpu->stamps)
         return ct_fail(CT_ENOMEM, "times of a step");
-    if (count > gpu->stamps->room)
-        rc = create_events(gpu->stamps, count);
-    for (int i = 0; rc == 0 && i < count; i++)
-        gpu->stamps->noted[i] = false;
+    rc = gpu_events_begin(&gpu->stamps->events, count, 0);
     gpu->stamps->waiting = -1;
     if (rc == 0)
         rc = record_base(gpu, gpu->stamps);
@@ -93,9 +64,9 @@ static int note(struct gpu *gpu, int stream, int number)
     struct gpu_stamps *s = gpu->stamps;
     unsigned flags = gpu_graph_is_plain(gpu) ? 0 : CU_EVENT_RECORD_EXTERNAL;
 
-    s->noted[number] = true;
+    s->events.recorded[number] = 1;
     return gpu_check(
-        gpu_driver.cuEventRecordWithFlags(s->event[number], gpu->stream[stream], flags),
+        gpu_driver.cuEventRecordWithFlags(s->events.event[number], gpu->stream[stream], flags),
         "the time of an instruction");
 }
 
@@ -126,8 +97,8 @@ double gpu_stamped(struct ct_device *device, int number)
     const struct gpu_stamps *s = gpu_of(device)->stamps;
     float milliseconds;
 
-    if (!s->noted[number] ||
-        gpu_driver.cuEventElapsedTime(&milliseconds, s->base, s->event[number]))
+    if (!s->events.recorded[number] ||
+        gpu_driver.cuEventElapsedTime(&milliseconds, s->base, s->events.event[number]))
         return 0;
     return s->time + (double)milliseconds * 1e-3;
 }
