@@ -53,6 +53,13 @@ static int give_up(struct ct_graph *graph, struct ct_run *run)
     return ct_fail(CT_ECONFIG, "[pp] degree = 3 does not divide 4 layers");
 }
 
+static int give_up_silently(struct ct_graph *graph, struct ct_run *run)
+{
+    (void)graph;
+    (void)run;
+    return CT_EINVAL;
+}
+
 static int break_it(struct ct_graph *graph, struct ct_run *run)
 {
     (void)run;
@@ -122,6 +129,10 @@ static const struct ct_transform a = {.size = sizeof(struct ct_transform),
                                             .summary = "fails",
                                             .phase = CT_PHASE_UPDATE,
                                             .apply = give_up},
+                                 silent = {.name = "silent",
+                                           .summary = "fails without a message",
+                                           .phase = CT_PHASE_UPDATE,
+                                           .apply = give_up_silently},
                                  vandal = {.name = "vandal",
                                            .summary = "leaves a broken graph",
                                            .phase = CT_PHASE_UPDATE,
@@ -319,6 +330,17 @@ static void a_recipes_fault_names_no_transform_of_a_library(void **state)
     ct_arena_finish(&arena);
 }
 
+static void a_failure_without_a_message_has_no_earlier_one(void **state)
+{
+    struct ct_arena arena = {0};
+
+    (void)state;
+    ct_fail(CT_EIO, "an earlier failure");
+    assert_int_equal(RUN(parse(&arena, text), training, &silent), CT_EINVAL);
+    assert_string_equal(ct_error_message(), "transform silent: it failed without a message");
+    ct_arena_finish(&arena);
+}
+
 static void broken_graphs_are_not_transformed(void **state)
 {
     struct ct_arena arena = {0};
@@ -441,6 +463,7 @@ int main(void)
         cmocka_unit_test(dumps_follow_the_request),
         cmocka_unit_test(failures_leave_a_reproducer),
         cmocka_unit_test(a_recipes_fault_names_no_transform_of_a_library),
+        cmocka_unit_test(a_failure_without_a_message_has_no_earlier_one),
         cmocka_unit_test(broken_graphs_are_not_transformed),
         cmocka_unit_test(precision_casts_weights_once),
         cmocka_unit_test(precision_leaves_what_is_right),

@@ -29,7 +29,8 @@ CT_API struct ct_calling *ct_calling(void);
 /* Record number i, in the order in which threads came; NULL: there are no more. */
 CT_API const struct ct_calling *ct_calling_at(int i);
 
-/* Before and after a call of code that an offer of this kind and name has. */
+/* Before and after a call of code that an offer of this kind and name has. The first forgets this
+   thread's message, so that a failure without one is not taken for an earlier one. */
 CT_API struct ct_calling ct_calling_begin(const char *kind, const char *name);
 CT_API void ct_calling_end(const struct ct_calling *before);
 /* Set `waits` of this thread's record. */
