@@ -115,6 +115,13 @@ static int check_collective(const struct ct_collective_ops *c)
     return ct_fail(CT_EINVAL, "its collective lacks a function: make it with CT_COLLECTIVE");
 }
 
+static int check_formula(const struct ct_op_type *type)
+{
+    if (!type->pointwise || !type->flops)
+        return 0;
+    return ct_fail(CT_EINVAL, "it is a formula, which counts no FLOPs: remove `flops`");
+}
+
 static int derive_gradient(struct ct_signature *s)
 {
     struct ct_gradient *g = ct_arena_new(&registry.arena, struct ct_gradient);
@@ -138,6 +145,8 @@ static int append_type(const struct ct_op_type *type)
         return ct_context(rc, "op type %s", type->name);
     memcpy(&s->whole, type, type->size < sizeof(s->whole) ? type->size : sizeof(s->whole));
     rc = check_collective(s->whole.collective);
+    if (rc == 0)
+        rc = check_formula(&s->whole);
     if (rc == 0 && s->whole.vjp == ct_pointwise_vjp)
         rc = derive_gradient(s);
     if (rc < 0)

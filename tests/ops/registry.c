@@ -105,6 +105,28 @@ static void a_wrong_table_is_refused_with_the_reason(void **state)
     assert_non_null(strstr(ct_error_message(), "struct has 16 bytes"));
 }
 
+static double one_flop(const struct ct_op *op, const struct ct_tensor *in,
+                       const struct ct_tensor *out)
+{
+    (void)op, (void)in, (void)out;
+    return 1;
+}
+
+static void a_formula_counts_no_flops(void **state)
+{
+    static const struct ct_op_type counted = {.size = sizeof(counted),
+                                              .name = "counted",
+                                              .summary = "x",
+                                              .signature = "x[.] T -> y[.] T",
+                                              .flops = one_flop,
+                                              CT_FORMULA("y = x * x")};
+
+    (void)state;
+    assert_int_equal(ct_op_register(&counted), CT_EINVAL);
+    assert_string_equal(ct_error_message(),
+                        "op type counted: it is a formula, which counts no FLOPs: remove `flops`");
+}
+
 /* A copy that ends where memory ends: who reads behind it is killed. */
 static const struct ct_op_type *at_the_end(const struct ct_op_type *type)
 {
@@ -572,6 +594,7 @@ int main(void)
         cmocka_unit_test(types_are_found_by_name),
         cmocka_unit_test(every_type_says_what_it_is),
         cmocka_unit_test(a_wrong_table_is_refused_with_the_reason),
+        cmocka_unit_test(a_formula_counts_no_flops),
         cmocka_unit_test(a_type_of_a_shorter_struct_works),
         cmocka_unit_test(plugins_register_types),
         cmocka_unit_test(linear_has_its_factors),

@@ -53,7 +53,7 @@
  * adds up all rows, for outputs such as the gradient of a weight. An operand has the factors of
  * rows and columns, of one of the two, or none: "x[.K] T, w[K] T -> y[.K] T, rstd[.] W". Nothing is
  * updated in place, and no operand repeats. The reference kernel and the gradient follow from the
- * formula: CT_FORMULA (pointwise.h).
+ * formula: CT_FORMULA (pointwise.h). Its time is that of memory, so it counts no FLOPs.
  *
  * A kernel is found by (op type, device): the first in the device's order whose `accepts` is true
  * runs. tests/conformance checks every kernel against the reference.
@@ -260,7 +260,7 @@ struct ct_op_type {
     /* Emit the gradient; NULL: not differentiable. */
     int (*vjp)(struct ct_vjp *);
     /* Floating-point operations of one call on these (local) shapes; multiply and add count as two.
-       NULL: counted as none (memory-bound). */
+       NULL: counted as none (memory-bound), as all formulas are. */
     double (*flops)(const struct ct_op *op, const struct ct_tensor *in,
                     const struct ct_tensor *out);
     /* Plain loops over ct_tensor_load/store, accumulating in double; honours accumulate and any
