@@ -76,19 +76,6 @@ static double squares(enum ct_dtype dtype, const void *x, struct ct_matrix rows)
     return dtype == CT_F32 ? squares_of(CT_F32, x, rows) : squares_of(CT_BF16, x, rows);
 }
 
-CPU_INLINE vf v_sqrt(vf a)
-{
-#if CPU_LANES == 16
-    return _mm512_sqrt_ps(a);
-#elif CPU_LANES == 8
-    return _mm256_sqrt_ps(a);
-#else
-    for (int i = 0; i < CPU_LANES; i++)
-        a[i] = sqrtf(a[i]);
-    return a;
-#endif
-}
-
 CPU_INLINE void adamw_of(const struct cpu_adamw *a, enum ct_dtype p_type, enum ct_dtype g_type,
                          enum ct_dtype state, void *p, const void *g, void *m, void *v,
                          uint16_t *copy, int64_t n)

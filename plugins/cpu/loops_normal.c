@@ -70,22 +70,6 @@ CPU_INLINE vf v_uniform(vu bits)
     return v_select(u < most, u, most);
 }
 
-/* sqrt(-2 log u) */
-CPU_INLINE vf v_radius(vf u)
-{
-    vf a = v_log(u) * -2.0f;
-
-#if CPU_LANES == 16
-    return _mm512_sqrt_ps(a);
-#elif CPU_LANES == 8
-    return _mm256_sqrt_ps(a);
-#else
-    for (int i = 0; i < CPU_LANES; i++)
-        a[i] = sqrtf(a[i]);
-    return a;
-#endif
-}
-
 static float redrawn(const struct cpu_normal *n, uint64_t index)
 {
     uint64_t stream = n->stream;
@@ -106,7 +90,7 @@ static void fill(const struct cpu_normal *n, uint64_t block, float *out)
 
     philox_blocks(n->seed, n->stream, block, c);
     for (int pair = 0; pair < 2; pair++) {
-        vf radius = v_radius(v_uniform(c[2 * pair])), sine, cosine;
+        vf radius = v_sqrt(v_log(v_uniform(c[2 * pair])) * -2.0f), sine, cosine;
 
         v_circle(v_uniform(c[2 * pair + 1]), &sine, &cosine);
         v_store(part[2 * pair], radius * cosine);

@@ -253,6 +253,20 @@ CPU_INLINE float v_largest(vf a)
     return lane[0];
 }
 
+/* Square root, rounded correctly. */
+CPU_INLINE vf v_sqrt(vf a)
+{
+#if CPU_LANES == 16
+    return _mm512_sqrt_ps(a);
+#elif CPU_LANES == 8
+    return _mm256_sqrt_ps(a);
+#else
+    for (int i = 0; i < CPU_LANES; i++)
+        a[i] = sqrtf(a[i]);
+    return a;
+#endif
+}
+
 /* 1 / a, 1 ulp, for magnitudes from 2^-126 to 2^126. */
 CPU_INLINE vf v_rcp(vf a)
 {

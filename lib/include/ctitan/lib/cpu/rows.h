@@ -85,6 +85,7 @@ CPU_INLINE float f_bfloat16(float x)
 
 #define w_bfloat16(x) v_widen(v_narrow(x))
 #define w_exp v_exp
+#define w_sqrt v_sqrt
 #define w_min v_min
 #define w_max v_max
 
@@ -168,19 +169,6 @@ CPU_INLINE vf w_erf(vf a)
     }
 LANE_BY_LANE(sin, sinf)
 LANE_BY_LANE(cos, cosf)
-
-CPU_INLINE vf w_sqrt(vf a)
-{
-#if CPU_LANES == 16
-    return _mm512_sqrt_ps(a);
-#elif CPU_LANES == 8
-    return _mm256_sqrt_ps(a);
-#else
-    for (int i = 0; i < CPU_LANES; i++)
-        a[i] = sqrtf(a[i]);
-    return a;
-#endif
-}
 
 CPU_INLINE vf w_pow(vf a, vf b)
 {
