@@ -341,7 +341,7 @@ static int write_type(struct writer *w, const struct ct_op_type *type)
             s.identifier);
     fprintf(w->table,
             "    CT_KERNEL(\"%s\", #isa, CT_KERNEL_STRIDED%s, accepts_##isa, prepare_##isa, "
-            "ct_rows_run_prepared), \\\n",
+            "ct_rows_run), \\\n",
             type->name, flags_of(s.type) & CT_ROWS_ADDED ? " | CT_KERNEL_ACCUMULATES" : "");
     return rc < 0 ? ct_context(rc, "op type %s", type->name) : 0;
 }

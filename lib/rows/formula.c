@@ -85,8 +85,3 @@ int ct_rows_prepare(const struct ct_rows_formula *list, struct ct_prepare *p)
     p->state = c;
     return 0;
 }
-
-int ct_rows_run_prepared(const struct ct_launch *l)
-{
-    return ct_rows_run(l, l->state);
-}

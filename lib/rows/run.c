@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include <ctitan/lib/cpu/runs.h>
 #include <ctitan/lib/rows.h>
 #include <ctitan/op_author.h>
 
@@ -15,12 +16,13 @@
 #define WORTH_A_THREAD 131072 /* elements of all operands together */
 #define OPERANDS (CT_COMPILED_INPUTS + CT_COMPILED_OUTPUTS)
 
-/* The rows as loops: `outer` dimensions around one of rows with a common stride. */
+_Static_assert(1 + OPERANDS <= CPU_OPERANDS, "operands of runs");
+
 struct call {
     const struct ct_launch *l;
     const struct ct_rows_call *c;
-    int operands, dims;
-    int64_t size[CT_MAX_DIMS], stride[OPERANDS][CT_MAX_DIMS];
+    struct cpu_runs outer; /* dimensions around rows with a common stride; operand i is 1 + i */
+    int operands;
     int64_t rows, columns; /* all of them */
     int64_t inner;         /* rows that one call of the kernel may have */
     int64_t step[OPERANDS];
@@ -83,42 +85,13 @@ size_t ct_rows_workspace(const struct ct_rows_call *c, const struct ct_tensor *i
 
 /* ---- loops ---- */
 
-static int64_t stride_at(const struct call *c, int operand, const struct ct_tensor *t, int dim)
-{
-    return level_of(c->c, operand) & CT_BY_ROW ? t->stride[dim] : 0;
-}
-
-static bool continues(const struct call *c, const int64_t *stride)
-{
-    for (int i = 0; i < c->operands; i++)
-        if (c->stride[i][c->dims - 1] != stride[i] * c->size[c->dims])
-            return false;
-    return true;
-}
-
-/* Append a dimension inside of those before, or make the last one longer by it. */
-static void add_dimension(struct call *c, int64_t size, const int64_t *stride)
-{
-    bool longer;
-
-    if (size == 1)
-        return;
-    c->size[c->dims] = size;
-    longer = c->dims > 0 && continues(c, stride);
-    if (longer)
-        c->size[--c->dims] *= size;
-    for (int i = 0; i < c->operands; i++)
-        c->stride[i][c->dims] = stride[i];
-    c->dims++;
-}
-
 /* May the innermost dimension be the rows of one call? A number for each row has no stride. */
 static bool has_rows(const struct call *c)
 {
     for (int i = 0; i < c->operands; i++)
-        if (level_of(c->c, i) == CT_BY_ROW && c->stride[i][c->dims - 1] != 1)
+        if (level_of(c->c, i) == CT_BY_ROW && c->outer.stride[1 + i][c->outer.rank - 1] != 1)
             return false;
-    return c->dims > 0;
+    return true;
 }
 
 static bool is_dense(const struct call *c)
@@ -129,31 +102,34 @@ static bool is_dense(const struct call *c)
     return true;
 }
 
+/* Rows of the operands that have some; the others are in one place for all rows. */
+static struct cpu_runs rows_in_memory(const struct call *c, const struct ct_tensor *whole)
+{
+    const struct ct_tensor *t[1 + OPERANDS] = {whole};
+
+    for (int i = 0; i < c->operands; i++)
+        if (level_of(c->c, i) & CT_BY_ROW && tensor(c, i)->data)
+            t[1 + i] = tensor(c, i);
+    return cpu_rows_of(t, 1 + c->operands);
+}
+
 static void find_loops(struct call *c)
 {
-    const struct ct_launch *l = c->l;
-    const struct ct_tensor *whole = whole_of(c->c, l->in, l->out);
+    const struct ct_tensor *whole = whole_of(c->c, c->l->in, c->l->out);
 
     c->operands = c->c->ins + c->c->outs;
-    c->rows = rows_of(whole);
-    c->columns = columns_of(whole);
+    c->outer = (struct cpu_runs){.count = 1, .length = 1};
+    if (whole && whole->ndim)
+        c->outer = rows_in_memory(c, whole);
+    c->rows = c->outer.count;
+    c->columns = c->outer.length;
     c->inner = 1;
-    for (int d = 0; whole && d < whole->ndim - 1; d++) {
-        int64_t stride[OPERANDS] = {0};
-
-        for (int i = 0; i < c->operands; i++) {
-            const struct ct_tensor *t = tensor(c, i);
-
-            stride[i] = t->data ? stride_at(c, i, t, d) : 0;
-        }
-        add_dimension(c, whole->shape[d], stride);
-    }
-    if (has_rows(c)) {
-        c->inner = c->size[--c->dims];
+    if (c->outer.rank && has_rows(c)) {
+        c->inner = c->outer.shape[--c->outer.rank];
         for (int i = 0; i < c->operands; i++)
-            c->step[i] = c->stride[i][c->dims];
+            c->step[i] = c->outer.stride[1 + i][c->outer.rank];
     }
-    c->flat = c->c->kernel.flat && c->dims == 0 && (c->inner == 1 || is_dense(c));
+    c->flat = c->c->kernel.flat && c->outer.rank == 0 && (c->inner == 1 || is_dense(c));
     if (c->flat) {
         c->columns *= c->rows;
         c->rows = c->inner = 1;
@@ -166,20 +142,15 @@ static void find_loops(struct call *c)
 static void set_operands(const struct call *c, int64_t outer, struct ct_compiled_operand *in,
                          struct ct_compiled_operand *out)
 {
-    int64_t at[OPERANDS] = {0};
-
-    for (int d = c->dims - 1; d >= 0; d--) {
-        for (int i = 0; i < c->operands; i++)
-            at[i] += outer % c->size[d] * c->stride[i][d];
-        outer /= c->size[d];
-    }
     for (int i = 0; i < c->operands; i++) {
         const struct ct_tensor *t = tensor(c, i);
         struct ct_compiled_operand *o = i < c->c->ins ? &in[i] : &out[i - c->c->ins];
 
+        int64_t at = cpu_run_at(&c->outer, 1 + i, outer);
+
         *o = (struct ct_compiled_operand){t->data, c->step[i]};
         if (t->data)
-            o->data = (char *)t->data + at[i] * (int64_t)ct_dtype_size(t->dtype);
+            o->data = (char *)t->data + at * (int64_t)ct_dtype_size(t->dtype);
     }
     for (int i = 0; i < c->c->numbers; i++)
         in[c->c->ins + i].data = (void *)(uintptr_t)&c->c->number[i];
@@ -260,10 +231,10 @@ static void finish_sums(const struct call *c)
     }
 }
 
-int ct_rows_run(const struct ct_launch *l, const struct ct_rows_call *rows)
+int ct_rows_run(const struct ct_launch *l)
 {
-    const struct ct_rows_kernel *kernel = &rows->kernel;
-    struct call c = {.l = l, .c = rows};
+    struct call c = {.l = l, .c = l->state};
+    const struct ct_rows_kernel *kernel = &c.c->kernel;
     bool by_blocks = kernel->buffers || kernel->sums;
     ct_range_body *body = by_blocks ? run_blocks : run_freely;
 

@@ -6,8 +6,6 @@
 
 #include <ctitan/lib/rows.h>
 
-static const char levels[] = {'s', 'c', 'r', 'x'};
-
 /* Nodes that the outputs need, and how often each is an argument. */
 static void count_uses(const struct ct_rows_program *f, int node, int *uses)
 {
@@ -37,7 +35,7 @@ char *ct_rows_text(const struct ct_rows_program *f, struct ct_arena *arena)
         const struct ct_pointwise_node *n = &f->p.node[k];
 
         if (n->kind == CT_POINTWISE_INPUT)
-            use[k] = ct_arena_printf(arena, "%c%d", levels[n->level], n->input);
+            use[k] = ct_arena_printf(arena, "%c%d", CT_ROWS_LEVELS[n->level], n->input);
         if (uses[k] < 2 || ct_pointwise_arguments(n->kind) == 0)
             continue;
         fprintf(out, "%st%zu = ", separator, k);

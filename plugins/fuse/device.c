@@ -61,6 +61,38 @@ int fuse_find_target(const char *name, struct ct_device *device, struct fuse_tar
     return ct_kernel_register(compiler->name, &fuse_device_kernel);
 }
 
+/* An operand of a call on tensors of ndim dimensions. Clears dense if its rows are apart. */
+static struct ct_compiled_operand operand(const struct ct_tensor *t, int ndim, bool *dense)
+{
+    struct ct_matrix m = {0};
+
+    if (t->ndim == ndim && ndim)
+        ct_tensor_as_matrix(t, &m);
+    *dense &= m.stride == m.columns || m.rows == 1;
+    return (struct ct_compiled_operand){t->data, m.stride};
+}
+
+/* Set operands, rows and columns of a call, and whether it is flat: flat code on dense tensors has
+   one row. */
+static void size_call(const struct ct_tensor *in, int ins, const struct ct_tensor *out, int outs,
+                      bool flat, struct ct_compiled_call *call)
+{
+    const struct ct_tensor *t = fuse_whole(in, ins);
+    bool dense = true;
+
+    for (int i = 0; i < ins; i++)
+        call->in[i] = operand(&in[i], t->ndim, &dense);
+    for (int i = 0; i < outs; i++)
+        call->out[i] = operand(&out[i], t->ndim, &dense);
+    call->rows = t->ndim ? ct_rows(t) : 1;
+    call->columns = t->ndim ? ct_columns(t) : 1;
+    call->flat = flat && dense;
+    if (call->flat) {
+        call->columns *= call->rows;
+        call->rows = 1;
+    }
+}
+
 struct state {
     struct fuse_target target;
     void *function;
@@ -81,7 +113,7 @@ static int prepare(struct ct_prepare *p)
     if (rc < 0)
         return rc;
     ct_rows_write(&state->program, 0, p->arena, &state->code);
-    fuse_size_call(p->in, p->ins, p->out, p->outs, state->code.flat, &call);
+    size_call(p->in, p->ins, p->out, p->outs, state->code.flat, &call);
     if (state->code.sums)
         p->workspace = sizeof(float) * (size_t)state->code.sums * (size_t)call.columns *
                        (size_t)state->target.ops->workers(p->device, call.rows, call.columns);
@@ -94,7 +126,7 @@ static int run_device(const struct ct_launch *l)
     const struct state *state = l->state;
     struct ct_compiled_call call = {.scratch = l->workspace};
 
-    fuse_size_call(l->in, l->ins, l->out, l->outs, state->code.flat, &call);
+    size_call(l->in, l->ins, l->out, l->outs, state->code.flat, &call);
     for (int i = 0; i < l->outs; i++) {
         if (state->program.p.node[state->program.out[i]].level != CT_BY_COLUMN)
             continue;

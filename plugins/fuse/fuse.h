@@ -21,11 +21,8 @@ extern struct fuse_config fuse_config;
 
 /* ---- the op ---- */
 
-/*
- * Inputs of the program are named by level and number: x0 varies along rows and columns, r1 along
- * rows, c2 along columns, s3 along neither. Outputs are y0, y1, ..; one that is bfloat16(..) has
- * that dtype, all others are float32.
- */
+/* Inputs of the program are named as in ct_rows_text. Outputs are y0, y1, ..; one that is
+   bfloat16(..) has that dtype, all others are float32. */
 struct fuse_attrs {
     struct ct_shape outputs; /* the level of each */
     const char *program;
@@ -68,10 +65,6 @@ int fuse_load(const struct fuse_target *target, const struct ct_rows_code *code,
 const struct ct_tensor *fuse_whole(const struct ct_tensor *in, int ins);
 /* Floating-point matrices with rows, or dense parts of one. */
 bool fuse_accepts(const struct ct_prepare *p);
-/* Set operands, rows and columns of a call, and whether it is flat: flat code on dense tensors has
-   one row. */
-void fuse_size_call(const struct ct_tensor *in, int ins, const struct ct_tensor *out, int outs,
-                    bool flat, struct ct_compiled_call *call);
 extern const struct ct_kernel fuse_cpu_kernels[], fuse_device_kernel;
 
 /* ---- groups ---- */

@@ -1,5 +1,5 @@
 /*
- * The kernel of "fused" for devices in host memory, and what calls on other devices are made of.
+ * The kernel of "fused" for devices in host memory, and the calls that kernels of all devices take.
  */
 #include <string.h>
 
@@ -39,36 +39,6 @@ bool fuse_accepts(const struct ct_prepare *p)
     return p->ins > 0;
 }
 
-/* An operand of a call on tensors of ndim dimensions. Clears dense if its rows are apart. */
-static struct ct_compiled_operand operand(const struct ct_tensor *t, int ndim, bool *dense)
-{
-    struct ct_matrix m = {0};
-
-    if (t->ndim == ndim && ndim)
-        ct_tensor_as_matrix(t, &m);
-    *dense &= m.stride == m.columns || m.rows == 1;
-    return (struct ct_compiled_operand){t->data, m.stride};
-}
-
-void fuse_size_call(const struct ct_tensor *in, int ins, const struct ct_tensor *out, int outs,
-                    bool flat, struct ct_compiled_call *call)
-{
-    const struct ct_tensor *t = fuse_whole(in, ins);
-    bool dense = true;
-
-    for (int i = 0; i < ins; i++)
-        call->in[i] = operand(&in[i], t->ndim, &dense);
-    for (int i = 0; i < outs; i++)
-        call->out[i] = operand(&out[i], t->ndim, &dense);
-    call->rows = t->ndim ? ct_rows(t) : 1;
-    call->columns = t->ndim ? ct_columns(t) : 1;
-    call->flat = flat && dense;
-    if (call->flat) {
-        call->columns *= call->rows;
-        call->rows = 1;
-    }
-}
-
 static int prepare(struct ct_prepare *p)
 {
     struct ct_rows_call *call = ct_arena_new(p->arena, struct ct_rows_call);
@@ -94,5 +64,4 @@ static int prepare(struct ct_prepare *p)
 }
 
 const struct ct_kernel fuse_cpu_kernels[] = {
-    CT_KERNEL("fused", "compiled", CT_KERNEL_STRIDED, fuse_accepts, prepare, ct_rows_run_prepared),
-    {0}};
+    CT_KERNEL("fused", "compiled", CT_KERNEL_STRIDED, fuse_accepts, prepare, ct_rows_run), {0}};

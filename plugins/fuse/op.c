@@ -9,8 +9,6 @@
 
 #include "fuse.h"
 
-static const char levels[] = {'s', 'c', 'r', 'x'};
-
 int fuse_parse(const struct fuse_attrs *attrs, int ins, int outs, struct ct_arena *arena,
                struct ct_rows_program *f)
 {
@@ -21,8 +19,9 @@ int fuse_parse(const struct fuse_attrs *attrs, int ins, int outs, struct ct_aren
     if (ins > CT_COMPILED_INPUTS)
         return ct_fail(CT_EINVAL, "%d inputs: at most %d are allowed", ins, CT_COMPILED_INPUTS);
     for (int i = 0; i < ins; i++)
-        for (unsigned level = 0; level < CT_COUNT(levels); level++)
-            ct_pointwise_name(&f->p, &names, ct_arena_printf(arena, "%c%d", levels[level], i),
+        for (unsigned level = 0; CT_ROWS_LEVELS[level]; level++)
+            ct_pointwise_name(&f->p, &names,
+                              ct_arena_printf(arena, "%c%d", CT_ROWS_LEVELS[level], i),
                               ct_pointwise_input(&f->p, i, level));
     rc = ct_pointwise_read(&f->p, attrs->program ? attrs->program : "", &names);
     for (int i = 0; rc == 0 && i < outs; i++) {

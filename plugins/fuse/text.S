@@ -1,4 +1,4 @@
-/* What every generated source includes: three headers as one text, fuse_header_text. */
+/* fuse_header_text: the header that every generated source includes, made of three headers. */
     .section .rodata
     .global fuse_header_text
     .hidden fuse_header_text

@@ -18,7 +18,7 @@ cd "$1" || exit
 build=$2
 
 order=(base ir shard plugin comm lower recipe run train)
-lib_order=(kit rows cpu cuda json tokenizer jinja patterns numa outlet secret launch ops chat hf checkpoint samples decoder mixture measure trace flight machine pipeline generate check formulas)
+lib_order=(kit cpu rows cuda json tokenizer jinja patterns numa outlet secret launch ops chat hf checkpoint samples decoder mixture measure trace flight machine pipeline generate check formulas)
 techniques='ddp|hsdp|offloaded|pipeline|pipelines|zero_bubble|unshard|reshard|experts|ring|ulysses'
 # But for names that are common words, or the name of a phase. The core's stages are those of a recipe, [stage.N].
 for plugin in plugins/*/ models/*/; do
@@ -47,7 +47,8 @@ folder_of() {
 # The folder of lib to which a public header belongs: that of its name, but for these.
 lib_folder_of() {
     case $1 in
-    compiler.h | vector.h) echo rows ;;
+    compiler.h | cpu/rows.h) echo rows ;;
+    vector.h) echo cpu ;;
     flight_record.h) echo flight ;;
     hf_config.h | hf_recipe.h | safetensors.h | stored.h) echo hf ;;
     rates.h) echo measure ;;

@@ -42,8 +42,10 @@ CT_API void ct_rows_write(const struct ct_rows_program *program, unsigned flags,
 /* Passes over a row that the program's reductions need; ct_rows_write takes at most 32. */
 CT_API int ct_rows_count_passes(const struct ct_rows_program *program, struct ct_arena *arena);
 #define CT_ROWS_PASSES 32
-/* The program as a formula of x0 (rows and columns), r1 (rows), c2 (columns), s3 (neither), and so
-   on, for y0, y1, ..; in arena. NULL: no memory. */
+/* Input k in the text of a program is called by its level and number: x0 varies along rows and
+   columns, r1 along rows, c2 along columns, s3 along neither. */
+#define CT_ROWS_LEVELS "scrx" /* by level */
+/* The program as a formula of its inputs, for y0, y1, ..; in arena. NULL: no memory. */
 CT_API char *ct_rows_text(const struct ct_rows_program *program, struct ct_arena *arena);
 
 /* ---- running, in host memory ---- */
@@ -74,11 +76,11 @@ struct ct_rows_call {
 /* Bytes that ct_rows_run needs at l->workspace, for operands of the same shapes. */
 CT_API size_t ct_rows_workspace(const struct ct_rows_call *call, const struct ct_tensor *in,
                                 const struct ct_tensor *out);
-/* Run the kernel on l's operands, whose strides may be any with a last one of 1. Outputs with
-   columns alone may be float32 or bfloat16; what is added is what l->accumulate says. Rows are
-   divided into blocks whose number depends on the rows alone, so that results do not depend on the
-   number of threads. */
-CT_API int ct_rows_run(const struct ct_launch *l, const struct ct_rows_call *call);
+/* `run` of a kernel whose state is a struct ct_rows_call: run it on l's operands, whose strides may
+   be any with a last one of 1. Outputs with columns alone may be float32 or bfloat16; what is added
+   is what l->accumulate says. Rows are divided into blocks whose number depends on the rows alone,
+   so that results do not depend on the number of threads. */
+CT_API int ct_rows_run(const struct ct_launch *l);
 
 /* ---- kernels that were written when a plugin was built ---- */
 
@@ -97,10 +99,9 @@ struct ct_rows_formula {
     const struct ct_rows_variant *variant; /* ended by {0} */
 };
 
-/* For kernels: `accepts`, `prepare` and `run` on a list of formulas that {0} ends. */
+/* `accepts` and `prepare` of kernels that ct_rows_run runs, on a list of formulas that {0} ends. */
 CT_API bool ct_rows_accepts(const struct ct_rows_formula *list, const struct ct_prepare *p);
 CT_API int ct_rows_prepare(const struct ct_rows_formula *list, struct ct_prepare *p);
-CT_API int ct_rows_run_prepared(const struct ct_launch *l);
 
 /* The table that `formula-kernels` writes; each plugin with `formulas = yes` in its Makefile
    (share/ctitan/kit/plugin.mk) has its own. {CT_KERNELS, "cpu", formula_kernels} offers it. */

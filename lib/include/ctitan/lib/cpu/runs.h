@@ -14,7 +14,7 @@
 
 #include <ctitan/lib/cpu.h>
 
-#define CPU_OPERANDS (1 + CT_MAX_DIMS)
+#define CPU_OPERANDS 32
 
 struct cpu_runs {
     int rank; /* dimensions outside the runs */
