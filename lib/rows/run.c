@@ -13,6 +13,7 @@
 
 #define MOST_BLOCKS 64
 #define FLAT 4096             /* elements that threads are given at least, of flat code */
+#define STRIP 512             /* columns whose sums one thread adds up */
 #define WORTH_A_THREAD 131072 /* elements of all operands together */
 #define OPERANDS (CT_COMPILED_INPUTS + CT_COMPILED_OUTPUTS)
 
@@ -212,23 +213,35 @@ static void store(const struct ct_tensor *t, int64_t i, float value, bool add)
         narrow[i] = ct_f32_to_bf16(add ? ct_bf16_to_f32(narrow[i]) + value : value);
 }
 
-/* Add up the sums of all blocks, in their order. */
-static void finish_sums(const struct call *c)
+/* Add up the sums of all blocks, in their order, for some strips of columns. */
+static void finish_sums(void *context, int64_t begin, int64_t end)
 {
+    const struct call *c = context;
     int buffers = c->c->kernel.buffers, sums = c->c->kernel.sums, sum = buffers;
 
+    begin *= STRIP;
+    end = end * STRIP < c->columns ? end * STRIP : c->columns;
     for (int i = 0; i < c->c->outs; i++) {
         float *first = (float *)c->l->workspace + sum * c->columns;
 
         if (level_of(c->c, c->c->ins + i) != CT_BY_COLUMN)
             continue;
         for (int64_t b = 1; b < c->blocks; b++)
-            for (int64_t j = 0; j < c->columns; j++)
+            for (int64_t j = begin; j < end; j++)
                 first[j] += first[b * (buffers + sums) * c->columns + j];
-        for (int64_t j = 0; j < c->columns; j++)
+        for (int64_t j = begin; j < end; j++)
             store(&c->l->out[i], j, first[j], c->l->accumulate >> i & 1);
         sum++;
     }
+}
+
+/* Have a body run on items that touch so many elements together. */
+static void share(struct call *c, int64_t elements, int64_t items, ct_range_body *body)
+{
+    if (elements < WORTH_A_THREAD)
+        body(c, 0, items);
+    else
+        ct_parallel(c->l, items, body, c);
 }
 
 int ct_rows_run(const struct ct_launch *l)
@@ -236,15 +249,12 @@ int ct_rows_run(const struct ct_launch *l)
     struct call c = {.l = l, .c = l->state};
     const struct ct_rows_kernel *kernel = &c.c->kernel;
     bool by_blocks = kernel->buffers || kernel->sums;
-    ct_range_body *body = by_blocks ? run_blocks : run_freely;
 
     find_loops(&c);
     c.blocks = by_blocks ? blocks_of(c.rows) : c.flat ? (c.columns + FLAT - 1) / FLAT : c.rows;
-    if (c.rows * c.columns * c.operands < WORTH_A_THREAD)
-        body(&c, 0, c.blocks);
-    else
-        ct_parallel(l, c.blocks, body, &c);
+    share(&c, c.rows * c.columns * c.operands, c.blocks, by_blocks ? run_blocks : run_freely);
     if (kernel->sums)
-        finish_sums(&c);
+        share(&c, c.blocks * kernel->sums * c.columns, (c.columns + STRIP - 1) / STRIP,
+              finish_sums);
     return 0;
 }

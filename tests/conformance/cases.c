@@ -200,6 +200,12 @@
     "W - %drow = bias_grad(%dy) : T[" #k "]\n"                                                     \
     "W - %drow32 = bias_grad(%dy) : float32![" #k "]\n"
 
+/* Enough columns that threads share those of the sums. */
+#define WIDE_SUM(b, t, k)                                                                          \
+    "input %dy : T[" #b "," #t "," #k "]\n"                                                        \
+    "W - %drow = bias_grad(%dy) : T[" #k "]\n"                                                     \
+    "W - %drow32 = bias_grad(%dy) : float32![" #k "]\n"
+
 #define SOFTMAX_SUM(b, t, k)                                                                       \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
     "input %dsum : float32[" #k "]\n"                                                              \
@@ -1020,6 +1026,7 @@ const struct conformance_case conformance_cases[] = {
      0, false},
     {"activations, one", ACTIVATIONS(1, 1, 1), 0, false},
     {"activations, odd", ACTIVATIONS(3, 7, 37), 0, false},
+    {"sums over rows, wide", WIDE_SUM(2, 33, 2101), 0, 0, false, true},
     {"activations, large", ACTIVATIONS(4, 33, 300), 0, false},
     {"layer norm, odd", LAYER_NORM(3, 7, 37), 0, false},
     {"layer norm, large", LAYER_NORM(4, 33, 300), 0, false},
