@@ -54,14 +54,13 @@ int ct_rows_count_passes(const struct ct_rows_program *f, struct ct_arena *arena
 static void need_in(struct writer *w, int k, int pass)
 {
     const struct ct_pointwise_node *n = &w->node[k];
+    bool loaded = w->common[k] || (w->buffer[k] >= 0 && w->passes[k]);
 
     if (!in_loop(w, k) || w->passes[k] & 1u << pass)
         return;
-    if (w->buffer[k] >= 0 && w->passes[k]) {
-        w->passes[k] |= 1u << pass;
-        return;
-    }
     w->passes[k] |= 1u << pass;
+    if (loaded)
+        return;
     for (int i = 0; i < ct_pointwise_arguments(n->kind); i++)
         need_in(w, n->arg[i], pass);
 }
@@ -104,6 +103,8 @@ static int cost(const struct writer *w, int k)
 
     if (!in_loop(w, k))
         return 0;
+    if (w->common[k])
+        return 1;
     if (n->kind == CT_POINTWISE_INPUT && w->f->in_dtype[n->input] == CT_BF16)
         sum++;
     for (int i = 0; i < ct_pointwise_arguments(n->kind) && sum < WORTH_A_BUFFER; i++)
@@ -126,16 +127,50 @@ static void find_buffers(struct writer *w)
         }
 }
 
-bool rows_is_widened(const struct writer *w, int k)
+#define WORTH_ONE_LOOP 3
+
+static bool has_sum(const struct writer *w, int k)
 {
-    return w->flags & CT_ROWS_KEPT && w->needed[k] && w->node[k].kind == CT_POINTWISE_INPUT &&
-           w->node[k].level == CT_BY_COLUMN && w->f->in_dtype[w->node[k].input] == CT_BF16;
+    const struct ct_pointwise_node *n = &w->node[k];
+    bool any = is_column_sum(w, k);
+
+    for (int i = 0; !any && i < ct_pointwise_arguments(n->kind); i++)
+        any = has_sum(w, n->arg[i]);
+    return any;
 }
 
-static void find_widened(struct writer *w)
+static bool is_used_by_rows(const struct writer *w, int k)
+{
+    for (size_t user = (size_t)k + 1; user < w->f->p.count; user++)
+        for (int i = 0; i < ct_pointwise_arguments(w->node[user].kind); i++)
+            if (w->needed[user] && w->node[user].level == WHOLE && w->node[user].arg[i] == k)
+                return true;
+    return false;
+}
+
+/* Weights that are widened, and what costs more than to load it. */
+static bool is_common(const struct writer *w, int k)
+{
+    const struct ct_pointwise_node *n = &w->node[k];
+
+    if (!(w->flags & CT_ROWS_KEPT) || !w->needed[k] || n->level != CT_BY_COLUMN || has_sum(w, k) ||
+        !is_used_by_rows(w, k))
+        return false;
+    return n->kind == CT_POINTWISE_INPUT ? w->f->in_dtype[n->input] == CT_BF16
+                                         : cost(w, k) >= WORTH_ONE_LOOP;
+}
+
+/* A value's cost is that of all that it is made of: each is looked at before its arguments. */
+static void find_common(struct writer *w)
+{
+    for (int k = (int)w->f->p.count; k-- > 0;)
+        w->common[k] = is_common(w, k);
+}
+
+static void give_buffers(struct writer *w)
 {
     for (int k = 0; k < (int)w->f->p.count; k++)
-        if (rows_is_widened(w, k))
+        if (w->common[k] && w->passes[k])
             w->buffer[k] = w->buffers++;
 }
 
@@ -146,8 +181,10 @@ void rows_find_passes(struct writer *w)
     need_outputs(w);
     w->passes = ct_arena_array(w->arena, uint32_t, f->p.count);
     w->buffer = ct_arena_array(w->arena, int, f->p.count);
+    w->common = ct_arena_array(w->arena, bool, f->p.count);
     for (int i = 0; i < f->outs; i++)
         w->sums += rows_sum_of(w, i) >= 0;
+    find_common(w);
     find_buffers(w);
-    find_widened(w);
+    give_buffers(w);
 }

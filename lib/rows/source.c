@@ -12,7 +12,7 @@
 
 static bool is_loaded(const struct writer *w, int k, int pass)
 {
-    return rows_is_widened(w, k) || (w->buffer[k] >= 0 && w->passes[k] & ((1u << pass) - 1));
+    return w->common[k] || (w->buffer[k] >= 0 && w->passes[k] & ((1u << pass) - 1));
 }
 
 static void print(struct writer *w, int k)
@@ -193,6 +193,14 @@ static void write_vectors(struct writer *w, int pass, const int *end, int count,
     }
 }
 
+/* At the end of a loop over columns. */
+static void forget_vectors(struct writer *w)
+{
+    for (int k = 0; k < (int)w->f->p.count; k++)
+        if (in_loop(w, k))
+            w->use[k] = NULL;
+}
+
 static void write_pass(struct writer *w, int pass)
 {
     int *end = ct_arena_array(w->arena, int, w->f->p.count + CT_COMPILED_OUTPUTS);
@@ -210,9 +218,7 @@ static void write_pass(struct writer *w, int pass)
     write_ends(w, pass, indent);
     fprintf(w->out, "%s}\n", indent + 4);
     end_reductions(w, pass);
-    for (int k = 0; k < (int)w->f->p.count; k++)
-        if (in_loop(w, k))
-            w->use[k] = NULL;
+    forget_vectors(w);
 }
 
 /* Writes values that a row has one of: known before pass `stage`, or all results after the last. */
@@ -266,15 +272,35 @@ static void write_pointers(struct writer *w, bool by_row)
     }
 }
 
-static void write_widened(struct writer *w)
+/* Vectors of the inputs that node k is made of. */
+static void define_inputs(struct writer *w, int k, const char *indent)
 {
-    for (int k = 0; k < (int)w->f->p.count; k++)
-        if (rows_is_widened(w, k))
-            fprintf(w->out,
-                    "    FOR_COLUMNS(j)\n"
-                    "        v_put(CT_F32, buffer%d, j, column_end, v_get(CT_BF16, in%d, j, "
-                    "column_end));\n",
-                    w->buffer[k], w->node[k].input);
+    const struct ct_pointwise_node *n = &w->node[k];
+
+    if (!in_loop(w, k) || w->use[k])
+        return;
+    if (n->kind == CT_POINTWISE_INPUT)
+        define_vector(w, k, indent);
+    for (int i = 0; i < ct_pointwise_arguments(n->kind); i++)
+        define_inputs(w, n->arg[i], indent);
+}
+
+/* Fills the buffers of values that all rows have in common. */
+static void write_common(struct writer *w)
+{
+    for (int k = 0; k < (int)w->f->p.count; k++) {
+        if (!w->common[k] || w->buffer[k] < 0)
+            continue;
+        fputs("    FOR_COLUMNS(j) {\n", w->out);
+        define_inputs(w, k, "        ");
+        fprintf(w->out, "        v_put(CT_F32, buffer%d, j, column_end, ", w->buffer[k]);
+        if (w->use[k])
+            fputs(w->use[k], w->out);
+        else
+            print(w, k);
+        fputs(");\n    }\n", w->out);
+        forget_vectors(w);
+    }
 }
 
 static void write_row_result(const struct writer *w, int i, bool narrow)
@@ -329,7 +355,7 @@ static void write_function(struct writer *w)
         if (w->needed[k] && w->node[k].level == 0 && w->node[k].kind != CT_POINTWISE_NUMBER)
             define(w, k, "    ", "0");
     fputs("\n", w->out);
-    write_widened(w);
+    write_common(w);
     fputs("    FOR_ROWS(i) {\n", w->out);
     write_pointers(w, true);
     for (int pass = 0; pass <= w->last; pass++) {

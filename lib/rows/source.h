@@ -22,6 +22,7 @@ struct writer {
                          its own */
     uint32_t *passes; /* by node: the passes that need it inside their loop */
     int *buffer;      /* by node: number of the buffer that keeps it; -1: none */
+    bool *common; /* by node: varies along columns alone, and is made once for all rows of a call */
     int buffers, sums, last;
     unsigned flags; /* of ct_rows_write */
 };
@@ -45,8 +46,6 @@ static inline bool is_column_sum(const struct writer *w, int k)
 void rows_find_passes(struct writer *w);
 /* The last nodes of a pass: arguments of its reductions, and in the last one the outputs. */
 int rows_ends(const struct writer *w, int pass, int *end);
-/* Is k a weight whose widened form the rows of a call share? */
-bool rows_is_widened(const struct writer *w, int k);
 /* The sum over rows that output i is, rounded or not; -1: it is none. */
 int rows_sum_of(const struct writer *w, int i);
 
