@@ -3,13 +3,14 @@
  * output. |..| is the norm of a row. As in the paper (4.3) and in peft, it counts as constant in
  * the backward: gradients flow to A, B and m, and none through the norm.
  *
- * The ops' kernels for CPUs are here, too. Sums of squares are of each row by itself; where columns
- * are split over ranks, they are unreduced, and the square root is taken of the reduced ones.
+ * Sums of squares are of each row by itself; where columns are split over ranks, they are
+ * unreduced, and the square root is taken of the reduced ones. Their kernel for CPUs is here; what
+ * is done with the magnitudes is formulas.
  */
 #include <math.h>
-#include <string.h>
 
 #include <ctitan/op_author.h>
+#include <ctitan/pointwise.h>
 
 #include "floats.h"
 #include "lora.h"
@@ -90,15 +91,20 @@ static int squares_run(const struct ct_launch *l)
     return 0;
 }
 
-/* ---- the magnitudes ---- */
+static bool squares_accepts(const struct ct_prepare *p)
+{
+    const struct ct_tensor *to = &p->out[0];
+
+    return lora_floats_taken(&p->in[W]) && lora_floats_taken(&p->in[A]) &&
+           lora_floats_taken(&p->in[B]) && to->dtype == CT_F32 && to->stride[0] == 1;
+}
+
+const struct ct_kernel lora_dora_kernels[] = {
+    CT_KERNEL("lora.squares", "rows", CT_KERNEL_STRIDED, squares_accepts, NULL, squares_run), {0}};
+
+/* ---- the magnitudes: a row of zeros stays one ---- */
 
 enum { X, M, SQUARES };
-
-/* A row of zeros stays one. */
-static double factor_of(double magnitude, double squares)
-{
-    return squares > 0 ? magnitude / sqrt(squares) : 0;
-}
 
 static int magnify_vjp(struct ct_vjp *v)
 {
@@ -113,16 +119,6 @@ static int magnify_vjp(struct ct_vjp *v)
                                       NULL, (int[]){M}, 1);
 }
 
-static int magnify_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-    int64_t n = ct_columns(&l->in[X]);
-
-    for (int64_t i = 0; i < ct_tensor_count(&l->in[X]); i++)
-        r.out[0][i] = r.in[X][i] * factor_of(r.in[M][i % n], r.in[SQUARES][i % n]);
-    return ct_reference_end(&r, 0);
-}
-
 const struct ct_op_type lora_op_magnify = {
     .size = sizeof(struct ct_op_type),
     .name = "lora.magnify",
@@ -131,19 +127,9 @@ const struct ct_op_type lora_op_magnify = {
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .samples = "real[2,4,6] statistic[6] given[6]",
     .vjp = magnify_vjp,
-    .reference = magnify_reference,
-    .pointwise = "y = squares > 0 ? x * (m / sqrt(squares)) : 0",
+    .reference = ct_pointwise_reference,
+    .pointwise = "y = x * (squares > 0 ? m / sqrt(squares) : 0)",
 };
-
-static int magnify_dm_reference(const struct ct_launch *l)
-{
-    struct ct_reference r = ct_reference_begin(l);
-    int64_t n = ct_columns(&l->in[0]);
-
-    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++)
-        r.out[0][i % n] += r.in[0][i] * r.in[1][i] * factor_of(1, r.in[2][i % n]);
-    return ct_reference_end(&r, 0);
-}
 
 const struct ct_op_type lora_op_magnify_dm = {
     .size = sizeof(struct ct_op_type),
@@ -151,108 +137,6 @@ const struct ct_op_type lora_op_magnify_dm = {
     .summary = "gradient of lora.magnify towards the magnitudes",
     .signature = "dy[.n] T, x[.n] T, squares[n] W -> dm[n] W",
     .samples = "real[2,4,6] real[2,4,6] given[6]",
-    .reference = magnify_dm_reference,
-    .pointwise = "dm = column_sum(squares > 0 ? dy * x / sqrt(squares) : 0)",
+    .reference = ct_pointwise_reference,
+    .pointwise = "dm = column_sum(dy * x * (squares > 0 ? 1 / sqrt(squares) : 0))",
 };
-
-static void magnify_rows(void *context, int64_t begin, int64_t end)
-{
-    const struct ct_launch *l = context;
-    struct ct_matrix x = lora_floats_matrix(&l->in[X]), y = lora_floats_matrix(&l->out[0]);
-    float room[LORA_CHUNK], to[LORA_CHUNK];
-    const float *factor = l->workspace;
-
-    for (int64_t row = begin; row < end; row++)
-        for (int64_t at = 0; at < x.columns; at += LORA_CHUNK) {
-            int64_t n = x.columns - at < LORA_CHUNK ? x.columns - at : LORA_CHUNK;
-            const float *from = lora_floats_get(&l->in[X], row * x.stride + at, n, room);
-
-            for (int64_t i = 0; i < n; i++)
-                to[i] = from[i] * factor[at + i];
-            lora_floats_put(&l->out[0], row * y.stride + at, n, l->accumulate & 1, to);
-        }
-}
-
-static int magnify_run(const struct ct_launch *l)
-{
-    const float *m = l->in[M].data, *squares = l->in[SQUARES].data;
-    float *factor = l->workspace;
-
-    for (int64_t i = 0; i < l->in[M].shape[0]; i++)
-        factor[i] = (float)factor_of(m[i], squares[i]);
-    ct_parallel(l, lora_floats_matrix(&l->in[X]).rows, magnify_rows, (void *)(uintptr_t)l);
-    return 0;
-}
-
-static int magnify_prepare(struct ct_prepare *p)
-{
-    p->workspace = sizeof(float) * (size_t)p->in[M].shape[0];
-    return 0;
-}
-
-#define STRIP 64 /* columns whose sums are made together */
-
-static void magnify_dm_strips(void *context, int64_t begin, int64_t end)
-{
-    const struct ct_launch *l = context;
-    struct ct_matrix dy = lora_floats_matrix(&l->in[0]), x = lora_floats_matrix(&l->in[1]);
-    const float *squares = l->in[2].data;
-    float rooms[2][STRIP], *to = l->out[0].data;
-
-    for (int64_t strip = begin; strip < end; strip++) {
-        int64_t at = strip * STRIP, n = dy.columns - at < STRIP ? dy.columns - at : STRIP;
-        float sum[STRIP] = {0};
-
-        for (int64_t row = 0; row < dy.rows; row++) {
-            const float *d = lora_floats_get(&l->in[0], row * dy.stride + at, n, rooms[0]);
-            const float *v = lora_floats_get(&l->in[1], row * x.stride + at, n, rooms[1]);
-
-            for (int64_t i = 0; i < n; i++)
-                sum[i] += d[i] * v[i];
-        }
-        for (int64_t i = 0; i < n; i++)
-            to[at + i] = sum[i] * (float)factor_of(1, squares[at + i]) +
-                         (l->accumulate & 1 ? to[at + i] : 0);
-    }
-}
-
-static int magnify_dm_run(const struct ct_launch *l)
-{
-    int64_t columns = ct_columns(&l->in[0]);
-
-    ct_parallel(l, (columns + STRIP - 1) / STRIP, magnify_dm_strips, (void *)(uintptr_t)l);
-    return 0;
-}
-
-/* ---- which calls they take ---- */
-
-static bool is_row(const struct ct_tensor *t)
-{
-    return t->dtype == CT_F32 && t->stride[0] == 1;
-}
-
-static bool squares_accepts(const struct ct_prepare *p)
-{
-    return lora_floats_taken(&p->in[W]) && lora_floats_taken(&p->in[A]) &&
-           lora_floats_taken(&p->in[B]) && is_row(&p->out[0]);
-}
-
-static bool magnify_accepts(const struct ct_prepare *p)
-{
-    return lora_floats_taken(&p->in[X]) && is_row(&p->in[M]) && is_row(&p->in[SQUARES]) &&
-           lora_floats_taken(&p->out[0]);
-}
-
-static bool magnify_dm_accepts(const struct ct_prepare *p)
-{
-    return lora_floats_taken(&p->in[0]) && lora_floats_taken(&p->in[1]) && is_row(&p->in[2]) &&
-           is_row(&p->out[0]);
-}
-
-#define ANY (CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES)
-
-const struct ct_kernel lora_dora_kernels[] = {
-    CT_KERNEL("lora.squares", "rows", CT_KERNEL_STRIDED, squares_accepts, NULL, squares_run),
-    CT_KERNEL("lora.magnify", "rows", ANY, magnify_accepts, magnify_prepare, magnify_run),
-    CT_KERNEL("lora.magnify_dm", "strips", ANY, magnify_dm_accepts, NULL, magnify_dm_run),
-    {0}};

@@ -21,6 +21,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/rows.h>
 #include <ctitan/plugin.h>
 
 #include "lora.h"
@@ -172,6 +173,6 @@ CT_PLUGIN(.name = "lora", .version = "1.0",
               {CT_OP, "lora.magnify_dm", &lora_op_magnify_dm},
               {CT_OP, "lora.merge", &lora_op_merge}, {CT_OP, "lora.merge_da", &lora_op_merge_da},
               {CT_OP, "lora.merge_db", &lora_op_merge_db}, {CT_KERNELS, "cpu", lora_dora_kernels},
-              {CT_KERNELS, "cpu", lora_stack_kernels}, {CT_CODE, "cuda", &lora_cuda_code},
-              {CT_KERNELS, "cuda", lora_cuda_kernels}, {CT_HOOK, "lora", &hook},
-              {CT_VERB, "lora", &lora_verb}));
+              {CT_KERNELS, "cpu", lora_stack_kernels}, {CT_KERNELS, "cpu", formula_kernels},
+              {CT_CODE, "cuda", &lora_cuda_code}, {CT_KERNELS, "cuda", lora_cuda_kernels},
+              {CT_HOOK, "lora", &hook}, {CT_VERB, "lora", &lora_verb}));
