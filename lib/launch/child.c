@@ -153,7 +153,7 @@ static size_t sort_out(const struct children *all, struct stream *s)
 bool child_relay(const struct children *all, struct child *c, struct stream *s)
 {
     ssize_t n = read(s->from, s->line + s->used, CHILD_LINE - s->used);
-    size_t plain, before;
+    size_t plain, before, gone;
 
     if (n < 0)
         return errno == EAGAIN || errno == EINTR;
@@ -163,7 +163,8 @@ bool child_relay(const struct children *all, struct child *c, struct stream *s)
     plain = s == &c->err ? sort_out(all, s) : s->used;
     before = s->used;
     take_lines(all, c, s);
-    plain -= before - s->used; /* lines that have ended are before words that have not */
+    gone = before - s->used; /* a full line may have words that have no end */
+    plain = plain > gone ? plain - gone : 0;
     if (s->raw && plain > s->shown && !(s->shown == 0 && may_be_message(all, s->line, plain))) {
         ct_outlet_write(s->to, s->line + s->shown, plain - s->shown);
         s->shown = plain;

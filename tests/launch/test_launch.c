@@ -84,6 +84,13 @@ static int act_as_rank(const char *act)
             printf("%d line %d of a rank that writes much\n", id.rank, i);
         return 0;
     }
+    if (!strcmp(act, "endless words")) {
+        char words[4096];
+
+        memset(words, 'x', sizeof(words));
+        words[0] = '\036';
+        return write(2, words, sizeof(words)) == sizeof(words) ? 0 : 4;
+    }
     if (!strcmp(act, "answers"))
         signal(SIGQUIT, answer);
     if (!strcmp(act, "signals") || !strcmp(act, "answers")) {
@@ -240,6 +247,15 @@ static void nothing_is_lost(void **state)
     assert_int_equal(lines, 3 * 20000);
     assert_int_equal(tags, 2 * 20000);
     assert_in(out, "[rank 2] 2 line 19999 of");
+}
+
+/* Words fill the launcher's line before they end. */
+static void words_without_an_end_are_relayed_once(void **state)
+{
+    (void)state;
+    assert_int_equal(run(1, "endless words"), 0);
+    assert_int_equal(strlen(err), 4096);
+    assert_int_equal(err[0], '\036');
 }
 
 static void first_failure_is_named(void **state)
@@ -533,6 +549,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(output_is_tagged),
         cmocka_unit_test(nothing_is_lost),
+        cmocka_unit_test(words_without_an_end_are_relayed_once),
         cmocka_unit_test(first_failure_is_named),
         cmocka_unit_test(cause_is_named_though_it_ends_last),
         cmocka_unit_test(echo_is_not_repeated),
