@@ -16,6 +16,7 @@
 #include <ctitan/file.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/run.h>
+#include <ctitan/stage.h>
 
 #include "cli.h"
 #include "compare_plan.h"
@@ -347,6 +348,8 @@ static int plan(struct beside *b)
 
     if (rc == 0)
         rc = plan_open(recipe, &b->args, &b->planned);
+    if (rc == 0 && ct_stage_of(b->profile.step))
+        rc = plan_look_at(&b->planned, ct_stage_of(b->profile.step));
     if (rc < 0)
         return rc;
     return plan_simulate(&b->planned, &b->args, &b->request, &b->plan);
