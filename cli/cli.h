@@ -224,7 +224,7 @@ int plan_open(struct ct_recipe *recipe, struct args *args, struct planned *plann
 void plan_close(struct planned *planned);
 /* Prove that the programs come to their end. */
 int plan_prove(const struct planned *planned);
-/* Let the run be in a stage, and prove that. */
+/* Let the run be in a stage of training, and prove its programs. */
 int plan_look_at(struct planned *planned, size_t stage);
 /* Look at all stages, and go back to the first. */
 int plan_stages(struct planned *planned, struct args *args);

@@ -93,7 +93,7 @@ int plan_prove(const struct planned *planned)
 
 /* ---- time ---- */
 
-/* All ranks of the world, each with the program of its stage. */
+/* All ranks of the world, each with the program of its pipeline stage. */
 static void expand(const struct planned *p, struct args *args, struct ct_simulate_request *r)
 {
     const struct ct_run *run = p->run;
