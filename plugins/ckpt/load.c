@@ -434,18 +434,10 @@ static bool is_shared(const struct ct_run *run, const struct ckpt_load *load)
     return shared > all / 2;
 }
 
-static int read_over(struct ct_run *run, const struct ckpt *c, const struct ckpt_sink *sink)
-{
-    bool local = false;
-
-    for (size_t i = 0; i < c->file_count; i++)
-        local |= c->files[i].host != NULL;
-    return local && run->world > 1 ? ckpt_local_read(run, c, sink) : ckpt_read(c, sink);
-}
-
 int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *load)
 {
     struct ct_arena scratch = {0};
+    struct ckpt_sink sink = {want, put, NULL, is_shared(run, load)};
     const struct ct_state **state =
         ct_arena_array(&scratch, const struct ct_state *, c->tensor_count + 1);
     const struct ct_state **follower =
@@ -455,10 +447,11 @@ int ckpt_load(struct ct_run *run, const struct ckpt *c, const struct ckpt_load *
     struct ct_progress *p = &run->progress;
     int rc = compare_all(&check);
 
+    sink.context = &fill;
     if (rc == 0 && load->data)
         rc = check_data(run, c);
     if (rc == 0)
-        rc = read_over(run, c, &(struct ckpt_sink){want, put, &fill, is_shared(run, load)});
+        rc = ckpt_is_local(run) ? ckpt_local_read(run, c, &sink) : ckpt_read(c, &sink);
     if (rc == 0)
         rc = encode_all(&fill);
     ct_arena_finish(&scratch);

@@ -211,7 +211,7 @@ int ckpt_elsewhere(const struct ckpt *c, const struct ckpt_file *file)
 {
     return ct_fail(CT_ECONFIG,
                    "%s/%s is on host %s: copy the folders of this step from all hosts into one, as "
-                   "`ctitan ckpt gather` does",
+                   "`ctitan ckpt gather` does, or load it with [ckpt] files = local",
                    c->path, file->name, file->host);
 }
 

@@ -11,7 +11,8 @@
  *                  access, reserving, locks, syncing a folder, shared mappings that are written
  *   FAULT_THREAD=N  the N-th thread of plugin ckpt is not created
  *   FAULT_ROOM=N   the file system of a folder has room for N bytes there in all
- *   FAULT_READ=N:ERRNO:WORD  to open, look at or read a file fails N times, if WORD is in its path
+ *   FAULT_READ=N:ERRNO:WORD  to open, look at or read a file fails N times, if WORD is in its path;
+ *                  on all ranks, or on that of FAULT_RANK
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -54,6 +55,11 @@ static void note(const char *call)
     }
 }
 
+static int is_rank(const char *number)
+{
+    return atoi(setting(getenv("RANK") ? "RANK" : "OMPI_COMM_WORLD_RANK")) == atoi(number);
+}
+
 /* 0: go on; else the errno to fail with. */
 static int fault(const char *call)
 {
@@ -61,8 +67,7 @@ static int fault(const char *call)
     int number, at = atoi(setting("FAULT_AT"));
     const char *what = setting("FAULT");
 
-    if (atoi(setting(getenv("RANK") ? "RANK" : "OMPI_COMM_WORLD_RANK")) !=
-        atoi(setting("FAULT_RANK")))
+    if (!is_rank(setting("FAULT_RANK")))
         return 0;
     pthread_mutex_lock(&lock);
     number = ++count;
@@ -147,7 +152,7 @@ static int read_fault(const char *path)
     int times, error = 0;
 
     if (sscanf(setting("FAULT_READ"), "%d:%15[A-Z]:%63s", &times, name, word) != 3 ||
-        !strstr(path, word))
+        !strstr(path, word) || (*setting("FAULT_RANK") && !is_rank(setting("FAULT_RANK"))))
         return 0;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; count < times && i < sizeof(errors) / sizeof(*errors); i++)
