@@ -237,14 +237,20 @@ int ckpt_read_file(const struct ckpt *c, const struct ckpt_file *file,
                    const struct ckpt_sink *sink);
 int ckpt_read(const struct ckpt *c, const struct ckpt_sink *sink);
 
-/* Set wanted[n] to 1 for each chunk n of a file of which the sink wants some bytes. */
-void ckpt_wanted(const struct ckpt *c, const struct ckpt_file *file, const struct ckpt_sink *sink,
-                 int32_t *wanted);
-/* Read one chunk to memory of whole pages, one page longer than the chunk. */
-int ckpt_read_chunk(const struct ckpt *c, const struct ckpt_file *file, size_t number, char *to);
+/* A file that is read chunk by chunk, and what a sink wants of it. In arena. */
+struct ckpt_reader;
+struct ckpt_reader *ckpt_reader_make(struct ct_arena *arena, const struct ckpt *c,
+                                     const struct ckpt_file *file, const struct ckpt_sink *sink);
+/* Set wanted[n] to 1 for each chunk n of which the sink wants some bytes. */
+void ckpt_reader_wanted(const struct ckpt_reader *reader, int32_t *wanted);
+/* Read a chunk to memory of whole pages, one page longer than the chunk. The first call opens the
+   file. */
+int ckpt_reader_read(struct ckpt_reader *reader, size_t number, char *to);
 /* Compare a chunk with its hash, and put what is wanted of it. */
-int ckpt_put_chunk(const struct ckpt *c, const struct ckpt_file *file, const struct ckpt_sink *sink,
-                   size_t number, const char *data);
+int ckpt_reader_put(const struct ckpt_reader *reader, size_t number, const char *data);
+/* Close the file, if it is open. rc, or a failure to close. */
+int ckpt_reader_close(struct ckpt_reader *reader, int rc);
+
 /* The bytes of a chunk of a file's data. */
 size_t ckpt_chunk_bytes(const struct ckpt *c, const struct ckpt_file *file, size_t number);
 /* Compare a chunk, or the header, with its hash. memory, of `room` bytes, is for reading.

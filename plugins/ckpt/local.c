@@ -235,15 +235,15 @@ static void note(struct reading *r, int rc)
 
 /* The ranks agree on who has the file, and on which of its chunks others want: mine and all have a
    number for each, behind a first one. *from: who sends; -1: nobody wants any, or has any. */
-static int find_wanted(struct reading *r, const struct ckpt_file *file, int32_t *mine, int32_t *all,
-                       int *from)
+static int find_wanted(struct reading *r, const struct ckpt_reader *reader,
+                       const struct ckpt_file *file, int32_t *mine, int32_t *all, int *from)
 {
     size_t chunks = ckpt_chunks(file, r->c->chunk);
     int32_t wanted = 0;
     int rc;
 
     if (file->absent)
-        ckpt_wanted(r->c, file, r->sink, mine + 1);
+        ckpt_reader_wanted(reader, mine + 1);
     mine[0] = file->absent ? 0 : (int32_t)(r->run->world - r->run->rank);
     rc = ct_group_all_reduce(ct_run_world(r->run), mine, all, chunks + 1, CT_I32, CT_REDUCE_MAX);
     if (rc < 0)
@@ -258,11 +258,11 @@ static int find_wanted(struct reading *r, const struct ckpt_file *file, int32_t 
 }
 
 /* Chunk n of a file, from the rank that has it to all. *good: it could be read there. */
-static int send_chunk(struct reading *r, const struct ckpt_file *file, size_t n, int from,
-                      bool *good)
+static int send_chunk(struct reading *r, struct ckpt_reader *reader, const struct ckpt_file *file,
+                      size_t n, int from, bool *good)
 {
     bool mine = r->run->rank == from;
-    int32_t code = mine ? ckpt_read_chunk(r->c, file, n, r->room) : 0;
+    int32_t code = mine ? ckpt_reader_read(reader, n, r->room) : 0;
     int rc;
 
     note(r, code);
@@ -278,10 +278,11 @@ static int send_chunk(struct reading *r, const struct ckpt_file *file, size_t n,
 static int read_one(struct reading *r, const struct ckpt_file *file)
 {
     struct ct_arena scratch = {0};
+    struct ckpt_reader *reader = ckpt_reader_make(&scratch, r->c, file, r->sink);
     size_t chunks = ckpt_chunks(file, r->c->chunk);
     int32_t *mine = ct_arena_array(&scratch, int32_t, chunks + 1),
             *all = ct_arena_array(&scratch, int32_t, chunks + 1);
-    int from = -1, rc = find_wanted(r, file, mine, all, &from);
+    int from = -1, rc = find_wanted(r, reader, file, mine, all, &from);
     bool good = from >= 0;
 
     if (rc == 0 && !file->absent && r->rc == 0)
@@ -289,10 +290,11 @@ static int read_one(struct reading *r, const struct ckpt_file *file)
     for (size_t n = 0; rc == 0 && good && n < chunks; n++) {
         if (!all[n + 1])
             continue;
-        rc = send_chunk(r, file, n, from, &good);
+        rc = send_chunk(r, reader, file, n, from, &good);
         if (rc == 0 && good && mine[n + 1] && r->rc == 0)
-            note(r, ckpt_put_chunk(r->c, file, r->sink, n, r->room));
+            note(r, ckpt_reader_put(reader, n, r->room));
     }
+    note(r, ckpt_reader_close(reader, 0));
     ct_arena_finish(&scratch);
     return rc;
 }

@@ -13,7 +13,7 @@
 
 #define SLOTS 4 /* chunks in memory */
 
-struct reader {
+struct ckpt_reader {
     const struct ckpt *c;
     const struct ckpt_file *file;
     const struct ckpt_sink *sink; /* NULL: only compare */
@@ -45,7 +45,7 @@ static void in_elements(const struct ckpt_box *b, int64_t *offset, int64_t *shap
  * of the dimensions after it. At most two for each dimension. Bytes are counted in the place of
  * elements that are smaller, until a box is put.
  */
-static int put_elements(const struct reader *r, const struct ckpt_box *b, int64_t begin,
+static int put_elements(const struct ckpt_reader *r, const struct ckpt_box *b, int64_t begin,
                         int64_t end, const char *data)
 {
     int64_t stride[CT_MAX_DIMS + 1], offset[CT_MAX_DIMS], shape[CT_MAX_DIMS];
@@ -84,7 +84,7 @@ static int put_elements(const struct reader *r, const struct ckpt_box *b, int64_
 }
 
 /* The bytes [begin, end) of the file's data are at `data`. */
-static int put_data(const struct reader *r, size_t begin, size_t end, const char *data)
+static int put_data(const struct ckpt_reader *r, size_t begin, size_t end, const char *data)
 {
     int rc = 0;
 
@@ -134,23 +134,37 @@ int ckpt_check_chunk(const struct ckpt *c, const struct ckpt_file *file, const s
                                                         : bad_chunk(io, file, begin, begin + bytes);
 }
 
-static int read_chunk(void *context, size_t number, char *slot)
+int ckpt_reader_read(struct ckpt_reader *r, size_t number, char *to)
 {
-    struct reader *r = context;
-    size_t n = r->chunk[number];
+    int rc = r->io.fd < 0 ? ckpt_io_open(&r->io, r->io.path, O_RDONLY, false) : 0;
 
-    return ckpt_io_read(&r->io, slot, ckpt_chunk_bytes(r->c, r->file, n),
-                        r->file->header + n * r->c->chunk);
+    return rc < 0 ? rc
+                  : ckpt_io_read(&r->io, to, ckpt_chunk_bytes(r->c, r->file, number),
+                                 r->file->header + number * r->c->chunk);
 }
 
-static int take_chunk(void *context, size_t number, char *slot)
+int ckpt_reader_put(const struct ckpt_reader *r, size_t number, const char *data)
 {
-    const struct reader *r = context;
-    size_t n = r->chunk[number], begin = n * r->c->chunk;
-    int rc = ckpt_check_chunk(r->c, r->file, &r->io, n, slot);
+    size_t begin = number * r->c->chunk;
+    int rc = ckpt_check_chunk(r->c, r->file, &r->io, number, data);
 
-    return rc == 0 && r->sink ? put_data(r, begin, begin + ckpt_chunk_bytes(r->c, r->file, n), slot)
-                              : rc;
+    return rc == 0 && r->sink
+               ? put_data(r, begin, begin + ckpt_chunk_bytes(r->c, r->file, number), data)
+               : rc;
+}
+
+static int fill_slot(void *context, size_t number, char *slot)
+{
+    struct ckpt_reader *r = context;
+
+    return ckpt_reader_read(r, r->chunk[number], slot);
+}
+
+static int empty_slot(void *context, size_t number, char *slot)
+{
+    const struct ckpt_reader *r = context;
+
+    return ckpt_reader_put(r, r->chunk[number], slot);
 }
 
 int ckpt_check_header(const struct ckpt_file *file, struct ckpt_io *io, char *memory, size_t room)
@@ -172,8 +186,7 @@ int ckpt_check_header(const struct ckpt_file *file, struct ckpt_io *io, char *me
     return rc;
 }
 
-/* False: nothing is wanted. */
-static bool choose(struct reader *r)
+static void choose_chunks(struct ckpt_reader *r)
 {
     for (size_t i = 0; i < r->file->box_count; i++) {
         const struct ckpt_box *b = &r->file->boxes[i];
@@ -188,19 +201,19 @@ static bool choose(struct reader *r)
             if (!r->count || r->chunk[r->count - 1] < n) /* boxes are in the order of the file */
                 r->chunk[r->count++] = n;
     }
-    return r->count > 0;
 }
 
-static int read_open(struct reader *r, const char *path)
+static int read_open(struct ckpt_reader *r)
 {
     struct ckpt_pipe pipe = {.ring = {.slots = r->count < SLOTS ? r->count + 1 : SLOTS,
                                       .slot = (r->c->chunk + PAGE - 1) / PAGE * PAGE},
                              .count = r->count,
-                             .fill = read_chunk,
-                             .empty = take_chunk,
+                             .fill = fill_slot,
+                             .empty = empty_slot,
                              .context = r,
                              .fill_aside = true};
     bool direct = r->file->header % PAGE == 0 && r->c->chunk % PAGE == 0;
+    const char *path = r->io.path;
     int rc = ckpt_io_open(&r->io, path, O_RDONLY, direct && !(r->sink && r->sink->shared));
 
     if (rc < 0)
@@ -218,10 +231,12 @@ static int read_open(struct reader *r, const char *path)
     return ckpt_io_close(&r->io, rc);
 }
 
-static struct reader make_reader(struct ct_arena *arena, const struct ckpt *c,
-                                 const struct ckpt_file *file, const struct ckpt_sink *sink)
+struct ckpt_reader *ckpt_reader_make(struct ct_arena *arena, const struct ckpt *c,
+                                     const struct ckpt_file *file, const struct ckpt_sink *sink)
 {
-    return (struct reader){
+    struct ckpt_reader *r = ct_arena_new(arena, struct ckpt_reader);
+
+    *r = (struct ckpt_reader){
         .c = c,
         .file = file,
         .sink = sink,
@@ -230,57 +245,29 @@ static struct reader make_reader(struct ct_arena *arena, const struct ckpt *c,
         .from = ct_arena_array(arena, size_t, file->box_count + 1),
         .to = ct_arena_array(arena, size_t, file->box_count + 1),
     };
+    choose_chunks(r);
+    return r;
+}
+
+void ckpt_reader_wanted(const struct ckpt_reader *r, int32_t *wanted)
+{
+    for (size_t i = 0; i < r->count; i++)
+        wanted[r->chunk[i]] = 1;
+}
+
+int ckpt_reader_close(struct ckpt_reader *r, int rc)
+{
+    return ckpt_io_close(&r->io, rc);
 }
 
 int ckpt_read_file(const struct ckpt *c, const struct ckpt_file *file, const struct ckpt_sink *sink)
 {
     struct ct_arena scratch = {0};
-    struct reader r = make_reader(&scratch, c, file, sink);
+    struct ckpt_reader *r = ckpt_reader_make(&scratch, c, file, sink);
     int rc = 0;
 
-    if (choose(&r) || !sink)
-        rc = file->absent ? ckpt_elsewhere(c, file) : read_open(&r, r.io.path);
-    ct_arena_finish(&scratch);
-    return rc;
-}
-
-/* ---- one chunk ---- */
-
-void ckpt_wanted(const struct ckpt *c, const struct ckpt_file *file, const struct ckpt_sink *sink,
-                 int32_t *wanted)
-{
-    struct ct_arena scratch = {0};
-    struct reader r = make_reader(&scratch, c, file, sink);
-
-    choose(&r);
-    for (size_t i = 0; i < r.count; i++)
-        wanted[r.chunk[i]] = 1;
-    ct_arena_finish(&scratch);
-}
-
-int ckpt_read_chunk(const struct ckpt *c, const struct ckpt_file *file, size_t number, char *to)
-{
-    struct ct_arena scratch = {0};
-    struct reader r = make_reader(&scratch, c, file, NULL);
-    int rc = ckpt_io_open(&r.io, r.io.path, O_RDONLY, false);
-
-    r.chunk[0] = number;
-    if (rc == 0)
-        rc = ckpt_io_close(&r.io, read_chunk(&r, 0, to));
-    ct_arena_finish(&scratch);
-    return rc;
-}
-
-int ckpt_put_chunk(const struct ckpt *c, const struct ckpt_file *file, const struct ckpt_sink *sink,
-                   size_t number, const char *data)
-{
-    struct ct_arena scratch = {0};
-    struct reader r = make_reader(&scratch, c, file, sink);
-    size_t begin = number * c->chunk, end = begin + ckpt_chunk_bytes(c, file, number);
-    int rc = ckpt_check_chunk(c, file, &r.io, number, data);
-
-    choose(&r);
-    rc = rc == 0 ? put_data(&r, begin, end, data) : rc;
+    if (r->count || !sink)
+        rc = file->absent ? ckpt_elsewhere(c, file) : read_open(r);
     ct_arena_finish(&scratch);
     return rc;
 }
