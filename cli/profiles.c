@@ -121,14 +121,14 @@ int profile_find(struct ct_arena *arena, const char *folder, int64_t step,
     return 0;
 }
 
-struct profile_summary profile_last(struct ct_arena *arena, const char *folder)
+struct profile_summary profile_last(struct ct_arena *arena, const char *folder, int64_t known)
 {
     int64_t *steps = ct_arena_array(arena, int64_t, STEPS);
     struct profile_summary last = {.step = 0};
     int64_t newest;
 
     list_steps(ct_arena_printf(arena, "%s/profile", folder), steps, &newest);
-    if (newest && read_summary(arena, folder, newest, &last) < 0)
+    if (newest != known && read_summary(arena, folder, newest, &last) < 0)
         last.step = 0;
     return last;
 }

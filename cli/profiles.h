@@ -29,8 +29,8 @@ struct profile_summary {
 /* step 0: of the steps that were profiled, the one of median length. CT_ECONFIG: there is none. */
 int profile_find(struct ct_arena *arena, const char *folder, int64_t step,
                  struct profile_summary *summary);
-/* The last step that was profiled; its step is 0 if there is none. */
-struct profile_summary profile_last(struct ct_arena *arena, const char *folder);
+/* The last step that was profiled, unless it is `known`; its step is 0 if there is none. */
+struct profile_summary profile_last(struct ct_arena *arena, const char *folder, int64_t known);
 /* "137 MiB", or where the device does not tell "unknown". */
 const char *profile_used(const struct profile_summary *summary, char text[32]);
 /* Seconds of the step in which rank 0 computed and communicated nothing: data, the host's work, and

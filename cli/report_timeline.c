@@ -342,7 +342,7 @@ void report_take_timeline(struct report *r, struct report_run *run)
     const char *path = ct_arena_printf(&r->arena, "%s/trace-%s", r->scratch,
                                        run->status.ranks > 1 ? "ranks" : "rank");
 
-    run->profile = profile_last(&r->arena, run->folder);
+    run->profile = profile_last(&r->arena, run->folder, 0);
     if (profiled(r, run))
         return;
     run->timeline = (struct report_timeline){.missing = NULL};

@@ -191,9 +191,9 @@ static size_t read_new(struct watch *w)
 /* Show a profile that is new since the last look. */
 static void show_profile(struct watch *w, struct ct_arena *scratch)
 {
-    struct profile_summary last = profile_last(scratch, w->folder);
+    struct profile_summary last = profile_last(scratch, w->folder, w->profiled);
 
-    if (!last.step || last.step == w->profiled)
+    if (!last.step)
         return;
     w->profiled = last.step;
     fputs(erased(w), stdout);
