@@ -16,12 +16,12 @@ static bool as_failing(const struct report_run *run, const struct run_time *t, i
     struct option_line option;
 
     *interval = option_find(run->recipe, "ckpt.interval", &option) ? atoll(option.value) : 0;
-    if (t->attempts < 2 || *interval < 1 || steps < 1 || !(t->trained > 0))
+    if (!t->failures || *interval < 1 || steps < 1 || !(t->trained > 0))
         return false;
     *f = (struct failing_run){
         .step = t->trained / (double)steps,
-        .mtbf = t->all / (double)(t->attempts - 1),
-        .restart = (t->start + t->idle) / (double)t->attempts,
+        .mtbf = (t->all - t->paused) / (double)t->failures,
+        .restart = (t->start + t->idle - t->paused) / (double)t->attempts,
         .stall = t->save / fmax((double)steps / (double)*interval, 1),
         .hosts = 1,
     };

@@ -319,6 +319,20 @@ struct run_status run_read_status(struct ct_arena *arena, const char *folder)
     return s;
 }
 
+/* Tell failures from starts of a run that was done, which was to train more. */
+static void count_failures(const json_t *attempts, struct run_time *t)
+{
+    t->attempts = (int64_t)json_array_size(attempts);
+    for (size_t i = 1; i < json_array_size(attempts); i++) {
+        const json_t *former = json_array_get(attempts, i - 1), *next = json_array_get(attempts, i);
+
+        if (json_is_true(json_object_get(former, "done")))
+            t->paused += fmax(number(next, "began") - number(former, "until"), 0);
+        else
+            t->failures++;
+    }
+}
+
 struct run_time run_read_time(struct ct_arena *arena, const char *folder)
 {
     json_t *o = read_object(read_small(arena, folder, "attempts.json"));
@@ -332,9 +346,9 @@ struct run_time run_read_time(struct ct_arena *arena, const char *folder)
         .validation = number(seconds, "validation"),
         .start = number(seconds, "start"),
         .idle = number(seconds, "idle"),
-        .attempts = (int64_t)json_array_size(json_object_get(o, "attempts")),
     };
 
+    count_failures(json_object_get(o, "attempts"), &t);
     json_decref(o);
     if (!(t.all > 0))
         t.attempts = 0;

@@ -31,6 +31,7 @@ struct attempt {
     double steps, data, held, save, validation; /* data and held are within steps */
     int64_t first, last, kept; /* steps; kept: the last one that the run still has */
     int64_t count, ranks;      /* steps that were done, also again */
+    bool done;                 /* it ended with the last step of its recipe */
 };
 
 static struct {
@@ -89,12 +90,12 @@ static void path_of(char path[CT_PATH_ROOM])
 
 static json_t *attempt_json(const struct attempt *a)
 {
-    return json_pack("{sI sI sI sI sI sf sf sf sf sf sf sf sf}", "first", (json_int_t)a->first,
+    return json_pack("{sI sI sI sI sI sf sf sf sf sf sf sf sf sb}", "first", (json_int_t)a->first,
                      "last", (json_int_t)a->last, "kept", (json_int_t)a->kept, "steps",
                      (json_int_t)a->count, "ranks", (json_int_t)a->ranks, "began", a->began,
                      "trained", a->trained, "until", a->until, "step_seconds", a->steps,
                      "data_seconds", a->data, "held_seconds", a->held, "save_seconds", a->save,
-                     "validation_seconds", a->validation);
+                     "validation_seconds", a->validation, "done", a->done);
 }
 
 static json_t *sums_json(const struct sums *s)
@@ -136,18 +137,20 @@ static void append(const struct attempt *a)
 static bool read_attempt(json_t *o, struct attempt *a)
 {
     json_int_t first, last, kept, count, ranks;
+    int done = false;
 
-    if (json_unpack(o, "{sI sI sI sI sI sF sF sF sF sF sF sF sF}", "first", &first, "last", &last,
-                    "kept", &kept, "steps", &count, "ranks", &ranks, "began", &a->began, "trained",
-                    &a->trained, "until", &a->until, "step_seconds", &a->steps, "data_seconds",
-                    &a->data, "held_seconds", &a->held, "save_seconds", &a->save,
-                    "validation_seconds", &a->validation) < 0)
+    if (json_unpack(o, "{sI sI sI sI sI sF sF sF sF sF sF sF sF s?b}", "first", &first, "last",
+                    &last, "kept", &kept, "steps", &count, "ranks", &ranks, "began", &a->began,
+                    "trained", &a->trained, "until", &a->until, "step_seconds", &a->steps,
+                    "data_seconds", &a->data, "held_seconds", &a->held, "save_seconds", &a->save,
+                    "validation_seconds", &a->validation, "done", &done) < 0)
         return false;
     a->first = first;
     a->last = last;
     a->kept = kept;
     a->count = count;
     a->ranks = ranks;
+    a->done = done;
     return true;
 }
 
@@ -233,12 +236,14 @@ int goodput_step(const struct ct_run *run, const struct ct_step_result *step)
     return ct_now() < now.next ? 0 : write_file();
 }
 
-int goodput_end(const struct ct_run *run)
+int goodput_end(const struct ct_run *run, bool failed)
 {
+    struct attempt *a = now.begun ? &now.attempt[now.count - 1] : NULL;
     int rc;
 
-    if (!now.begun)
+    if (!a)
         return 0;
+    a->done = !failed && a->last >= ct_config.training.steps;
     if (run->executor)
         take_times(run);
     now.begun = false;

@@ -12,8 +12,8 @@
 int goodput_begin(const struct ct_run *run);
 /* After a step. Writes the file, about once a second at most. */
 int goodput_step(const struct ct_run *run, const struct ct_step_result *step);
-/* At the end, after a failure too. */
-int goodput_end(const struct ct_run *run);
+/* At the end; failed: of a run that failed. */
+int goodput_end(const struct ct_run *run, bool failed);
 /* Percent of the time since the run's first start in which it trained what it has trained. NAN: it
    has no step yet. */
 double goodput_percent(void);

@@ -390,7 +390,7 @@ static int on_event(const struct ct_event_data *data, void *context)
     default: /* the end, or a failure */
         rc = status_end(data);
         if (rc == 0)
-            rc = goodput_end(data->run);
+            rc = goodput_end(data->run, data->event == CT_EVENT_FAILURE);
         resume_close();
         now.ended = true;
     }
