@@ -377,10 +377,11 @@ static int lower(struct ct_run *run, struct ct_graph *graph, struct ct_arena *ar
                                        .arena = arena,
                                        .repeatable = ct_config.deterministic};
     const struct ct_order_ops *ops;
+    double beside = 0;
     int rc = ct_run_find_order(&ops);
 
     if (rc == 0)
-        rc = ct_run_check_size(graph, microbatches);
+        rc = ct_run_check_size(graph, microbatches, &beside);
     if (rc == 0 && ops)
         rc = ops->order(run, graph, microbatches, training, arena, order);
     else if (rc == 0)
@@ -431,6 +432,11 @@ static void make_room(size_t *bytes, const struct ct_memory *training,
         *bytes = larger(*bytes, training->persistent + validation->bytes);
 }
 
+static int validation_microbatches(bool logits)
+{
+    return logits ? 1 : batch_microbatches();
+}
+
 static int open_programs(struct ct_run *run, bool logits, int microbatches)
 {
     int rc = lower(run, run->graph, &run->arena, microbatches, !logits, false, &run->program);
@@ -442,7 +448,7 @@ static int open_programs(struct ct_run *run, bool logits, int microbatches)
     make_room(&run->host_bytes, &run->program->host, NULL);
     if (!run->validation_graph)
         return 0;
-    rc = lower(run, run->validation_graph, &run->arena, logits ? 1 : batch_microbatches(), false,
+    rc = lower(run, run->validation_graph, &run->arena, validation_microbatches(logits), false,
                true, &run->validation_program);
     if (rc < 0)
         return ct_context(rc, "lowering the second graph");
@@ -677,11 +683,45 @@ static int open_streams(struct ct_run *run, const struct ct_run_options *options
     return ct_run_open_streams(run);
 }
 
+static int find_microbatches(struct ct_run *run, const struct ct_run_options *options,
+                             int *microbatches)
+{
+    int64_t batch;
+
+    *microbatches = 1;
+    return options->logits ? 0 : ct_run_batch_sizes(run, &batch, microbatches);
+}
+
+/* Add the bytes of the stage's programs. */
+static int add_sizes(struct ct_run *run, const struct ct_run_options *options, double *bytes)
+{
+    int microbatches, rc = find_microbatches(run, options, &microbatches);
+
+    if (rc == 0)
+        rc = ct_run_check_size(run->graph, microbatches, bytes);
+    return rc == 0 && run->validation_graph
+               ? ct_run_check_size(run->validation_graph, validation_microbatches(options->logits),
+                                   bytes)
+               : rc;
+}
+
+/* The programs of all stages are there at once. */
+static int check_sizes(struct ct_run *run, const struct ct_run_options *options)
+{
+    double bytes = 0;
+    int rc = 0;
+
+    for (size_t k = 0; rc == 0 && k < ct_run_stage_count(run); k++) {
+        rc = ct_run_turn_to_stage(run, k);
+        if (rc == 0)
+            rc = ct_run_name_stage(run, add_sizes(run, options, &bytes));
+    }
+    return rc == 0 ? ct_run_turn_to_stage(run, 0) : rc;
+}
+
 static int open_stage_programs(struct ct_run *run, const struct ct_run_options *options)
 {
-    int microbatches = 1;
-    int64_t batch;
-    int rc = options->logits ? 0 : ct_run_batch_sizes(run, &batch, &microbatches);
+    int microbatches, rc = find_microbatches(run, options, &microbatches);
 
     if (rc == 0)
         rc = open_programs(run, options->logits, microbatches);
@@ -738,6 +778,8 @@ static int open_run(struct ct_run *run, const struct ct_run_options *options)
     if (rc == 0 && options->depth == CT_RUN_READY)
         rc = join_ranks(run, options);
     ct_run_lap(run, CT_START_COMPARE);
+    if (rc == 0)
+        rc = check_sizes(run, options);
     if (rc == 0)
         rc = open_stages(run, options, open_stage_programs);
     if (rc == 0)

@@ -1,5 +1,5 @@
 /*
- * The host's memory that a program takes, compared with what the process may have: the machine's
+ * The host's memory that programs take, compared with what the process may have: the machine's
  * memory, or less where a limit of the process or of its control group says so.
  */
 #include <math.h>
@@ -51,21 +51,26 @@ static size_t count_regions(const struct ct_graph *graph)
     return count;
 }
 
-int ct_run_check_size(const struct ct_graph *graph, int64_t microbatches)
+int ct_run_check_size(const struct ct_graph *graph, int64_t microbatches, double *beside)
 {
     double bytes = ct_program_estimate(graph, microbatches), most = host_memory() / 2;
-    char needs[64] = "more instructions than can be numbered";
+    char needs[64] = "more instructions than can be numbered", others[128] = "";
 
-    if (bytes <= most)
+    *beside += bytes;
+    if (*beside <= most)
         return 0;
     if (isfinite(bytes))
         snprintf(needs, sizeof(needs), "%.3g GiB of host memory for its instructions",
                  bytes / 0x1p30);
+    if (*beside > bytes)
+        snprintf(others, sizeof(others), ", beside %.3g GiB of validation and other stages",
+                 (*beside - bytes) / 0x1p30);
     return ct_fail(
         CT_ECONFIG,
-        "a step of %lld microbatches through %zu layers and other regions needs %s; half "
+        "a step of %lld microbatches through %zu layers and other regions needs %s%s; half "
         "of the memory here is %.3g GiB: use fewer microbatches (a larger [training] "
-        "local_batch_size or microbatch_size, a smaller global_batch_size), fewer layers, "
+        "local_batch_size or microbatch_size, a smaller global_batch_size), fewer layers%s, "
         "or more ranks that share the layers",
-        (long long)microbatches, count_regions(graph), needs, most / 0x1p30);
+        (long long)microbatches, count_regions(graph), needs, others, most / 0x1p30,
+        *others ? ", fewer stages or levels of batch_ramp" : "");
 }

@@ -7,8 +7,9 @@
 #include <ctitan/run.h>
 
 /* A program has instructions for all microbatches: refuse one that half of the host's memory cannot
-   hold, before anything of that size is made. CT_ECONFIG. */
-int ct_run_check_size(const struct ct_graph *graph, int64_t microbatches);
+   hold beside programs of *beside bytes, before anything of that size is made. Its bytes are added
+   to *beside. CT_ECONFIG. */
+int ct_run_check_size(const struct ct_graph *graph, int64_t microbatches, double *beside);
 
 /* Where [training] epochs is set, set ct_config.training.steps by the samples of the run's data:
    epochs times them, without those that were read, by those of a step, rounded down, and the steps

@@ -878,18 +878,29 @@ static void own_products_that_are_not_there_are_refused(void **state)
     assert_has(r.err, "[cpu] products = emulated: bf16_matmul = widen leaves");
 }
 
+/* Plans with little memory, to err.txt; it has to be refused. */
+static void refuse_batches(const char *sets)
+{
+    int status = system(ct_arena_printf(
+        &arena,
+        "cd %s && ulimit -v 6000000 && '%s' plan r.ini --set training.local_batch_size=1 %s "
+        "2>err.txt",
+        folder, program, sets));
+
+    assert_int_equal(WEXITSTATUS(status), 2);
+    assert_has(slurp("err.txt"), ": use fewer microbatches");
+}
+
 static void too_many_microbatches_are_refused_before_they_take_memory(void **state)
 {
-    int status = system(ct_arena_printf(&arena,
-                                        "cd %s && ulimit -v 6000000 && '%s' plan r.ini --set "
-                                        "training.local_batch_size=1 --set "
-                                        "training.global_batch_size=1000000 2>err.txt",
-                                        folder, program));
-
     (void)state;
-    assert_int_equal(WEXITSTATUS(status), 2);
+    refuse_batches("--set training.global_batch_size=1000000");
     assert_has(slurp("err.txt"), "1000000 microbatches through");
-    assert_has(slurp("err.txt"), ": use fewer microbatches");
+    /* Each level would fit. */
+    refuse_batches("--set training.global_batch_size=160000 --set training.steps=100 --set "
+                   "training.batch_ramp=80000:80000:400000");
+    assert_has(slurp("err.txt"), "the stage from step 6 on");
+    assert_has(slurp("err.txt"), "GiB of validation and other stages");
     assert_has(run("plan %R").out, "\nhost objects per rank: ");
 }
 
