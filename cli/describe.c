@@ -75,7 +75,7 @@ static int measure(struct args *args, const char *folder, const char *file, cons
 
     if (rc < 0)
         return rc;
-    argv_add(arena, &argv, "ctitan", "train", args->path);
+    argv_add(arena, &argv, "ctitan", "train", args->path, "--set", "describe.steps=10");
     args_changes(args, &argv);
     argv_add(arena, &argv, "--with", "describe", "--set",
              ct_arena_printf(arena, "describe.file=%s", file), "--set",

@@ -157,7 +157,7 @@ struct arguments {
 
 static const struct ct_argument arguments[] = {
     CT_ARG_OPTIONAL(struct args, path, "RECIPE",
-                    "For --describe: the recipe that trains meanwhile; else the debug model"),
+                    "For --describe: the recipe, trained for 12 steps; else the debug model"),
     CT_ARG_TEXT(struct arguments, describe, "describe", 0, "NAME|FILE",
                 "Measure this machine, and write its description for --device of other verbs"),
     ARG_LOCAL,

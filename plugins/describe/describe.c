@@ -24,6 +24,7 @@
 #include <ctitan/lib/measure.h>
 #include <ctitan/plugin.h>
 #include <ctitan/stage.h>
+#include <ctitan/train.h>
 
 #include "describe.h"
 
@@ -35,6 +36,7 @@ struct describe describe;
 static struct config {
     const char *file;
     bool add;
+    int64_t steps;
 } config;
 
 static const struct ct_option options[] = {
@@ -42,6 +44,8 @@ static const struct ct_option options[] = {
     CT_OPT_BOOL(
         struct config, add, "add", "false",
         "Keep what the file says, if it is there; of calls that both have, the shorter time"),
+    CT_OPT_INT(struct config, steps, "steps", "0", 0, DESCRIBE_SAMPLES,
+               "Steps to measure, from the third on, after which the run ends; 0: it goes on"),
     {0}};
 
 /* ---- timing ---- */
@@ -181,6 +185,8 @@ static int step_end(const struct ct_event_data *d)
 {
     if (d->step > WARM && describe.steps < DESCRIBE_SAMPLES)
         describe.step[describe.steps++] = d->result->seconds - d->result->data_seconds;
+    if (config.steps && describe.steps >= config.steps)
+        ct_run_stop(d->run, "[describe] steps");
     return 0;
 }
 

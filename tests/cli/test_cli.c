@@ -1166,10 +1166,12 @@ static void doctor_measures_the_machine(void **state)
     assert_has(r.out, "FLOP/s");
     assert_has(r.out, "memory bandwidth");
     assert_has(r.out, " GB/s");
-    r = run("doctor --describe mine.ini %R --set metrics.peak_tflops=1");
+    r = run("doctor --describe mine.ini %R --set metrics.peak_tflops=1 --set "
+            "training.steps=1000000 --set describe.steps=3");
     assert_int_equal(r.status, 0);
     assert_has(r.out, "mine.ini describes this machine; use it as --device ./mine.ini");
     assert_has(slurp("mine.ini"), "[rate.");
+    assert_has(slurp("mine.ini"), ", 1 ranks, 3 steps.");
     assert_int_equal(setenv("XDG_CACHE_HOME", folder, 1), 0);
     r = run("doctor --describe this %R --set metrics.peak_tflops=1");
     assert_int_equal(unsetenv("XDG_CACHE_HOME"), 0);
