@@ -150,6 +150,15 @@ const char *ct_recipe_get_at(const struct ct_recipe *recipe, int64_t step, const
     return value;
 }
 
+int64_t ct_recipe_integer_at(const struct ct_recipe *recipe, int64_t step, const char *section,
+                             const char *key)
+{
+    const char *text = ct_recipe_get_at(recipe, step, section, key);
+    int64_t number = text ? number_of(text) : 0;
+
+    return number > 0 ? number : 0;
+}
+
 /* ---- the list ---- */
 
 /* Add the stage that begins with a step, if there is none. Returns its index. */

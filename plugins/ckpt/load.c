@@ -394,9 +394,8 @@ static void restore_kept(struct ct_run *run, const struct ckpt *c)
 static int64_t seq_len_at(const struct ct_recipe *recipe, const struct ckpt *c)
 {
     int64_t last = c->progress.step > 1 ? c->progress.step - 1 : 1;
-    const char *text = ct_recipe_get_at(recipe, last, "training", "seq_len");
 
-    return text ? strtoll(text, NULL, 10) : 0;
+    return ct_recipe_integer_at(recipe, last, "training", "seq_len");
 }
 
 /* The position in the data counts samples, so their length must be the same. */

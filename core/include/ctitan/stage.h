@@ -44,6 +44,9 @@ CT_API int ct_stage_alone(size_t index);
    been applied; NULL: it sets none. */
 CT_API const char *ct_recipe_get_at(const struct ct_recipe *recipe, int64_t step,
                                     const char *section, const char *key);
+/* The same of a positive integer; 0: the recipe sets none. */
+CT_API int64_t ct_recipe_integer_at(const struct ct_recipe *recipe, int64_t step,
+                                    const char *section, const char *key);
 
 CT_END_DECLS
 
