@@ -55,7 +55,7 @@ struct run_log {
 /* Uses of a run's time since its first start, in seconds (attempts.json). */
 struct run_time {
     double all, trained, redone, data, save, validation, start, idle;
-    double paused; /* from the end of a run that was done to its next start; within idle */
+    double paused;    /* from the end of a run that was done to its next start; within idle */
     int64_t attempts; /* 0: nothing says it */
     int64_t failures; /* attempts but the first and those that follow a run that was done */
 };

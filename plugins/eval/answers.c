@@ -87,43 +87,71 @@ static int add_bytes(struct text *t, const char *bytes, size_t size)
     return 0;
 }
 
-/* The text of tokens; end: no token follows. Else it is what no later token can change. */
-static int decode(const struct ct_tokenizer_ops *t, const int32_t *tokens, int64_t count, bool end,
-                  struct text *text)
+/* An answer that is being written. */
+struct answer {
+    const struct question *of;
+    struct ct_decoding *decoding; /* NULL: tokens are decoded one by one */
+    int64_t decoded;              /* tokens */
+    struct text text;             /* of them, as far as no later token can change it */
+    size_t before;                /* bytes of the prompt's text */
+    bool done, right;
+};
+
+static int decode_one_by_one(const struct ct_tokenizer_ops *t, const int32_t *tokens, int64_t count,
+                             struct text *text)
 {
-    struct ct_decoding *decoding;
-    const char *bytes;
     char one[4096];
-    int64_t size = 0;
     int rc = 0;
 
-    text->size = 0;
-    for (int64_t i = 0; !t->decoding_open && rc == 0 && i < count; i++) {
-        size = t->decode(tokens[i], one, sizeof(one));
-        rc = size > 0 ? add_bytes(text, one, (size_t)size) : (int)size;
+    for (int64_t i = 0; rc == 0 && i < count; i++) {
+        int size = t->decode(tokens[i], one, sizeof(one));
+
+        rc = size > 0 ? add_bytes(text, one, (size_t)size) : size;
     }
-    if (!t->decoding_open)
-        return rc;
-    rc = t->decoding_open(&decoding);
-    if (rc < 0)
-        return rc;
-    size = t->decoding_add(decoding, tokens, (size_t)count, end, &bytes);
-    rc = size < 0 ? (int)size : add_bytes(text, bytes, (size_t)size);
-    t->decoding_close(decoding);
     return rc;
+}
+
+/* Decode tokens that are new; end: none follows. */
+static int decode_new(const struct ct_tokenizer_ops *t, struct answer *a, bool end)
+{
+    const struct sequence *s = a->of->written;
+    const int32_t *tokens = s->tokens + a->decoded;
+    int64_t count = s->count - a->decoded, size;
+    const char *bytes;
+
+    a->decoded = s->count;
+    if (!a->decoding)
+        return decode_one_by_one(t, tokens, count, &a->text);
+    size = t->decoding_add(a->decoding, tokens, (size_t)count, end, &bytes);
+    return size < 0 ? (int)size : add_bytes(&a->text, bytes, (size_t)size);
+}
+
+static void end_decoding(const struct ct_tokenizer_ops *t, struct answer *a)
+{
+    if (a->decoding)
+        t->decoding_close(a->decoding);
+    free(a->text.bytes);
+    a->decoding = NULL;
+    a->text = (struct text){0};
+}
+
+/* Begin with the prompt alone, and count the bytes of its whole text. */
+static int begin_decoding(const struct ct_tokenizer_ops *t, struct answer *a)
+{
+    struct answer prompt = {.of = a->of};
+    int rc = t->decoding_open ? t->decoding_open(&prompt.decoding) : 0;
+
+    if (rc == 0)
+        rc = decode_new(t, &prompt, true);
+    a->before = prompt.text.size;
+    end_decoding(t, &prompt);
+    return rc == 0 && t->decoding_open ? t->decoding_open(&a->decoding) : rc;
 }
 
 /* ---- writing ---- */
 
-/* An answer that is being written. */
-struct answer {
-    const struct question *of;
-    size_t before; /* bytes of the prompt's text */
-    bool done, right;
-};
-
 /* Judges the text so far: is it at its end, or can it no longer be what is expected? */
-static int judge(struct ct_data *task, struct answer *a, bool ended, struct text *text)
+static int judge(struct ct_data *task, struct answer *a, bool ended)
 {
     const struct writing *how = task->writing;
     const struct sequence *s = a->of->written;
@@ -132,18 +160,20 @@ static int judge(struct ct_data *task, struct answer *a, bool ended, struct text
     int rc;
 
     a->done = ended || s->count - a->of->given >= how->tokens;
-    rc = decode(task->tokenizer, s->tokens, s->count, a->done, text);
+    rc = decode_new(task->tokenizer, a, a->done);
     if (rc < 0)
         return rc;
-    before = before < text->size ? before : text->size;
-    written = text->bytes + before;
-    size = text->size - before;
+    before = before < a->text.size ? before : a->text.size;
+    written = a->text.bytes + before;
+    size = a->text.size - before;
     stop = *how->stop && size ? memmem(written, size, how->stop, strlen(how->stop)) : NULL;
     if (stop)
         size = (size_t)(stop - written);
     a->done |= stop != NULL;
     a->right = answer_is(how, written, size, a->of->expected, !a->done);
     a->done |= !a->right;
+    if (a->done)
+        end_decoding(task->tokenizer, a);
     return 0;
 }
 
@@ -156,19 +186,19 @@ static bool is_end(const struct writing *how, int32_t token)
 }
 
 /* Add a token to an answer, unless it is an end. */
-static int add_token(struct ct_data *task, struct answer *a, int32_t token, struct text *text)
+static int add_token(struct ct_data *task, struct answer *a, int32_t token)
 {
     struct sequence *s = a->of->written;
     bool ended = is_end(task->writing, token);
 
     if (!ended)
         s->tokens[s->count++] = token;
-    return judge(task, a, ended, text);
+    return judge(task, a, ended);
 }
 
 /* If the expected answer's tokens follow those of the prompt, and all are the likeliest, they are
    written. */
-static int take_expected(struct ct_data *task, struct answer *a, struct text *text)
+static int take_expected(struct ct_data *task, struct answer *a)
 {
     const struct sequence *whole = &a->of->choice->whole, *s = a->of->written;
     int64_t given = a->of->given;
@@ -178,7 +208,7 @@ static int take_expected(struct ct_data *task, struct answer *a, struct text *te
         memcmp(whole->tokens, s->tokens, (size_t)given * sizeof(*s->tokens)) != 0)
         return 0;
     for (int64_t i = given; rc == 0 && !a->done && i < whole->count; i++)
-        rc = add_token(task, a, whole->tokens[i], text);
+        rc = add_token(task, a, whole->tokens[i]);
     return rc;
 }
 
@@ -204,18 +234,18 @@ static int score_next(struct ct_data *task, const struct answer *answers)
 }
 
 /* Write one token of each answer that is not done. *more: whether there is one. */
-static int write_next(struct ct_data *task, struct answer *answers, struct text *text, bool *more)
+static int write_next(struct ct_data *task, struct answer *answers, bool *more)
 {
     int rc = score_next(task, answers);
 
     *more = task->queued;
     for (size_t i = 0; rc == 0 && i < task->count; i++)
         if (!answers[i].done)
-            rc = add_token(task, &answers[i], (int32_t)answers[i].of->written->token, text);
+            rc = add_token(task, &answers[i], (int32_t)answers[i].of->written->token);
     return rc;
 }
 
-static int begin(struct ct_data *task, struct answer *answers, struct text *text)
+static int begin(struct ct_data *task, struct answer *answers)
 {
     int rc = 0;
 
@@ -224,10 +254,9 @@ static int begin(struct ct_data *task, struct answer *answers, struct text *text
 
         a->of = &task->question[i];
         a->of->written->count = a->of->given;
-        rc = decode(task->tokenizer, a->of->written->tokens, a->of->given, true, text);
-        a->before = text->size;
+        rc = begin_decoding(task->tokenizer, a);
         if (rc == 0)
-            rc = take_expected(task, a, text);
+            rc = take_expected(task, a);
     }
     return rc;
 }
@@ -235,16 +264,16 @@ static int begin(struct ct_data *task, struct answer *answers, struct text *text
 int task_write(struct ct_data *task, size_t *right)
 {
     struct answer *answers = calloc(task->count, sizeof(*answers));
-    struct text text = {0};
     bool more = true;
-    int rc = answers ? begin(task, answers, &text) : ct_fail(CT_ENOMEM, "answers");
+    int rc = answers ? begin(task, answers) : ct_fail(CT_ENOMEM, "answers");
 
     while (rc == 0 && more)
-        rc = write_next(task, answers, &text, &more);
+        rc = write_next(task, answers, &more);
     *right = 0;
     for (size_t i = 0; rc == 0 && i < task->count; i++)
         *right += answers[i].right;
-    free(text.bytes);
+    for (size_t i = 0; answers && i < task->count; i++)
+        end_decoding(task->tokenizer, &answers[i]);
     free(answers);
     return rc;
 }
