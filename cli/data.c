@@ -22,6 +22,7 @@
 #include "data_balance.h"
 #include "data_reference.h"
 #include "data_teacher.h"
+#include "ends.h"
 
 #define CHECKED 1000 /* samples, unless --samples says so */
 
@@ -51,18 +52,6 @@ static const struct ct_argument arguments[] = {
 
 /* ---- opening ---- */
 
-static void add_end(struct reader *r, int32_t id)
-{
-    int32_t *ends = ct_arena_array(r->arena, int32_t, r->ends_count + 1);
-
-    if (id < 0)
-        return;
-    if (r->ends_count)
-        memcpy(ends, r->ends, r->ends_count * sizeof(*ends));
-    ends[r->ends_count++] = id;
-    r->ends = ends;
-}
-
 /* Collects the end tokens of the tokenizer, the model's folder and the conversation format. */
 static int find_ends(struct reader *r)
 {
@@ -76,10 +65,10 @@ static int find_ends(struct reader *r)
         rc = ct_hf_read_ends(r->arena, folder, &r->ends, &r->ends_count);
     if (rc < 0 || !t)
         return rc;
-    add_end(r, t->eos());
-    add_end(r, t->end ? t->end() : -1);
+    ends_add(r->arena, &r->ends, &r->ends_count, t->eos());
+    ends_add(r->arena, &r->ends, &r->ends_count, t->end ? t->end() : -1);
     if (format && t->encode(format->end, strlen(format->end), &id, 1) == 1)
-        add_end(r, id);
+        ends_add(r->arena, &r->ends, &r->ends_count, id);
     return 0;
 }
 

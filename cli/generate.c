@@ -21,6 +21,7 @@
 
 #include "cli.h"
 #include "crash.h"
+#include "ends.h"
 #include "generate.h"
 
 #define PROMPTS 1024
@@ -177,24 +178,12 @@ static int check_weights(const struct args *args)
 
 /* ---- where texts end ---- */
 
-static void add_end(struct writer *w, int32_t id)
-{
-    struct stops *s = &w->o->stops;
-    int32_t *ids = ct_arena_array(w->arena, int32_t, s->ids_count + 1);
-
-    if (s->ids_count)
-        memcpy(ids, s->ids, s->ids_count * sizeof(*ids));
-    ids[s->ids_count++] = id;
-    s->ids = ids;
-}
-
 /* The ids of the folder that the weights are from, else those of init_from; the tokenizer's; and
    the end of a turn. */
 static int choose_stops(struct writer *w, const char *const folders[2])
 {
     const struct ct_tokenizer_ops *t = w->tokenizer;
     struct stops *stops = &w->o->stops;
-    int32_t *ids, end = -1;
     int rc = 0;
 
     if (w->o->chat)
@@ -202,16 +191,12 @@ static int choose_stops(struct writer *w, const char *const folders[2])
     if (rc < 0 || w->o->ignore_eos)
         return rc;
     for (size_t i = 0; rc == 0 && !stops->ids_count && i < 2; i++)
-        if (*folders[i]) {
-            rc = ct_hf_read_ends(w->arena, folders[i], &ids, &stops->ids_count);
-            stops->ids = ids;
-        }
+        if (*folders[i])
+            rc = ct_hf_read_ends(w->arena, folders[i], &stops->ids, &stops->ids_count);
     if (rc == 0 && t)
-        end = t->end ? t->end() : t->eos();
-    if (rc == 0 && end >= 0)
-        add_end(w, end);
-    if (rc == 0 && w->o->chat && w->chat.end >= 0)
-        add_end(w, w->chat.end);
+        ends_add(w->arena, &stops->ids, &stops->ids_count, t->end ? t->end() : t->eos());
+    if (rc == 0 && w->o->chat)
+        ends_add(w->arena, &stops->ids, &stops->ids_count, w->chat.end);
     return rc;
 }
 

@@ -12,7 +12,7 @@
 #define STOPS 64
 
 struct stops {
-    const int32_t *ids;
+    int32_t *ids;
     size_t ids_count;
     const char *texts[STOPS];
     size_t count, longest; /* of texts; bytes */
