@@ -144,10 +144,10 @@ static int look_at_plugin(const char *name, bool *is_device, bool *describes)
     return 0;
 }
 
-static int replace_device(struct args *args, struct ct_recipe *recipe)
+int args_use_device(struct ct_recipe *recipe, const char *plugin)
 {
     bool is_device, describes, there = false;
-    int rc = ct_machine_read(&args->arena, args->device, &args->machine);
+    int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < recipe->plugin_count; i++) {
         const char *name = recipe->plugins[i];
@@ -155,15 +155,23 @@ static int replace_device(struct args *args, struct ct_recipe *recipe)
         rc = look_at_plugin(name, &is_device, &describes);
         if (rc < 0 || !is_device)
             continue;
-        if (!strcmp(name, args->machine->plugin)) {
+        if (!strcmp(name, plugin)) {
             there = true;
             continue;
         }
         rc = ct_recipe_without(recipe, name);
         i--;
     }
-    if (rc == 0 && !there)
-        rc = ct_recipe_with(recipe, args->machine->plugin);
+    return rc == 0 && !there ? ct_recipe_with(recipe, plugin) : rc;
+}
+
+static int replace_device(struct args *args, struct ct_recipe *recipe)
+{
+    bool is_device, describes;
+    int rc = ct_machine_read(&args->arena, args->device, &args->machine);
+
+    if (rc == 0)
+        rc = args_use_device(recipe, args->machine->plugin);
     if (rc == 0)
         rc = look_at_plugin(args->machine->plugin, &is_device, &describes);
     if (rc == 0 && !is_device)

@@ -198,6 +198,8 @@ int args_recipe(struct args *args, struct ct_recipe **recipe);
 void args_changes(struct args *args, struct argv *argv);
 /* As --set does. The text is kept. */
 void args_add_set(struct args *args, const char *assignment);
+/* Let a plugin be the only device of a recipe that is not applied. */
+int args_use_device(struct ct_recipe *recipe, const char *plugin);
 /* rc, after the failure's message got the source of the setting that it names. */
 int args_finish(struct args *args, int rc);
 

@@ -172,10 +172,8 @@ static int make_recipe(struct data_options *o, const struct sent *sent, struct c
         rc = ct_recipe_set(
             *recipe, ct_arena_printf(arena, "training.seq_len=%lld", (long long)sent->seq_len));
     device = rc == 0 ? device_of(own) : NULL;
-    if (device && strcmp(device, "cpu") != 0) {
-        rc = ct_recipe_without(*recipe, "cpu");
-        rc = rc < 0 ? rc : ct_recipe_with(*recipe, device);
-    }
+    if (device)
+        rc = args_use_device(*recipe, device);
     return rc < 0 ? rc : ct_recipe_apply(*recipe);
 }
 
