@@ -15,6 +15,7 @@
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/patterns.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/log.h>
@@ -22,12 +23,10 @@
 
 #define CONFIG_MOST ((size_t)1 << 20) /* bytes of a config.json */
 
-static bool ends_in(const char *name, const char *const *ends, size_t count)
+static bool ends_in_one(const char *name, const char *const *ends, size_t count)
 {
-    size_t size = strlen(name);
-
     for (size_t i = 0; i < count; i++)
-        if (size >= strlen(ends[i]) && !strcmp(name + size - strlen(ends[i]), ends[i]))
+        if (ct_ends_in(name, ends[i]))
             return true;
     return false;
 }
@@ -43,7 +42,7 @@ static bool is_beside(const char *name)
     for (size_t i = 0; i < CT_COUNT(names); i++)
         if (!strcmp(name, names[i]))
             return false;
-    return *name != '.' && !ends_in(name, ends, CT_COUNT(ends));
+    return *name != '.' && !ends_in_one(name, ends, CT_COUNT(ends));
 }
 
 static bool is_of_tokenizer(const char *name)
@@ -62,7 +61,7 @@ static bool is_of_tokenizer(const char *name)
                                        "spiece.model",
                                        "sentencepiece.bpe.model"};
 
-    return ends_in(name, ends, CT_COUNT(ends));
+    return ends_in_one(name, ends, CT_COUNT(ends));
 }
 
 /* ---- reading ---- */
@@ -216,7 +215,7 @@ int ct_hf_note_files(const char *folder)
 static int read_tokenizer(struct ct_arena *arena, const char *path, struct ct_hf_files *files)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *folder = ".";
-    bool json = ends_in(name, (const char *const[]){".json"}, 1);
+    bool json = ct_ends_in(name, ".json");
     struct stat st;
     int rc;
 

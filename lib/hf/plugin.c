@@ -9,6 +9,7 @@
 #include <ctitan/arena.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/hf_config.h>
+#include <ctitan/lib/patterns.h>
 #include <ctitan/option.h>
 #include <ctitan/plugins.h>
 #include <ctitan/recipe.h>
@@ -141,7 +142,7 @@ int ct_hf_plugin(const char *type, char *name, size_t room)
             return 0;
         if (ct_hf_family(type, path, sizeof(path)) == 0)
             return read_description(path, name, room);
-        if (size > 5 && !strcmp(type + size - 5, "_text") && find(type, size - 5, name, room))
+        if (ct_ends_in(type, "_text") && find(type, size - 5, name, room))
             return 0;
     }
     return ct_fail(CT_ECONFIG,

@@ -14,6 +14,7 @@
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/json.h>
+#include <ctitan/lib/patterns.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/log.h>
 
@@ -372,9 +373,7 @@ static int open_folder(struct ct_weights *w, const char *folder)
 /* The scales of a tensor that is blocks; NULL: it is not. */
 static bool ends_with(const struct ct_weight *w, const char *suffix)
 {
-    size_t size = strlen(w->name), end = strlen(suffix);
-
-    return w->dtype == CT_U8 && size > end && !strcmp(w->name + size - end, suffix);
+    return w->dtype == CT_U8 && ct_ends_in(w->name, suffix);
 }
 
 static bool are_pair(const struct ct_weight *blocks, const struct ct_weight *scales)

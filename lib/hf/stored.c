@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include <ctitan/lib/patterns.h>
 #include <ctitan/lib/stored.h>
 
 bool ct_stored_stacked(const struct ct_stored_rule *rule)
@@ -48,17 +49,10 @@ int ct_stored_part_dim(const struct ct_stored_rule *rule, int ndim)
     return stacked + (rule->interleaved || (!stacked && !rule->rows.all && ndim == 3));
 }
 
-static bool has_suffix(const char *name, const char *suffix)
-{
-    size_t size = strlen(name), end = strlen(suffix);
-
-    return size >= end && !strcmp(name + size - end, suffix);
-}
-
 const struct ct_stored_rule *ct_stored_rule(const struct ct_stored_rule *rules, const char *name)
 {
     for (const struct ct_stored_rule *r = rules; r && r->suffix; r++)
-        if (has_suffix(name, r->suffix))
+        if (ct_ends_in(name, r->suffix))
             return r;
     return NULL;
 }

@@ -15,6 +15,7 @@
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/patterns.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/log.h>
 
@@ -24,12 +25,11 @@
 static bool is_of_model(const char *name)
 {
     static const char *const ends[] = {".safetensors", ".bin", ".pth", ".gguf"};
-    size_t size = strlen(name);
 
     if (!strcmp(name, "config.json") || !strcmp(name, CT_PEFT_CONFIG))
         return true;
     for (size_t i = 0; i < CT_COUNT(ends); i++)
-        if (size >= strlen(ends[i]) && !strcmp(name + size - strlen(ends[i]), ends[i]))
+        if (ct_ends_in(name, ends[i]))
             return true;
     return false;
 }

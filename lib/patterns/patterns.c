@@ -13,6 +13,13 @@
 
 #define BETWEEN ", \t"
 
+bool ct_ends_in(const char *name, const char *end)
+{
+    size_t size = strlen(name), length = strlen(end);
+
+    return size >= length && !strcmp(name + size - length, end);
+}
+
 struct ct_patterns ct_patterns_read(struct ct_arena *arena, const char *list)
 {
     char *rest = ct_arena_strdup(arena, list), *item;

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/patterns.h>
 #include <ctitan/recipe.h>
 
 #include "decoder.h"
@@ -242,7 +243,7 @@ static void read_fixed(const struct ct_setting *s, struct ct_hf_fixed *fixed)
     size_t size = strlen(s->value);
 
     fixed->key = s->key;
-    fixed->warn = size > 5 && !strcmp(s->value + size - 5, " warn");
+    fixed->warn = ct_ends_in(s->value, " warn");
     fixed->value = ct_arena_printf(&arena, "%.*s", (int)(fixed->warn ? size - 5 : size), s->value);
     if (!strcmp(fixed->value, "null"))
         fixed->value = NULL;

@@ -34,10 +34,10 @@ struct adapting {
 /* "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight". */
 static const char *module_of(struct adapting *a, const struct ct_value *w)
 {
-    size_t size = strlen(w->name), end = strlen(LORA_WEIGHT);
+    size_t size = strlen(w->name);
 
-    if (size > end && !strcmp(w->name + size - end, LORA_WEIGHT))
-        size -= end;
+    if (ct_ends_in(w->name, LORA_WEIGHT))
+        size -= strlen(LORA_WEIGHT);
     return ct_arena_printf(&a->scratch, "%.*s", (int)size, w->name);
 }
 

@@ -13,6 +13,7 @@
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/patterns.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
 
@@ -38,9 +39,9 @@ static const char *module_of(struct ct_arena *arena, const struct ct_run *run,
                              const struct lora_layer *l, int64_t matrix)
 {
     const char *name = ct_stored_tensor(arena, rule_of(run, l), l->w, matrix).name;
-    size_t size = strlen(name), end = strlen(LORA_WEIGHT);
+    size_t size = strlen(name);
 
-    size -= size > end && !strcmp(name + size - end, LORA_WEIGHT) ? end : 0;
+    size -= ct_ends_in(name, LORA_WEIGHT) ? strlen(LORA_WEIGHT) : 0;
     return ct_arena_printf(arena, "%.*s", (int)size, name);
 }
 

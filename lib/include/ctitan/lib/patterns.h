@@ -9,6 +9,9 @@
 
 CT_BEGIN_DECLS
 
+/* Whether a name, of a parameter or of a file, ends in `end`. */
+CT_API bool ct_ends_in(const char *name, const char *end);
+
 struct ct_patterns {
     const char **pattern;
     size_t count;
