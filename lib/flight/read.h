@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include <ctitan/lib/flight.h>
+#include <ctitan/lib/flight_record.h>
 
 const char *ct_flight_string(const struct ct_flight_header *h, uint32_t at);
 /* The planned instruction, or NULL. */

@@ -16,11 +16,13 @@
 #include <stdio.h>
 
 #include <ctitan/arena.h>
-#include <ctitan/lib/flight_record.h>
 
 CT_BEGIN_DECLS
 
 struct ct_job_end;
+/* Defined in flight_record.h. */
+struct ct_flight_header;
+struct ct_flight_group;
 
 /* ---- the files of a run ---- */
 

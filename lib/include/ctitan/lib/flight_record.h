@@ -4,8 +4,10 @@
  * Each rank maps one file, DUMP_FOLDER/flight/rank-N.ring, and writes to it while it runs. The
  * kernel keeps what a killed process wrote, so nothing needs to be dumped. A file describes itself:
  * it holds the instructions of the rank's programs, so a reader needs neither the recipe nor the
- * plugins of the run. Offsets are bytes from the beginning of the file. A change of a struct below
- * is a new CT_FLIGHT_LAYOUT: a file of another layout is refused.
+ * plugins of the run. Offsets are bytes from the beginning of the file.
+ *
+ * Files have a version of their own, and these structs are not in the ABI of plugins: a change of
+ * one is a new CT_FLIGHT_LAYOUT, and a file of another layout is refused.
  *
  * A call of a group is one record, completed in place when the call starts and finishes. The thread
  * that drives the run enqueues calls; the thread of a stream may report the rest. Times are seconds
