@@ -60,7 +60,7 @@ static bool accepts_groups(const struct ct_prepare *p, int group)
     return true;
 }
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_adamw(const struct ct_prepare *p)
 {
     return accepts_groups(p, MOST - 1);
 }
@@ -81,7 +81,7 @@ static int prepare_groups(struct ct_prepare *p, int group)
     return 0;
 }
 
-static int prepare(struct ct_prepare *p)
+static int prepare_adamw(struct ct_prepare *p)
 {
     return prepare_groups(p, MOST - 1);
 }
@@ -229,7 +229,7 @@ static int run_copy(const struct ct_launch *l)
 }
 
 const struct ct_kernel cpu_adamw_kernels[] = {
-    CT_KERNEL("adamw", "vector", 0, accepts, prepare, run_adamw),
+    CT_KERNEL("adamw", "vector", 0, accepts_adamw, prepare_adamw, run_adamw),
     CT_KERNEL("adamw.copies", "vector", 0, accepts_copies, prepare_copies, run_adamw),
     CT_KERNEL("cast_into", "vector", 0, accepts_copy, NULL, run_copy),
     {0}};

@@ -8,7 +8,7 @@ static int64_t number_at(const struct ct_tensor *t, int64_t b, int64_t i)
     return ((const int32_t *)t->data)[b * t->stride[0] + i * t->stride[1]];
 }
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_chunks(const struct ct_prepare *p)
 {
     return p->in[0].dtype == CT_I32 && p->out[0].dtype == CT_I32;
 }
@@ -47,6 +47,6 @@ static int run_ones(const struct ct_launch *l)
 }
 
 const struct ct_kernel cpu_chunks_kernels[] = {
-    CT_KERNEL("document_chunks", "plain", CT_KERNEL_STRIDED, accepts, NULL, run_chunks),
+    CT_KERNEL("document_chunks", "plain", CT_KERNEL_STRIDED, accepts_chunks, NULL, run_chunks),
     CT_KERNEL("ones", "plain", CT_KERNEL_STRIDED, accepts_ones, NULL, run_ones),
     {0}};

@@ -149,7 +149,7 @@ static void plan_workspace(struct ct_prepare *p, struct state *s)
     s->lanes = cpu_carve(size, lane * (size_t)s->threads);
 }
 
-static int prepare(struct ct_prepare *p)
+static int prepare_experts(struct ct_prepare *p)
 {
     struct state *s = ct_arena_new(p->arena, struct state);
     int rc;
@@ -658,14 +658,14 @@ const struct ct_kernel cpu_experts_kernels[] = {
               cpu_experts_unit_run),
     CT_KERNEL("experts_kept_grad", "unit", CT_KERNEL_ACCUMULATES, cpu_experts_unit_accept,
               cpu_experts_unit_prepare, cpu_experts_unit_run_weights),
-    CT_KERNEL("experts_kept", "onednn", 0, cpu_experts_accept, prepare, run_forward),
-    CT_KERNEL("experts_kept_grad", "onednn", CT_KERNEL_ACCUMULATES, cpu_experts_accept, prepare,
+    CT_KERNEL("experts_kept", "onednn", 0, cpu_experts_accept, prepare_experts, run_forward),
+    CT_KERNEL("experts_kept_grad", "onednn", CT_KERNEL_ACCUMULATES, cpu_experts_accept,
+              prepare_experts, run_weights),
+    CT_KERNEL("experts", "onednn", 0, cpu_experts_accept, prepare_experts, run_forward),
+    CT_KERNEL("experts_dx", "onednn", 0, cpu_experts_accept, prepare_experts, run_dx),
+    CT_KERNEL("experts_dw", "onednn", CT_KERNEL_ACCUMULATES, cpu_experts_accept, prepare_experts,
               run_weights),
-    CT_KERNEL("experts", "onednn", 0, cpu_experts_accept, prepare, run_forward),
-    CT_KERNEL("experts_dx", "onednn", 0, cpu_experts_accept, prepare, run_dx),
-    CT_KERNEL("experts_dw", "onednn", CT_KERNEL_ACCUMULATES, cpu_experts_accept, prepare,
-              run_weights),
-    CT_KERNEL("experts_grad", "onednn", CT_KERNEL_ACCUMULATES, cpu_experts_accept, prepare,
+    CT_KERNEL("experts_grad", "onednn", CT_KERNEL_ACCUMULATES, cpu_experts_accept, prepare_experts,
               run_weights),
     {0},
 };

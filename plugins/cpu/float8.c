@@ -30,7 +30,7 @@ static bool accepts_operand(const struct ct_prepare *p, int i)
            ct_tensor_as_matrix(&p->in[i], &rows) && ct_tensor_is_dense(&p->in[i + 2]);
 }
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_float8(const struct ct_prepare *p)
 {
     struct ct_matrix rows;
 
@@ -51,7 +51,7 @@ static void prepare_operand(struct ct_prepare *p, int i, struct operand *o)
 }
 
 /* c = a b; a is turned if it is stored [k, m], b if it is stored [n, k]. */
-static int prepare(struct ct_prepare *p, bool reversed, bool turn_a, bool turn_b)
+static int prepare_float8(struct ct_prepare *p, bool reversed, bool turn_a, bool turn_b)
 {
     struct product *state = ct_arena_new(p->arena, struct product);
     const struct ct_matrix *a = &state->operand[reversed].rows,
@@ -133,25 +133,25 @@ static int run_float8(const struct ct_launch *l)
 /* y = x w^T */
 static int prepare_linear(struct ct_prepare *p)
 {
-    return prepare(p, false, false, true);
+    return prepare_float8(p, false, false, true);
 }
 
 /* dx = dy w */
 static int prepare_dx(struct ct_prepare *p)
 {
-    return prepare(p, false, false, false);
+    return prepare_float8(p, false, false, false);
 }
 
 /* dw = dy^T x */
 static int prepare_dw(struct ct_prepare *p)
 {
-    return prepare(p, true, true, false);
+    return prepare_float8(p, true, true, false);
 }
 
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
 
 const struct ct_kernel cpu_float8_kernels[] = {
-    CT_KERNEL("linear_float8", "gemm", FLAGS, accepts, prepare_linear, run_float8),
-    CT_KERNEL("linear_float8_dx", "gemm", FLAGS, accepts, prepare_dx, run_float8),
-    CT_KERNEL("linear_float8_dw", "gemm", FLAGS, accepts, prepare_dw, run_float8),
+    CT_KERNEL("linear_float8", "gemm", FLAGS, accepts_float8, prepare_linear, run_float8),
+    CT_KERNEL("linear_float8_dx", "gemm", FLAGS, accepts_float8, prepare_dx, run_float8),
+    CT_KERNEL("linear_float8_dw", "gemm", FLAGS, accepts_float8, prepare_dw, run_float8),
     {0}};

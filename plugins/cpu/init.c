@@ -24,7 +24,7 @@ struct call {
     double low, high;
 };
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_init(const struct ct_prepare *p)
 {
     return cpu_is_compute_dtype(p->in[0].dtype);
 }
@@ -32,10 +32,10 @@ static bool accepts(const struct ct_prepare *p)
 /* Optimizers may have states of 8 bits. */
 static bool accepts_constant(const struct ct_prepare *p)
 {
-    return accepts(p) || p->in[0].dtype == CT_E4M3;
+    return accepts_init(p) || p->in[0].dtype == CT_E4M3;
 }
 
-static int prepare(struct ct_prepare *p)
+static int prepare_init(struct ct_prepare *p)
 {
     const struct ct_value *value = p->op->in[0];
     struct init *init = ct_arena_new(p->arena, struct init);
@@ -157,7 +157,7 @@ static int run_uniform(const struct ct_launch *l)
 }
 
 const struct ct_kernel cpu_init_kernels[] = {
-    CT_KERNEL("init_normal", "vector", 0, accepts, prepare, run_normal),
+    CT_KERNEL("init_normal", "vector", 0, accepts_init, prepare_init, run_normal),
     CT_KERNEL("init_constant", "vector", 0, accepts_constant, NULL, run_constant),
-    CT_KERNEL("init_uniform", "plain", 0, accepts, prepare, run_uniform),
+    CT_KERNEL("init_uniform", "plain", 0, accepts_init, prepare_init, run_uniform),
     {0}};

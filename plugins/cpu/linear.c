@@ -93,7 +93,7 @@ static bool acceptable(const struct ct_tensor *t, int count)
     return true;
 }
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_linear(const struct ct_prepare *p)
 {
     return acceptable(p->in, p->ins) && acceptable(p->out, p->outs);
 }
@@ -226,10 +226,10 @@ static int run_dw(const struct ct_launch *l)
 }
 
 const struct ct_kernel cpu_linear_kernels[] = {
-    CT_KERNEL("linear", "gemm", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_forward,
-              run_forward),
-    CT_KERNEL("linear_dx", "gemm", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_dx,
-              run_dx),
-    CT_KERNEL("linear_dw", "gemm", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts, prepare_dw,
-              run_dw),
+    CT_KERNEL("linear", "gemm", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts_linear,
+              prepare_forward, run_forward),
+    CT_KERNEL("linear_dx", "gemm", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts_linear,
+              prepare_dx, run_dx),
+    CT_KERNEL("linear_dw", "gemm", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts_linear,
+              prepare_dw, run_dw),
     {0}};

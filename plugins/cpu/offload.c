@@ -69,7 +69,7 @@ static int copy(const struct ct_tensor *to, const struct ct_tensor *from)
     return 0;
 }
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_offload(const struct ct_prepare *p)
 {
     struct ct_matrix m;
 
@@ -90,7 +90,7 @@ static int store(const struct ct_launch *l)
 }
 
 const struct ct_kernel cpu_offload_kernels[] = {
-    CT_KERNEL("load", "memcpy", CT_KERNEL_STRIDED, accepts, NULL, copy_out),
-    CT_KERNEL("store", "memcpy", CT_KERNEL_STRIDED, accepts, NULL, store),
-    CT_KERNEL("offload", "memcpy", CT_KERNEL_STRIDED, accepts, NULL, copy_out),
+    CT_KERNEL("load", "memcpy", CT_KERNEL_STRIDED, accepts_offload, NULL, copy_out),
+    CT_KERNEL("store", "memcpy", CT_KERNEL_STRIDED, accepts_offload, NULL, store),
+    CT_KERNEL("offload", "memcpy", CT_KERNEL_STRIDED, accepts_offload, NULL, copy_out),
     {0}};

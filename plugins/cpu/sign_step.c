@@ -3,7 +3,7 @@
 
 #include "cpu.h"
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_sign_step(const struct ct_prepare *p)
 {
     for (int i = 0; i < p->ins; i++)
         if (p->in[i].dtype != CT_F32)
@@ -26,4 +26,4 @@ static int run_sign_step(const struct ct_launch *l)
 }
 
 const struct ct_kernel cpu_sign_step_kernels[] = {
-    CT_KERNEL("sign_step", "plain", 0, accepts, NULL, run_sign_step), {0}};
+    CT_KERNEL("sign_step", "plain", 0, accepts_sign_step, NULL, run_sign_step), {0}};

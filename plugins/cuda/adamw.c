@@ -9,7 +9,7 @@
 #define COPIES_GROUP MOST /* of adamw.copies */
 #define THREADS 256
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_adamw(const struct ct_prepare *p)
 {
     for (int i = HEAD; i < p->ins; i++)
         if (p->present[i] && (!ct_cuda_computes(p->in[i].dtype) || !ct_tensor_is_dense(&p->in[i])))
@@ -23,10 +23,10 @@ static bool accepts_copies(const struct ct_prepare *p)
     for (int i = HEAD; i < p->ins; i += COPIES_GROUP)
         if (p->present[i + 4] && p->in[i].dtype != CT_F32)
             return false;
-    return accepts(p);
+    return accepts_adamw(p);
 }
 
-static int prepare(struct ct_prepare *p)
+static int prepare_adamw(struct ct_prepare *p)
 {
     p->workspace = sizeof(struct gpu_adamw_step);
     return 0;
@@ -188,8 +188,8 @@ static int run_codes(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_adamw_kernels[] = {
-    CT_KERNEL("adamw", "vector", 0, accepts, prepare, run_adamw),
-    CT_KERNEL("adamw.copies", "vector", 0, accepts_copies, prepare, run_copies),
+    CT_KERNEL("adamw", "vector", 0, accepts_adamw, prepare_adamw, run_adamw),
+    CT_KERNEL("adamw.copies", "vector", 0, accepts_copies, prepare_adamw, run_copies),
     CT_KERNEL("cast_into", "vector", 0, accepts_copy, NULL, run_copy),
-    CT_KERNEL("adamw.float8", "codes", 0, accepts_codes, prepare, run_codes),
+    CT_KERNEL("adamw.float8", "codes", 0, accepts_codes, prepare_adamw, run_codes),
     {0}};

@@ -111,7 +111,7 @@ static bool has_shared(const struct ct_prepare *p, size_t bytes)
     return bytes <= (size_t)gpu_of(p->device)->cuda.shared_memory;
 }
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_attention(const struct ct_prepare *p)
 {
     return suits(p, 3, 1, 3) && has_shared(p, shared_bytes(&p->in[0], 1)) &&
            p->out[1].dtype == CT_F32 && ct_tensor_is_dense(&p->out[1]);
@@ -401,7 +401,7 @@ const struct ct_kernel gpu_attention_kernels[] = {
     CT_KERNEL("attention", "tensor", CT_KERNEL_STRIDED, gpu_attention_accepts, NULL, tensor_run),
     CT_KERNEL("attention_grad", "tensor", CT_KERNEL_STRIDED, gpu_attention_grad_accepts,
               prepare_grad, tensor_run_grad),
-    CT_KERNEL("attention", "plain", CT_KERNEL_STRIDED, accepts, NULL, run_attention),
+    CT_KERNEL("attention", "plain", CT_KERNEL_STRIDED, accepts_attention, NULL, run_attention),
     CT_KERNEL("attention_grad", "plain", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad),
     CT_KERNEL("attention_merge", "plain", 0, accepts_merge, NULL, run_merge),
     CT_KERNEL("cache_write", "rows", CT_KERNEL_STRIDED, accepts_write, NULL, run_write),

@@ -169,7 +169,7 @@ static bool has_plan(const struct ct_prepare *p, const struct sdpa_shape *s)
            (!s->queries || sdpa_find_plan(gpu_of(p->device), s));
 }
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_attention_dnn(const struct ct_prepare *p)
 {
     struct sdpa_shape s;
 
@@ -181,7 +181,7 @@ static const struct sdpa_plan *plan_of(const struct ct_prepare *p, const struct 
     return s->queries ? sdpa_find_plan(gpu_of(p->device), s) : NULL;
 }
 
-static int prepare(struct ct_prepare *p)
+static int prepare_attention_dnn(struct ct_prepare *p)
 {
     struct sdpa_shape s;
 
@@ -407,7 +407,8 @@ static int run_ordered(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_attention_dnn_kernels[] = {
-    CT_KERNEL("attention", "cudnn", CT_KERNEL_STRIDED, accepts, prepare, run_attention_dnn),
+    CT_KERNEL("attention", "cudnn", CT_KERNEL_STRIDED, accepts_attention_dnn, prepare_attention_dnn,
+              run_attention_dnn),
     CT_KERNEL("attention_grad", "cudnn", CT_KERNEL_STRIDED | CT_KERNEL_VARIES, accepts_grad,
               prepare_grad, run_grad),
     CT_KERNEL("attention_grad", "cudnn.ordered", CT_KERNEL_STRIDED, accepts_ordered,

@@ -101,7 +101,7 @@ static bool has_plan(const struct ct_prepare *p, const struct sdpa_shape *s)
     return sdpa_is_offered(gpu_of(p->device)) && sdpa_find_plan(gpu_of(p->device), s);
 }
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_attention_documents(const struct ct_prepare *p)
 {
     struct sdpa_shape s;
 
@@ -144,7 +144,7 @@ static struct state *make_state(struct ct_prepare *p, const struct sdpa_shape *s
     return state;
 }
 
-static int prepare(struct ct_prepare *p)
+static int prepare_attention_documents(struct ct_prepare *p)
 {
     struct sdpa_shape s;
 
@@ -289,8 +289,8 @@ static int run_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_attention_documents_kernels[] = {
-    CT_KERNEL("attention", "documents", CT_KERNEL_STRIDED, accepts, prepare,
-              run_attention_documents),
+    CT_KERNEL("attention", "documents", CT_KERNEL_STRIDED, accepts_attention_documents,
+              prepare_attention_documents, run_attention_documents),
     CT_KERNEL("attention_grad", "documents", CT_KERNEL_STRIDED | CT_KERNEL_VARIES, accepts_grad,
               prepare_grad, run_grad),
     {0}};

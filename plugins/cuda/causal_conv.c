@@ -24,7 +24,7 @@ static struct gpu_conv conv_of(const struct ct_launch *l, const struct ct_tensor
 
 enum { STATE = 4, BEFORE = 6 }; /* inputs of causal_conv */
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_causal_conv(const struct ct_prepare *p)
 {
     for (int i = 0; i < p->ins; i++)
         if (p->present[i] && p->in[i].dtype != CT_I32 && !ct_cuda_computes(p->in[i].dtype))
@@ -49,7 +49,7 @@ static bool accepts_whole(const struct ct_prepare *p)
 {
     if (p->ins > STATE && p->present[STATE])
         return gpu_refuse("causal_conv of parts of sequences has no kernel");
-    return accepts(p);
+    return accepts_causal_conv(p);
 }
 
 static int run_causal_conv(const struct ct_launch *l)
@@ -110,8 +110,10 @@ static int run_dstate(const struct ct_launch *l)
 
 const struct ct_kernel gpu_causal_conv_kernels[] = {
     CT_KERNEL("causal_conv", "plain", CT_KERNEL_STRIDED, accepts_whole, NULL, run_causal_conv),
-    CT_KERNEL("causal_conv_grad", "plain", CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES, accepts, NULL,
-              run_grad),
-    CT_KERNEL("causal_conv_carry", "plain", CT_KERNEL_STRIDED, accepts, NULL, run_carry),
-    CT_KERNEL("causal_conv_dstate", "plain", CT_KERNEL_STRIDED, accepts, NULL, run_dstate),
+    CT_KERNEL("causal_conv_grad", "plain", CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES,
+              accepts_causal_conv, NULL, run_grad),
+    CT_KERNEL("causal_conv_carry", "plain", CT_KERNEL_STRIDED, accepts_causal_conv, NULL,
+              run_carry),
+    CT_KERNEL("causal_conv_dstate", "plain", CT_KERNEL_STRIDED, accepts_causal_conv, NULL,
+              run_dstate),
     {0}};

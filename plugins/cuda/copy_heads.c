@@ -7,7 +7,7 @@
 
 #define THREADS 256
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_copy_heads(const struct ct_prepare *p)
 {
     return ct_cuda_computes(p->in[0].dtype) && p->out[0].dtype == p->in[0].dtype;
 }
@@ -45,6 +45,6 @@ static int run_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_copy_heads_kernels[] = {
-    CT_KERNEL("copy_heads", "plain", 0, accepts, NULL, run_copy_heads),
-    CT_KERNEL("copy_heads_grad", "plain", 0, accepts, NULL, run_grad),
+    CT_KERNEL("copy_heads", "plain", 0, accepts_copy_heads, NULL, run_copy_heads),
+    CT_KERNEL("copy_heads_grad", "plain", 0, accepts_copy_heads, NULL, run_grad),
     {0}};

@@ -46,7 +46,7 @@ static int map(const struct ct_launch *l, const char *name, const struct ct_tens
     return launch_map(l, name, rows, ct_cuda_vectors(all, rows, outs + ins, lanes), lanes, &a);
 }
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_elementwise(const struct ct_prepare *p)
 {
     const struct ct_tensor *all[OPERANDS];
     struct ct_matrix rows[OPERANDS];
@@ -86,7 +86,7 @@ static bool accepts_one_dtype(const struct ct_prepare *p)
     for (int i = 0; i < p->ins; i++)
         if (p->in[i].dtype != p->out[0].dtype)
             return false;
-    return accepts(p);
+    return accepts_elementwise(p);
 }
 
 static int run_gelu(const struct ct_launch *l)
@@ -196,7 +196,7 @@ static int run_sum(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_elementwise_kernels[] = {
-    CT_KERNEL("add", "vector", CT_KERNEL_STRIDED, accepts, NULL, run_elementwise),
+    CT_KERNEL("add", "vector", CT_KERNEL_STRIDED, accepts_elementwise, NULL, run_elementwise),
     CT_KERNEL("add", "numbers", 0, accepts_numbers, NULL, run_add_numbers),
     CT_KERNEL("mul", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_elementwise),
     CT_KERNEL("bias", "vector", CT_KERNEL_STRIDED, accepts_bias, NULL, run_bias),
@@ -204,9 +204,10 @@ const struct ct_kernel gpu_elementwise_kernels[] = {
     CT_KERNEL("silu_grad", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_elementwise),
     CT_KERNEL("gelu", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_gelu),
     CT_KERNEL("gelu_grad", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_gelu),
-    CT_KERNEL("swiglu", "vector", CT_KERNEL_STRIDED, accepts, NULL, run_elementwise),
-    CT_KERNEL("swiglu_grad", "vector", CT_KERNEL_STRIDED, accepts, NULL, run_elementwise),
-    CT_KERNEL("cast", "vector", CT_KERNEL_STRIDED, accepts, NULL, run_cast),
+    CT_KERNEL("swiglu", "vector", CT_KERNEL_STRIDED, accepts_elementwise, NULL, run_elementwise),
+    CT_KERNEL("swiglu_grad", "vector", CT_KERNEL_STRIDED, accepts_elementwise, NULL,
+              run_elementwise),
+    CT_KERNEL("cast", "vector", CT_KERNEL_STRIDED, accepts_elementwise, NULL, run_cast),
     CT_KERNEL("reciprocal", "scalar", 0, accepts_reciprocal, NULL, run_reciprocal),
     CT_KERNEL("tp_async.ring_sum", "vector", 0, accepts_sum, NULL, run_sum),
     {0}};

@@ -29,7 +29,7 @@ static int launch(const struct ct_launch *l, const char *what, const struct ct_t
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, arguments);
 }
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_embedding(const struct ct_prepare *p)
 {
     return ct_cuda_computes(p->in[1].dtype) && ct_cuda_computes(p->out[0].dtype);
 }
@@ -142,7 +142,7 @@ static int run_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_embedding_kernels[] = {
-    CT_KERNEL("embedding", "rows", 0, accepts, NULL, run_embedding),
+    CT_KERNEL("embedding", "rows", 0, accepts_embedding, NULL, run_embedding),
     CT_KERNEL("embedding_grad", "rows", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_grad,
               run_grad),
     {0}};

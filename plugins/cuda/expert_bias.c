@@ -14,7 +14,7 @@ static bool accept(const struct ct_prepare *p, int ids, bool only_float)
            ct_tensor_count(&p->in[ids]) < INT32_MAX;
 }
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_expert_bias(const struct ct_prepare *p)
 {
     return accept(p, 1, false);
 }
@@ -118,7 +118,7 @@ static int run_dbias(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_expert_bias_kernels[] = {
-    CT_KERNEL("expert_bias", "plain", 0, accepts, NULL, run_expert_bias),
+    CT_KERNEL("expert_bias", "plain", 0, accepts_expert_bias, NULL, run_expert_bias),
     CT_KERNEL("expert_bias_dweights", "plain", 0, accepts_dweights, NULL, run_dweights),
     CT_KERNEL("expert_bias_dbias", "plain", CT_KERNEL_ACCUMULATES, accepts_dbias, prepare_dbias,
               run_dbias),

@@ -86,7 +86,7 @@ static bool accept_kept(const struct ct_prepare *p)
     return gpu_experts_accept(p) && !gpu_experts_in_tiles(p);
 }
 
-static int prepare(struct ct_prepare *p)
+static int prepare_experts(struct ct_prepare *p)
 {
     return gpu_experts_prepare(p, sizeof(float));
 }
@@ -345,13 +345,13 @@ static int run_gradients(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_experts_kernels[] = {
-    CT_KERNEL("experts", "plain", 0, gpu_experts_accept, prepare, run_experts),
-    CT_KERNEL("experts_dx", "plain", 0, gpu_experts_accept, prepare, run_gradients),
-    CT_KERNEL("experts_dw", "plain", CT_KERNEL_ACCUMULATES, gpu_experts_accept, prepare,
+    CT_KERNEL("experts", "plain", 0, gpu_experts_accept, prepare_experts, run_experts),
+    CT_KERNEL("experts_dx", "plain", 0, gpu_experts_accept, prepare_experts, run_gradients),
+    CT_KERNEL("experts_dw", "plain", CT_KERNEL_ACCUMULATES, gpu_experts_accept, prepare_experts,
               run_gradients),
-    CT_KERNEL("experts_grad", "plain", CT_KERNEL_ACCUMULATES, gpu_experts_accept, prepare,
+    CT_KERNEL("experts_grad", "plain", CT_KERNEL_ACCUMULATES, gpu_experts_accept, prepare_experts,
               run_gradients),
-    CT_KERNEL("experts_kept", "plain", 0, accept_kept, prepare, run_experts),
-    CT_KERNEL("experts_kept_grad", "plain", CT_KERNEL_ACCUMULATES, accept_kept, prepare,
+    CT_KERNEL("experts_kept", "plain", 0, accept_kept, prepare_experts, run_experts),
+    CT_KERNEL("experts_kept_grad", "plain", CT_KERNEL_ACCUMULATES, accept_kept, prepare_experts,
               run_gradients),
     {0}};

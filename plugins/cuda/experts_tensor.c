@@ -49,7 +49,7 @@ static bool accept_wgmma(const struct ct_prepare *p)
     return gpu_of(p->device)->cuda.capability == HOPPER && accept(p);
 }
 
-static int prepare(struct ct_prepare *p)
+static int prepare_experts_tensor(struct ct_prepare *p)
 {
     return gpu_experts_prepare(p, sizeof(uint16_t));
 }
@@ -225,15 +225,15 @@ BY(mma)
 BY(wgmma)
 
 #define KERNELS(which, accept)                                                                     \
-    CT_KERNEL("experts", #which, 0, accept, prepare, run_##which),                                 \
-        CT_KERNEL("experts_dx", #which, 0, accept, prepare, run_gradients_##which),                \
-        CT_KERNEL("experts_dw", #which, CT_KERNEL_ACCUMULATES, accept, prepare,                    \
+    CT_KERNEL("experts", #which, 0, accept, prepare_experts_tensor, run_##which),                  \
+        CT_KERNEL("experts_dx", #which, 0, accept, prepare_experts_tensor, run_gradients_##which), \
+        CT_KERNEL("experts_dw", #which, CT_KERNEL_ACCUMULATES, accept, prepare_experts_tensor,     \
                   run_gradients_##which),                                                          \
-        CT_KERNEL("experts_grad", #which, CT_KERNEL_ACCUMULATES, accept, prepare,                  \
+        CT_KERNEL("experts_grad", #which, CT_KERNEL_ACCUMULATES, accept, prepare_experts_tensor,   \
                   run_gradients_##which),                                                          \
-        CT_KERNEL("experts_kept", #which, 0, accept, prepare, run_##which),                        \
-        CT_KERNEL("experts_kept_grad", #which, CT_KERNEL_ACCUMULATES, accept, prepare,             \
-                  run_gradients_##which)
+        CT_KERNEL("experts_kept", #which, 0, accept, prepare_experts_tensor, run_##which),         \
+        CT_KERNEL("experts_kept_grad", #which, CT_KERNEL_ACCUMULATES, accept,                      \
+                  prepare_experts_tensor, run_gradients_##which)
 
 const struct ct_kernel gpu_experts_tensor_kernels[] = {
     KERNELS(wgmma, accept_wgmma), KERNELS(mma, accept), {0}};

@@ -241,7 +241,7 @@ static bool has_row_scales(const struct gpu *gpu)
     return gpu->cuda.capability == HOPPER && (gpu->described || gpu_blas_version() >= ROW_SCALES);
 }
 
-static bool accepts(const struct ct_prepare *p, const struct product *product)
+static bool accepts_float8(const struct ct_prepare *p, const struct product *product)
 {
     const struct operand *a = &product->a, *b = &product->b;
     int of_a = scales_of(p, a), of_b = scales_of(p, b);
@@ -272,7 +272,7 @@ static void carve(struct ct_prepare *p, struct operand *o, bool by_row)
     o->scale_at = ct_cuda_carve(&p->workspace, sizeof(float) * (size_t)(by_row ? o->rows : 1));
 }
 
-static int prepare(struct ct_prepare *p, struct product product)
+static int prepare_float8(struct ct_prepare *p, struct product product)
 {
     struct product *state = ct_arena_new(p->arena, struct product);
 
@@ -371,11 +371,11 @@ static int run_float8(const struct ct_launch *l)
     {                                                                                              \
         struct product product = which##_of(p->in);                                                \
                                                                                                    \
-        return accepts(p, &product);                                                               \
+        return accepts_float8(p, &product);                                                        \
     }                                                                                              \
     static int prepare_##which(struct ct_prepare *p)                                               \
     {                                                                                              \
-        return prepare(p, which##_of(p->in));                                                      \
+        return prepare_float8(p, which##_of(p->in));                                               \
     }
 PRODUCT(linear)
 PRODUCT(dx)

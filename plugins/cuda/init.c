@@ -8,7 +8,7 @@
 
 #define THREADS 256
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_init(const struct ct_prepare *p)
 {
     return ct_cuda_computes(p->in[0].dtype);
 }
@@ -84,7 +84,7 @@ static int run_constant(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_init_kernels[] = {
-    CT_KERNEL("init_normal", "philox", 0, accepts, NULL, run_normal),
-    CT_KERNEL("init_uniform", "philox", 0, accepts, NULL, run_uniform),
+    CT_KERNEL("init_normal", "philox", 0, accepts_init, NULL, run_normal),
+    CT_KERNEL("init_uniform", "philox", 0, accepts_init, NULL, run_uniform),
     CT_KERNEL("init_constant", "fill", 0, accepts_constant, NULL, run_constant),
     {0}};

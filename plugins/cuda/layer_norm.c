@@ -18,7 +18,7 @@ static int64_t rows_of(const struct ct_tensor *t)
     return ct_shape_count(t->ndim - 1, t->shape);
 }
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_layer_norm(const struct ct_prepare *p)
 {
     enum ct_dtype dtype = p->in[0].dtype;
 
@@ -166,7 +166,7 @@ static int run_bias(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_layer_norm_kernels[] = {
-    CT_KERNEL("layer_norm", "rows", 0, accepts, NULL, run_layer_norm),
+    CT_KERNEL("layer_norm", "rows", 0, accepts_layer_norm, NULL, run_layer_norm),
     CT_KERNEL("layer_norm_grad", "rows", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_grad,
               run_grad),
     CT_KERNEL("bias_grad", "columns", CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED, accepts_bias,

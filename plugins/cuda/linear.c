@@ -64,7 +64,7 @@ static int joined(const struct ct_tensor *wide, const struct ct_tensor *weight, 
     return together;
 }
 
-static int prepare(struct ct_prepare *p)
+static int prepare_linear(struct ct_prepare *p)
 {
     p->workspace = GPU_BLAS_WORKSPACE;
     return 0;
@@ -221,8 +221,9 @@ static int stack_dw(const struct ct_op *op, struct ct_value ***values)
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
 
 const struct ct_kernel gpu_linear_kernels[] = {
-    CT_KERNEL("linear", "cublaslt", FLAGS, accepts_linear, prepare, run_linear,
+    CT_KERNEL("linear", "cublaslt", FLAGS, accepts_linear, prepare_linear, run_linear,
               .stack = stack_weights),
     CT_KERNEL("linear_dx", "cublaslt", FLAGS, accepts_dx, prepare_dx, run_dx, .stack = stack_dx),
-    CT_KERNEL("linear_dw", "cublaslt", FLAGS, accepts_dw, prepare, run_dw, .stack = stack_dw),
+    CT_KERNEL("linear_dw", "cublaslt", FLAGS, accepts_dw, prepare_linear, run_dw,
+              .stack = stack_dw),
     {0}};

@@ -87,13 +87,13 @@ static bool is_scalar_float(const struct ct_tensor *t)
 
 /* ---- on logits ---- */
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_loss(const struct ct_prepare *p)
 {
     return ct_cuda_computes(p->in[0].dtype) && is_scalar_float(&p->out[0]) &&
            p->out[1].dtype == CT_F32;
 }
 
-static int prepare(struct ct_prepare *p)
+static int prepare_loss(struct ct_prepare *p)
 {
     p->workspace = (size_t)rows_of(&p->in[0]) * sizeof(float);
     return 0;
@@ -346,7 +346,7 @@ static int run_head(const struct ct_launch *l)
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
 
 const struct ct_kernel gpu_loss_kernels[] = {
-    CT_KERNEL("cross_entropy", "rows", 0, accepts, prepare, run_loss),
+    CT_KERNEL("cross_entropy", "rows", 0, accepts_loss, prepare_loss, run_loss),
     CT_KERNEL("cross_entropy_grad", "rows", 0, accepts_grad, NULL, run_grad),
     CT_KERNEL("linear_cross_entropy", "cublaslt", FLAGS, accepts_head, prepare_head, run_head),
     CT_KERNEL("linear_cross_entropy_grad", "cublaslt", FLAGS, accepts_head, prepare_head, run_head),

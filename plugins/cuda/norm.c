@@ -47,7 +47,7 @@ static int64_t narrow_rows(bool vector, const struct ct_tensor *x)
     return vector && lanes <= 32 ? GPU_NARROW_THREADS / lanes : 0;
 }
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_norm(const struct ct_prepare *p)
 {
     enum ct_dtype dtype = p->in[0].dtype;
     int last = p->outs - 1;
@@ -174,8 +174,8 @@ static int run_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_norm_kernels[] = {
-    CT_KERNEL("rms_norm", "vector", 0, accepts, NULL, run_norm),
-    CT_KERNEL("add_rms_norm", "vector", 0, accepts, NULL, run_norm),
+    CT_KERNEL("rms_norm", "vector", 0, accepts_norm, NULL, run_norm),
+    CT_KERNEL("add_rms_norm", "vector", 0, accepts_norm, NULL, run_norm),
     CT_KERNEL("rms_norm_grad", "vector", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_grad,
               run_grad),
     {0}};

@@ -125,7 +125,7 @@ static int launch(const struct ct_launch *l, const char *name, int64_t blocks, c
 }
 
 /* Operands along sequences are of one dtype, and all others are float32 or bfloat16. */
-static bool accepts(const struct ct_prepare *p, const struct operands *at)
+static bool accepts_recurrence(const struct ct_prepare *p, const struct operands *at)
 {
     const struct ct_tensor *k = rows_of_keys(at, p->in);
     bool part = at->part >= 0 && p->ins > at->part && p->present[at->part];
@@ -146,7 +146,7 @@ static bool accepts(const struct ct_prepare *p, const struct operands *at)
 #define FORWARD(op, carried)                                                                       \
     static bool accepts_##op(const struct ct_prepare *p)                                           \
     {                                                                                              \
-        return accepts(p, &of_##op);                                                               \
+        return accepts_recurrence(p, &of_##op);                                                    \
     }                                                                                              \
     static int prepare_##op(struct ct_prepare *p)                                                  \
     {                                                                                              \
@@ -196,7 +196,7 @@ static int prepare_gradient(struct ct_prepare *p, const struct operands *at)
 
 static bool accepts_delta_grad(const struct ct_prepare *p)
 {
-    return accepts(p, &of_delta_grad);
+    return accepts_recurrence(p, &of_delta_grad);
 }
 
 static int prepare_delta_grad(struct ct_prepare *p)
@@ -221,7 +221,7 @@ static int run_delta_grad(const struct ct_launch *l)
 
 static bool accepts_scan_grad(const struct ct_prepare *p)
 {
-    return accepts(p, &of_scan_grad);
+    return accepts_recurrence(p, &of_scan_grad);
 }
 
 static int prepare_scan_grad(struct ct_prepare *p)

@@ -15,7 +15,7 @@ static int64_t rotated(const struct ct_prepare *p)
     return rope->rotated ? rope->rotated : p->in[0].shape[3] - rope->first;
 }
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_rope(const struct ct_prepare *p)
 {
     return ct_cuda_computes(p->in[0].dtype) && p->in[0].stride[3] == 1 &&
            p->out[0].stride[3] == 1 && rotated(p) <= 2 * GPU_ROPE_PAIRS;
@@ -31,7 +31,7 @@ static void find_turns(const struct ct_rope *rope, struct gpu_rope *a)
 }
 
 /* The pairs are fixed with the op: found once. */
-static int prepare(struct ct_prepare *p)
+static int prepare_rope(struct ct_prepare *p)
 {
     struct gpu_rope *a = ct_arena_new(p->arena, struct gpu_rope);
     const struct ct_tensor *x = &p->in[0];
@@ -81,4 +81,4 @@ static int run_rope(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_rope_kernels[] = {
-    CT_KERNEL("rope", "vector", CT_KERNEL_STRIDED, accepts, prepare, run_rope), {0}};
+    CT_KERNEL("rope", "vector", CT_KERNEL_STRIDED, accepts_rope, prepare_rope, run_rope), {0}};

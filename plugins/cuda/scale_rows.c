@@ -7,7 +7,7 @@
 #define THREADS 256
 
 /* All operands with columns are of one dtype; those by row are float32. */
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_scale_rows(const struct ct_prepare *p)
 {
     enum ct_dtype dtype = p->in[0].dtype;
     int ndim = p->in[0].ndim;
@@ -93,10 +93,11 @@ static int run_all(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_scale_rows_kernels[] = {
-    CT_KERNEL("scale_rows", "rows", 0, accepts, NULL, run_scale),
-    CT_KERNEL("scale_rows_grad", "rows", CT_KERNEL_ACCUMULATES, accepts, NULL, run_grad),
-    CT_KERNEL("rms_norm_plain", "rows", 0, accepts, NULL, run_norm),
-    CT_KERNEL("rms_norm_plain_grad", "rows", CT_KERNEL_ACCUMULATES, accepts, NULL, run_grad),
+    CT_KERNEL("scale_rows", "rows", 0, accepts_scale_rows, NULL, run_scale),
+    CT_KERNEL("scale_rows_grad", "rows", CT_KERNEL_ACCUMULATES, accepts_scale_rows, NULL, run_grad),
+    CT_KERNEL("rms_norm_plain", "rows", 0, accepts_scale_rows, NULL, run_norm),
+    CT_KERNEL("rms_norm_plain_grad", "rows", CT_KERNEL_ACCUMULATES, accepts_scale_rows, NULL,
+              run_grad),
     CT_KERNEL("ones", "plain", 0, accepts_ones, NULL, run_ones),
     CT_KERNEL("scale", "plain", 0, accepts_all, NULL, run_all),
     {0}};

@@ -36,7 +36,7 @@ static int launch(const struct ct_launch *l, struct gpu_sink *a, bool vector)
         (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
 }
 
-static bool accepts(const struct ct_prepare *p)
+static bool accepts_sink(const struct ct_prepare *p)
 {
     enum ct_dtype dtype = p->in[0].dtype;
 
@@ -89,7 +89,7 @@ static int run_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_sink_kernels[] = {
-    CT_KERNEL("attention_sink", "rows", CT_KERNEL_STRIDED, accepts, NULL, run_sink),
+    CT_KERNEL("attention_sink", "rows", CT_KERNEL_STRIDED, accepts_sink, NULL, run_sink),
     CT_KERNEL("attention_sink_grad", "rows", CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES,
               accepts_grad, prepare_grad, run_grad),
     {0}};

@@ -39,7 +39,7 @@ static int64_t blocks_of(int64_t channels)
     return (channels + BLOCK - 1) / BLOCK;
 }
 
-static void prepare(struct ct_prepare *p, const struct ct_tensor *w, int64_t rows)
+static void prepare_causal_conv(struct ct_prepare *p, const struct ct_tensor *w, int64_t rows)
 {
     cpu_carve(&p->workspace, sizeof(float) * (size_t)(blocks_of(w->shape[0]) * BLOCK * rows));
 }
@@ -134,7 +134,7 @@ bool CPU_ISA(cpu_causal_conv_accepts)(const struct ct_prepare *p)
 
 int CPU_ISA(cpu_causal_conv_prepare)(struct ct_prepare *p)
 {
-    prepare(p, &p->in[1], p->in[1].shape[1] + 1);
+    prepare_causal_conv(p, &p->in[1], p->in[1].shape[1] + 1);
     return 0;
 }
 
@@ -293,7 +293,7 @@ bool CPU_ISA(cpu_causal_conv_grad_accepts)(const struct ct_prepare *p)
 
 int CPU_ISA(cpu_causal_conv_grad_prepare)(struct ct_prepare *p)
 {
-    prepare(p, &p->in[2], 2 * p->in[2].shape[1] + 1);
+    prepare_causal_conv(p, &p->in[2], 2 * p->in[2].shape[1] + 1);
     return 0;
 }
 
@@ -359,7 +359,7 @@ bool CPU_ISA(cpu_causal_conv_dstate_accepts)(const struct ct_prepare *p)
 
 int CPU_ISA(cpu_causal_conv_dstate_prepare)(struct ct_prepare *p)
 {
-    prepare(p, &p->in[1], p->in[1].shape[1]);
+    prepare_causal_conv(p, &p->in[1], p->in[1].shape[1]);
     return 0;
 }
 

@@ -61,7 +61,7 @@ static int64_t solver_floats(const struct call *c, int64_t ldv)
            CHUNK * (CHUNK + ldv);
 }
 
-static int prepare(struct ct_prepare *p, struct call c, int64_t floats)
+static int prepare_delta(struct ct_prepare *p, struct call c, int64_t floats)
 {
     struct call *state = ct_arena_new(p->arena, struct call);
 
@@ -180,7 +180,7 @@ static void solve(struct solver *s, const float *state)
     }
 }
 
-static bool accepts(const struct ct_prepare *p, int rows, int gate)
+static bool accepts_delta(const struct ct_prepare *p, int rows, int gate)
 {
     enum ct_dtype dtype = p->in[0].dtype;
     bool same = cpu_is_compute_dtype(dtype);
@@ -194,14 +194,14 @@ static bool accepts(const struct ct_prepare *p, int rows, int gate)
 
 bool CPU_ISA(cpu_gated_delta_accepts)(const struct ct_prepare *p)
 {
-    return accepts(p, 3, 3) && p->out[0].dtype == p->in[0].dtype;
+    return accepts_delta(p, 3, 3) && p->out[0].dtype == p->in[0].dtype;
 }
 
 int CPU_ISA(cpu_gated_delta_prepare)(struct ct_prepare *p)
 {
     struct call c = call_of(&p->in[1], &p->in[2]);
 
-    return prepare(p, c, solver_floats(&c, c.w.ldv) + c.w.ldv * (c.w.ldk + CHUNK));
+    return prepare_delta(p, c, solver_floats(&c, c.w.ldv) + c.w.ldv * (c.w.ldk + CHUNK));
 }
 
 static void forward_head(const struct ct_launch *l, const struct delta *d, float *group,
@@ -405,7 +405,7 @@ static void back_head(const struct ct_launch *l, const struct delta *d, float *g
 
 bool CPU_ISA(cpu_gated_delta_grad_accepts)(const struct ct_prepare *p)
 {
-    bool same = accepts(p, 4, 4);
+    bool same = accepts_delta(p, 4, 4);
 
     for (int i = 0; i < 3; i++)
         same &= p->out[i].dtype == p->in[0].dtype;
@@ -416,7 +416,7 @@ int CPU_ISA(cpu_gated_delta_grad_prepare)(struct ct_prepare *p)
 {
     struct call c = call_of(&p->in[2], &p->in[3]);
 
-    return prepare(p, c, solver_floats(&c, c.w.ldv) + back_floats(&c));
+    return prepare_delta(p, c, solver_floats(&c, c.w.ldv) + back_floats(&c));
 }
 
 static void back_group(const struct ct_launch *l, const struct call *c, int64_t b, int64_t group)
@@ -455,7 +455,7 @@ int CPU_ISA(cpu_gated_delta_grad_run)(const struct ct_launch *l)
 
 bool CPU_ISA(cpu_gated_delta_carry_accepts)(const struct ct_prepare *p)
 {
-    return accepts(p, 2, 2);
+    return accepts_delta(p, 2, 2);
 }
 
 /* The columns of keeps and gain are one state's: that of zeros in front, and of ones. */
@@ -469,7 +469,7 @@ int CPU_ISA(cpu_gated_delta_carry_prepare)(struct ct_prepare *p)
     struct call c = call_of(&p->in[0], &p->in[1]);
     int64_t ldv = both(&c.w).ldv;
 
-    return prepare(p, c, solver_floats(&c, ldv) + c.w.ldk * ldv);
+    return prepare_delta(p, c, solver_floats(&c, ldv) + c.w.ldk * ldv);
 }
 
 int CPU_ISA(cpu_gated_delta_carry_run)(const struct ct_launch *l)
@@ -504,14 +504,14 @@ int CPU_ISA(cpu_gated_delta_carry_run)(const struct ct_launch *l)
 
 bool CPU_ISA(cpu_gated_delta_dstate_accepts)(const struct ct_prepare *p)
 {
-    return accepts(p, 3, 3);
+    return accepts_delta(p, 3, 3);
 }
 
 int CPU_ISA(cpu_gated_delta_dstate_prepare)(struct ct_prepare *p)
 {
     struct call c = call_of(&p->in[2], &p->in[0]);
 
-    return prepare(p, c, solver_floats(&c, c.w.ldv) + BACK_FLOATS(c.w.ldk, c.w.ldv));
+    return prepare_delta(p, c, solver_floats(&c, c.w.ldv) + BACK_FLOATS(c.w.ldk, c.w.ldv));
 }
 
 int CPU_ISA(cpu_gated_delta_dstate_run)(const struct ct_launch *l)

@@ -62,7 +62,7 @@ static const char *row_of(const struct ct_tensor *t, int64_t element)
     return (const char *)t->data + element * (int64_t)ct_dtype_size(t->dtype);
 }
 
-static bool accepts(const struct ct_prepare *p, int ids)
+static bool accepts_expert_bias(const struct ct_prepare *p, int ids)
 {
     enum ct_dtype dtype = p->in[ids + 1].dtype;
 
@@ -74,7 +74,8 @@ static bool accepts(const struct ct_prepare *p, int ids)
 
 bool CPU_ISA(cpu_expert_bias_accepts)(const struct ct_prepare *p)
 {
-    return accepts(p, 1) && p->in[0].dtype == CT_F32 && p->out[0].dtype == p->in[2].dtype;
+    return accepts_expert_bias(p, 1) && p->in[0].dtype == CT_F32 &&
+           p->out[0].dtype == p->in[2].dtype;
 }
 
 CPU_INLINE void add_token(enum ct_dtype dtype, const struct choices *c, const float *weights,
@@ -119,7 +120,8 @@ int CPU_ISA(cpu_expert_bias_run)(const struct ct_launch *l)
 
 bool CPU_ISA(cpu_expert_bias_dweights_accepts)(const struct ct_prepare *p)
 {
-    return accepts(p, 1) && p->in[0].dtype == p->in[2].dtype && p->out[0].dtype == CT_F32;
+    return accepts_expert_bias(p, 1) && p->in[0].dtype == p->in[2].dtype &&
+           p->out[0].dtype == CT_F32;
 }
 
 CPU_INLINE float dot(enum ct_dtype dtype, const void *x, const void *y, int64_t n)
@@ -165,8 +167,8 @@ struct lists {
 
 bool CPU_ISA(cpu_expert_bias_dbias_accepts)(const struct ct_prepare *p)
 {
-    return accepts(p, 2) && p->in[0].dtype == p->in[3].dtype && p->in[1].dtype == CT_F32 &&
-           cpu_is_compute_dtype(p->out[0].dtype);
+    return accepts_expert_bias(p, 2) && p->in[0].dtype == p->in[3].dtype &&
+           p->in[1].dtype == CT_F32 && cpu_is_compute_dtype(p->out[0].dtype);
 }
 
 int CPU_ISA(cpu_expert_bias_dbias_prepare)(struct ct_prepare *p)

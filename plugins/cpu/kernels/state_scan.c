@@ -69,7 +69,7 @@ static int64_t head_floats(const struct scan *s)
            CHUNK * s->w.ldv + 2 * s->w.ldk * s->w.ldv;
 }
 
-static int prepare(struct ct_prepare *p, struct scan s, int64_t floats, int64_t common)
+static int prepare_state_scan(struct ct_prepare *p, struct scan s, int64_t floats, int64_t common)
 {
     struct scan *state = ct_arena_new(p->arena, struct scan);
 
@@ -240,7 +240,7 @@ int CPU_ISA(cpu_state_scan_prepare)(struct ct_prepare *p)
 {
     struct scan s = scan_of(&p->in[X], &p->in[B], of_scan);
 
-    return prepare(p, s, head_floats(&s) + CHUNK * s.w.ldv, 0);
+    return prepare_state_scan(p, s, head_floats(&s) + CHUNK * s.w.ldv, 0);
 }
 
 static void forward_head(const struct scan *s, const struct inputs *in, struct head *h,
@@ -412,9 +412,9 @@ int CPU_ISA(cpu_state_scan_grad_prepare)(struct ct_prepare *p)
 {
     struct scan s = scan_of(&p->in[1 + X], &p->in[1 + B], of_grad);
 
-    return prepare(p, s,
-                   head_floats(&s) + BACK_FLOATS(s.w.ldk, s.w.ldv) + s.chunks * s.w.ldk * s.w.ldv,
-                   2 * tasks_of(&s) * padded(&s) + 3 * s.batch * s.heads);
+    return prepare_state_scan(
+        p, s, head_floats(&s) + BACK_FLOATS(s.w.ldk, s.w.ldv) + s.chunks * s.w.ldk * s.w.ldv,
+        2 * tasks_of(&s) * padded(&s) + 3 * s.batch * s.heads);
 }
 
 static void back_task(const struct scan *s, const struct task *t)
@@ -498,7 +498,7 @@ int CPU_ISA(cpu_state_scan_carry_prepare)(struct ct_prepare *p)
 {
     struct scan s = scan_of(&p->in[0], &p->in[3], of_carry);
 
-    return prepare(p, s, head_floats(&s), 0);
+    return prepare_state_scan(p, s, head_floats(&s), 0);
 }
 
 int CPU_ISA(cpu_state_scan_carry_run)(const struct ct_launch *l)
@@ -540,7 +540,7 @@ int CPU_ISA(cpu_state_scan_dstate_prepare)(struct ct_prepare *p)
 {
     struct scan s = scan_of(&p->in[0], &p->in[3], of_dstate);
 
-    return prepare(p, s, head_floats(&s) + BACK_FLOATS(s.w.ldk, s.w.ldv), 0);
+    return prepare_state_scan(p, s, head_floats(&s) + BACK_FLOATS(s.w.ldk, s.w.ldv), 0);
 }
 
 int CPU_ISA(cpu_state_scan_dstate_run)(const struct ct_launch *l)

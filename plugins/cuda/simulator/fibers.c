@@ -111,7 +111,7 @@ static void live(void)
         leave();
 }
 
-static void prepare(struct fiber *f)
+static void prepare_fiber(struct fiber *f)
 {
     unsigned char *stack = stacks + (size_t)f->number * STACK;
 #ifdef __x86_64__
@@ -263,7 +263,7 @@ static void begin_block(int threads)
         unsigned u = (unsigned)i;
 
         fibers[i] = (struct fiber){.thread = {u % n.x, u / n.x % n.y, u / n.x / n.y}, .number = i};
-        prepare(&fibers[i]);
+        prepare_fiber(&fibers[i]);
         if (i % 32 == 0)
             of_warp[i / 32] = (struct barrier){.expected = 0};
         of_warp[i / 32].expected++;
