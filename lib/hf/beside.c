@@ -169,27 +169,6 @@ int ct_hf_identify(const char *folder, FILE *out)
     return rc;
 }
 
-int ct_hf_compare(struct ct_run *run, const char *folder)
-{
-    struct ct_error_kept kept = {0};
-    char *text = NULL;
-    size_t size;
-    FILE *out;
-    int own, rc;
-
-    if (run->world == 1)
-        return 0;
-    out = open_memstream(&text, &size);
-    own = out ? ct_hf_identify(folder, out) : ct_fail(CT_ENOMEM, "lines about %s", folder);
-    if (out && fclose(out) && own == 0)
-        own = ct_fail(CT_ENOMEM, "lines about %s", folder);
-    if (own < 0)
-        kept = ct_error_keep();
-    rc = ct_run_compare(run, own == 0 ? text : "reads nothing\n");
-    free(text);
-    return own < 0 ? ct_error_restore(own, &kept) : rc;
-}
-
 /* ---- of the run ---- */
 
 static struct {

@@ -4,6 +4,7 @@
  */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -193,32 +194,75 @@ static int load_wanted(struct ct_run *run)
     return rc == 0 ? not_there(step) : rc;
 }
 
+/* Whether a folder is one of weights in files, as there is no checkpoint in it. */
+static bool has_weights(struct ct_arena *scratch, const char *path)
+{
+    int64_t *steps;
+    size_t count;
+
+    return !access(path, F_OK) && access(ct_arena_printf(scratch, "%s/" INDEX, path), F_OK) &&
+           ckpt_steps(scratch, ckpt_folder_of(scratch, path), &steps, &count) == 0 && !count;
+}
+
+/* Let all ranks compare what their model reads of the folder. */
+static int compare_weights(struct ct_run *run, const char *folder)
+{
+    struct ct_error_kept kept = {0};
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    int own = out ? run->model_ops->weights->identify(folder, out)
+                  : ct_fail(CT_ENOMEM, "lines about %s", folder),
+        rc;
+
+    if (out && fclose(out) && own == 0)
+        own = ct_fail(CT_ENOMEM, "lines about %s", folder);
+    if (own < 0)
+        kept = ct_error_keep();
+    rc = ct_run_compare(run, own == 0 ? text : "reads nothing\n");
+    free(text);
+    return own < 0 ? ct_error_restore(own, &kept) : rc;
+}
+
+/* Before anything is read of the path. */
+static int check_initial(struct ct_run *run, const char *path, bool weights)
+{
+    const char *text = weights ? "reads [ckpt] initial_load_path: a folder of weights\n"
+                               : "reads [ckpt] initial_load_path: no folder of weights\n";
+    int rc = 0;
+
+    if (run->world > 1)
+        rc = weights && run->model_ops->weights ? compare_weights(run, path)
+                                                : ct_run_compare(run, text);
+    if (rc == 0 && weights && !run->model_ops->weights)
+        rc = ct_fail(CT_ECONFIG, "%s has no checkpoint, and the model %s has no format of weights",
+                     path, ct_config.model.name);
+    return rc;
+}
+
 /* Begin with other weights, or with another run's checkpoint. */
 static int load_initial(struct ct_run *run)
 {
     struct ckpt_load what = ckpt_own.load;
     struct ct_arena scratch = {0};
     const char *path = ckpt_config.initial_load_path;
+    bool weights = has_weights(&scratch, path);
+    int rc = check_initial(run, path, weights);
     struct ckpt c;
-    bool hf;
-    int rc;
 
     if (ckpt_config.initial_model_only)
         what = (struct ckpt_load){.lacking = true};
-    hf = !access(ct_arena_printf(&scratch, "%s/config.json", path), F_OK);
-    rc = hf ? ct_hf_compare(run, path)
-            : ct_run_compare(run, "reads [ckpt] initial_load_path: no Hugging Face folder\n");
     if (rc < 0) {
         rc = ct_context(rc, "[ckpt] initial_load_path");
         goto out;
     }
-    rc = hf ? ct_hf_load(run, path) : ckpt_locate(&scratch, path, &c);
+    rc = weights ? run->model_ops->weights->load(run, path) : ckpt_locate(&scratch, path, &c);
     if (rc < 0)
         rc = ct_context(CT_ECONFIG, "[ckpt] initial_load_path");
     rc = agree(run, rc, path);
-    if (rc == 1 && hf && run->rank == 0)
+    if (rc == 1 && weights && run->rank == 0)
         ct_info("loaded %s, only weights", path);
-    if (rc == 1 && !hf)
+    if (rc == 1 && !weights)
         rc = load(run, c.path, what);
 out:
     ct_arena_finish(&scratch);

@@ -26,8 +26,6 @@ CT_API int ct_hf_load_set(struct ct_run *run, const struct ct_weight_set *set);
    of config.json, the tokenizer's files, the header of each file of weights, and 4 KiB at the
    beginning and in the middle of each tensor. */
 CT_API int ct_hf_identify(const char *folder, FILE *out);
-/* The same, compared by all ranks. Collective. CT_ECONFIG on all: one has other files. */
-CT_API int ct_hf_compare(struct ct_run *run, const char *folder);
 /* Write all parameters to folder, with config.json and the files below. All ranks call; rank 0
    writes, and needs memory for some rows of one tensor. Files are complete or absent. A failure of
    rank 0 is returned on all ranks. */
