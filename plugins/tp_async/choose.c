@@ -4,6 +4,7 @@
  */
 #include <math.h>
 
+#include <ctitan/config.h>
 #include <ctitan/device/device.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/machine.h>
@@ -17,6 +18,21 @@
 
 /* ---- the machine ---- */
 
+/* The machine that [tp_async] machine names. A measurement may be another one tomorrow. */
+static int read_named(struct ct_arena *arena, const struct ct_run *run,
+                      const struct ct_machine **machine)
+{
+    int rc = ct_machine_read(arena, async_config.machine, machine);
+
+    if (rc == 0 && ct_config.deterministic && ct_machine_is_measured(*machine))
+        return ct_fail(CT_ECONFIG,
+                       "[training] deterministic = true: the number of chunks would depend on what "
+                       "was measured, as [tp_async] machine = %s has measured calls: name a "
+                       "description without [calls], or none",
+                       async_config.machine);
+    return rc < 0 || !run ? rc : ct_machine_check_ranks(*machine, run->world);
+}
+
 int async_find_machine(struct ct_arena *arena, const struct ct_run *run,
                        const struct ct_machine **machine)
 {
@@ -25,11 +41,9 @@ int async_find_machine(struct ct_arena *arena, const struct ct_run *run,
     int rc;
 
     *machine = NULL;
-    if (*async_config.machine) {
-        rc = ct_machine_read(arena, async_config.machine, machine);
-        return rc < 0 || !run ? rc : ct_machine_check_ranks(*machine, run->world);
-    }
-    if (async_config.chunks || !run)
+    if (*async_config.machine)
+        return read_named(arena, run, machine);
+    if (async_config.chunks || ct_config.deterministic || !run)
         return 0;
     rc = ct_machine_assumed(arena, machine);
     if (*machine &&

@@ -64,7 +64,7 @@ const char *async_find_gather(struct async_work *work, struct async_places *plac
 const char *async_find_scatter(struct async_work *work, struct ct_arena *scratch);
 
 /* The machine to choose for: the one that is named, or the one that the run is planned for. NULL:
-   none, so the stated rates count. */
+   none, so the stated rates count, as always with [training] deterministic and none named. */
 int async_find_machine(struct ct_arena *arena, const struct ct_run *run,
                        const struct ct_machine **machine);
 /* Choose the pipeline that ends first. NULL, or why the collective stays one. */
