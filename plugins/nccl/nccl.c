@@ -424,6 +424,12 @@ static void choose_interface(const char *name)
    NVLS. */
 #define ORDERED_ALGORITHMS "Ring,Tree"
 
+/* NCCL takes an empty list for none, and chooses among all. */
+static bool names_algorithms(const char *list)
+{
+    return list && list[strspn(list, ", ")];
+}
+
 static bool is_ordered(const char *algorithms)
 {
     static const char *const names[] = {"ring", "tree"};
@@ -448,7 +454,7 @@ static const char *varies(void)
 
     if (nccl_config.windows)
         return "[nccl] windows = true lets switches add, in no fixed order";
-    return algorithms && !is_ordered(algorithms)
+    return names_algorithms(algorithms) && !is_ordered(algorithms)
                ? "NCCL_ALGO of the environment has algorithms other than Ring and Tree, whose sums "
                  "have no fixed order"
                : NULL;
@@ -459,8 +465,8 @@ static int start(struct comm *comm, const struct ct_comm_request *request)
     int rc;
 
     choose_interface(request->interface);
-    if (ct_config.deterministic)
-        setenv("NCCL_ALGO", ORDERED_ALGORITHMS, 0);
+    if (ct_config.deterministic && !names_algorithms(getenv("NCCL_ALGO")))
+        setenv("NCCL_ALGO", ORDERED_ALGORITHMS, 1);
     if (nccl_config.share_device)
         pretend_hosts(request->rank);
     rc = nccl_library_open(nccl_config.windows);

@@ -120,6 +120,8 @@ int ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int ran
         return SYSTEM_ERROR;
     *c = (struct ncclComm){.ranks = ranks, .rank = rank};
     simulated_count("ncclCommInit of at most %d blocks", config->maxCTAs);
+    if (getenv("NCCL_ALGO"))
+        simulated_count("ncclCommInit with NCCL_ALGO=%s", getenv("NCCL_ALGO"));
     snprintf(c->name, sizeof(c->name), "%.60s", id.internal);
     fd = shm_open(c->name, O_RDWR | O_CREAT, 0600);
     if (fd < 0 || ftruncate(fd, sizeof(struct segment)) < 0)
