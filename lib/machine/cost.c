@@ -128,11 +128,14 @@ static double reached(const struct ct_machine_rate *rate, double ideal)
     return ideal > 0 && rate ? ideal / at(&rate->reach, ideal) : ideal;
 }
 
-/* Seconds for bytes that a kernel moves before or after its work, as copies do. */
+/* Seconds for bytes that a kernel moves before or after its work, as copies do. Rates that were
+   measured are those of whole calls, and have them in them. */
 static double traffic(const struct ct_machine *m, double bytes)
 {
     size_t memory = fallback(m, false);
 
+    if (ct_machine_is_measured(m))
+        return 0;
     return reached(memory == SIZE_MAX ? NULL : &m->rate[memory], bytes / m->peak.bandwidth);
 }
 
