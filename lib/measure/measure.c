@@ -21,10 +21,10 @@
 
 /* Numbers from -1 to 1, the same in every run, that never repeat: a device that multiplies
    repeating data draws less power, and clocks higher than a training lets it. (SplitMix64: Steele
-   et al. 2014.) */
-static void fill_random(const struct ct_tensor *t, int64_t count)
+   et al. 2014.) States of two values are a multiple of 2^40 steps apart. */
+static void fill_random(const struct ct_tensor *t, uint32_t id, int64_t count)
 {
-    uint64_t state = (uint64_t)count, z;
+    uint64_t state = (uint64_t)id << 40, z;
 
     for (int64_t i = 0; i < count; i++) {
         z = state += 0x9E3779B97F4A7C15u;
@@ -65,7 +65,7 @@ static int fill(struct ct_executor *executor, const struct ct_value *v, ct_eleme
     if (!host)
         return ct_fail(CT_ENOMEM, "a buffer of %lld elements", (long long)count);
     if (ct_dtype_is_float(v->dtype) && v->role != CT_ROLE_SCALAR)
-        fill_random(&t, count);
+        fill_random(&t, v->id, count);
     else
         fill_from(&t, count, v, element);
     rc = ct_executor_write(executor, v, v->role == CT_ROLE_INPUT ? 0 : -1, host, bytes);

@@ -11,7 +11,9 @@
 #include <ctitan/lib/measure.h>
 #include <ctitan/lib/rates.h>
 #include <ctitan/log.h>
+#include <ctitan/op.h>
 #include <ctitan/plugins.h>
+#include <ctitan/text.h>
 
 #include "assertions.h"
 
@@ -90,25 +92,35 @@ static void count_warnings(enum ct_log_level level, const char *line, void *cont
                                                 "TFLOP/s, but the peak is said to be 1e-12");
 }
 
-static void a_peak_that_is_too_low_is_measured_again(void **state)
+static struct ct_device *open_cpu(void)
 {
     struct ct_device_request request = {.local_ranks = 1};
     const struct ct_plugin *plugin;
     const struct ct_offer *offer;
     const struct ct_device_ops *cpu;
+    struct ct_device *device;
+
+    assert_int_equal(ct_plugin_find("cpu", &plugin), 0);
+    assert_int_equal(ct_options_reset(plugin->options, plugin->config), 0);
+    if (ct_offer_find(CT_DEVICE, "cpu", &offer) < 0) {
+        assert_int_equal(ct_plugin_register(plugin), 0);
+        assert_int_equal(ct_offer_find(CT_DEVICE, "cpu", &offer), 0);
+    }
+    cpu = offer->ops;
+    assert_int_equal(cpu->open(&request, &device), 0);
+    device->ops = cpu;
+    return device;
+}
+
+static void a_peak_that_is_too_low_is_measured_again(void **state)
+{
     struct ct_run run = {.world = 1};
     struct ct_rates rates = {.peak = 1, .measured = true, .whole = 1, .halved = 1};
     struct ct_rate r;
 
     (void)state;
     ct_config.training.mixed_precision_param = "float32";
-    assert_int_equal(ct_plugin_find("cpu", &plugin), 0);
-    assert_int_equal(ct_options_reset(plugin->options, plugin->config), 0);
-    assert_int_equal(ct_plugin_register(plugin), 0);
-    assert_int_equal(ct_offer_find(CT_DEVICE, "cpu", &offer), 0);
-    cpu = offer->ops;
-    assert_int_equal(cpu->open(&request, &run.device), 0);
-    run.device->ops = cpu;
+    run.device = open_cpu();
     ct_log_to(count_warnings, NULL, CT_LOG_WARNING);
     r = take_too_much(&rates, &run);
     assert_true(rates.peak > 1e6 && r.mfu > 0 && r.mfu < 100);
@@ -119,7 +131,44 @@ static void a_peak_that_is_too_low_is_measured_again(void **state)
     take_too_much(&rates, &run);
     assert_int_equal(warnings, 1);
     ct_log_to(NULL, NULL, CT_LOG_ERROR);
-    cpu->close(run.device);
+    run.device->ops->close(run.device);
+}
+
+static int64_t equal_elements; /* of the two inputs */
+
+static int compare_inputs(const struct ct_launch *l)
+{
+    equal_elements = 0;
+    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++)
+        equal_elements += ct_tensor_load(&l->in[0], i) == ct_tensor_load(&l->in[1], i);
+    ct_tensor_store(&l->out[0], 0, 0);
+    return 0;
+}
+
+static const struct ct_op_type compare_type = {.size = sizeof(struct ct_op_type),
+                                               .name = "test_compare",
+                                               .summary = "compares",
+                                               .signature = "x[n] F, y[n] F -> z[] F",
+                                               .reference = compare_inputs};
+
+/* A product of a matrix with itself would be another measurement. */
+static void operands_of_one_shape_differ(void **state)
+{
+    struct ct_device *device = open_cpu();
+    struct ct_arena arena = {0};
+    struct ct_measured measured;
+    struct ct_graph *graph;
+
+    (void)state;
+    assert_int_equal(ct_op_register(&compare_type), 0);
+    graph = ct_graph_parse(&arena, "graph \"g\"\ninput %x : float32[64]\nparam %y : float32[64]\n"
+                                   "F - %z = test_compare(%x, %y) : float32[]\nfetch z = %z\n");
+    assert_non_null(graph);
+    equal_elements = -1;
+    assert_int_equal(ct_measure_graph(graph, device, NULL, 1e-6, &measured), 0);
+    assert_int_equal(equal_elements, 0);
+    device->ops->close(device);
+    ct_arena_finish(&arena);
 }
 
 /* Two processors have two seconds in one; others computed for one of them. */
@@ -160,6 +209,7 @@ int main(void)
         cmocka_unit_test(the_peak_is_that_of_what_is_computed),
         cmocka_unit_test(rates_are_means_over_steps),
         cmocka_unit_test(a_peak_that_is_too_low_is_measured_again),
+        cmocka_unit_test(operands_of_one_shape_differ),
         cmocka_unit_test(the_load_is_what_others_take),
         cmocka_unit_test(a_pace_says_what_is_left),
     };
