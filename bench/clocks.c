@@ -29,7 +29,7 @@ static struct {
 } nvml;
 
 static struct look {
-    double mhz, watts, celsius, capped;
+    double at, mhz, watts, celsius, capped; /* at: as ct_now */
 } looks[LOOKS];
 
 static void *device;
@@ -70,7 +70,7 @@ static void *watch(void *context)
         if (!nvml.clock(device, SM_CLOCK, &mhz) && !nvml.power(device, &milliwatts) &&
             !nvml.temperature(device, 0, &celsius) && !nvml.reasons(device, &bits))
             looks[count++] =
-                (struct look){mhz, milliwatts / 1e3, celsius, bits & POWER_CAP ? 100 : 0};
+                (struct look){ct_now(), mhz, milliwatts / 1e3, celsius, bits & POWER_CAP ? 100 : 0};
         ct_nap(CLOCKS_EVERY);
     }
     return context;
@@ -87,9 +87,10 @@ void clocks_begin(void)
     runs = known > 0 && pthread_create(&thread, NULL, watch, NULL) == 0;
 }
 
-void clocks_end(char *text, size_t room)
+void clocks_end(double seconds, char *text, size_t room)
 {
-    struct look sum = {0};
+    struct look sum = {.at = ct_now() - seconds};
+    size_t first;
     double n;
 
     *text = '\0';
@@ -97,14 +98,16 @@ void clocks_end(char *text, size_t room)
         return;
     ends = true;
     pthread_join(thread, NULL);
-    n = (double)(count - count / 2);
-    for (size_t i = count / 2; i < count; i++) {
+    for (first = count; first > 0 && looks[first - 1].at >= sum.at;)
+        first--;
+    n = (double)(count - first);
+    for (size_t i = first; i < count; i++) {
         sum.mhz += looks[i].mhz / n;
         sum.watts += looks[i].watts / n;
         sum.celsius += looks[i].celsius / n;
         sum.capped += looks[i].capped / n;
     }
-    if (count)
+    if (first < count)
         snprintf(text, room, " | %.0f MHz, %.0f W, %.0f C, power cap in %.0f %% of looks", sum.mhz,
                  sum.watts, sum.celsius, sum.capped);
 }

@@ -271,7 +271,7 @@ static int64_t document_of(int64_t i)
 
 static double content(const struct ct_value *v, int64_t i)
 {
-    uint32_t random = ct_philox(7, ct_rng_stream(v->name), (uint64_t)i).v[0];
+    uint32_t random = ct_philox(7, v->id, (uint64_t)i).v[0];
 
     if (v->role == CT_ROLE_SCALAR)
         return 1;
@@ -376,14 +376,14 @@ static int run_case(struct ct_device *device, const struct bench_case *c)
     struct ct_graph *graph = ct_graph_parse(&arena, numbered(&arena, c));
     struct ct_measured measured = {0};
     char clocks[128];
-    double step;
+    double seconds = enough > 0 ? enough : BRIEF, step;
     int rc;
 
     limit = c->limit ? c->limit : VOCABULARY;
     clocks_begin();
-    rc = graph ? ct_measure_graph(graph, device, content, enough > 0 ? enough : BRIEF, &measured)
+    rc = graph ? ct_measure_graph(graph, device, content, seconds, &measured)
                : ct_context(CT_EINVAL, "%s", c->name);
-    clocks_end(clocks, sizeof(clocks));
+    clocks_end(seconds / 2, clocks, sizeof(clocks));
     step = (enough > 0 ? measured.lasting : measured.best) / COPIES;
     if (rc == 0)
         print_rate(c, step, flops(&arena, graph->first), moved(graph->first), clocks);
