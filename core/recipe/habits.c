@@ -77,6 +77,7 @@ static const struct habit habits[] = {
     {"precision", "training", "mixed_precision_param", NULL,
      "and [training] dtype for weights that are stored"},
     {"torch_dtype", "training", "dtype"},
+    {"mixed_precision_reduce", NULL, "reduce_dtype"},
     {"init_timeout_seconds", "comm", "start_timeout"},
     {"train_timeout_seconds", "comm", "timeout"},
     {"adam_beta1", NULL, "beta1"},

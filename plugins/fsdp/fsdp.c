@@ -37,6 +37,9 @@ static const struct ct_option options[] = {
     CT_OPT_CHOICE(struct fsdp_config, reduce, "reduce", "default", "default|microbatch|step",
                   "When gradients are reduced: in every microbatch, so that they stay sharded, or "
                   "once a step; default: once a step with a pipeline, else in every microbatch"),
+    CT_OPT_CHOICE(struct fsdp_config, reduce_dtype, "reduce_dtype", "float32", "float32|bfloat16",
+                  "Dtype in which float32 gradients are sent and summed over ranks that have other "
+                  "data; over microbatches they are summed in float32"),
     CT_OPT_BOOL(
         struct fsdp_config, prefetch, "prefetch", "true",
         "Gather the next region's parameters while the current one computes, on a separate stream"),
@@ -300,6 +303,16 @@ static const struct ct_transform bucket = {
     .apply = fsdp_bucket,
 };
 
+static const struct ct_transform reduce_dtype = {
+    .size = sizeof(struct ct_transform),
+    .name = "fsdp.reduce_dtype",
+    .summary = "sums gradients over ranks in bfloat16, if asked for",
+    .phase = CT_PHASE_OVERLAP,
+    .gives = (const char *const[]){"narrowed", NULL},
+    .after = (const char *const[]){"bucketed", NULL},
+    .apply = fsdp_reduce_dtype,
+};
+
 /* ---- axes ---- */
 
 static int64_t replicate_degree(void)
@@ -334,4 +347,5 @@ CT_PLUGIN(.name = "fsdp", .version = "1.0",
                               {CT_TRANSFORM, "fsdp.batch", &batch},
                               {CT_TRANSFORM, "fsdp", &parameters},
                               {CT_TRANSFORM, "fsdp.prefetch", &prefetch},
-                              {CT_TRANSFORM, "fsdp.bucket", &bucket}));
+                              {CT_TRANSFORM, "fsdp.bucket", &bucket},
+                              {CT_TRANSFORM, "fsdp.reduce_dtype", &reduce_dtype}));

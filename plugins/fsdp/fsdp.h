@@ -6,7 +6,7 @@
 
 struct fsdp_config {
     int64_t shard_degree, replicate_degree;
-    const char *reshard_after_forward, *reduce, *bucket;
+    const char *reshard_after_forward, *reduce, *reduce_dtype, *bucket;
     bool prefetch;
 };
 
@@ -24,6 +24,9 @@ int fsdp_prefetch(struct ct_graph *graph, struct ct_run *run);
 
 /* Merge similar collectives of a unit into one. */
 int fsdp_bucket(struct ct_graph *graph, struct ct_run *run);
+
+/* Reduce gradients over ranks in [fsdp] reduce_dtype. */
+int fsdp_reduce_dtype(struct ct_graph *graph, struct ct_run *run);
 
 /* Section for gathers that run once a step: "1UNSHARD" for a group's parameters, so that the step's
    order can delay or repeat them; `pre` without groups. */

@@ -71,31 +71,32 @@ static const char layers[] =
 #define SPLIT "float32[4,4] [dp_shard, -]"
 #define WHOLE "float32[4,4] +{dp_shard,tp}\n"
 #define SHARD " = reduce_scatter("
-static const char norms[] =
-    "graph \"norms\"\n"
-    "mesh dp_shard=2 tp=2\n"
-    "param %w : " SPLIT "\nparam %m : " SPLIT "\nparam %n : " SPLIT "\nparam %o : " SPLIT
-    "\nparam %v : " SPLIT "\n"
-    "input %x : float32[8,4] [dp_shard, -]\n"
-    "input %y : float32[8,4] [dp_shard.tp, -]\n"
-    "W a %d.w = linear_dw(%x, %x) : float32[4,4] +{dp_shard}\n"
-    "W a %d.w.split" SHARD "%d.w) {axes=\"dp_shard\"} : " SPLIT "\n"
-    "W a %d.m = linear_dw(%y, %y) : " WHOLE "W a %d.m.split" SHARD
-    "%d.m) {axes=\"dp_shard\"} : " SPLIT "+{tp}\n"
-    "W a %d.m.sum = all_reduce(%d.m.split) {axes=\"tp\"} : " SPLIT "\n"
-    "W a %d.n = linear_dw(%y, %y) : " WHOLE "W a %d.n.split" SHARD
-    "%d.n) {axes=\"dp_shard\"} : " SPLIT "+{tp}\n"
-    "W a %d.n.sum = all_reduce(%d.n.split) {axes=\"tp\"} : " SPLIT "\n"
-    "W a %d.o = linear_dw(%y, %y) : " WHOLE
-    "W a %d.o.sum = all_reduce(%d.o) {axes=\"tp\"} : float32[4,4] +{dp_shard}\n"
-    "W a %d.o.split" SHARD "%d.o.sum) {axes=\"dp_shard\"} : " SPLIT "\n"
-    "W a %d.v = linear_dw(%x, %x) : float32[4,4] +{dp_shard}\n"
-    "W a %d.v.split" SHARD "%d.v) {axes=\"dp_shard\"} : " SPLIT "\n"
-    "post - %s = squared_norm(%d.w.split, %d.m.sum, %d.n.sum, %d.o.split, %d.v.split) : float64[] "
-    "+{dp_shard}\n"
-    "fetch s = %s\n"
-    "grad %w = %d.w.split\ngrad %m = %d.m.sum\ngrad %n = %d.n.sum\ngrad %o = %d.o.split\n"
-    "grad %v = %d.v.split\n";
+#define NORMS(y)                                                                                   \
+    "graph \"norms\"\n"                                                                            \
+    "mesh dp_shard=2 tp=2\n"                                                                       \
+    "param %w : " SPLIT "\nparam %m : " SPLIT "\nparam %n : " SPLIT "\nparam %o : " SPLIT          \
+    "\nparam %v : " SPLIT "\n"                                                                     \
+    "input %x : float32[8,4] [dp_shard, -]\n" y                                                    \
+    "W a %d.w = linear_dw(%x, %x) : float32[4,4] +{dp_shard}\n"                                    \
+    "W a %d.w.split" SHARD "%d.w) {axes=\"dp_shard\"} : " SPLIT "\n"                               \
+    "W a %d.m = linear_dw(%y, %y) : " WHOLE "W a %d.m.split" SHARD                                 \
+    "%d.m) {axes=\"dp_shard\"} : " SPLIT "+{tp}\n"                                                 \
+    "W a %d.m.sum = all_reduce(%d.m.split) {axes=\"tp\"} : " SPLIT "\n"                            \
+    "W a %d.n = linear_dw(%y, %y) : " WHOLE "W a %d.n.split" SHARD                                 \
+    "%d.n) {axes=\"dp_shard\"} : " SPLIT "+{tp}\n"                                                 \
+    "W a %d.n.sum = all_reduce(%d.n.split) {axes=\"tp\"} : " SPLIT "\n"                            \
+    "W a %d.o = linear_dw(%y, %y) : " WHOLE                                                        \
+    "W a %d.o.sum = all_reduce(%d.o) {axes=\"tp\"} : float32[4,4] +{dp_shard}\n"                   \
+    "W a %d.o.split" SHARD "%d.o.sum) {axes=\"dp_shard\"} : " SPLIT "\n"                           \
+    "W a %d.v = linear_dw(%x, %x) : float32[4,4] +{dp_shard}\n"                                    \
+    "W a %d.v.split" SHARD "%d.v) {axes=\"dp_shard\"} : " SPLIT "\n"                               \
+    "post - %s = squared_norm(%d.w.split, %d.m.sum, %d.n.sum, %d.o.split, %d.v.split) : "          \
+    "float64[] "                                                                                   \
+    "+{dp_shard}\n"                                                                                \
+    "fetch s = %s\n"                                                                               \
+    "grad %w = %d.w.split\ngrad %m = %d.m.sum\ngrad %n = %d.n.sum\ngrad %o = %d.o.split\n"         \
+    "grad %v = %d.v.split\n"
+static const char norms[] = NORMS("input %y : float32[8,4] [dp_shard.tp, -]\n");
 
 static void reductions_wait_for_reductions(void **state)
 {
@@ -147,6 +148,28 @@ static void reshard_never_gathers_once(void **state)
 {
     (void)state;
     check_layers("reshard_after_forward=never", "never.txt");
+}
+
+/* Shards are summed over the microbatches in float32, between two sums over ranks in bfloat16. Sums
+   over tp are in float32. */
+static void gradients_travel_in_bfloat16(void **state)
+{
+    const struct ct_plugin *plugin = test_plugin("fsdp");
+    struct ct_arena arena = {0};
+    struct ct_graph *g = parse(&arena, layers);
+
+    (void)state;
+    TEST_OPTIONS(plugin, "reduce_dtype=bfloat16");
+    assert_ok(test_transform(plugin, "fsdp.prefetch")->apply(g, NULL));
+    assert_ok(test_transform(plugin, "fsdp.bucket")->apply(g, NULL));
+    assert_ok(test_transform(plugin, "fsdp.reduce_dtype")->apply(g, NULL));
+    check(&arena, g, "bfloat16.txt");
+    ct_arena_finish(&arena);
+    g = parse(&arena, NORMS("F a %y = slice(%x) {axes=\"tp\"} : float32[8,4] [dp_shard.tp, -]\n"));
+    assert_ok(test_transform(plugin, "fsdp.bucket")->apply(g, NULL));
+    assert_ok(test_transform(plugin, "fsdp.reduce_dtype")->apply(g, NULL));
+    check(&arena, g, "norms_bfloat16.txt");
+    ct_arena_finish(&arena);
 }
 
 /* A layer's input that two products need whole, in the forward and for their weights' gradients. */
@@ -273,6 +296,7 @@ int main(void)
         cmocka_unit_test(parameters_have_their_own_collectives),
         cmocka_unit_test(reshard_always_gathers_again),
         cmocka_unit_test(reshard_never_gathers_once),
+        cmocka_unit_test(gradients_travel_in_bfloat16),
         cmocka_unit_test(inputs_are_gathered_again),
         cmocka_unit_test(stacked_matrices_are_split_where_shards_are_smallest),
         cmocka_unit_test(others_can_come_after_parameters_are_sharded),
