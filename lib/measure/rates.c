@@ -20,6 +20,7 @@ int ct_rates_open(struct ct_rates *rates, struct ct_run *run, double peak)
     struct ct_device_info info = {0};
     int rc = 0;
 
+    *rates = (struct ct_rates){.warnings = rates->warnings};
     run->model_ops->flops_per_token(run->model, ct_config.training.seq_len, &rates->whole,
                                     &rates->halved);
     run->device->ops->info(run->device, ct_compute_dtype(), &info);

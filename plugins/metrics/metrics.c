@@ -73,15 +73,24 @@ static struct {
 
 /* ---- once ---- */
 
-/* Measures the peak, once, which is no part of what is between all steps. */
+/* The file is opened once, which is no part of what is between all steps. */
 static int begin(struct ct_run *run, int64_t step)
 {
     double began = ct_now();
     int rc = lines_open(run, step == 1, &now.out);
 
-    if (rc == 0)
-        rc = ct_rates_open(&now.rates, run, config.peak_tflops * 1e12);
     now.step_ended += ct_now() - began;
+    return rc;
+}
+
+/* The same for measuring the peak. */
+static int open_rates(struct ct_run *run)
+{
+    double began = ct_now();
+    int rc = ct_rates_open(&now.rates, run, config.peak_tflops * 1e12);
+
+    if (now.step_ended > 0)
+        now.step_ended += ct_now() - began;
     return rc;
 }
 
@@ -275,8 +284,10 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
     if (rc == 0)
         rc = goodput_step(run, s);
     resume_step(s->step);
-    ct_rates_add(&now.rates, s);
     count_recent(s);
+    if (rc == 0 && !(now.rates.peak > 0))
+        rc = open_rates(run);
+    ct_rates_add(&now.rates, s);
     if (rc < 0)
         return rc;
     if (s->step != 1 && s->step % config.log_freq && s->step != ct_config.training.steps) {
@@ -354,13 +365,6 @@ static int write_note(const struct ct_event_data *data)
     return rc;
 }
 
-/* Rates are those of one stage, whose tokens have other FLOPs than the next one's. */
-static int stage_begin(struct ct_run *run)
-{
-    now.rates = (struct ct_rates){.warnings = now.rates.warnings};
-    return now.out ? ct_rates_open(&now.rates, run, config.peak_tflops * 1e12) : 0;
-}
-
 static int on_event(const struct ct_event_data *data, void *context)
 {
     int rc = 0;
@@ -386,12 +390,13 @@ static int on_event(const struct ct_event_data *data, void *context)
     case CT_EVENT_NOTE:
         return write_note(data);
     case CT_EVENT_STAGE_BEGIN:
-        return stage_begin(data->run);
+        return open_rates(data->run);
     default: /* the end, or a failure */
         rc = status_end(data);
         if (rc == 0)
             rc = goodput_end(data->run, data->event == CT_EVENT_FAILURE);
         resume_close();
+        now.rates = (struct ct_rates){0};
         now.ended = true;
     }
     if (now.out && fclose(now.out) && data->event == CT_EVENT_RUN_END)

@@ -122,14 +122,7 @@ static int begin(struct ct_run *run)
         rc = events_begin(out);
     if (rc == 0)
         rc = write_recipe(run);
-    return rc < 0 ? rc : open_rates(run);
-}
-
-/* Rates are those of one stage, whose tokens have other FLOPs than the next one's. */
-static int stage_begin(struct ct_run *run)
-{
-    rates = (struct ct_rates){.warnings = rates.warnings};
-    return out ? open_rates(run) : 0;
+    return rc;
 }
 
 /* A file that has grown too large is followed by another one. */
@@ -203,8 +196,10 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
 {
     struct ct_rate r;
     double seconds;
-    int rc = 0;
+    int rc = rates.peak > 0 ? 0 : open_rates(run);
 
+    if (rc < 0)
+        return rc;
     if (s->step != trained + 1)
         restart = s->step;
     trained = s->step;
@@ -262,10 +257,11 @@ static int on_event(const struct ct_event_data *data, void *context)
     if (data->event == CT_EVENT_VALIDATED)
         return validated(data->run, data->result, data->set);
     if (data->event == CT_EVENT_STAGE_BEGIN)
-        return stage_begin(data->run);
+        return open_rates(data->run);
     if (out && fclose(out) && data->event == CT_EVENT_RUN_END)
         rc = ct_fail(CT_EIO, "cannot write TensorBoard's events: %s", strerror(errno));
     out = NULL;
+    rates = (struct ct_rates){0};
     log_freq = 0;
     return rc;
 }

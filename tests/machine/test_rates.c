@@ -59,6 +59,20 @@ static void the_peak_is_that_of_what_is_computed(void **state)
     }
 }
 
+/* Steps of another stage had other FLOPs. A warning is said once in a run. */
+static void opening_forgets_steps_and_no_warning(void **state)
+{
+    struct ct_device device = {.ops = &device_ops};
+    struct ct_run run = {.model_ops = &model_ops, .device = &device, .world = 1};
+    struct ct_rates rates = {.warnings = 1};
+
+    (void)state;
+    ct_rates_add(&rates, &(struct ct_step_result){.tokens = 300, .seconds = 1});
+    assert_int_equal(ct_rates_open(&rates, &run, 5e12), 0);
+    assert_true(rates.steps == 0 && rates.tokens == 0 && rates.seconds == 0);
+    assert_true(rates.warnings == 1 && rates.peak == 5e12);
+}
+
 static void rates_are_means_over_steps(void **state)
 {
     struct ct_run run = {.world = 2};
@@ -207,6 +221,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_peak_is_that_of_what_is_computed),
+        cmocka_unit_test(opening_forgets_steps_and_no_warning),
         cmocka_unit_test(rates_are_means_over_steps),
         cmocka_unit_test(a_peak_that_is_too_low_is_measured_again),
         cmocka_unit_test(operands_of_one_shape_differ),

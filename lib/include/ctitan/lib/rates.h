@@ -30,8 +30,10 @@ struct ct_rate {
 /* The forward and the backward compute in it, whatever [training] dtype the parameters have. */
 CT_API enum ct_dtype ct_compute_dtype(void);
 
-/* peak: FLOP/s; 0: what the device says of itself, or else what ct_measure_gemm (measure.h) finds,
-   once per process. Between two steps only. */
+/* Begin with no step. Rates are those of one stage, whose tokens have other FLOPs than the next
+   one's; its warnings count as given: they stay from stage to stage, and all is zero before the
+   first. peak: FLOP/s; 0: what the device says of itself, or else what ct_measure_gemm (measure.h)
+   finds, once per process. Between two steps only. */
 CT_API int ct_rates_open(struct ct_rates *rates, struct ct_run *run, double peak);
 /* Count a step. */
 CT_API void ct_rates_add(struct ct_rates *rates, const struct ct_step_result *result);
