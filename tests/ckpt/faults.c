@@ -147,7 +147,11 @@ static int read_fault(const char *path)
     static const struct {
         const char *name;
         int error;
-    } errors[] = {{"EIO", EIO}, {"EMFILE", EMFILE}, {"ESTALE", ESTALE}, {"EACCES", EACCES}};
+    } errors[] = {{"EIO", EIO},
+                  {"EMFILE", EMFILE},
+                  {"ESTALE", ESTALE},
+                  {"EACCES", EACCES},
+                  {"ENOENT", ENOENT}};
     char name[16], word[64];
     int times, error = 0;
 
