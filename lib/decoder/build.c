@@ -2,7 +2,6 @@
  * The graph of a decoder, one part of the model after the other.
  */
 #include <math.h>
-#include <stdio.h>
 
 #include <ctitan/config.h>
 #include <ctitan/error.h>
@@ -25,7 +24,7 @@ static bool is_part(struct ct_decoder *d, const char *what)
 const char *ct_decoder_named(struct ct_decoder *d, const char *what)
 {
     if (is_part(d, what))
-        snprintf(d->name, sizeof(d->name), "layers.%lld.%s", (long long)d->layer, what);
+        d->name = ct_decoder_text(d, "layers.%lld.%s", (long long)d->layer, what);
     return d->name;
 }
 
@@ -39,19 +38,16 @@ struct ct_value *ct_decoder_parameter(struct ct_decoder *d, const char *what, in
 {
     if (!is_part(d, what))
         return NULL;
-    snprintf(d->name, sizeof(d->name), "%s.%lld.%s", layers_of(d), (long long)(d->layer - d->from),
-             what);
+    d->name = ct_decoder_text(d, "%s.%lld.%s", layers_of(d), (long long)(d->layer - d->from), what);
     return ct_parameter(&d->b, d->name, ndim, shape, init);
 }
 
 struct ct_value *ct_decoder_weight(struct ct_decoder *d, const char *what, int ndim,
                                    const int64_t *shape, struct ct_init init)
 {
-    if (!is_part(d, what))
-        return NULL;
-    snprintf(d->name, sizeof(d->name), "%s.%lld.%s.weight", layers_of(d),
-             (long long)(d->layer - d->from), what);
-    return ct_parameter(&d->b, d->name, ndim, shape, init);
+    return is_part(d, what)
+               ? ct_decoder_parameter(d, ct_decoder_text(d, "%s.weight", what), ndim, shape, init)
+               : NULL;
 }
 
 struct ct_value *ct_decoder_linear(struct ct_decoder *d, const char *name, struct ct_value *x,
@@ -69,14 +65,14 @@ struct ct_value *ct_decoder_biased(struct ct_decoder *d, const char *name, struc
                                    const char *what, int64_t rows, int64_t columns, double std,
                                    double bias_std)
 {
-    char product[64], bias[64];
+    const char *product, *bias;
     struct ct_init init = bias_std > 0 ? ct_init_weight(bias_std, 1) : (struct ct_init){0};
     struct ct_value *row;
 
     if (!is_part(d, name) || !is_part(d, what))
         return NULL;
-    snprintf(product, sizeof(product), "%s_product", name);
-    snprintf(bias, sizeof(bias), "%s.bias", what);
+    product = ct_decoder_text(d, "%s_product", name);
+    bias = ct_decoder_text(d, "%s.bias", what);
     x = ct_decoder_linear(d, product, x, what, rows, columns, std);
     row = ct_decoder_parameter(d, bias, 1, &rows, init);
     return ct_bias(&d->b, ct_decoder_named(d, name), x, row);
@@ -112,10 +108,10 @@ struct ct_value *ct_decoder_heads(struct ct_decoder *d, struct ct_value *h, cons
                                   int64_t count, bool biased)
 {
     int64_t rows = count * d->sizes->head_dim, dim = d->sizes->dim;
-    char weight[32], view[32];
+    const char *weight, *view;
 
-    snprintf(weight, sizeof(weight), "self_attn.%s_proj", what);
-    snprintf(view, sizeof(view), "%s_heads", what);
+    weight = ct_decoder_text(d, "self_attn.%s_proj", what);
+    view = ct_decoder_text(d, "%s_heads", what);
     h = ct_decoder_project(d, what, h, weight, rows, dim, 0.02, biased);
     return heads(d, view, h, count);
 }
@@ -169,16 +165,16 @@ struct ct_value *ct_decoder_swiglu(struct ct_decoder *d, const char *prefix, str
                                    const char *where, int64_t width)
 {
     static const char *const names[] = {"gate", "up", "silu", "swiglu", "down"};
-    char name[CT_COUNT(names)][32], weight[3][64];
+    const char *name[CT_COUNT(names)], *weight[3];
     int64_t dim = d->sizes->dim;
     bool bias = d->sizes->mlp_bias;
     struct ct_value *gate, *up;
 
     for (size_t i = 0; i < CT_COUNT(names); i++)
-        snprintf(name[i], sizeof(name[i]), "%s%s", prefix, names[i]);
+        name[i] = ct_decoder_text(d, "%s%s", prefix, names[i]);
     for (size_t i = 0; i < CT_COUNT(weight); i++)
-        snprintf(weight[i], sizeof(weight[i]), "%s.%s_proj", where,
-                 (const char *[]){"gate", "up", "down"}[i]);
+        weight[i] =
+            ct_decoder_text(d, "%s.%s_proj", where, (const char *[]){"gate", "up", "down"}[i]);
     gate = ct_decoder_project(d, name[0], h, weight[0], width, dim, 0.02, bias);
     up = ct_decoder_project(d, name[1], h, weight[1], width, dim, d->depth_std, bias);
     gate = ct_silu(&d->b, ct_decoder_named(d, name[2]), gate);
@@ -238,9 +234,9 @@ static struct ct_value *embed(struct ct_decoder *d)
 static struct ct_value *norm(struct ct_decoder *d, const char *name, struct ct_value *x,
                              const char *weight)
 {
-    char parameter[96];
+    const char *parameter;
 
-    snprintf(parameter, sizeof(parameter), "%s.weight", weight);
+    parameter = ct_decoder_text(d, "%s.weight", weight);
     return ct_rms_norm(&d->b, name, x,
                        ct_parameter(&d->b, parameter, 1, &d->sizes->dim, CT_INIT_ONE),
                        d->sizes->norm_eps);
@@ -311,10 +307,7 @@ int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
     }
     x = embed(&d);
     for (d.layer = 0; d.layer < d.sizes->layers; d.layer++) {
-        char region[32];
-
-        snprintf(region, sizeof(region), "layers.%lld", (long long)d.layer);
-        d.b.region = region;
+        d.b.region = ct_decoder_text(&d, "layers.%lld", (long long)d.layer);
         d.depth_std = ct_decoder_depth_std(d.layer);
         x = layer(&d, x);
     }

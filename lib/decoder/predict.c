@@ -1,7 +1,6 @@
 /*
  * Multi-token prediction: the depths behind a decoder, their losses beside the objective's.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/input.h>
@@ -19,8 +18,8 @@ static struct ct_value *project(struct ct_decoder *d, struct ct_value *x, const 
     int64_t dim = d->sizes->dim;
     struct ct_value *w;
 
-    snprintf(d->name, sizeof(d->name), "%s.weight", expand(d, name));
-    w = ct_parameter(&d->b, d->name, 2, (int64_t[]){dim, 2 * dim}, ct_init_weight(0.02, 1));
+    w = ct_parameter(&d->b, ct_decoder_text(d, "%s.weight", expand(d, name)), 2,
+                     (int64_t[]){dim, 2 * dim}, ct_init_weight(0.02, 1));
     return ct_linear(&d->b, ct_decoder_named(d, "ahead"), x, w);
 }
 
@@ -31,9 +30,9 @@ static struct ct_value *join(struct ct_decoder *d, struct ct_value *x, int64_t k
 {
     int64_t shape[] = {d->request->batch, d->request->seq_len};
     struct ct_value *tokens, *pair[2];
-    char name[48];
+    const char *name;
 
-    snprintf(name, sizeof(name), "tokens_ahead_%lld", (long long)k);
+    name = ct_decoder_text(d, "tokens_ahead_%lld", (long long)k);
     tokens = d->request->loss ? ct_input(&d->b, name, shape) : d->tokens;
     pair[0] = parts->embed(d, "ahead_embedding", tokens);
     pair[0] = parts->norm(d, "ahead_embedding_norm", pair[0], expand(d, p->embedding_norm));
@@ -47,11 +46,11 @@ static void add_loss(struct ct_decoder *d, struct ct_value *x, int64_t k,
 {
     int64_t shape[] = {d->request->batch, d->request->seq_len};
     struct ct_value *labels, *count;
-    char name[3][48];
+    const char *name[3];
 
-    snprintf(name[0], sizeof(name[0]), "logits_ahead_%lld", (long long)k);
-    snprintf(name[1], sizeof(name[1]), "labels_ahead_%lld", (long long)k);
-    snprintf(name[2], sizeof(name[2]), "mtp_loss_%lld", (long long)k);
+    name[0] = ct_decoder_text(d, "logits_ahead_%lld", (long long)k);
+    name[1] = ct_decoder_text(d, "labels_ahead_%lld", (long long)k);
+    name[2] = ct_decoder_text(d, "mtp_loss_%lld", (long long)k);
     labels = ct_input(&d->b, name[1], shape);
     count = ct_input(&d->b, "valid_tokens", NULL);
     x = parts->logits(d, name[0], x);

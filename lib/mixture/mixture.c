@@ -1,6 +1,5 @@
 /* See mixture.h. */
 #include <fnmatch.h>
-#include <stdio.h>
 
 #include <ctitan/error.h>
 #include <ctitan/lib/mixture.h>
@@ -29,9 +28,9 @@ int ct_mixture_apply(const struct ct_mixture_options *o, struct ct_mixture *m)
 static struct ct_value *expert_weight(struct ct_decoder *d, const struct ct_mixture *m,
                                       const char *what, int64_t rows, int64_t columns, double std)
 {
-    char name[64];
+    const char *name;
 
-    snprintf(name, sizeof(name), "%s.%s", m->where ? m->where : "mlp.experts", what);
+    name = ct_decoder_text(d, "%s.%s", m->where ? m->where : "mlp.experts", what);
     return ct_decoder_weight(d, name, 3, (int64_t[]){m->experts, rows, columns},
                              ct_init_weight(std, 1));
 }
@@ -46,11 +45,11 @@ static const char *router_of(const struct ct_mixture *m)
 static struct ct_value *correction(struct ct_decoder *d, const struct ct_mixture *m)
 {
     struct ct_value *bias;
-    char name[96];
+    const char *name;
 
     if (!m->corrected)
         return NULL;
-    snprintf(name, sizeof(name), "%s" CT_MIXTURE_CORRECTION, router_of(m));
+    name = ct_decoder_text(d, "%s" CT_MIXTURE_CORRECTION, router_of(m));
     bias = ct_decoder_parameter(d, name, 1, &m->experts, (struct ct_init){.kind = CT_INIT_ZERO});
     if (bias)
         bias->dtype_fixed = true;

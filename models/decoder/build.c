@@ -2,7 +2,6 @@
  * The graph of a decoder: its parts in the order of a layer, with what a family has of each.
  */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/config.h>
@@ -45,11 +44,11 @@ static struct ct_value *norm_by(struct build *s, const char *name, struct ct_val
 {
     struct ct_builder *b = &s->d.b;
     double eps = s->d.sizes->norm_eps;
-    char part[96];
+    const char *part;
 
     if (!has_norm_bias(s))
         return ct_rms_norm_offset(b, name, x, w, eps, adds_one(s));
-    snprintf(part, sizeof(part), "%s_weight", name);
+    part = ct_decoder_text(&s->d, "%s_weight", name);
     if (adds_one(s))
         w = ct_add(b, part, w, ct_ones(b, part, w));
     return ct_layer_norm(b, name, x, w, bias, eps);
@@ -61,15 +60,15 @@ static struct ct_value *norm(struct build *s, const char *name, struct ct_value 
 {
     struct ct_decoder *d = &s->d;
     struct ct_value *w, *b = NULL;
-    char part[96];
+    const char *part;
 
     if (s->m->norm == NORM_LAYER_PLAIN)
         return whiten(&d->b, named(s, name), x, d->sizes->norm_eps);
     w = ct_decoder_weight(d, what, 1, &size, norm_init(s));
-    snprintf(part, sizeof(part), "%s.bias", what);
+    part = ct_decoder_text(d, "%s.bias", what);
     if (bias && has_norm_bias(s))
         b = ct_decoder_parameter(d, part, 1, &size, (struct ct_init){0});
-    return norm_by(s, ct_arena_strdup(d->b.graph->arena, named(s, name)), x, w, b);
+    return norm_by(s, named(s, name), x, w, b);
 }
 
 /* ---- attention ---- */
@@ -81,16 +80,16 @@ static struct ct_value *norm_each(struct build *s, const char *name, struct ct_v
     struct ct_decoder *d = &s->d;
     int64_t size = d->sizes->head_dim, shape[] = {heads, size}, all = heads * size;
     struct ct_value *w = ct_decoder_weight(d, what, 2, shape, CT_INIT_ONE);
-    char part[48];
+    const char *part;
 
-    snprintf(part, sizeof(part), "%s_white", name);
+    part = ct_decoder_text(d, "%s_white", name);
     x = whiten(&d->b, named(s, part), x, d->sizes->norm_eps);
-    snprintf(part, sizeof(part), "%s_flat", name);
+    part = ct_decoder_text(d, "%s_flat", name);
     x = ct_view(&d->b, named(s, part), x, 3,
                 (int64_t[]){d->request->batch, d->request->seq_len, all});
-    snprintf(part, sizeof(part), "%s_weights", name);
+    part = ct_decoder_text(d, "%s_weights", name);
     w = ct_view(&d->b, named(s, part), w, 1, &all);
-    snprintf(part, sizeof(part), "%s_rows", name);
+    part = ct_decoder_text(d, "%s_rows", name);
     x = scale_columns(&d->b, named(s, part), x, w);
     return ct_view(&d->b, named(s, name), x, 4,
                    (int64_t[]){d->request->batch, d->request->seq_len, heads, size});
@@ -104,11 +103,11 @@ static struct ct_value *heads(struct build *s, const char *name, struct ct_value
     bool now = normed < WEIGHT_COUNT && !s->m->qk_rotated;
     enum decoder_qk_norm how = now ? s->m->qk_norm : QK_NORM_NONE;
     int64_t size = d->sizes->head_dim, rows = count * size;
-    char view[32], norms[32], clipped[32];
+    const char *view, *norms, *clipped;
 
-    snprintf(view, sizeof(view), "%s_heads", name);
-    snprintf(norms, sizeof(norms), "%s_norm", name);
-    snprintf(clipped, sizeof(clipped), "%s_clipped", name);
+    view = ct_decoder_text(d, "%s_heads", name);
+    norms = ct_decoder_text(d, "%s_norm", name);
+    clipped = ct_decoder_text(d, "%s_clipped", name);
     h = ct_decoder_project(&s->d, name, h, weight(s, which), rows, d->sizes->dim, 0.02,
                            s->m->q_bias);
     if (how == QK_NORM_WHOLE)
@@ -192,12 +191,12 @@ static struct ct_value *activate(struct build *s, struct ct_value *x)
 struct ct_value *decoder_squared(struct ct_decoder *d, struct ct_value *h, const char *where,
                                  int64_t width)
 {
-    char weight[96];
+    const char *weight;
 
-    snprintf(weight, sizeof(weight), "%s.up_proj", where);
+    weight = ct_decoder_text(d, "%s.up_proj", where);
     h = ct_decoder_linear(d, "shared_up", h, weight, width, d->sizes->dim, 0.02);
     h = relu(&d->b, ct_decoder_named(d, "shared_relu"), h, true);
-    snprintf(weight, sizeof(weight), "%s.down_proj", where);
+    weight = ct_decoder_text(d, "%s.down_proj", where);
     return ct_decoder_linear(d, "shared_down", h, weight, d->sizes->dim, width, d->depth_std);
 }
 
@@ -227,14 +226,14 @@ static struct ct_value *feed_forward(struct build *s, struct ct_value *h)
 static struct ct_value *add(struct build *s, const char *name, struct ct_value *x,
                             struct ct_value *y, enum decoder_weight after)
 {
-    char part[48];
+    const char *part;
 
     if (s->m->norms != NORMS_BEFORE && after < WEIGHT_COUNT) {
-        snprintf(part, sizeof(part), "%s_norm", name);
+        part = ct_decoder_text(&s->d, "%s_norm", name);
         y = norm(s, part, y, weight(s, after), s->d.sizes->dim, s->m->norm_bias);
     }
     if (s->m->residual_multiplier > 0) {
-        snprintf(part, sizeof(part), "%s_scaled", name);
+        part = ct_decoder_text(&s->d, "%s_scaled", name);
         y = ct_scale(&s->d.b, named(s, part), y, s->m->residual_multiplier);
     }
     return ct_add(&s->d.b, named(s, name), x, y);
@@ -314,8 +313,7 @@ static struct ct_value *layer(struct build *s, struct ct_value *x)
 static struct ct_value *named_whole(struct build *s, const char *name, const char *kind, int ndim,
                                     const int64_t *shape, struct ct_init init)
 {
-    snprintf(s->d.name, sizeof(s->d.name), "%s.%s", name, kind);
-    return ct_parameter(&s->d.b, s->d.name, ndim, shape, init);
+    return ct_parameter(&s->d.b, ct_decoder_text(&s->d, "%s.%s", name, kind), ndim, shape, init);
 }
 
 static struct ct_value *whole(struct build *s, enum decoder_weight which, const char *kind,
@@ -341,10 +339,10 @@ static struct ct_value *look_up(struct build *s, const char *name, struct ct_val
 {
     struct ct_decoder *d = &s->d;
     double scale = embedding_scale(s->m);
-    char part[64];
+    const char *part;
     struct ct_value *x;
 
-    snprintf(part, sizeof(part), "%s_scaled", name);
+    part = ct_decoder_text(d, "%s_scaled", name);
     x = ct_padded_embedding(&d->b, name, tokens, d->embedding, ct_decoder_padding(d->sizes));
     return scale != 1 ? ct_scale(&d->b, part, x, scale) : x;
 }
@@ -380,10 +378,10 @@ static struct ct_value *logits(struct build *s, const char *name, struct ct_valu
 {
     struct ct_decoder *d = &s->d;
     int64_t shape[] = {d->sizes->vocabulary, d->sizes->dim};
-    char product[64], capped[64];
+    const char *product, *capped;
 
-    snprintf(product, sizeof(product), "%s%s", name, s->m->head_bias ? "_product" : "");
-    snprintf(capped, sizeof(capped), "%s_capped", name);
+    product = ct_decoder_text(d, "%s%s", name, s->m->head_bias ? "_product" : "");
+    capped = ct_decoder_text(d, "%s_capped", name);
     if (!d->head)
         d->head = d->sizes->tied
                       ? d->embedding

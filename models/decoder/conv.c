@@ -4,17 +4,16 @@
  * ranks can split channels.
  */
 #include <math.h>
-#include <stdio.h>
 
 #include "build.h"
 
 static struct ct_value *project(struct build *s, struct ct_value *h, const char *part)
 {
     int64_t dim = s->d.sizes->dim;
-    char weight[96], name[32];
+    const char *weight, *name;
 
-    snprintf(weight, sizeof(weight), "%s.%s_proj", s->m->family->weight[WEIGHT_CONV], part);
-    snprintf(name, sizeof(name), "conv_%s", part);
+    weight = ct_decoder_text(&s->d, "%s.%s_proj", s->m->family->weight[WEIGHT_CONV], part);
+    name = ct_decoder_text(&s->d, "conv_%s", part);
     return ct_decoder_project(&s->d, name, h, weight, dim, dim, 0.02, s->m->state.conv_bias);
 }
 
@@ -25,12 +24,12 @@ static struct ct_value *convolve(struct build *s, struct ct_value *x)
     double bound = 1 / sqrt((double)size);
     struct ct_init init = {.kind = CT_INIT_UNIFORM, .a = -bound, .b = bound};
     struct ct_value *w, *bias = NULL;
-    char name[96];
+    const char *name;
 
-    snprintf(name, sizeof(name), "%s.conv.weight", s->m->family->weight[WEIGHT_CONV]);
+    name = ct_decoder_text(d, "%s.conv.weight", s->m->family->weight[WEIGHT_CONV]);
     w = ct_decoder_parameter(d, name, 3, stored, init);
     w = ct_view(&d->b, ct_decoder_named(d, "conv_taps"), w, 2, (int64_t[]){dim, size});
-    snprintf(name, sizeof(name), "%s.conv.bias", s->m->family->weight[WEIGHT_CONV]);
+    name = ct_decoder_text(d, "%s.conv.bias", s->m->family->weight[WEIGHT_CONV]);
     if (s->m->state.conv_bias)
         bias = ct_decoder_parameter(d, name, 1, &dim, init);
     return ct_causal_conv(&d->b, ct_decoder_named(d, "conv"), x, w, bias, d->documents);
@@ -41,12 +40,12 @@ struct ct_value *gated_conv(struct build *s, struct ct_value *h)
     struct ct_decoder *d = &s->d;
     int64_t dim = d->sizes->dim;
     struct ct_value *b = project(s, h, "b"), *c = project(s, h, "c"), *x = project(s, h, "x");
-    char name[96];
+    const char *name;
 
     x = ct_mul(&d->b, ct_decoder_named(d, "conv_input"), b, x);
     x = convolve(s, x);
     x = ct_mul(&d->b, ct_decoder_named(d, "conv_gated"), c, x);
-    snprintf(name, sizeof(name), "%s.out_proj", s->m->family->weight[WEIGHT_CONV]);
+    name = ct_decoder_text(d, "%s.out_proj", s->m->family->weight[WEIGHT_CONV]);
     return ct_decoder_project(d, "conv_out", x, name, dim, dim, d->depth_std,
                               s->m->state.conv_bias);
 }

@@ -6,7 +6,6 @@
  * it gives is normed, and multiplied by the silu of z.
  */
 #include <math.h>
-#include <stdio.h>
 
 #include "build.h"
 
@@ -14,10 +13,10 @@
 
 static struct ct_value *project(struct build *s, const char *name, struct ct_value *h, int64_t rows)
 {
-    char weight[96], part[32];
+    const char *weight, *part;
 
-    snprintf(weight, sizeof(weight), "%s.%s_proj", s->m->family->weight[WEIGHT_LINEAR], name);
-    snprintf(part, sizeof(part), "linear_%s", name);
+    weight = ct_decoder_text(&s->d, "%s.%s_proj", s->m->family->weight[WEIGHT_LINEAR], name);
+    part = ct_decoder_text(&s->d, "linear_%s", name);
     return ct_decoder_linear(&s->d, part, h, weight, rows, s->d.sizes->dim, 0.02);
 }
 
@@ -28,18 +27,18 @@ static struct ct_value *convolved(struct build *s, const char *name, struct ct_v
     struct ct_decoder *d = &s->d;
     int64_t rows = count * size, taps = s->m->linear.taps;
     struct ct_value *w;
-    char part[96];
+    const char *part;
 
     h = project(s, name, h, rows);
-    snprintf(part, sizeof(part), "%s.%s_conv", s->m->family->weight[WEIGHT_LINEAR], name);
+    part = ct_decoder_text(d, "%s.%s_conv", s->m->family->weight[WEIGHT_LINEAR], name);
     w = ct_decoder_weight(d, part, 3, (int64_t[]){rows, 1, taps}, CT_INIT_STD(0.02));
-    snprintf(part, sizeof(part), "linear_%s_taps", name);
+    part = ct_decoder_text(d, "linear_%s_taps", name);
     w = ct_view(&d->b, ct_decoder_named(d, part), w, 2, (int64_t[]){rows, taps});
-    snprintf(part, sizeof(part), "linear_%s_conv", name);
+    part = ct_decoder_text(d, "linear_%s_conv", name);
     h = ct_causal_conv(&d->b, ct_decoder_named(d, part), h, w, NULL, d->documents);
-    snprintf(part, sizeof(part), "linear_%s_silu", name);
+    part = ct_decoder_text(d, "linear_%s_silu", name);
     h = ct_silu(&d->b, ct_decoder_named(d, part), h);
-    snprintf(part, sizeof(part), "linear_%s_heads", name);
+    part = ct_decoder_text(d, "linear_%s_heads", name);
     return ct_view(&d->b, ct_decoder_named(d, part), h, 4,
                    (int64_t[]){d->request->batch, d->request->seq_len, count, size});
 }
@@ -50,11 +49,11 @@ static struct ct_value *of_length(struct build *s, const char *name, struct ct_v
 {
     struct ct_decoder *d = &s->d;
     double size = (double)s->m->linear.key_dim;
-    char part[48];
+    const char *part;
 
-    snprintf(part, sizeof(part), "linear_%s_norm", name);
+    part = ct_decoder_text(d, "linear_%s_norm", name);
     x = ct_rms_norm_plain(&d->b, ct_decoder_named(d, part), x, LENGTH_EPS / size);
-    snprintf(part, sizeof(part), "linear_%s_unit", name);
+    part = ct_decoder_text(d, "linear_%s_unit", name);
     return ct_scale(&d->b, ct_decoder_named(d, part), x, length / sqrt(size));
 }
 
@@ -63,12 +62,12 @@ static struct ct_value *decay(struct build *s, struct ct_value *h, int64_t heads
     struct ct_decoder *d = &s->d;
     const char *where = s->m->family->weight[WEIGHT_LINEAR];
     struct ct_value *a, *bias;
-    char name[96];
+    const char *name;
 
-    snprintf(name, sizeof(name), "%s.A_log", where);
+    name = ct_decoder_text(d, "%s.A_log", where);
     a = ct_decoder_parameter(d, name, 1, &heads,
                              (struct ct_init){.kind = CT_INIT_UNIFORM, .a = 0, .b = log(16)});
-    snprintf(name, sizeof(name), "%s.dt_bias", where);
+    name = ct_decoder_text(d, "%s.dt_bias", where);
     bias = ct_decoder_parameter(d, name, 1, &heads, CT_INIT_ONE);
     h = project(s, "a", h, heads);
     return ct_decay(&d->b, ct_decoder_named(d, "linear_decay"), h, a, bias);
@@ -80,7 +79,7 @@ struct ct_value *linear_mixer(struct build *s, struct ct_value *h)
     const struct decoder_linear *z = &s->m->linear;
     int64_t all = z->value_heads * z->value_dim, batch = d->request->batch;
     struct ct_value *q, *k, *v, *beta, *forget, *gate, *w, *o;
-    char name[96];
+    const char *name;
 
     q = of_length(s, "q", convolved(s, "q", h, z->key_heads, z->key_dim),
                   1 / sqrt((double)z->key_dim));
@@ -92,13 +91,13 @@ struct ct_value *linear_mixer(struct build *s, struct ct_value *h)
     forget = decay(s, h, z->value_heads);
     o = ct_gated_delta(&d->b, ct_decoder_named(d, "linear_state"), q, k, v, forget, beta,
                        d->documents);
-    snprintf(name, sizeof(name), "%s.norm", s->m->family->weight[WEIGHT_LINEAR]);
+    name = ct_decoder_text(d, "%s.norm", s->m->family->weight[WEIGHT_LINEAR]);
     w = ct_decoder_weight(d, name, 1, &z->value_dim, CT_INIT_ONE);
     o = ct_rms_norm(&d->b, ct_decoder_named(d, "linear_norm"), o, w, d->sizes->norm_eps);
     o = ct_view(&d->b, ct_decoder_named(d, "linear_flat"), o, 3,
                 (int64_t[]){batch, d->request->seq_len, all});
     gate = ct_silu(&d->b, ct_decoder_named(d, "linear_silu"), gate);
     o = ct_mul(&d->b, ct_decoder_named(d, "linear_gated"), gate, o);
-    snprintf(name, sizeof(name), "%s.out_proj", s->m->family->weight[WEIGHT_LINEAR]);
+    name = ct_decoder_text(d, "%s.out_proj", s->m->family->weight[WEIGHT_LINEAR]);
     return ct_decoder_linear(d, "linear_out", o, name, d->sizes->dim, all, d->depth_std);
 }

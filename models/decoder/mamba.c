@@ -5,7 +5,6 @@
  * own, so that ranks can split heads.
  */
 #include <math.h>
-#include <stdio.h>
 
 #include "decoder.h"
 
@@ -13,9 +12,9 @@
 static struct ct_value *parameter(struct ct_decoder *d, const struct ct_model *m, const char *what,
                                   int ndim, const int64_t *shape, struct ct_init init)
 {
-    char name[96];
+    const char *name;
 
-    snprintf(name, sizeof(name), "%s.%s", m->family->weight[WEIGHT_MIXER], what);
+    name = ct_decoder_text(d, "%s.%s", m->family->weight[WEIGHT_MIXER], what);
     return ct_decoder_parameter(d, name, ndim, shape, init);
 }
 
@@ -23,9 +22,9 @@ static struct ct_value *parameter(struct ct_decoder *d, const struct ct_model *m
 static struct ct_value *project(struct ct_decoder *d, const struct ct_model *m, struct ct_value *h,
                                 const char *part, int64_t rows)
 {
-    char weight[96];
+    const char *weight;
 
-    snprintf(weight, sizeof(weight), "%s.%s_proj", m->family->weight[WEIGHT_MIXER], part);
+    weight = ct_decoder_text(d, "%s.%s_proj", m->family->weight[WEIGHT_MIXER], part);
     return ct_decoder_linear(d, part, h, weight, rows, m->sizes.dim, 0.02);
 }
 
@@ -37,18 +36,18 @@ static struct ct_value *convolve(struct ct_decoder *d, const struct ct_model *m,
     double bound = 1 / sqrt((double)size);
     struct ct_init init = {.kind = CT_INIT_UNIFORM, .a = -bound, .b = bound};
     struct ct_value *w, *bias = NULL;
-    char name[48];
+    const char *name;
 
-    snprintf(name, sizeof(name), "%s_conv.weight", part);
+    name = ct_decoder_text(d, "%s_conv.weight", part);
     w = parameter(d, m, name, 3, stored, init);
-    snprintf(name, sizeof(name), "%s_conv_weight", part);
+    name = ct_decoder_text(d, "%s_conv_weight", part);
     w = ct_view(&d->b, ct_decoder_named(d, name), w, 2, shape);
-    snprintf(name, sizeof(name), "%s_conv.bias", part);
+    name = ct_decoder_text(d, "%s_conv.bias", part);
     if (m->state.conv_bias)
         bias = parameter(d, m, name, 1, &channels, init);
-    snprintf(name, sizeof(name), "%s_conv", part);
+    name = ct_decoder_text(d, "%s_conv", part);
     x = ct_causal_conv(&d->b, ct_decoder_named(d, name), x, w, bias, d->documents);
-    snprintf(name, sizeof(name), "%s_silu", part);
+    name = ct_decoder_text(d, "%s_silu", part);
     return ct_silu(&d->b, ct_decoder_named(d, name), x);
 }
 
@@ -85,7 +84,7 @@ struct ct_value *decoder_mamba(struct ct_decoder *d, const struct ct_model *m, s
     struct ct_value *b = convolve(d, m, project(d, m, h, "b", shared), "b", shared);
     struct ct_value *c = convolve(d, m, project(d, m, h, "c", shared), "c", shared);
     struct ct_state_inputs in = {.dt = project(d, m, h, "dt", s->heads)};
-    char weight[96];
+    const char *weight;
 
     in.x = heads(d, "x_heads", x, s->heads, s->head_dim);
     in.b = heads(d, "b_groups", b, s->groups, s->size);
@@ -98,6 +97,6 @@ struct ct_value *decoder_mamba(struct ct_decoder *d, const struct ct_model *m, s
     x = ct_view(&d->b, ct_decoder_named(d, "scan_flat"), x, 3,
                 (int64_t[]){d->request->batch, d->request->seq_len, width});
     x = gated_norm(d, m, x, gate);
-    snprintf(weight, sizeof(weight), "%s.out_proj", m->family->weight[WEIGHT_MIXER]);
+    weight = ct_decoder_text(d, "%s.out_proj", m->family->weight[WEIGHT_MIXER]);
     return ct_decoder_linear(d, "mixer_out", x, weight, m->sizes.dim, width, d->depth_std);
 }

@@ -388,12 +388,11 @@ static struct ct_value *keys_and_values(struct ct_decoder *d, struct ct_value *h
     const struct ct_model *m = model_of(d);
     int64_t rotated = m->sizes.head_dim, widths[] = {m->kv_latent, rotated};
     int64_t size = m->key_dim + m->value_dim;
-    char name[4][64];
+    const char *name[4];
     struct ct_value *part[2], *k;
 
     for (int i = 0; i < 4; i++)
-        snprintf(name[i], sizeof(name[i]), "%s",
-                 ct_decoder_named(d, (const char *[]){"kv_latent", "k_shared", "k", "v"}[i]));
+        name[i] = ct_decoder_named(d, (const char *[]){"kv_latent", "k_shared", "k", "v"}[i]);
     h = ct_decoder_linear(d, "kv_latent_and_k", h, "self_attn.kv_a_proj_with_mqa",
                           m->kv_latent + rotated, m->sizes.dim, 0.02);
     ct_split(&d->b, (const char *[]){name[0], name[1]}, h, widths, 2, part);

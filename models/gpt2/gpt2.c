@@ -153,15 +153,17 @@ struct build {
     const struct ct_model *s;
     const struct ct_model_request *request;
     struct ct_value *documents;
-    char prefix[48], name[128]; /* prefix: "h.3.", or "" */
+    const char *prefix; /* "h.3.", or "" */
 };
 
 /* "transformer.h.3.attn.q.weight": a parameter of the current layer. */
 static struct ct_value *parameter(struct build *m, const char *what, const char *kind, int ndim,
                                   int64_t rows, int64_t columns, struct ct_init init)
 {
-    snprintf(m->name, sizeof(m->name), "transformer.%s%s.%s", m->prefix, what, kind);
-    return ct_parameter(&m->b, m->name, ndim, (int64_t[]){rows, columns}, init);
+    const char *name =
+        ct_arena_printf(m->b.graph->arena, "transformer.%s%s.%s", m->prefix, what, kind);
+
+    return ct_parameter(&m->b, name, ndim, (int64_t[]){rows, columns}, init);
 }
 
 static struct ct_value *norm(struct build *m, struct ct_value *x, const char *what)
@@ -211,8 +213,10 @@ static int build(struct ct_model *model, struct ct_graph *graph,
                  const struct ct_model_request *request)
 {
     int64_t shape[] = {request->batch, request->seq_len};
-    struct build m = {
-        .b = ct_builder_at_end(graph, CT_PART_F, "embedding"), .s = model, .request = request};
+    struct build m = {.b = ct_builder_at_end(graph, CT_PART_F, "embedding"),
+                      .s = model,
+                      .request = request,
+                      .prefix = ""};
     struct ct_value *table, *places, *x, *y;
 
     if (request->seq_len > model->max_positions)
@@ -229,11 +233,11 @@ static int build(struct ct_model *model, struct ct_graph *graph,
     y = ct_embedding(&m.b, "places", ct_input(&m.b, "positions", shape), places);
     x = ct_add(&m.b, NULL, x, y);
     for (int64_t i = 0; i < model->n_layers; i++) {
-        snprintf(m.prefix, sizeof(m.prefix), "h.%lld.", (long long)i);
+        m.prefix = ct_arena_printf(graph->arena, "h.%lld.", (long long)i);
         m.b.region = ct_arena_printf(graph->arena, "layers.%lld", (long long)i);
         x = layer(&m, x);
     }
-    m.prefix[0] = '\0';
+    m.prefix = "";
     m.b.region = "head";
     ct_graph_fetch(graph, "logits", ct_linear(&m.b, "logits", norm(&m, x, "ln_f"), table));
     return m.b.status;

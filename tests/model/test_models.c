@@ -461,6 +461,27 @@ static void names_of_a_layer_are_those_of_parts(void **state)
     }
 }
 
+/* Names of weights are those of families, which may be of any length. */
+static void names_are_not_cut(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = ct_graph_create(&arena, "names");
+    struct ct_decoder d = {.b = ct_builder_at_end(graph, CT_PART_F, "layers.2"), .layer = 2};
+    struct ct_value *x = ct_parameter(&d.b, "x", 2, (int64_t[]){4, 8}, CT_INIT_ONE), *y;
+    char part[201];
+
+    (void)state;
+    memset(part, 'a', 200);
+    part[200] = '\0';
+    y = ct_decoder_biased(&d, part, x, part, 3, 8, 1, 0);
+    assert_int_equal(d.b.status, 0);
+    assert_string_equal(y->name, ct_arena_printf(&arena, "layers.2.%s", part));
+    assert_non_null(ct_graph_find(graph, ct_arena_printf(&arena, "model.layers.2.%s.bias", part)));
+    assert_non_null(
+        ct_graph_find(graph, ct_arena_printf(&arena, "model.layers.2.%s.weight", part)));
+    ct_arena_finish(&arena);
+}
+
 static void experts_without_a_gate_have_no_other_form(void **state)
 {
     static const struct ct_decoder_sizes sizes = {.dim = 4, .layers = 1};
@@ -499,6 +520,7 @@ int main(void)
         cmocka_unit_test(what_means_the_same_is_accepted),
         cmocka_unit_test(sequences_beyond_the_positions_are_warned_of),
         cmocka_unit_test(names_of_a_layer_are_those_of_parts),
+        cmocka_unit_test(names_are_not_cut),
         cmocka_unit_test(experts_without_a_gate_have_no_other_form)};
 
     if (ct_ops_register() < 0)

@@ -145,7 +145,7 @@ struct ct_decoder {
     struct ct_value *embedding, *head;      /* their weights; head NULL: not yet there */
     int64_t layer;                          /* the current one */
     double depth_std;                       /* standard deviation of its o, up and down */
-    char name[96];
+    const char *name;                       /* made last by ct_decoder_named */
     const char *layers; /* what names of its parameters begin with; NULL: "model.layers" */
     int64_t from;       /* number of the layer that is 0 in these */
     const struct ct_decoder_parts *parts; /* NULL: another program's */
@@ -242,8 +242,10 @@ CT_API double ct_decoder_scale(const struct ct_decoder_sizes *sizes);
 /* The token whose row of the embedding gets no gradient from look-ups; -1: none. */
 CT_API int64_t ct_decoder_padding(const struct ct_decoder_sizes *sizes);
 
-/* "layers.3.WHAT", in d->name, until the next call. A `what` or `name` that is NULL or d->name
-   itself, here and below, is CT_EINVAL in d->b.status. */
+/* The text that printf would print, of any length, for as long as the graph lives. */
+#define ct_decoder_text(d, ...) ct_arena_printf((d)->b.graph->arena, __VA_ARGS__)
+/* "layers.3.WHAT", for as long as the graph lives. A `what` or `name` that is NULL or the result of
+   the last call, here and below, is CT_EINVAL in d->b.status. */
 CT_API const char *ct_decoder_named(struct ct_decoder *d, const char *what);
 /* A parameter of the current layer, by default "model.layers.3.WHAT", or the same with ".weight"
    behind it. */
