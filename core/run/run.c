@@ -732,74 +732,110 @@ static int open_stage_programs(struct ct_run *run, const struct ct_run_options *
     return rc;
 }
 
-static void keep_state(struct ct_run *run, const struct ct_run_options *options)
+/* ---- parts of opening ---- */
+
+static int tell_open(struct ct_run *run, const struct ct_run_options *options)
+{
+    (void)options;
+    return fire(run, CT_EVENT_RUN_OPEN);
+}
+
+static int open_offers(struct ct_run *run, const struct ct_run_options *options)
+{
+    int rc = find_offers(run, !options->logits);
+
+    if (rc == 0 && ct_config.deterministic)
+        rc = ct_plugin_check_repeatable();
+    if (rc == 0)
+        ct_run_make_stages(run);
+    return rc < 0 ? rc : check_weights(run, options);
+}
+
+static int open_mesh(struct ct_run *run, const struct ct_run_options *options)
+{
+    int rc = !options->logits || run->world > 1 ? ct_run_make_mesh(run) : 0;
+
+    return rc < 0 || options->logits ? rc : ct_run_fit_batch(run);
+}
+
+static int open_model(struct ct_run *run, const struct ct_run_options *options)
+{
+    (void)options;
+    return run->model_ops->create(run, &run->model);
+}
+
+static int open_tokenizer(struct ct_run *run, const struct ct_run_options *options)
+{
+    (void)options;
+    return run->tokenizer && run->tokenizer->open ? run->tokenizer->open() : 0;
+}
+
+static int tell_plan(struct ct_run *run, const struct ct_run_options *options)
 {
     if (run->validation_graph && !options->logits)
         ct_run_keep(run, "validation.best", &run->best, sizeof(run->best));
     if (!options->logits) /* also without stages, which may be added or removed later */
         ct_run_keep(run, "stage.samples_since", &run->samples_since, sizeof(run->samples_since));
+    return fire(run, CT_EVENT_PLAN_READY);
 }
+
+static int tell_ready(struct ct_run *run, const struct ct_run_options *options)
+{
+    (void)options;
+    return fire(run, CT_EVENT_RUN_READY);
+}
+
+/* A checkpoint may have left fewer samples than there were when the data was opened. */
+static int check_loaded(struct ct_run *run, const struct ct_run_options *options)
+{
+    int rc = ct_run_check_sets(run);
+
+    (void)options;
+    return rc < 0 || !run->data || run->progress.step == 1 ? rc : ct_run_count_epochs(run);
+}
+
+#define NO_LAP CT_START_PART_COUNT
+
+/* Opening a run, part by part. */
+static const struct {
+    open_part *open;
+    enum ct_run_depth least; /* a run of this depth has the part */
+    enum { EACH, TRAINING } runs;
+    enum { ONCE, BY_STAGE } stages;
+    enum ct_start_part lap; /* which the part ends */
+} parts[] = {
+    {tell_open, CT_RUN_READY, TRAINING, ONCE, NO_LAP},
+    {open_offers, CT_RUN_MODEL, EACH, ONCE, NO_LAP},
+    {open_mesh, CT_RUN_MODEL, EACH, ONCE, NO_LAP},
+    {open_model, CT_RUN_MODEL, EACH, ONCE, NO_LAP},
+    {open_tokenizer, CT_RUN_READY, EACH, ONCE, NO_LAP},
+    {open_data, CT_RUN_READY, TRAINING, BY_STAGE, NO_LAP},
+    {open_device, CT_RUN_PROGRAM, EACH, ONCE, NO_LAP}, /* transforms may ask for its threads */
+    {open_graphs, CT_RUN_GRAPH, EACH, BY_STAGE, CT_START_GRAPH},
+    {open_streams, CT_RUN_READY, EACH, BY_STAGE, NO_LAP},
+    {join_ranks, CT_RUN_READY, EACH, ONCE, CT_START_COMPARE},
+    {check_sizes, CT_RUN_PROGRAM, EACH, ONCE, NO_LAP},
+    {open_stage_programs, CT_RUN_PROGRAM, EACH, BY_STAGE, NO_LAP},
+    {tell_plan, CT_RUN_PROGRAM, EACH, ONCE, CT_START_LOWER},
+    {open_memory, CT_RUN_READY, EACH, ONCE, NO_LAP},
+    {open_executors, CT_RUN_READY, EACH, BY_STAGE, CT_START_WEIGHTS},
+    {tell_ready, CT_RUN_READY, EACH, ONCE, CT_START_LOAD},
+    {check_loaded, CT_RUN_READY, EACH, ONCE, NO_LAP},
+};
 
 static int open_run(struct ct_run *run, const struct ct_run_options *options)
 {
     int rc = 0;
 
-    if (options->depth == CT_RUN_READY && !options->logits)
-        rc = fire(run, CT_EVENT_RUN_OPEN);
-    if (rc == 0)
-        rc = find_offers(run, !options->logits);
-    if (rc == 0 && ct_config.deterministic)
-        rc = ct_plugin_check_repeatable();
-    if (rc < 0)
-        return rc;
-    ct_run_make_stages(run);
-    rc = check_weights(run, options);
-    if (rc == 0 && (!options->logits || run->world > 1))
-        rc = ct_run_make_mesh(run);
-    if (rc == 0 && !options->logits)
-        rc = ct_run_fit_batch(run);
-    if (rc == 0)
-        rc = run->model_ops->create(run, &run->model);
-    if (rc < 0 || options->depth == CT_RUN_MODEL)
-        return rc;
-    if (options->depth == CT_RUN_READY && run->tokenizer && run->tokenizer->open)
-        rc = run->tokenizer->open();
-    if (rc == 0 && options->depth == CT_RUN_READY && !options->logits)
-        rc = open_stages(run, options, open_data);
-    if (rc == 0 && options->depth > CT_RUN_GRAPH)
-        rc = open_device(run, options); /* first: its transforms may query the thread count */
-    if (rc == 0)
-        rc = open_stages(run, options, open_graphs);
-    if (rc < 0 || options->depth == CT_RUN_GRAPH)
-        return rc;
-    ct_run_lap(run, CT_START_GRAPH);
-    if (options->depth == CT_RUN_READY)
-        rc = open_stages(run, options, open_streams);
-    if (rc == 0 && options->depth == CT_RUN_READY)
-        rc = join_ranks(run, options);
-    ct_run_lap(run, CT_START_COMPARE);
-    if (rc == 0)
-        rc = check_sizes(run, options);
-    if (rc == 0)
-        rc = open_stages(run, options, open_stage_programs);
-    if (rc == 0)
-        keep_state(run, options);
-    if (rc == 0)
-        rc = fire(run, CT_EVENT_PLAN_READY);
-    ct_run_lap(run, CT_START_LOWER);
-    if (rc < 0 || options->depth == CT_RUN_PROGRAM)
-        return rc;
-    rc = open_memory(run, options);
-    if (rc == 0)
-        rc = open_stages(run, options, open_executors);
-    ct_run_lap(run, CT_START_WEIGHTS);
-    if (rc == 0)
-        rc = fire(run, CT_EVENT_RUN_READY);
-    ct_run_lap(run, CT_START_LOAD);
-    if (rc == 0)
-        rc = ct_run_check_sets(run);
-    /* A checkpoint may have left fewer samples than there were when the data was opened. */
-    return rc < 0 || !run->data || run->progress.step == 1 ? rc : ct_run_count_epochs(run);
+    for (size_t i = 0; rc == 0 && i < CT_COUNT(parts); i++) {
+        if (options->depth < parts[i].least || (parts[i].runs == TRAINING && options->logits))
+            continue;
+        rc = parts[i].stages == BY_STAGE ? open_stages(run, options, parts[i].open)
+                                         : parts[i].open(run, options);
+        if (parts[i].lap != NO_LAP)
+            ct_run_lap(run, parts[i].lap);
+    }
+    return rc;
 }
 
 int ct_run_open(struct ct_recipe *recipe, const struct ct_run_options *options, struct ct_run **out)
