@@ -255,15 +255,6 @@ static void plan_workspace(struct cpu_gemm *g)
     g->workspace = at;
 }
 
-static bool same_spec(const struct cpu_gemm_spec *a, const struct cpu_gemm_spec *b)
-{
-    return a->m == b->m && a->n == b->n && a->k == b->k && a->a_type == b->a_type &&
-           a->b_type == b->b_type && a->c_type == b->c_type && a->a_row == b->a_row &&
-           a->a_col == b->a_col && a->b_row == b->b_row && a->b_col == b->b_col &&
-           a->c_row == b->c_row && a->accumulate == b->accumulate && a->b_use == b->b_use &&
-           a->b_for == b->b_for && a->lanes == b->lanes && a->own == b->own;
-}
-
 static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
 {
     struct cpu_gemm *g = calloc(1, sizeof(*g));
@@ -300,7 +291,7 @@ int cpu_gemm_prepare_as(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm
     int rc;
 
     for (struct cpu_gemm *g = cache; g; g = g->next_in_cache)
-        if (same_spec(&g->spec, spec) && g->threads == cpu_threads()) {
+        if (!memcmp(&g->spec, spec, sizeof(*spec)) && g->threads == cpu_threads()) {
             *gemm = g;
             return 0;
         }

@@ -21,18 +21,20 @@
 /* Element (i, j) of A is at i * a_row + j * a_col; one of the two strides is 1. The same for B. */
 struct cpu_gemm_spec {
     int64_t m, n, k; /* A[m, k], B[k, n], C[m, n] */
-    enum ct_dtype a_type, b_type, c_type;
     int64_t a_row, a_col;
     int64_t b_row, b_col; /* both 0: packed for b_use and b_for */
     int64_t c_row;
-    bool accumulate;
+    enum ct_dtype a_type, b_type, c_type;
     enum cpu_use b_use;
     enum ct_dtype b_for; /* dtype of the activations */
+    int accumulate;      /* 0 or 1 */
     /* Above 0: a product runs on the thread that calls cpu_gemm_run_alone, and so many may run at
        once. Both operands are float32, or bfloat16 if cpu_bf16_native(); C is float32. */
     int lanes;
-    bool own; /* run by the kernels of products/, not by oneDNN; set by cpu_gemm_prepare */
+    int own; /* 1: run by the kernels of products/, not by oneDNN; set by cpu_gemm_prepare */
 };
+_Static_assert(sizeof(struct cpu_gemm_spec) == 8 * sizeof(int64_t) + 8 * sizeof(int),
+               "specs are compared by their bytes, so they have no padding");
 
 /* The rows of a tensor that ct_tensor_as_matrix accepts. */
 static inline struct ct_matrix cpu_rows_of(const struct ct_tensor *t)

@@ -110,62 +110,73 @@ static int prepare_one(struct cpu_gemm_spec spec, bool accumulate, struct cpu_ge
     return rc;
 }
 
+static struct cpu_gemm_spec logits_spec(const struct head *h, int64_t tokens,
+                                        const struct cpu_head_operands *o)
+{
+    const struct cpu_head *w = &h->weight;
+
+    return (struct cpu_gemm_spec){.m = tokens,
+                                  .n = w->vocabulary,
+                                  .k = h->k,
+                                  .a_type = o->x->dtype,
+                                  .b_type = w->dtype,
+                                  .c_type = CT_F32,
+                                  .a_row = cpu_rows_of(o->x).stride,
+                                  .a_col = 1,
+                                  .b_row = w->stride ? 1 : 0,
+                                  .b_col = w->stride,
+                                  .b_use = CPU_FORWARD,
+                                  .b_for = o->x->dtype,
+                                  .c_row = w->vocabulary};
+}
+
+static struct cpu_gemm_spec dx_spec(const struct head *h, int64_t tokens,
+                                    const struct cpu_head_operands *o)
+{
+    const struct cpu_head *w = &h->weight;
+
+    return (struct cpu_gemm_spec){.m = tokens,
+                                  .n = h->k,
+                                  .k = w->vocabulary,
+                                  .a_type = h->dlogits_type,
+                                  .b_type = w->dtype,
+                                  .c_type = o->dx->dtype,
+                                  .a_row = h->dlogits_row,
+                                  .a_col = 1,
+                                  .b_row = w->stride,
+                                  .b_col = w->stride ? 1 : 0,
+                                  .b_use = CPU_BACKWARD,
+                                  .b_for = o->x->dtype,
+                                  .c_row = cpu_rows_of(o->dx).stride};
+}
+
+static struct cpu_gemm_spec dw_spec(const struct head *h, int64_t tokens,
+                                    const struct cpu_head_operands *o)
+{
+    return (struct cpu_gemm_spec){.m = h->weight.vocabulary,
+                                  .n = h->k,
+                                  .k = tokens,
+                                  .a_type = h->dlogits_type,
+                                  .b_type = o->x->dtype,
+                                  .c_type = h->round_dw ? CT_F32 : o->dw->dtype,
+                                  .a_row = 1,
+                                  .a_col = h->dlogits_row,
+                                  .b_row = cpu_rows_of(o->x).stride,
+                                  .b_col = 1,
+                                  .c_row = h->round_dw ? h->k : cpu_rows_of(o->dw).stride};
+}
+
 static int prepare_products(struct products *p, const struct head *h, int64_t tokens,
                             const struct cpu_head_operands *o, size_t *workspace)
 {
-    const struct cpu_head *w = &h->weight;
-    struct ct_matrix x = {0}, dx = {0}, dw = {0};
-    struct cpu_gemm_spec logits, back_x, back_w = {0};
     int rc;
 
     p->tokens = tokens;
-    ct_tensor_as_matrix(o->x, &x);
-    logits = (struct cpu_gemm_spec){.m = tokens,
-                                    .n = w->vocabulary,
-                                    .k = h->k,
-                                    .a_type = o->x->dtype,
-                                    .b_type = w->dtype,
-                                    .c_type = CT_F32,
-                                    .a_row = x.stride,
-                                    .a_col = 1,
-                                    .b_row = w->stride ? 1 : 0,
-                                    .b_col = w->stride,
-                                    .b_use = CPU_FORWARD,
-                                    .b_for = o->x->dtype,
-                                    .c_row = w->vocabulary};
-    rc = prepare_one(logits, false, &p->logits, workspace);
-    if (rc < 0 || !o->dloss)
-        return rc;
-    ct_tensor_as_matrix(o->dx, &dx);
-    back_x = (struct cpu_gemm_spec){.m = tokens,
-                                    .n = h->k,
-                                    .k = w->vocabulary,
-                                    .a_type = h->dlogits_type,
-                                    .b_type = w->dtype,
-                                    .c_type = o->dx->dtype,
-                                    .a_row = h->dlogits_row,
-                                    .a_col = 1,
-                                    .b_row = w->stride,
-                                    .b_col = w->stride ? 1 : 0,
-                                    .b_use = CPU_BACKWARD,
-                                    .b_for = o->x->dtype,
-                                    .c_row = dx.stride};
-    if (o->dw && ct_tensor_as_matrix(o->dw, &dw))
-        back_w = (struct cpu_gemm_spec){.m = w->vocabulary,
-                                        .n = h->k,
-                                        .k = tokens,
-                                        .a_type = h->dlogits_type,
-                                        .b_type = o->x->dtype,
-                                        .c_type = h->round_dw ? CT_F32 : o->dw->dtype,
-                                        .a_row = 1,
-                                        .a_col = h->dlogits_row,
-                                        .b_row = x.stride,
-                                        .b_col = 1,
-                                        .c_row = h->round_dw ? h->k : dw.stride};
-    for (int accumulate = 0; rc >= 0 && accumulate < 2; accumulate++) {
-        rc = prepare_one(back_x, accumulate, &p->dx[accumulate], workspace);
+    rc = prepare_one(logits_spec(h, tokens, o), false, &p->logits, workspace);
+    for (int accumulate = 0; rc >= 0 && o->dloss && accumulate < 2; accumulate++) {
+        rc = prepare_one(dx_spec(h, tokens, o), accumulate, &p->dx[accumulate], workspace);
         if (rc >= 0 && o->dw)
-            rc = prepare_one(back_w, accumulate, &p->dw[accumulate], workspace);
+            rc = prepare_one(dw_spec(h, tokens, o), accumulate, &p->dw[accumulate], workspace);
     }
     return rc;
 }
