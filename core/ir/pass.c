@@ -18,7 +18,7 @@ static const char *const phases[] = {"partition",     "shard",  "precision",  "j
                                      "overlap",       "fuse"};
 
 /* Transforms of libraries, after the core's own of every training. */
-static const struct ct_transform *registered[16] = {&ct_pass_precision, &ct_pass_update};
+static const struct ct_transform *registered[64] = {&ct_pass_precision, &ct_pass_update};
 static size_t registered_count = 2;
 
 int ct_transform_register(const struct ct_transform *transform)

@@ -124,29 +124,43 @@ static bool used_after(const struct last_use *last, const struct ct_op *op, size
     return last->fetched || last->part > op->section->part || last->order > (int32_t)n;
 }
 
+static bool has_form_of(const struct ct_lowering *l, const struct ct_value *a,
+                        const struct ct_value *b)
+{
+    return a->dtype == b->dtype && a->ndim == b->ndim &&
+           !memcmp(a->shape, b->shape, sizeof(*b->shape) * (size_t)b->ndim) &&
+           l->bytes[a->id] == l->bytes[b->id];
+}
+
+/* Does op touch a class by other operands than these two? */
+static bool touches_otherwise(const struct ct_lowering *l, const struct ct_op *op, uint32_t class,
+                              int out, int in)
+{
+    for (int i = 0; i < op->ins; i++)
+        if (i != in && op->in[i] && find(l, op->in[i]->id) == class)
+            return true;
+    for (int i = 0; i < op->outs; i++)
+        if (i != out && find(l, op->out[i]->id) == class)
+            return true;
+    return false;
+}
+
+/* Do both run for each microbatch, or in the same part of the step? */
+static bool runs_as_often(const struct ct_section *a, const struct ct_section *b)
+{
+    return a->part == b->part || (ct_part_is_microbatch(a->part) && ct_part_is_microbatch(b->part));
+}
+
 static bool may_overwrite(const struct ct_lowering *l, const struct ct_op *op, int out, int in)
 {
     const struct ct_value *to = op->out[out], *from = op->in[in];
     const struct ct_value *root = from ? l->graph->values[find(l, from->id)] : NULL;
-    const struct ct_op *maker = root ? root->producer : NULL;
 
-    if (!maker || l->summed[to->id] || l->summed[root->id])
+    if (!root || !root->producer || l->summed[to->id] || l->summed[root->id])
         return false;
-    if (maker->section->part != op->section->part &&
-        !(ct_part_is_microbatch(maker->section->part) && ct_part_is_microbatch(op->section->part)))
-        return false;
-    if (from->dtype != to->dtype || root->opaque_bytes || to->opaque_bytes ||
-        from->ndim != to->ndim ||
-        memcmp(from->shape, to->shape, sizeof(*to->shape) * (size_t)to->ndim) ||
-        l->bytes[from->id] != l->bytes[to->id])
-        return false;
-    for (int i = 0; i < op->ins; i++)
-        if (i != in && op->in[i] && find(l, op->in[i]->id) == find(l, from->id))
-            return false;
-    for (int i = 0; i < op->outs; i++)
-        if (i != out && find(l, op->out[i]->id) == find(l, from->id))
-            return false;
-    return true;
+    return runs_as_often(root->producer->section, op->section) && !root->opaque_bytes &&
+           !to->opaque_bytes && has_form_of(l, from, to) &&
+           !touches_otherwise(l, op, root->id, out, in);
 }
 
 /* ---- parts ---- */
@@ -280,6 +294,31 @@ static void place_parts(struct ct_lowering *l)
             l->ops[n].in_place = concat_in_place(l, l->op_at[n]);
 }
 
+/* Put a value where another one is, in its class. */
+static void put_at(struct ct_lowering *l, const struct ct_value *v, const struct ct_value *at,
+                   struct last_use *last)
+{
+    uint32_t class = find(l, at->id);
+
+    shift(l, v->id, l->offset[at->id]);
+    merge(l, class, v->id);
+    merge_uses(&last[class], &last[v->id]);
+}
+
+/* Let outputs of the op at position n take over the memory of inputs that die there. */
+static void overwrite_inputs(struct ct_lowering *l, size_t n, struct last_use *last)
+{
+    const struct ct_op *op = l->op_at[n];
+
+    for (const int8_t(*p)[2] = op->type->inplace; p && (*p)[0] >= 0; p++) {
+        int out = (*p)[0], in = (*p)[1];
+
+        if (out < op->outs && in < op->ins && l->root[op->out[out]->id] == op->out[out]->id &&
+            may_overwrite(l, op, out, in) && !used_after(&last[find(l, op->in[in]->id)], op, n))
+            put_at(l, op->out[out], op->in[in], last);
+    }
+}
+
 static void alias(struct ct_lowering *l)
 {
     struct ct_arena scratch = {0};
@@ -293,31 +332,12 @@ static void alias(struct ct_lowering *l)
 
         if (l->ops[n].in_place)
             continue; /* an add: its terms are made in the sum */
-        l->ops[n].in_place = is_view(op);
-        if (is_view(op)) {
-            shift(l, op->out[0]->id, l->offset[op->in[0]->id]);
-            merge(l, find(l, op->in[0]->id), op->out[0]->id);
-            merge_uses(&last[find(l, op->in[0]->id)], &last[op->out[0]->id]);
-            continue;
-        }
-        if (is_part(op) && op->ins == 1 && narrow_in_place(l, op, last)) {
-            l->ops[n].in_place = true;
-            continue;
-        }
-        for (const int8_t(*p)[2] = op->type->inplace; p && (*p)[0] >= 0; p++) {
-            int out = (*p)[0], in = (*p)[1];
-            uint32_t class;
-
-            if (out >= op->outs || in >= op->ins || l->root[op->out[out]->id] != op->out[out]->id ||
-                !may_overwrite(l, op, out, in))
-                continue;
-            class = find(l, op->in[in]->id);
-            if (used_after(&last[class], op, n))
-                continue;
-            shift(l, op->out[out]->id, l->offset[op->in[in]->id]);
-            merge(l, class, op->out[out]->id);
-            merge_uses(&last[class], &last[op->out[out]->id]);
-        }
+        if (is_view(op))
+            put_at(l, op->out[0], op->in[0], last);
+        l->ops[n].in_place =
+            is_view(op) || (is_part(op) && op->ins == 1 && narrow_in_place(l, op, last));
+        if (!l->ops[n].in_place)
+            overwrite_inputs(l, n, last);
     }
     for (uint32_t id = 0; id < l->graph->value_count; id++)
         l->root[id] = find(l, id);
