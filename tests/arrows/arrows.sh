@@ -12,7 +12,8 @@
 #   7  Only lib/json reads JSON with jansson's own functions.
 #   8  Each folder of core, lib, plugins and models has a suite of its name or a row in tests/places. It and tests/slow
 #      name tests that are there.
-#   9  An op of lib/ops that one model alone uses belongs to that model; models/decoder is many.
+#   9  lib names no plugin; cli names those that `known` lists.
+#  10  An op of lib/ops that one model alone uses belongs to that model; models/decoder is many.
 set -uo pipefail
 cd "$1" || exit
 build=$2
@@ -177,6 +178,19 @@ check_words() {
         sed 's/$/ compares the name of an op/'
 }
 
+# Plugins that lib/ and cli/ name: "NAME", or an option "NAME.KEY =". Nothing in lib does; tune and check try recipes of their own, and
+# so do these. (runs.c reads a key of metrics.jsonl.)
+known='cli/args.c:fuse cli/compare.c:metrics cli/data_teacher.c:cpu cli/describe.c:cpu cli/describe.c:fsdp
+    cli/report_timeline.c:cpu cli/report_timeline.c:cuda cli/runs.c:metrics'
+check_plugins() {
+    local words
+    words=$(printf '%s\n' plugins/*/ models/*/ | xargs -n1 basename | grep -vxE 'text|tokens|bytes|describe|eval|tar|decoder|float8|offload' | paste -sd'|')
+    find cli lib -name '*.c' ! -path cli/tune.c ! -path cli/check_runs.c | sort | while read -r file; do
+        gcc -fpreprocessed -dD -E -P -w "$file" | grep -oE "\"($words)(\"|\.[a-z_]+ ?=)|CT_ARG_[A-Z]+\([^\"]*\"" | grep -v '^CT_ARG' |
+            sed -E "s,^\"([a-z0-9_]+).*,$file:\1,"
+    done | sort -u | grep -vxF "$(tr -s ' ' '\n' <<<"$known")" | sed 's/\(.*\):\(.*\)/\1 names the plugin \2/'
+}
+
 check_places() {
     local tests folder
     tests=$(meson introspect --tests "$build" |
@@ -227,5 +241,5 @@ check_json() {
 
 scratch=$(mktemp)
 trap 'rm -f "$scratch"' EXIT
-faults=$({ check_core; check_lib; check_others; check_words; check_json; check_places; check_ops; } | sort -u)
+faults=$({ check_core; check_lib; check_others; check_words; check_plugins; check_json; check_places; check_ops; } | sort -u)
 [[ ! $faults ]] || { printf '%s\n' "$faults"; exit 1; }
