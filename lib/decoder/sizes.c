@@ -95,8 +95,8 @@ static int apply(const struct ct_decoder_family *f, const struct ct_decoder_opti
         sizes->rope.theta = o->rope_theta;
     if (o->norm_eps > 0)
         sizes->norm_eps = o->norm_eps;
-    if (strcmp(o->tie_embeddings, "auto"))
-        sizes->tied = !strcmp(o->tie_embeddings, "true");
+    if (o->tie_embeddings != CT_TIE_AUTO)
+        sizes->tied = o->tie_embeddings == CT_TIE_TRUE;
     return check(f, sizes);
 }
 

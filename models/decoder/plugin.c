@@ -132,8 +132,8 @@ static void apply_options(struct ct_decoder_sizes *z)
         z->rope.theta = o->rope_theta;
     if (o->norm_eps > 0)
         z->norm_eps = o->norm_eps;
-    if (strcmp(o->tie_embeddings, "auto"))
-        z->tied = !strcmp(o->tie_embeddings, "true");
+    if (o->tie_embeddings != CT_TIE_AUTO)
+        z->tied = o->tie_embeddings == CT_TIE_TRUE;
 }
 
 static int check_state(const struct ct_model *m)

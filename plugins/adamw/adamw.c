@@ -18,7 +18,8 @@
 
 static struct config {
     struct adamw_hyper hyper;
-    const char *no_decay, *lr_factors, *state_dtype;
+    const char *no_decay, *lr_factors;
+    enum { STATE_PARAMETER, STATE_F32, STATE_BF16, STATE_FLOAT8 } state_dtype;
     bool write_copies;
 } config;
 
@@ -37,10 +38,10 @@ static const struct ct_option options[] = {
     CT_OPT_STRING(struct config, lr_factors, "lr_factors", "",
                   "PATTERN:FACTOR, separated by commas: parameters whose learning rate is so many "
                   "times lr; the first pattern counts"),
-    CT_OPT_CHOICE(struct config, state_dtype, "state_dtype", "parameter",
-                  "parameter|float32|bfloat16|float8",
-                  "Dtype of the moments; parameter: that of the parameter; float8: those of "
-                  "matrices in blocks of a row with one scale, others in float32"),
+    CT_OPT_ENUM(struct config, state_dtype, "state_dtype", "parameter",
+                "parameter|float32|bfloat16|float8",
+                "Dtype of the moments; parameter: that of the parameter; float8: those of "
+                "matrices in blocks of a row with one scale, others in float32"),
     CT_OPT_BOOL(
         struct config, write_copies, "write_copies", "true",
         "Copies of the parameters in the dtype of the forward pass are kept, and written with the "
@@ -127,15 +128,15 @@ const struct ct_op_type adamw_type = {
 
 static enum ct_dtype state_dtype(const struct ct_value *param)
 {
-    if (!strcmp(config.state_dtype, "bfloat16"))
-        return CT_BF16;
-    return strcmp(config.state_dtype, "parameter") ? CT_F32 : param->dtype;
+    if (config.state_dtype == STATE_PARAMETER)
+        return param->dtype;
+    return config.state_dtype == STATE_BF16 ? CT_BF16 : CT_F32;
 }
 
 /* Elements of a block of 8-bit codes; 0: the moments of param are in no blocks. */
 static int64_t block_of(const struct ct_value *param)
 {
-    return strcmp(config.state_dtype, "float8") ? 0 : adamw_float8_block(param);
+    return config.state_dtype == STATE_FLOAT8 ? adamw_float8_block(param) : 0;
 }
 
 /* A zeroed state with the sharding of param, and one element for so many in a row of it. */

@@ -21,11 +21,10 @@
  * signatures and take them as an input; ops that would be wrong are rejected.
  */
 #include <stdio.h>
-#include <string.h>
-
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/plugin.h>
+#include <ctitan/text.h>
 
 #include "cp.h"
 
@@ -36,11 +35,11 @@ struct cp_config cp_config;
 static const struct ct_option options[] = {
     CT_OPT_INT(struct cp_config, degree, "degree", "1", 1, 1 << 16,
                "Ranks that share each sequence"),
-    CT_OPT_CHOICE(struct cp_config, method, "method", "ring", "ring|allgather|ulysses",
-                  "How attention reaches keys on other ranks"),
-    CT_OPT_CHOICE(struct cp_config, load_balancer, "load_balancer", "headtail", "headtail|none",
-                  "headtail: give each rank an early and a late part of the sequence; none: one "
-                  "shard; no effect with ulysses"),
+    CT_OPT_ENUM(struct cp_config, method, "method", "ring", "ring|allgather|ulysses",
+                "How attention reaches keys on other ranks"),
+    CT_OPT_ENUM(struct cp_config, load_balancer, "load_balancer", "headtail", "headtail|none",
+                "headtail: give each rank an early and a late part of the sequence; none: one "
+                "shard; no effect with ulysses"),
     CT_OPT_INT(struct cp_config, pairs, "pairs", "0", 0, 1 << 20,
                "With headtail, pairs of an early and a late part that each rank has; 0: one, or, "
                "where documents share a sequence, as many as have parts of 64 tokens"),
@@ -51,16 +50,11 @@ int cp_axis(const struct ct_graph *graph)
     return ct_mesh_find(&graph->mesh, "cp");
 }
 
-static bool method_is(const char *name)
-{
-    return !strcmp(cp_config.method, name);
-}
-
 /* ---- inputs ---- */
 
 static bool is_headtail(void)
 {
-    return !method_is("ulysses") && !strcmp(cp_config.load_balancer, "headtail");
+    return cp_config.method != CP_ULYSSES && cp_config.load_balancer == CP_HEADTAIL;
 }
 
 /* Segments of recurrences wait for each other, so those have as few as possible. */
@@ -91,21 +85,24 @@ static int64_t chunks(struct ct_graph *graph)
 
 static int check_length(int64_t tokens, int64_t count)
 {
-    char how_many[48] = "";
+    char how_many[48] = "", balancer[16];
 
     if (cp_config.pairs && !is_headtail())
         return ct_fail(CT_ECONFIG, "[cp] pairs = %lld has no effect with %s: unset it",
                        (long long)cp_config.pairs,
-                       method_is("ulysses") ? "method = ulysses" : "load_balancer = none");
+                       cp_config.method == CP_ULYSSES ? "method = ulysses"
+                                                      : "load_balancer = none");
     if (tokens % count == 0)
         return 0;
     if (cp_config.pairs)
         snprintf(how_many, sizeof(how_many), ", pairs = %lld", (long long)cp_config.pairs);
+    ct_option_format(ct_option_find(options, "load_balancer"), &cp_config, balancer,
+                     sizeof(balancer));
     return ct_fail(CT_ECONFIG,
                    "[training] seq_len = %lld is not a multiple of %lld, as [cp] degree = %lld "
                    "with load_balancer = %s%s needs",
-                   (long long)tokens, (long long)count, (long long)cp_config.degree,
-                   cp_config.load_balancer, how_many);
+                   (long long)tokens, (long long)count, (long long)cp_config.degree, balancer,
+                   how_many);
 }
 
 /* Stretch by stretch, of which rank r has the parts r and 2 x degree - 1 - r. */
@@ -199,12 +196,12 @@ static int change_attention(struct ct_graph *graph, struct ct_run *run)
     int rc = 0;
 
     (void)run;
-    if (cp_axis(graph) < 0 || method_is("allgather"))
+    if (cp_axis(graph) < 0 || cp_config.method == CP_ALL_GATHER)
         return 0;
     ct_for_each_op_safe (op, graph) {
         if (rc < 0 || op->type != &ct_op_attention)
             continue;
-        if (method_is("ulysses"))
+        if (cp_config.method == CP_ULYSSES)
             rc = cp_exchange_heads(graph, op);
         else
             cp_make_ring(graph, op);

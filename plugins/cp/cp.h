@@ -6,7 +6,8 @@
 
 struct cp_config {
     int64_t degree, pairs;
-    const char *method, *load_balancer;
+    enum { CP_RING, CP_ALL_GATHER, CP_ULYSSES } method;
+    enum { CP_HEADTAIL, CP_ONE_SHARD } load_balancer;
 };
 
 extern struct cp_config cp_config;

@@ -88,7 +88,7 @@ static bool suits(const struct ct_prepare *p, int tensors, int outs, int more)
         return false;
     if (p->in[0].shape[3] > LARGEST_HEAD || p->in[2].shape[3] > LARGEST_HEAD)
         return gpu_refuse("heads are larger than %d", LARGEST_HEAD);
-    if (p->in[0].dtype != CT_F32 && !strcmp(gpu_config.attention, "cudnn"))
+    if (p->in[0].dtype != CT_F32 && gpu_config.attention == GPU_CUDNN)
         return gpu_refuse("[cuda] attention = cudnn leaves bfloat16 to cuDNN");
     return true;
 }
@@ -252,7 +252,7 @@ static bool suits_tensor(const struct ct_prepare *p, int tensors, int outs, int 
     const struct ct_tensor *q = &p->in[outs == 1 ? 0 : 1];
     const struct columns *c = columns_of(q);
 
-    return strcmp(gpu_config.attention, "plain") && !gpu_attention_changes(p->op) &&
+    return gpu_config.attention != GPU_PLAIN && !gpu_attention_changes(p->op) &&
            fits(p, tensors, outs, more) && q->dtype == CT_BF16 && in_vectors(p->in, tensors) &&
            in_vectors(p->out, outs) && q->shape[3] % VECTOR == 0 && q[2].shape[3] % VECTOR == 0 &&
            c && has_shared(p, tile_bytes(c, values) + ROOM);

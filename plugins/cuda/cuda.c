@@ -10,7 +10,7 @@ struct gpu_config gpu_config;
 static const struct ct_option options[] = {
     CT_OPT_INT(struct gpu_config, device, "device", "-1", -1, 1023,
                "Number of the device; -1: the rank's number on its host"),
-    CT_OPT_CHOICE(
+    CT_OPT_ENUM(
         struct gpu_config, attention, "attention", "auto", "auto|cudnn|tensor|plain",
         "bfloat16 attention: cudnn (what it cannot do, such as gathered keys: tensor), tensor "
         "(the plugin's own kernels on tensor cores), plain (on other cores), or auto: the "
@@ -30,9 +30,9 @@ static const struct ct_option options[] = {
                "Multiprocessors that matrix products leave to collectives which run beside them"),
     CT_OPT_INT(struct gpu_config, logits_memory, "logits_memory", "2048", 1, 1 << 20,
                "MiB of logits that exist at a time in the loss"),
-    CT_OPT_CHOICE(struct gpu_config, logits, "logits", "bfloat16", "float32|bfloat16",
-                  "Dtype of a bfloat16 model's logits in memory; the softmax is float32 either "
-                  "way"),
+    CT_OPT_ENUM(struct gpu_config, logits, "logits", "bfloat16", "float32|bfloat16",
+                "Dtype of a bfloat16 model's logits in memory; the softmax is float32 either "
+                "way"),
     CT_OPT_STRING(struct gpu_config, describe, "describe", "",
                   "File that describes a GPU to plan for, without having one; set by `--device`"),
     {0}};

@@ -23,8 +23,8 @@
 #include "kernels/arguments.h"
 
 struct gpu_config {
-    const char *attention; /* auto, cudnn, plain */
-    const char *logits;    /* float32, bfloat16 */
+    enum { GPU_AUTO, GPU_CUDNN, GPU_TENSOR, GPU_PLAIN } attention;
+    enum { GPU_LOGITS_F32, GPU_LOGITS_BF16 } logits;
     bool tf32, graph, tune, keep_hidden;
     int64_t spare;         /* multiprocessors that products leave to collectives */
     int64_t logits_memory; /* MiB */

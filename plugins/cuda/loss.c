@@ -162,7 +162,7 @@ struct layout {
 
 static struct layout lay_out(const struct head *h, size_t *bytes)
 {
-    bool narrow = h->x->dtype == CT_BF16 && !strcmp(gpu_config.logits, "bfloat16");
+    bool narrow = h->x->dtype == CT_BF16 && gpu_config.logits == GPU_LOGITS_BF16;
     struct layout at = {.dtype = narrow ? CT_BF16 : CT_F32, .stride = (h->w->shape[0] + 7) / 8 * 8};
     int64_t tokens = rows_of(h->x), item = (int64_t)ct_dtype_size(at.dtype);
 

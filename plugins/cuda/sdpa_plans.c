@@ -26,7 +26,7 @@ struct gpu_dnn {
 /* NULL: cuDNN is not to be had, or not wanted. */
 static struct gpu_dnn *dnn_of(struct gpu *gpu)
 {
-    if (!strcmp(gpu_config.attention, "plain") || !strcmp(gpu_config.attention, "tensor"))
+    if (gpu_config.attention == GPU_PLAIN || gpu_config.attention == GPU_TENSOR)
         return NULL;
     if (!gpu->dnn) {
         gpu->dnn = calloc(1, sizeof(*gpu->dnn));

@@ -43,7 +43,7 @@ void flight_plan_finish(struct flight_plan *plan);
 
 struct flight_config {
     int64_t records;
-    const char *record;
+    enum { FLIGHT_RECORD_CALLS, FLIGHT_RECORD_ALL } record;
     double hang_timeout;
     int64_t straggler_freq, divergence_freq;
     double straggler_ratio;

@@ -372,7 +372,7 @@ static int use(const struct ct_run *run, struct ct_flight_header *h)
     now.groups = CT_FLIGHT_AT(h, h->groups);
     now.ring = CT_FLIGHT_AT(h, h->ring);
     now.ring_mask = h->ring_count - 1;
-    now.ops = !strcmp(flight_config.record, "all");
+    now.ops = flight_config.record == FLIGHT_RECORD_ALL;
     for (int i = 0; i < CT_FLIGHT_PROGRAMS; i++) {
         size_t count = programs[i] ? programs[i]->init_count + programs[i]->step_count : 0;
 
@@ -550,8 +550,8 @@ static const struct ct_hook hook = {
 static const struct ct_option options[] = {
     CT_OPT_INT(struct flight_config, records, "records", "16384", 64, 1 << 24,
                "Records in the ring, rounded up to a power of two; 64 bytes each"),
-    CT_OPT_CHOICE(struct flight_config, record, "record", "calls", "calls|all",
-                  "What to record: communication and steps, or every instruction"),
+    CT_OPT_ENUM(struct flight_config, record, "record", "calls", "calls|all",
+                "What to record: communication and steps, or every instruction"),
     CT_OPT_FLOAT(struct flight_config, hang_timeout, "hang_timeout", "0", 0, 1e9,
                  "Seconds without progress after which a rank ends itself; 0: never. ([comm] "
                  "timeout ends ranks that wait for others)"),

@@ -41,7 +41,7 @@
 static struct config {
     int64_t log_freq;
     double peak_tflops, max_size;
-    const char *color;
+    enum { COLOR_AUTO, COLOR_ALWAYS, COLOR_NEVER } color;
 } config;
 
 static const struct ct_option options[] = {
@@ -54,8 +54,8 @@ static const struct ct_option options[] = {
         struct config, max_size, "max_size", "256", 0, 1e9,
         "MB of metrics.jsonl: a larger one becomes metrics-1.jsonl, metrics-2.jsonl and so "
         "on, which are read before it; 0: it grows"),
-    CT_OPT_CHOICE(struct config, color, "color", "auto", "auto|always|never",
-                  "Colours on the console; auto: on a terminal"),
+    CT_OPT_ENUM(struct config, color, "color", "auto", "auto|always|never",
+                "Colours on the console; auto: on a terminal"),
     {0}};
 
 static struct {
@@ -158,8 +158,8 @@ static int write_step(const struct ct_run *run, const struct ct_step_result *s,
 
 static bool colored(void)
 {
-    return !strcmp(config.color, "always") ||
-           (!strcmp(config.color, "auto") && ct_terminal_takes_colours(STDERR_FILENO));
+    return config.color == COLOR_ALWAYS ||
+           (config.color == COLOR_AUTO && ct_terminal_takes_colours(STDERR_FILENO));
 }
 
 /* "12,345", of one rank; of several: "12,345 on 8 ranks" */

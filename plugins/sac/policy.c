@@ -212,17 +212,17 @@ void sac_settle(struct sac *s)
     }
 }
 
-int sac_choose_by_rule(struct sac *s, const char *mode)
+int sac_choose_by_rule(struct sac *s)
 {
     int rc = 0;
 
     memset(s->kept, true, s->forward->value_count);
     memcpy(s->away, s->may_leave, s->forward->value_count);
-    if (!strcmp(mode, "full"))
+    if (sac_config.mode == SAC_FULL)
         choose_layers(s, 1);
-    else if (!strcmp(mode, "layer"))
+    else if (sac_config.mode == SAC_LAYER)
         choose_layers(s, sac_config.every);
-    else if (!strcmp(mode, "op"))
+    else if (sac_config.mode == SAC_OP)
         rc = sac_keep_listed(s, sac_config.save_ops);
     sac_settle(s);
     return rc;

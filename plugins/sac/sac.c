@@ -12,17 +12,18 @@
 #include <ctitan/log.h>
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
+#include <ctitan/text.h>
 
 #include "sac.h"
 
 struct sac_config sac_config;
 
 static const struct ct_option options[] = {
-    CT_OPT_CHOICE(struct sac_config, mode, "mode", "full", "none|full|layer|op|budget|auto",
-                  "What is recomputed. none; full: all of a layer except its output; layer: the "
-                  "same in every few layers; op: all except the results of the ops in save_ops; "
-                  "budget: what costs least time, so that no more is kept than a budget; auto: so "
-                  "that the step fits into memory"),
+    CT_OPT_ENUM(struct sac_config, mode, "mode", "full", "none|full|layer|op|budget|auto",
+                "What is recomputed. none; full: all of a layer except its output; layer: the "
+                "same in every few layers; op: all except the results of the ops in save_ops; "
+                "budget: what costs least time, so that no more is kept than a budget; auto: so "
+                "that the step fits into memory"),
     CT_OPT_INT(struct sac_config, every, "every", "2", 1, 1 << 20,
                "mode = layer: recompute one in this many layers"),
     CT_OPT_STRING(struct sac_config, save_ops, "save_ops", "default",
@@ -54,27 +55,37 @@ static const struct ct_option options[] = {
 
 static int choose(struct sac *s, struct ct_run *run)
 {
-    if (!strcmp(sac_config.mode, "budget") || !strcmp(sac_config.mode, "auto"))
+    if (sac_config.mode == SAC_BUDGET || sac_config.mode == SAC_AUTO)
         return sac_choose_by_search(s, run);
-    return sac_choose_by_rule(s, sac_config.mode);
+    return sac_choose_by_rule(s);
+}
+
+static const char *mode_name(enum sac_mode mode, char name[16])
+{
+    struct sac_config config = {.mode = mode};
+
+    ct_option_format(ct_option_find(options, "mode"), &config, name, 16);
+    return name;
 }
 
 /* Warn of options that were changed and that the mode does not read. */
 static void check_mode(const struct ct_recipe *recipe)
 {
     static const struct {
-        const char *key, *mode;
+        const char *key;
+        enum sac_mode mode;
     } readers[] = {
-        {"every", "layer"}, {"save_ops", "op"}, {"budget", "budget"}, {"memory", "auto"}};
+        {"every", SAC_LAYER}, {"save_ops", SAC_OP}, {"budget", SAC_BUDGET}, {"memory", SAC_AUTO}};
     static bool told;
+    char own[16], other[16];
 
     for (size_t i = 0; !told && i < CT_COUNT(readers); i++) {
         const char *key = readers[i].key, *source = ct_recipe_source(recipe, "sac", key);
 
-        if (source && strcmp(readers[i].mode, sac_config.mode) != 0 &&
+        if (source && readers[i].mode != sac_config.mode &&
             strcmp(ct_recipe_get(recipe, "sac", key), ct_option_find(options, key)->fallback) != 0)
             ct_warn("%s: [sac] %s has no effect: it is for mode = %s, and mode is %s", source, key,
-                    readers[i].mode, sac_config.mode);
+                    mode_name(readers[i].mode, other), mode_name(sac_config.mode, own));
     }
     told = true;
 }
@@ -86,7 +97,7 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
 
     if (run && run->rank == 0)
         check_mode(run->recipe);
-    if (!strcmp(sac_config.mode, "none") && !*sac_config.offload)
+    if (sac_config.mode == SAC_NONE && !*sac_config.offload)
         return 0;
     rc = sac_begin(&s, graph, run);
     if (rc == 0)

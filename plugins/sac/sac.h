@@ -4,8 +4,11 @@
 
 #include <ctitan/run.h>
 
+enum sac_mode { SAC_NONE, SAC_FULL, SAC_LAYER, SAC_OP, SAC_BUDGET, SAC_AUTO };
+
 struct sac_config {
-    const char *mode, *save_ops, *offload, *budget, *memory;
+    enum sac_mode mode;
+    const char *save_ops, *offload, *budget, *memory;
     int64_t every;
     bool measure;
     double tflops, memory_gbps, link_gbps, host_gbps;
@@ -135,7 +138,7 @@ double sac_seconds(struct sac *s, const struct ct_op *op);
 /* Find what may be offloaded. */
 int sac_find_leaving(struct sac *s);
 /* Choose what is kept, in the modes none, full, layer and op. */
-int sac_choose_by_rule(struct sac *s, const char *mode);
+int sac_choose_by_rule(struct sac *s);
 /* True if another region or the host uses v. */
 bool sac_leaves(const struct sac *s, const struct ct_value *v);
 /* Views follow their roots; values that another transform recomputes stay recomputed. */

@@ -347,6 +347,6 @@ int sac_choose_by_search(struct sac *s, struct ct_run *run)
     if (rc < 0)
         return rc;
     sac_solve(s);
-    return strcmp(sac_config.mode, "auto") ? choose_budget(s, run, without)
-                                           : choose_auto(s, run, without);
+    return sac_config.mode == SAC_AUTO ? choose_auto(s, run, without)
+                                       : choose_budget(s, run, without);
 }

@@ -221,7 +221,7 @@ int text_open_set(const struct ct_data_request *request, const struct ct_validat
                              .split = text_config.split,
                              .weights = text_config.label_weights,
                              .field = *text_config.field ? text_config.field : "text",
-                             .skip = !strcmp(text_config.malformed, "skip"),
+                             .skip = text_config.malformed == TEXT_SKIP,
                              .spool = text_config.spool},
                   .tokenizer = request->tokenizer,
                   .cache = text_config.cache},

@@ -53,7 +53,7 @@ static const struct ct_option options[] = {
                   "chatml"),
     CT_OPT_BOOL(struct text_config, any_template, "any_template", "false",
                 "Allow another template than that of the folder [model] init_from"),
-    CT_OPT_CHOICE(
+    CT_OPT_ENUM(
         struct text_config, malformed, "malformed", "stop", "stop|skip",
         "What to do about a malformed line: stop the run, or skip it and report the number"),
     CT_OPT_STRING(struct text_config, cache, "cache", "",

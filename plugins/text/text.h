@@ -7,8 +7,9 @@
 #include "source.h"
 
 struct text_config {
-    const char *path, *command, *command_key, *validation_path, *weights, *field, *template,
-        *malformed, *cache, *spool, *fields, *date;
+    const char *path, *command, *command_key, *validation_path, *weights, *field, *template, *cache,
+        *spool, *fields, *date;
+    enum { TEXT_STOP, TEXT_SKIP } malformed;
     unsigned split, format, packing, too_long, document_mask, train_on;
     int64_t packing_window;
     bool any_template, repeat, shuffle, label_weights, per_sequence, balance;

@@ -62,11 +62,13 @@ struct ct_decoder_sizes {
         "attention_dropout", "0.0", true                                                           \
     }
 
+enum ct_tie { CT_TIE_AUTO, CT_TIE_TRUE, CT_TIE_FALSE };
+
 /* The recipe's changes to a flavor: options of the plugin's section. */
 struct ct_decoder_options {
     int64_t dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size;
     double rope_theta, norm_eps;
-    const char *tie_embeddings;
+    enum ct_tie tie_embeddings;
 };
 
 /* Rows of an option table, without those below. T: a struct with a member m of the type above. */
@@ -81,8 +83,8 @@ struct ct_decoder_options {
                      "Base of the rotary embedding; 0: the flavor's"),                             \
         CT_OPT_FLOAT(T, m.norm_eps, "norm_eps", "0", 0, 1,                                         \
                      "Added to the mean square in norms; 0: the flavor's"),                        \
-        CT_OPT_CHOICE(T, m.tie_embeddings, "tie_embeddings", "auto", "auto|true|false",            \
-                      "Use the embedding as the head's weight; auto: as in the flavor")
+        CT_OPT_ENUM(T, m.tie_embeddings, "tie_embeddings", "auto", "auto|true|false",              \
+                    "Use the embedding as the head's weight; auto: as in the flavor")
 
 #define CT_DECODER_FFN_OPTION(T, m)                                                                \
     CT_OPT_INT(T, m.ffn_dim, "ffn_dim", "0", 0, 1e7,                                               \
