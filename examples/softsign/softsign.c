@@ -84,12 +84,18 @@ static bool accepts(const struct ct_prepare *p)
     return ct_cuda_computes(p->out[0].dtype);
 }
 
+/* The function of the op's name, for its dtype: softsign_bfloat16. */
+static int prepare(struct ct_prepare *p)
+{
+    return ct_cuda_prepare(p, &code, p->out[0].dtype, CT_CUDA_NAMES("@_*"));
+}
+
 static int launch(const struct ct_launch *l, const struct softsign_call *a)
 {
     const struct ct_cuda_size grid = {(unsigned)ct_cuda_blocks(a->count, THREADS), 1, 1};
 
-    return ct_cuda_launch_as(l, &code, l->op->type->name, l->out[0].dtype, false, grid,
-                             (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
+    return ct_cuda_launch(l, ct_cuda_function(l, 0), grid, (struct ct_cuda_size){THREADS, 1, 1}, 0,
+                          a);
 }
 
 static int run(const struct ct_launch *l)
@@ -108,8 +114,10 @@ static int run_grad(const struct ct_launch *l)
 }
 
 static const struct ct_kernel cuda_kernels[] = {
-    CT_KERNEL(.op = "softsign", .name = "elements", .accepts = accepts, .run = run),
-    CT_KERNEL(.op = "softsign_grad", .name = "elements", .accepts = accepts, .run = run_grad),
+    CT_KERNEL(.op = "softsign", .name = "elements", .accepts = accepts, .prepare = prepare,
+              .run = run),
+    CT_KERNEL(.op = "softsign_grad", .name = "elements", .accepts = accepts, .prepare = prepare,
+              .run = run_grad),
     {0}};
 
 CT_PLUGIN(.name = "softsign", .version = "1.0",

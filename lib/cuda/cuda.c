@@ -5,14 +5,41 @@
 
 #include <ctitan/lib/cuda.h>
 
-int ct_cuda_launch_as(const struct ct_launch *l, const struct ct_cuda_code *code, const char *name,
-                      enum ct_dtype dtype, bool vector, struct ct_cuda_size grid,
-                      struct ct_cuda_size block, size_t shared, const void *arguments)
-{
-    char full[80];
+#define NAME 80 /* bytes of a function's name */
 
-    snprintf(full, sizeof(full), "%s_%s%s", name, ct_dtype_name(dtype), vector ? "_vector" : "");
-    return ct_cuda_launch(l, code, full, grid, block, shared, arguments);
+static void expand(char *to, const char *name, const char *op, const char *dtype)
+{
+    size_t at = 0;
+
+    for (; *name && at < NAME; name++)
+        at += (size_t)(*name == '@'   ? snprintf(to + at, NAME - at, "%s", op)
+                       : *name == '*' ? snprintf(to + at, NAME - at, "%s", dtype)
+                                      : snprintf(to + at, NAME - at, "%c", *name));
+}
+
+int ct_cuda_find(const struct ct_prepare *p, const struct ct_cuda_code *code, enum ct_dtype dtype,
+                 const char *const *names, struct ct_cuda_function **functions)
+{
+    int rc = 0;
+
+    for (int i = 0; rc == 0 && names[i]; i++) {
+        char name[NAME] = "";
+
+        expand(name, names[i], p->op->type->name, ct_dtype_name(dtype));
+        rc = ct_cuda_of(p->device)->find(p->device, code, name, &functions[i]);
+    }
+    return rc;
+}
+
+int ct_cuda_prepare(struct ct_prepare *p, const struct ct_cuda_code *code, enum ct_dtype dtype,
+                    const char *const *names)
+{
+    size_t count = 0;
+
+    while (names[count])
+        count++;
+    p->state = ct_arena_array(p->arena, struct ct_cuda_function *, count);
+    return ct_cuda_find(p, code, dtype, names, p->state);
 }
 
 bool ct_cuda_matrices(const struct ct_tensor *const *t, int count, struct ct_matrix *rows)

@@ -26,10 +26,12 @@ static bool accepts_copies(const struct ct_prepare *p)
     return accepts_adamw(p);
 }
 
+enum { BEGIN, UPDATE }; /* functions */
+
 static int prepare_adamw(struct ct_prepare *p)
 {
     p->workspace = sizeof(struct gpu_adamw_step);
-    return 0;
+    return gpu_prepare(p, "adamw_begin", "adamw");
 }
 
 static int begin(const struct ct_launch *l)
@@ -43,8 +45,8 @@ static int begin(const struct ct_launch *l)
                                 .weight_decay = ct_op_float(l->op, "weight_decay"),
                                 .lr_factor = ct_op_float(l->op, "lr_factor")};
 
-    return gpu_launch(l, "adamw_begin", (struct ct_cuda_size){1, 1, 1},
-                      (struct ct_cuda_size){32, 1, 1}, 0, &a);
+    return gpu_launch(l, BEGIN, (struct ct_cuda_size){1, 1, 1}, (struct ct_cuda_size){32, 1, 1}, 0,
+                      &a);
 }
 
 static bool follows(const struct gpu_adamw *a, int at, const struct ct_tensor *t, int operands)
@@ -82,7 +84,7 @@ static int launch(const struct ct_launch *l, struct gpu_adamw *a)
 
     for (int i = 0; i < a->tensors; i++)
         a->first_block[i + 1] = a->first_block[i] + (int32_t)ct_cuda_blocks(a->count[i], GPU_GRAIN);
-    rc = gpu_launch(l, "adamw", (struct ct_cuda_size){(unsigned)a->first_block[a->tensors], 1, 1},
+    rc = gpu_launch(l, UPDATE, (struct ct_cuda_size){(unsigned)a->first_block[a->tensors], 1, 1},
                     (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
     a->tensors = 0;
     return rc;
@@ -123,9 +125,14 @@ static bool accepts_copy(const struct ct_prepare *p)
     return ct_cuda_computes(p->in[0].dtype) && p->in[1].dtype == CT_F32;
 }
 
+static int prepare_copy(struct ct_prepare *p)
+{
+    return gpu_prepare_cast(p, p->in[1].dtype, p->in[0].dtype);
+}
+
 static int run_copy(const struct ct_launch *l)
 {
-    return gpu_cast(l, &l->in[1], &l->in[0]);
+    return gpu_cast(l, l->state, &l->in[1], &l->in[0]);
 }
 
 /* ---- moments of 8 bits ---- */
@@ -146,6 +153,12 @@ static bool accepts_codes(const struct ct_prepare *p)
            (moments == CT_E4M3 || moments == CT_F32) && p->in[V].dtype == moments &&
            p->in[M_SCALE].dtype == CT_F32 && p->in[V_SCALE].dtype == CT_F32 &&
            p->in[P].shape[p->in[P].ndim - 1] <= blocks * LARGEST_BLOCK;
+}
+
+static int prepare_codes(struct ct_prepare *p)
+{
+    p->workspace = sizeof(struct gpu_adamw_step);
+    return gpu_prepare(p, "adamw_begin", "adamw_codes");
 }
 
 static int run_codes(const struct ct_launch *l)
@@ -181,7 +194,7 @@ static int run_codes(const struct ct_launch *l)
         a.offset[d] = ct_launch_offset(l, l->op->in[P], d);
     }
     return rc < 0 ? rc
-                  : gpu_launch(l, "adamw_codes",
+                  : gpu_launch(l, UPDATE,
                                (struct ct_cuda_size){
                                    (unsigned)ct_cuda_blocks(a.rows * a.blocks, THREADS / 32), 1, 1},
                                (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
@@ -190,6 +203,6 @@ static int run_codes(const struct ct_launch *l)
 const struct ct_kernel gpu_adamw_kernels[] = {
     CT_KERNEL("adamw", "vector", 0, accepts_adamw, prepare_adamw, run_adamw),
     CT_KERNEL("adamw.copies", "vector", 0, accepts_copies, prepare_adamw, run_copies),
-    CT_KERNEL("cast_into", "vector", 0, accepts_copy, NULL, run_copy),
-    CT_KERNEL("adamw.float8", "codes", 0, accepts_codes, prepare_adamw, run_codes),
+    CT_KERNEL("cast_into", "vector", 0, accepts_copy, prepare_copy, run_copy),
+    CT_KERNEL("adamw.float8", "codes", 0, accepts_codes, prepare_codes, run_codes),
     {0}};

@@ -18,7 +18,7 @@ static void strides(int64_t to[3], const struct ct_tensor *t)
 
 static const void *optional(const struct ct_launch *l, int i)
 {
-    return i < l->ins ? l->in[i].data : NULL;
+    return ct_op_input(l->op, i) ? l->in[i].data : NULL;
 }
 
 static struct gpu_head head_of(const struct ct_tensor *t)
@@ -128,17 +128,23 @@ static struct gpu_attention forward_arguments(const struct ct_launch *l)
     return a;
 }
 
+static int prepare_attention(struct ct_prepare *p)
+{
+    return gpu_prepare_as(p, p->in[0].dtype, "attention_*");
+}
+
 static int run_attention(const struct ct_launch *l)
 {
     struct gpu_attention a = forward_arguments(l);
 
-    return gpu_launch_as(
-        l, "attention", l->in[0].dtype, false,
-        (struct ct_cuda_size){tiles(a.queries.tokens), (unsigned)a.heads, (unsigned)a.batch},
+    return gpu_launch(
+        l, 0, (struct ct_cuda_size){tiles(a.queries.tokens), (unsigned)a.heads, (unsigned)a.batch},
         (struct ct_cuda_size){THREADS, 1, 1}, shared_bytes(&l->in[0], 1), &a);
 }
 
 /* ---- the gradient ---- */
+
+enum { DELTA, DQ, DKV }; /* functions */
 
 static bool accepts_grad(const struct ct_prepare *p)
 {
@@ -146,10 +152,16 @@ static bool accepts_grad(const struct ct_prepare *p)
            p->in[5].dtype == CT_F32 && ct_tensor_is_dense(&p->in[5]);
 }
 
+static size_t delta_bytes(const struct ct_prepare *p)
+{
+    return (size_t)ct_tensor_count(&p->in[5]) * sizeof(float);
+}
+
 static int prepare_grad(struct ct_prepare *p)
 {
-    p->workspace = (size_t)ct_tensor_count(&p->in[5]) * sizeof(float);
-    return 0;
+    p->workspace = delta_bytes(p);
+    return gpu_prepare_as(p, p->in[1].dtype, "attention_delta_*", "attention_dq_*",
+                          "attention_dkv_*");
 }
 
 static struct gpu_attention gradient_arguments(const struct ct_launch *l)
@@ -179,33 +191,32 @@ static int64_t few_blocks(const struct ct_launch *l)
     return 2 * gpu_of(l->device)->cuda.multiprocessors;
 }
 
-static int make_delta(const struct ct_launch *l, const struct gpu_attention *a)
+static int make_delta(const struct ct_launch *l, struct ct_cuda_function *f,
+                      const struct gpu_attention *a)
 {
     int64_t blocks = ct_cuda_blocks(ct_tensor_count(&l->in[5]), THREADS / 32);
 
     if (a->wanted && blocks > few_blocks(l))
         blocks = few_blocks(l);
-    return gpu_launch_as(l, "attention_delta", l->in[1].dtype, false,
-                         (struct ct_cuda_size){(unsigned)blocks, 1, 1},
-                         (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
+    return ct_cuda_launch(l, f, (struct ct_cuda_size){(unsigned)blocks, 1, 1},
+                          (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
 }
 
 static int run_grad(const struct ct_launch *l)
 {
     struct gpu_attention a = gradient_arguments(l);
-    enum ct_dtype dtype = l->in[1].dtype;
     struct ct_cuda_size block = {THREADS, 1, 1};
     size_t shared = shared_bytes(&l->in[1], 2);
-    int rc = make_delta(l, &a);
+    int rc = make_delta(l, ct_cuda_function(l, DELTA), &a);
 
     if (rc == 0)
-        rc = gpu_launch_as(
-            l, "attention_dq", dtype, false,
+        rc = gpu_launch(
+            l, DQ,
             (struct ct_cuda_size){tiles(a.queries.tokens), (unsigned)a.heads, (unsigned)a.batch},
             block, shared, &a);
     if (rc == 0)
-        rc = gpu_launch_as(
-            l, "attention_dkv", dtype, false,
+        rc = gpu_launch(
+            l, DKV,
             (struct ct_cuda_size){tiles(a.keys.tokens), (unsigned)a.groups, (unsigned)a.batch},
             block, shared, &a);
     return rc;
@@ -264,16 +275,23 @@ bool gpu_attention_accepts(const struct ct_prepare *p)
            ct_tensor_is_dense(&p->out[1]);
 }
 
-static int launch_tensor(const struct ct_launch *l, const char *name, const struct ct_tensor *q,
-                         int64_t blocks, int32_t heads, int values, const struct gpu_attention *a)
+static int find_tensor(const struct ct_prepare *p, const char *name, const struct ct_tensor *q,
+                       struct ct_cuda_function **f)
 {
-    const struct columns *c = columns_of(q);
-    struct ct_cuda_size grid = {(unsigned)blocks, (unsigned)heads, (unsigned)a->batch};
     char full[64];
 
-    snprintf(full, sizeof(full), "%s_%d", name, c->key);
-    return gpu_launch(l, full, grid, (struct ct_cuda_size){GPU_ATTENTION_THREADS, 1, 1},
-                      tile_bytes(c, values), a);
+    snprintf(full, sizeof(full), "%s_%d", name, columns_of(q)->key);
+    return gpu_find(p, f, full);
+}
+
+static int launch_tensor(const struct ct_launch *l, struct ct_cuda_function *f,
+                         const struct ct_tensor *q, int64_t blocks, int32_t heads, int values,
+                         const struct gpu_attention *a)
+{
+    struct ct_cuda_size grid = {(unsigned)blocks, (unsigned)heads, (unsigned)a->batch};
+
+    return ct_cuda_launch(l, f, grid, (struct ct_cuda_size){GPU_ATTENTION_THREADS, 1, 1},
+                          tile_bytes(columns_of(q), values), a);
 }
 
 static int64_t row_tiles(int64_t rows)
@@ -290,21 +308,29 @@ static int64_t rest_blocks(const struct ct_launch *l, const struct gpu_attention
     return few < all ? few : all;
 }
 
-int gpu_attention_run(const struct ct_launch *l, const int32_t *wanted)
+int gpu_attention_find(const struct ct_prepare *p, bool rest, struct ct_cuda_function **f)
+{
+    return find_tensor(p, rest ? "attention_tensor_rest" : "attention_tensor", &p->in[0], f);
+}
+
+int gpu_attention_run(const struct ct_launch *l, struct ct_cuda_function *f, const int32_t *wanted)
 {
     struct gpu_attention a = forward_arguments(l);
 
     a.wanted = wanted;
-    if (wanted)
-        return launch_tensor(l, "attention_tensor_rest", &l->in[0], rest_blocks(l, &a), a.heads, 2,
-                             &a);
-    return launch_tensor(l, "attention_tensor", &l->in[0], row_tiles(a.queries.tokens), a.heads, 2,
-                         &a);
+    return launch_tensor(l, f, &l->in[0], wanted ? rest_blocks(l, &a) : row_tiles(a.queries.tokens),
+                         a.heads, 2, &a);
+}
+
+static int tensor_prepare(struct ct_prepare *p)
+{
+    p->state = ct_arena_array(p->arena, struct ct_cuda_function *, 1);
+    return gpu_attention_find(p, false, p->state);
 }
 
 static int tensor_run(const struct ct_launch *l)
 {
-    return gpu_attention_run(l, NULL);
+    return gpu_attention_run(l, ct_cuda_function(l, 0), NULL);
 }
 
 bool gpu_attention_grad_accepts(const struct ct_prepare *p)
@@ -312,27 +338,44 @@ bool gpu_attention_grad_accepts(const struct ct_prepare *p)
     return suits_tensor(p, 5, 3, 6, 3) && p->in[5].dtype == CT_F32 && ct_tensor_is_dense(&p->in[5]);
 }
 
-int gpu_attention_grad_run(const struct ct_launch *l, float *delta, const int32_t *wanted)
+int gpu_attention_grad_find(const struct ct_prepare *p, bool rest,
+                            struct gpu_attention_grad_functions *f)
+{
+    const struct ct_tensor *q = &p->in[1];
+    int rc = gpu_find_as(p, q->dtype, &f->delta, "attention_delta_*");
+
+    if (rc == 0)
+        rc = find_tensor(p, rest ? "attention_tensor_rest_dq" : "attention_tensor_dq", q, &f->dq);
+    return rc < 0 ? rc : find_tensor(p, "attention_tensor_dkv", q, &f->dkv);
+}
+
+int gpu_attention_grad_run(const struct ct_launch *l, const struct gpu_attention_grad_functions *f,
+                           float *delta, const int32_t *wanted)
 {
     struct gpu_attention a = gradient_arguments(l);
     int rc;
 
     a.delta = delta;
     a.wanted = wanted;
-    rc = make_delta(l, &a);
+    rc = make_delta(l, f->delta, &a);
     if (rc == 0)
-        rc = wanted ? launch_tensor(l, "attention_tensor_rest_dq", &l->in[1], rest_blocks(l, &a),
-                                    a.heads, 3, &a)
-                    : launch_tensor(l, "attention_tensor_dq", &l->in[1],
-                                    row_tiles(a.queries.tokens), a.heads, 3, &a);
+        rc = launch_tensor(l, f->dq, &l->in[1],
+                           wanted ? rest_blocks(l, &a) : row_tiles(a.queries.tokens), a.heads, 3,
+                           &a);
     return rc < 0 ? rc
-                  : launch_tensor(l, "attention_tensor_dkv", &l->in[1], row_tiles(a.keys.tokens),
-                                  a.groups, 3, &a);
+                  : launch_tensor(l, f->dkv, &l->in[1], row_tiles(a.keys.tokens), a.groups, 3, &a);
+}
+
+static int tensor_prepare_grad(struct ct_prepare *p)
+{
+    p->workspace = delta_bytes(p);
+    p->state = ct_arena_new(p->arena, struct gpu_attention_grad_functions);
+    return gpu_attention_grad_find(p, false, p->state);
 }
 
 static int tensor_run_grad(const struct ct_launch *l)
 {
-    return gpu_attention_grad_run(l, l->workspace, NULL);
+    return gpu_attention_grad_run(l, l->state, l->workspace, NULL);
 }
 
 /* ---- merging ---- */
@@ -342,6 +385,11 @@ static bool accepts_merge(const struct ct_prepare *p)
     return ct_cuda_computes(p->in[0].dtype) && p->in[2].dtype == p->in[0].dtype &&
            ct_cuda_computes(p->out[0].dtype) && p->in[1].dtype == CT_F32 &&
            p->in[3].dtype == CT_F32 && p->out[1].dtype == CT_F32;
+}
+
+static int prepare_merge(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "attention_merge");
 }
 
 static int run_merge(const struct ct_launch *l)
@@ -361,7 +409,7 @@ static int run_merge(const struct ct_launch *l)
                                     .out_kind = ct_cuda_float_of(l->out[0].dtype)};
 
     return gpu_launch(
-        l, "attention_merge",
+        l, 0,
         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.batch * a.tokens * a.heads, THREADS / 32),
                               1, 1},
         (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
@@ -372,6 +420,11 @@ static int run_merge(const struct ct_launch *l)
 static bool accepts_write(const struct ct_prepare *p)
 {
     return p->in[0].stride[3] == 1 && p->in[1].stride[3] == 1 && ct_tensor_is_dense(&p->in[2]);
+}
+
+static int prepare_write(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "cache_write");
 }
 
 static int run_write(const struct ct_launch *l)
@@ -392,17 +445,19 @@ static int run_write(const struct ct_launch *l)
         a.cache_stride[i] = cache->stride[i] * item;
         a.stride[i] = x->stride[i] * item;
     }
-    return gpu_launch(l, "cache_write",
+    return gpu_launch(l, 0,
                       (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, THREADS / 32), 1, 1},
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel gpu_attention_kernels[] = {
-    CT_KERNEL("attention", "tensor", CT_KERNEL_STRIDED, gpu_attention_accepts, NULL, tensor_run),
+    CT_KERNEL("attention", "tensor", CT_KERNEL_STRIDED, gpu_attention_accepts, tensor_prepare,
+              tensor_run),
     CT_KERNEL("attention_grad", "tensor", CT_KERNEL_STRIDED, gpu_attention_grad_accepts,
-              prepare_grad, tensor_run_grad),
-    CT_KERNEL("attention", "plain", CT_KERNEL_STRIDED, accepts_attention, NULL, run_attention),
+              tensor_prepare_grad, tensor_run_grad),
+    CT_KERNEL("attention", "plain", CT_KERNEL_STRIDED, accepts_attention, prepare_attention,
+              run_attention),
     CT_KERNEL("attention_grad", "plain", CT_KERNEL_STRIDED, accepts_grad, prepare_grad, run_grad),
-    CT_KERNEL("attention_merge", "plain", 0, accepts_merge, NULL, run_merge),
-    CT_KERNEL("cache_write", "rows", CT_KERNEL_STRIDED, accepts_write, NULL, run_write),
+    CT_KERNEL("attention_merge", "plain", 0, accepts_merge, prepare_merge, run_merge),
+    CT_KERNEL("cache_write", "rows", CT_KERNEL_STRIDED, accepts_write, prepare_write, run_write),
     {0}};

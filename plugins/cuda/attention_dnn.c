@@ -141,6 +141,8 @@ struct state {
     struct ct_seen_block seen;
     int64_t parts; /* of the batch, one after the other */
     size_t delta, dq, dq_sum, dk, dv, work;
+    struct ct_cuda_function *clear;
+    struct gpu_widths cast; /* of bfloat16 to float32 */
 };
 
 static size_t bytes_of(const struct ct_tensor *t, size_t item)
@@ -160,6 +162,13 @@ static struct state *make_state(struct ct_prepare *p, int at, int more,
     if (plan)
         state->work = ct_cuda_carve(&p->workspace, plan->graph.workspace);
     return state;
+}
+
+static int find_functions(const struct ct_prepare *p, struct state *state)
+{
+    int rc = gpu_find(p, &state->clear, "attention_unseen");
+
+    return rc < 0 ? rc : gpu_find_cast(p, CT_BF16, CT_F32, &state->cast);
 }
 
 /* Where no query sees a key, no plan is needed. */
@@ -186,8 +195,7 @@ static int prepare_attention_dnn(struct ct_prepare *p)
     struct sdpa_shape s;
 
     forward_shape(p, &s);
-    make_state(p, 0, 3, plan_of(p, &s));
-    return 0;
+    return find_functions(p, make_state(p, 0, 3, plan_of(p, &s)));
 }
 
 static bool accepts_grad(const struct ct_prepare *p)
@@ -215,7 +223,7 @@ static int prepare_ordered(struct ct_prepare *p)
     if (state->plan) /* gradients of scores are written and read; of causal ones, half */
         p->traffic = (double)(state->parts * s.batch * s.heads * s.queries * s.keys) *
                      sizeof(uint16_t) * (s.causal ? 1 : 2);
-    return 0;
+    return find_functions(p, state);
 }
 
 static int prepare_grad(struct ct_prepare *p)
@@ -226,7 +234,7 @@ static int prepare_grad(struct ct_prepare *p)
     backward_shape(p, &s);
     state = make_state(p, 1, 6, plan_of(p, &s));
     if (!state->plan)
-        return 0;
+        return find_functions(p, state);
     state->delta = ct_cuda_carve(&p->workspace, bytes_of(&p->in[5], sizeof(float)));
     if (s.dq_sum_placed)
         state->dq = ct_cuda_carve(&p->workspace, (size_t)(s.batch * s.dq[0]) * sizeof(uint16_t));
@@ -236,7 +244,7 @@ static int prepare_grad(struct ct_prepare *p)
         state->dk = ct_cuda_carve(&p->workspace, bytes_of(&p->out[1], sizeof(uint16_t)));
     if (p->out[2].dtype == CT_F32)
         state->dv = ct_cuda_carve(&p->workspace, bytes_of(&p->out[2], sizeof(uint16_t)));
-    return 0;
+    return find_functions(p, state);
 }
 
 /* ---- running ---- */
@@ -277,9 +285,9 @@ static int clear_unseen(const struct ct_launch *l, const struct ct_tensor *t, fl
     memcpy(a.stride, t->stride, sizeof(a.stride));
     if (count == t->shape[1])
         return 0;
-    return gpu_launch(l, "attention_unseen",
-                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(rows, 8), 1, 1},
-                      (struct ct_cuda_size){256, 1, 1}, 0, &a);
+    return ct_cuda_launch(l, ((const struct state *)l->state)->clear,
+                          (struct ct_cuda_size){(unsigned)ct_cuda_blocks(rows, 8), 1, 1},
+                          (struct ct_cuda_size){256, 1, 1}, 0, &a);
 }
 
 /* Sets the operands that forward and backward share, from a sequence on. q is input `at`. */
@@ -318,7 +326,8 @@ static int run_attention_dnn(const struct ct_launch *l)
 /* A result in bfloat16, of the keys that are seen, cast to its float32 output. */
 static int cast_back(const struct ct_launch *l, size_t offset, const struct ct_tensor *out)
 {
-    const struct ct_seen_block *seen = &((const struct state *)l->state)->seen;
+    const struct state *state = l->state;
+    const struct ct_seen_block *seen = &state->seen;
     struct ct_tensor wide = *out, narrow;
     int rc = 0;
 
@@ -327,7 +336,7 @@ static int cast_back(const struct ct_launch *l, size_t offset, const struct ct_t
     narrow = ct_tensor_dense(in_workspace(l, offset), CT_BF16, out->ndim, wide.shape);
     wide.data = token_of(out, seen->key);
     for (int64_t b = 0; rc == 0 && out->dtype == CT_F32 && b < out->shape[0]; b++) {
-        rc = gpu_cast(l, &narrow, &wide);
+        rc = gpu_cast(l, &state->cast, &narrow, &wide);
         narrow.data = (char *)narrow.data + bytes_of(&narrow, sizeof(uint16_t));
         wide.data = (float *)wide.data + out->stride[0];
     }

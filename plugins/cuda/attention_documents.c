@@ -118,6 +118,8 @@ static bool accepts_grad(const struct ct_prepare *p)
 /* ---- workspace ---- */
 
 struct state {
+    struct ct_cuda_function *sequences, *statistics, *rest;
+    struct gpu_attention_grad_functions rest_grad;
     const struct sdpa_plan *plan;
     int64_t pitch; /* of the begins of a tensor */
     size_t first, lengths, begins, unpacked, lse, delta, dq_sum, dk_heads, dv_heads, work;
@@ -126,6 +128,18 @@ struct state {
 static size_t carve(struct ct_prepare *p, int64_t count, size_t item)
 {
     return ct_cuda_carve(&p->workspace, (size_t)count * item);
+}
+
+static int find_functions(const struct ct_prepare *p, struct state *state)
+{
+    int rc = gpu_find(p, &state->sequences, "attention_documents");
+
+    if (rc == 0)
+        rc = gpu_find(p, &state->statistics, "attention_statistics");
+    if (rc < 0)
+        return rc;
+    return state->plan->shape.backward ? gpu_attention_grad_find(p, true, &state->rest_grad)
+                                       : gpu_attention_find(p, true, &state->rest);
 }
 
 static struct state *make_state(struct ct_prepare *p, const struct sdpa_shape *s, int64_t rows)
@@ -149,8 +163,7 @@ static int prepare_attention_documents(struct ct_prepare *p)
     struct sdpa_shape s;
 
     forward_shape(p, &s);
-    make_state(p, &s, ct_tensor_count(&p->out[1]));
-    return 0;
+    return find_functions(p, make_state(p, &s, ct_tensor_count(&p->out[1])));
 }
 
 static int prepare_grad(struct ct_prepare *p)
@@ -167,7 +180,7 @@ static int prepare_grad(struct ct_prepare *p)
         state->dk_heads = carve(p, rows * s.size, sizeof(uint16_t));
         state->dv_heads = carve(p, rows * s.of_v, sizeof(uint16_t));
     }
-    return 0;
+    return find_functions(p, state);
 }
 
 /* ---- running ---- */
@@ -205,8 +218,8 @@ static int find_sequences(const struct ct_launch *l, int more, struct sdpa_pack 
         a.stride[i] = packed[i].stride;
         sdpa_give(pack, SDPA_BEGINS + packed[i].id, a.begins + i * a.pitch);
     }
-    return gpu_launch(l, "attention_documents", (struct ct_cuda_size){1, 1, 1},
-                      (struct ct_cuda_size){GPU_PACKERS, 1, 1}, 0, &a);
+    return ct_cuda_launch(l, state->sequences, (struct ct_cuda_size){1, 1, 1},
+                          (struct ct_cuda_size){GPU_PACKERS, 1, 1}, 0, &a);
 }
 
 /* LSE of the op [row, head, token], and that of the workspace [row, token, head]: one from the
@@ -221,8 +234,8 @@ static int turn_statistics(const struct ct_launch *l, const struct ct_tensor *ls
                                     .tokens = lse->shape[2],
                                     .pack = pack};
 
-    return gpu_launch(
-        l, "attention_statistics",
+    return ct_cuda_launch(
+        l, state->statistics,
         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(ct_tensor_count(lse), 256), 1, 1},
         (struct ct_cuda_size){256, 1, 1}, 0, &a);
 }
@@ -258,7 +271,7 @@ static int run_attention_documents(const struct ct_launch *l)
         rc = execute(l, &pack);
     if (rc == 0)
         rc = turn_statistics(l, &l->out[1], false);
-    return rc < 0 ? rc : gpu_attention_run(l, in_workspace(l, state->unpacked));
+    return rc < 0 ? rc : gpu_attention_run(l, state->rest, in_workspace(l, state->unpacked));
 }
 
 static int run_grad(const struct ct_launch *l)
@@ -284,7 +297,7 @@ static int run_grad(const struct ct_launch *l)
     if (rc == 0)
         rc = execute(l, &pack);
     return rc < 0 ? rc
-                  : gpu_attention_grad_run(l, in_workspace(l, state->delta),
+                  : gpu_attention_grad_run(l, &state->rest_grad, in_workspace(l, state->delta),
                                            in_workspace(l, state->unpacked));
 }
 

@@ -35,13 +35,17 @@ static bool accepts_causal_conv(const struct ct_prepare *p)
     return gpu_is_batch(&p->in[0], 2);
 }
 
+static int prepare_conv(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "@");
+}
+
 /* A thread for each channel of so many rows of each sequence. */
 static int launch(const struct ct_launch *l, const struct gpu_conv *a, int64_t rows)
 {
     int64_t count = a->sequences * rows * a->channels;
 
-    return gpu_launch(l, l->op->type->name,
-                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(count, THREADS), 1, 1},
+    return gpu_launch(l, 0, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(count, THREADS), 1, 1},
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
 }
 
@@ -64,6 +68,11 @@ static int run_causal_conv(const struct ct_launch *l)
     return launch(l, &a, a.tokens);
 }
 
+static int prepare_grad(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "@", "causal_conv_weights");
+}
+
 static int run_grad(const struct ct_launch *l)
 {
     struct gpu_conv a = conv_of(l, &l->in[1], &l->in[2], l->in[2].shape[1]);
@@ -82,7 +91,7 @@ static int run_grad(const struct ct_launch *l)
     a.dbias_kind = ct_cuda_float_of(l->out[2].dtype);
     rc = launch(l, &a, a.tokens);
     return rc < 0 ? rc
-                  : gpu_launch(l, "causal_conv_weights",
+                  : gpu_launch(l, 1,
                                (struct ct_cuda_size){(unsigned)a.channels, (unsigned)a.size + 1, 1},
                                (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
@@ -109,11 +118,12 @@ static int run_dstate(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_causal_conv_kernels[] = {
-    CT_KERNEL("causal_conv", "plain", CT_KERNEL_STRIDED, accepts_whole, NULL, run_causal_conv),
+    CT_KERNEL("causal_conv", "plain", CT_KERNEL_STRIDED, accepts_whole, prepare_conv,
+              run_causal_conv),
     CT_KERNEL("causal_conv_grad", "plain", CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES,
-              accepts_causal_conv, NULL, run_grad),
-    CT_KERNEL("causal_conv_carry", "plain", CT_KERNEL_STRIDED, accepts_causal_conv, NULL,
+              accepts_causal_conv, prepare_grad, run_grad),
+    CT_KERNEL("causal_conv_carry", "plain", CT_KERNEL_STRIDED, accepts_causal_conv, prepare_conv,
               run_carry),
-    CT_KERNEL("causal_conv_dstate", "plain", CT_KERNEL_STRIDED, accepts_causal_conv, NULL,
+    CT_KERNEL("causal_conv_dstate", "plain", CT_KERNEL_STRIDED, accepts_causal_conv, prepare_conv,
               run_dstate),
     {0}};

@@ -146,14 +146,20 @@ static int compile(struct ct_device *device, const char *source, struct ct_arena
 
 /* ---- running ---- */
 
+/* A function, and the one that adds up its blocks' sums. */
+struct compiled {
+    CUfunction function;
+    struct ct_cuda_function *sum;
+};
+
 static int load_object(struct ct_device *device, const void *object, size_t bytes, void **function)
 {
-    CUfunction loaded = NULL;
-    int rc = gpu_functions_add(gpu_of(device), object, "compiled", &loaded);
+    struct compiled *loaded = ct_arena_new(&gpu_of(device)->arena, struct compiled);
+    int rc = gpu_functions_add(gpu_of(device), object, "compiled", &loaded->function);
 
     (void)bytes; /* the object says so itself */
     *function = loaded;
-    return rc;
+    return rc < 0 ? rc : gpu_find_function(device, &gpu_code, GPU_COLUMN_SUM, &loaded->sum);
 }
 
 /* Whole warps, no more than a row needs. */
@@ -182,7 +188,8 @@ static int launch_function(const struct ct_launch *l, CUfunction function, int64
                      "a compiled kernel");
 }
 
-static int add_sums(const struct ct_launch *l, const struct ct_compiled_call *call, int64_t blocks)
+static int add_sums(const struct ct_launch *l, struct ct_cuda_function *f,
+                    const struct ct_compiled_call *call, int64_t blocks)
 {
     int rc = 0;
 
@@ -193,15 +200,16 @@ static int add_sums(const struct ct_launch *l, const struct ct_compiled_call *ca
                                    .columns = call->columns,
                                    .kind = ct_cuda_float_of(call->sum_dtype[k])};
 
-        rc = gpu_launch(l, "column_sum",
-                        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.columns, 32), 1, 1},
-                        (struct ct_cuda_size){32, 8, 1}, 0, &a);
+        rc = ct_cuda_launch(l, f,
+                            (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.columns, 32), 1, 1},
+                            (struct ct_cuda_size){32, 8, 1}, 0, &a);
     }
     return rc;
 }
 
 static int launch(const struct ct_launch *l, void *function, const struct ct_compiled_call *call)
 {
+    const struct compiled *compiled = function;
     struct gpu_compiled a = {.rows = call->rows,
                              .columns = call->columns,
                              .chunk = call->flat ? CHUNK * LANES : 0,
@@ -220,8 +228,8 @@ static int launch(const struct ct_launch *l, void *function, const struct ct_com
         a.out[i] = (struct gpu_compiled_operand){call->out[i].data, call->out[i].stride};
     if (call->rows == 0 || call->columns == 0)
         return 0;
-    rc = launch_function(l, (CUfunction)function, blocks, threads_for(call->columns), &a);
-    return rc < 0 ? rc : add_sums(l, call, blocks);
+    rc = launch_function(l, compiled->function, blocks, threads_for(call->columns), &a);
+    return rc < 0 ? rc : add_sums(l, compiled->sum, call, blocks);
 }
 
 const struct ct_compiler_ops gpu_compiler_ops = {

@@ -12,6 +12,11 @@ static bool accepts_copy_heads(const struct ct_prepare *p)
     return ct_cuda_computes(p->in[0].dtype) && p->out[0].dtype == p->in[0].dtype;
 }
 
+static int prepare_copy(struct ct_prepare *p)
+{
+    return gpu_prepare_as(p, p->in[0].dtype, "@_*");
+}
+
 static int launch(const struct ct_launch *l, bool back)
 {
     const struct ct_value *heads = back ? l->op->in[0] : l->op->out[0];
@@ -29,9 +34,8 @@ static int launch(const struct ct_launch *l, bool back)
                                .first_group = ct_launch_offset(l, groups, d),
                                .share = heads->shape[d] / groups->shape[d]};
 
-    return gpu_launch_as(l, l->op->type->name, l->in[0].dtype, false,
-                         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
-                         (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
+    return gpu_launch(l, 0, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 static int run_copy_heads(const struct ct_launch *l)
@@ -45,6 +49,6 @@ static int run_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_copy_heads_kernels[] = {
-    CT_KERNEL("copy_heads", "plain", 0, accepts_copy_heads, NULL, run_copy_heads),
-    CT_KERNEL("copy_heads_grad", "plain", 0, accepts_copy_heads, NULL, run_grad),
+    CT_KERNEL("copy_heads", "plain", 0, accepts_copy_heads, prepare_copy, run_copy_heads),
+    CT_KERNEL("copy_heads_grad", "plain", 0, accepts_copy_heads, prepare_copy, run_grad),
     {0}};

@@ -164,7 +164,8 @@ static int open_device(const struct ct_device_request *request, struct ct_device
     gpu->base.base.enqueues = !gpu->base.base.in_order;
     gpu->base.cuda = &gpu->cuda;
     gpu->cuda.size = sizeof(gpu->cuda);
-    gpu->cuda.launch = gpu_launch_code;
+    gpu->cuda.find = gpu_find_function;
+    gpu->cuda.launch = gpu_launch_function;
     rc = described ? gpu_describe(gpu_config.describe, gpu) : choose_device(request, gpu);
     if (rc == 0 && !described)
         rc = look(gpu);

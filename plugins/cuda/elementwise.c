@@ -11,21 +11,19 @@
 #define THREADS 256
 #define OPERANDS 5
 
-/* Launch `name`, or its variant for vectors. */
-static int launch_map(const struct ct_launch *l, const char *name, const struct ct_matrix *rows,
-                      bool vector, int64_t lanes, struct gpu_map *a)
+static int launch_map(const struct ct_launch *l, const struct gpu_widths *by,
+                      const struct ct_matrix *rows, bool vector, int64_t lanes, struct gpu_map *a)
 {
     struct ct_cuda_size block, grid = ct_cuda_cover(rows, vector ? lanes : 1, THREADS, &block);
-    char full[80];
 
     a->rows = rows->rows;
     a->columns = rows->columns;
-    snprintf(full, sizeof(full), "%s%s", name, vector ? "_vector" : "");
-    return gpu_launch(l, full, grid, block, 0, a);
+    return ct_cuda_launch(l, by->f[vector], grid, block, 0, a);
 }
 
-static int map(const struct ct_launch *l, const char *name, const struct ct_tensor *const *out,
-               int outs, const struct ct_tensor *const *in, int ins, int64_t lanes)
+static int map(const struct ct_launch *l, const struct gpu_widths *by,
+               const struct ct_tensor *const *out, int outs, const struct ct_tensor *const *in,
+               int ins, int64_t lanes)
 {
     const struct ct_tensor *all[OPERANDS];
     struct ct_matrix rows[OPERANDS];
@@ -34,7 +32,7 @@ static int map(const struct ct_launch *l, const char *name, const struct ct_tens
     memcpy(all, out, (size_t)outs * sizeof(*all));
     memcpy(all + outs, in, (size_t)ins * sizeof(*all));
     if (!ct_cuda_matrices(all, outs + ins, rows))
-        return ct_fail(CT_EINVAL, "%s: the operands are not matrices", name);
+        return ct_fail(CT_EINVAL, "the operands are not matrices");
     for (int i = 0; i < outs; i++) {
         a.out[i] = out[i]->data;
         a.out_stride[i] = rows[i].stride;
@@ -43,7 +41,7 @@ static int map(const struct ct_launch *l, const char *name, const struct ct_tens
         a.in[i] = in[i]->data;
         a.in_stride[i] = rows[outs + i].stride;
     }
-    return launch_map(l, name, rows, ct_cuda_vectors(all, rows, outs + ins, lanes), lanes, &a);
+    return launch_map(l, by, rows, ct_cuda_vectors(all, rows, outs + ins, lanes), lanes, &a);
 }
 
 static bool accepts_elementwise(const struct ct_prepare *p)
@@ -61,26 +59,23 @@ static bool accepts_elementwise(const struct ct_prepare *p)
     return ct_cuda_matrices(all, p->outs + p->ins, rows);
 }
 
-static int run_as(const struct ct_launch *l, const char *op)
+/* Kernels take the dtype of the first input: that of a gradient may be another. */
+static int prepare_elementwise(struct ct_prepare *p)
+{
+    return gpu_prepare_as(p, p->in[0].dtype, "@_*", "@_*_vector");
+}
+
+static int run_elementwise(const struct ct_launch *l)
 {
     const struct ct_tensor *out[2], *in[3];
-    enum ct_dtype dtype = l->in[0].dtype;
-    char name[64];
 
     for (int i = 0; i < l->outs; i++)
         out[i] = &l->out[i];
     for (int i = 0; i < l->ins; i++)
         in[i] = &l->in[i];
-    snprintf(name, sizeof(name), "%s_%s", op, ct_dtype_name(dtype));
-    return map(l, name, out, l->outs, in, l->ins, ct_cuda_lanes(dtype));
+    return map(l, l->state, out, l->outs, in, l->ins, ct_cuda_lanes(l->in[0].dtype));
 }
 
-static int run_elementwise(const struct ct_launch *l)
-{
-    return run_as(l, l->op->type->name);
-}
-
-/* Kernels take the dtype of the first input: that of a gradient may be another. */
 static bool accepts_one_dtype(const struct ct_prepare *p)
 {
     for (int i = 0; i < p->ins; i++)
@@ -89,13 +84,13 @@ static bool accepts_one_dtype(const struct ct_prepare *p)
     return accepts_elementwise(p);
 }
 
-static int run_gelu(const struct ct_launch *l)
+static int prepare_gelu(struct ct_prepare *p)
 {
-    bool tanh = ((const struct ct_gelu *)l->op->attrs)->approximate == CT_GELU_TANH,
-         grad = l->ins > 1;
-
-    return run_as(l,
-                  grad ? (tanh ? "gelu_tanh_grad" : "gelu_grad") : (tanh ? "gelu_tanh" : "gelu"));
+    if (((const struct ct_gelu *)p->op->attrs)->approximate != CT_GELU_TANH)
+        return prepare_elementwise(p);
+    if (p->ins > 1)
+        return gpu_prepare_as(p, p->in[0].dtype, "gelu_tanh_grad_*", "gelu_tanh_grad_*_vector");
+    return gpu_prepare_as(p, p->in[0].dtype, "gelu_tanh_*", "gelu_tanh_*_vector");
 }
 
 /* ---- bias: an addition of rows at a distance of 0 ---- */
@@ -109,36 +104,67 @@ static bool accepts_bias(const struct ct_prepare *p)
            ct_tensor_as_matrix(&p->out[0], &rows);
 }
 
+static int prepare_bias(struct ct_prepare *p)
+{
+    return gpu_prepare_as(p, p->in[0].dtype, "add_*", "add_*_vector");
+}
+
 static int run_bias(const struct ct_launch *l)
 {
     const struct ct_tensor *all[3] = {&l->out[0], &l->in[0], &l->in[1]};
     int64_t lanes = ct_cuda_lanes(l->in[0].dtype);
     struct ct_matrix rows[3];
     struct gpu_map a = {.out = {l->out[0].data}, .in = {l->in[0].data, l->in[1].data}};
-    char name[64];
 
     ct_tensor_as_matrix(all[0], &rows[0]);
     ct_tensor_as_matrix(all[1], &rows[1]);
     rows[2] = (struct ct_matrix){.rows = rows[0].rows, .columns = rows[0].columns};
     a.out_stride[0] = rows[0].stride;
     a.in_stride[0] = rows[1].stride;
-    snprintf(name, sizeof(name), "add_%s", ct_dtype_name(l->in[0].dtype));
-    return launch_map(l, name, rows, ct_cuda_vectors(all, rows, 3, lanes), lanes, &a);
+    return launch_map(l, l->state, rows, ct_cuda_vectors(all, rows, 3, lanes), lanes, &a);
 }
 
-int gpu_cast(const struct ct_launch *l, const struct ct_tensor *from, const struct ct_tensor *to)
-{
-    char name[64];
+/* ---- casts ---- */
 
-    snprintf(name, sizeof(name), "cast_%s_to_%s", ct_dtype_name(from->dtype),
-             ct_dtype_name(to->dtype));
-    return map(l, name, &to, 1, &from, 1, 4);
+int gpu_find_conversion(const struct ct_prepare *p, const char *name, enum ct_dtype from,
+                        enum ct_dtype to, struct gpu_widths *found)
+{
+    char plain[64], vector[80];
+
+    snprintf(plain, sizeof(plain), "%s_%s_to_*", name, ct_dtype_name(from));
+    snprintf(vector, sizeof(vector), "%s_vector", plain);
+    return gpu_find_as(p, to, found->f, plain, vector);
+}
+
+int gpu_find_cast(const struct ct_prepare *p, enum ct_dtype from, enum ct_dtype to,
+                  struct gpu_widths *found)
+{
+    return gpu_find_conversion(p, "cast", from, to, found);
+}
+
+int gpu_cast(const struct ct_launch *l, const struct gpu_widths *by, const struct ct_tensor *from,
+             const struct ct_tensor *to)
+{
+    return map(l, by, &to, 1, &from, 1, 4);
+}
+
+int gpu_prepare_cast(struct ct_prepare *p, enum ct_dtype from, enum ct_dtype to)
+{
+    p->state = ct_arena_new(p->arena, struct gpu_widths);
+    return gpu_find_cast(p, from, to, p->state);
+}
+
+static int prepare_cast(struct ct_prepare *p)
+{
+    return gpu_prepare_cast(p, p->in[0].dtype, p->out[0].dtype);
 }
 
 static int run_cast(const struct ct_launch *l)
 {
-    return gpu_cast(l, &l->in[0], &l->out[0]);
+    return gpu_cast(l, l->state, &l->in[0], &l->out[0]);
 }
+
+/* ---- numbers ---- */
 
 /* Sums of squares, from several stages of a pipeline. */
 static bool accepts_numbers(const struct ct_prepare *p)
@@ -146,12 +172,16 @@ static bool accepts_numbers(const struct ct_prepare *p)
     return p->in[0].dtype == CT_F64 && ct_tensor_count(&p->in[0]) == 1;
 }
 
+static int prepare_add_numbers(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "add_numbers");
+}
+
 static int run_add_numbers(const struct ct_launch *l)
 {
     struct gpu_add_numbers a = {l->out[0].data, l->in[0].data, l->in[1].data};
 
-    return gpu_launch(l, "add_numbers", (struct ct_cuda_size){1, 1, 1},
-                      (struct ct_cuda_size){1, 1, 1}, 0, &a);
+    return gpu_launch(l, 0, (struct ct_cuda_size){1, 1, 1}, (struct ct_cuda_size){1, 1, 1}, 0, &a);
 }
 
 static bool accepts_reciprocal(const struct ct_prepare *p)
@@ -159,14 +189,18 @@ static bool accepts_reciprocal(const struct ct_prepare *p)
     return p->in[0].dtype == CT_F32 || p->in[0].dtype == CT_F64;
 }
 
+static int prepare_reciprocal(struct ct_prepare *p)
+{
+    return gpu_prepare_as(p, p->in[0].dtype, "reciprocal_*");
+}
+
 static int run_reciprocal(const struct ct_launch *l)
 {
     struct gpu_scalar a = {l->out[0].data, l->in[0].data, ct_tensor_count(&l->in[0]),
                            ((const struct ct_reciprocal *)l->op->attrs)->numerator};
 
-    return gpu_launch_as(l, "reciprocal", l->in[0].dtype, false,
-                         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
-                         (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
+    return gpu_launch(l, 0, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 /* ---- the sum of the ranks' values, which come in the order of a ring ---- */
@@ -174,6 +208,11 @@ static int run_reciprocal(const struct ct_launch *l)
 static bool accepts_sum(const struct ct_prepare *p)
 {
     return p->ins <= GPU_TERMS && ct_cuda_computes(p->out[0].dtype);
+}
+
+static int prepare_sum(struct ct_prepare *p)
+{
+    return gpu_prepare_as(p, p->out[0].dtype, "sum_*", "sum_*_vector");
 }
 
 static int run_sum(const struct ct_launch *l)
@@ -188,26 +227,32 @@ static int run_sum(const struct ct_launch *l)
         a.in[(place + i) % l->ins] = l->in[i].data;
         vector = vector && (uintptr_t)l->in[i].data % 16 == 0;
     }
-    return gpu_launch_as(
-        l, "sum", l->out[0].dtype, vector,
-        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS * (vector ? lanes : 1)), 1,
-                              1},
-        (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
+    return gpu_launch(l, vector,
+                      (struct ct_cuda_size){
+                          (unsigned)ct_cuda_blocks(a.count, THREADS * (vector ? lanes : 1)), 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel gpu_elementwise_kernels[] = {
-    CT_KERNEL("add", "vector", CT_KERNEL_STRIDED, accepts_elementwise, NULL, run_elementwise),
-    CT_KERNEL("add", "numbers", 0, accepts_numbers, NULL, run_add_numbers),
-    CT_KERNEL("mul", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_elementwise),
-    CT_KERNEL("bias", "vector", CT_KERNEL_STRIDED, accepts_bias, NULL, run_bias),
-    CT_KERNEL("silu", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_elementwise),
-    CT_KERNEL("silu_grad", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_elementwise),
-    CT_KERNEL("gelu", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_gelu),
-    CT_KERNEL("gelu_grad", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, NULL, run_gelu),
-    CT_KERNEL("swiglu", "vector", CT_KERNEL_STRIDED, accepts_elementwise, NULL, run_elementwise),
-    CT_KERNEL("swiglu_grad", "vector", CT_KERNEL_STRIDED, accepts_elementwise, NULL,
+    CT_KERNEL("add", "vector", CT_KERNEL_STRIDED, accepts_elementwise, prepare_elementwise,
               run_elementwise),
-    CT_KERNEL("cast", "vector", CT_KERNEL_STRIDED, accepts_elementwise, NULL, run_cast),
-    CT_KERNEL("reciprocal", "scalar", 0, accepts_reciprocal, NULL, run_reciprocal),
-    CT_KERNEL("tp_async.ring_sum", "vector", 0, accepts_sum, NULL, run_sum),
+    CT_KERNEL("add", "numbers", 0, accepts_numbers, prepare_add_numbers, run_add_numbers),
+    CT_KERNEL("mul", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, prepare_elementwise,
+              run_elementwise),
+    CT_KERNEL("bias", "vector", CT_KERNEL_STRIDED, accepts_bias, prepare_bias, run_bias),
+    CT_KERNEL("silu", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, prepare_elementwise,
+              run_elementwise),
+    CT_KERNEL("silu_grad", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, prepare_elementwise,
+              run_elementwise),
+    CT_KERNEL("gelu", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, prepare_gelu,
+              run_elementwise),
+    CT_KERNEL("gelu_grad", "vector", CT_KERNEL_STRIDED, accepts_one_dtype, prepare_gelu,
+              run_elementwise),
+    CT_KERNEL("swiglu", "vector", CT_KERNEL_STRIDED, accepts_elementwise, prepare_elementwise,
+              run_elementwise),
+    CT_KERNEL("swiglu_grad", "vector", CT_KERNEL_STRIDED, accepts_elementwise, prepare_elementwise,
+              run_elementwise),
+    CT_KERNEL("cast", "vector", CT_KERNEL_STRIDED, accepts_elementwise, prepare_cast, run_cast),
+    CT_KERNEL("reciprocal", "scalar", 0, accepts_reciprocal, prepare_reciprocal, run_reciprocal),
+    CT_KERNEL("tp_async.ring_sum", "vector", 0, accepts_sum, prepare_sum, run_sum),
     {0}};

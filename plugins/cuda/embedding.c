@@ -1,8 +1,6 @@
 /*
  * embedding and its gradient, on dense tensors.
  */
-#include <stdio.h>
-
 #include <ctitan/lib/ops.h>
 
 #include "gpu.h"
@@ -15,23 +13,27 @@ static bool starts_at_vectors(const struct ct_tensor *t)
 }
 
 /* A block for each of `blocks` rows, from one dtype to the other. */
-static int launch(const struct ct_launch *l, const char *what, const struct ct_tensor *from,
-                  const struct ct_tensor *to, int64_t blocks, const void *arguments)
+static int launch(const struct ct_launch *l, const struct gpu_widths *by,
+                  const struct ct_tensor *from, const struct ct_tensor *to, int64_t blocks,
+                  const void *arguments)
 {
     int64_t columns = to->shape[to->ndim - 1];
     bool vector =
         columns % GPU_EMBEDDING_VECTOR == 0 && starts_at_vectors(from) && starts_at_vectors(to);
-    char name[80];
 
-    snprintf(name, sizeof(name), "%s_%s_to_%s%s", what, ct_dtype_name(from->dtype),
-             ct_dtype_name(to->dtype), vector ? "_vector" : "");
-    return gpu_launch(l, name, (struct ct_cuda_size){(unsigned)blocks, 1, 1},
-                      (struct ct_cuda_size){THREADS, 1, 1}, 0, arguments);
+    return ct_cuda_launch(l, by->f[vector], (struct ct_cuda_size){(unsigned)blocks, 1, 1},
+                          (struct ct_cuda_size){THREADS, 1, 1}, 0, arguments);
 }
 
 static bool accepts_embedding(const struct ct_prepare *p)
 {
     return ct_cuda_computes(p->in[1].dtype) && ct_cuda_computes(p->out[0].dtype);
+}
+
+static int prepare_embedding(struct ct_prepare *p)
+{
+    p->state = ct_arena_new(p->arena, struct gpu_widths);
+    return gpu_find_conversion(p, "embedding", p->in[1].dtype, p->out[0].dtype, p->state);
 }
 
 static int run_embedding(const struct ct_launch *l)
@@ -47,8 +49,17 @@ static int run_embedding(const struct ct_launch *l)
                               .limit = table->shape[0],
                               .fault = ct_cuda_of(l->device)->fault};
 
-    return launch(l, "embedding", &l->in[1], &l->out[0], a.count, &a);
+    return launch(l, l->state, &l->in[1], &l->out[0], a.count, &a);
 }
+
+/* ---- the gradient ---- */
+
+enum { CLEAR, RANK, TOTALS, SCAN, SORT, SORTING };
+
+struct functions {
+    struct ct_cuda_function *sorting[SORTING];
+    struct gpu_widths chunks, grad;
+};
 
 static bool accepts_grad(const struct ct_prepare *p)
 {
@@ -91,32 +102,44 @@ static struct gpu_embedding_grad lay_out(const struct ct_tensor *dtable, int64_t
 
 static int prepare_grad(struct ct_prepare *p)
 {
+    struct functions *f = ct_arena_new(p->arena, struct functions);
+    enum ct_dtype dtype = p->in[0].dtype;
+    int rc = gpu_find(p, f->sorting, "embedding_clear", "embedding_rank", "embedding_totals",
+                      "embedding_scan", "embedding_sort");
+
+    if (rc == 0)
+        rc = gpu_find_as(p, dtype, f->chunks.f, "embedding_chunks_*", "embedding_chunks_*_vector");
+    if (rc == 0)
+        rc = gpu_find_conversion(p, "embedding_grad", dtype, p->out[0].dtype, &f->grad);
     lay_out(&p->out[0], ct_tensor_count(&p->in[1]), NULL, &p->workspace);
-    return 0;
+    p->state = f;
+    return rc;
 }
 
 /* The positions of each row's token, in order. */
 static int sort_positions(const struct ct_launch *l, const struct gpu_embedding_grad *a)
 {
+    struct ct_cuda_function *const *f = ((const struct functions *)l->state)->sorting;
     struct ct_cuda_size block = {THREADS, 1, 1};
     struct ct_cuda_size rows = {(unsigned)ct_cuda_blocks(a->rows, THREADS), 1, 1};
     struct ct_cuda_size positions = {(unsigned)ct_cuda_blocks(a->count, THREADS), 1, 1};
     struct ct_cuda_size spans = {(unsigned)spans_of(a->rows), 1, 1};
     struct ct_cuda_size span = {GPU_EMBEDDING_SPAN, 1, 1};
-    int rc = gpu_launch(l, "embedding_clear", rows, block, 0, a);
+    int rc = ct_cuda_launch(l, f[CLEAR], rows, block, 0, a);
 
     if (rc == 0)
-        rc = gpu_launch(l, "embedding_rank", positions, block, 0, a);
+        rc = ct_cuda_launch(l, f[RANK], positions, block, 0, a);
     if (rc == 0)
-        rc = gpu_launch(l, "embedding_totals", spans, span, 0, a);
+        rc = ct_cuda_launch(l, f[TOTALS], spans, span, 0, a);
     if (rc == 0)
-        rc = gpu_launch(l, "embedding_scan", spans, span, 0, a);
-    return rc < 0 ? rc : gpu_launch(l, "embedding_sort", positions, block, 0, a);
+        rc = ct_cuda_launch(l, f[SCAN], spans, span, 0, a);
+    return rc < 0 ? rc : ct_cuda_launch(l, f[SORT], positions, block, 0, a);
 }
 
 static int run_grad(const struct ct_launch *l)
 {
     const struct ct_embedding_grad *attrs = l->op->attrs;
+    const struct functions *f = l->state;
     const struct ct_value *table = l->op->out[0];
     const struct ct_tensor *dy = &l->in[0];
     size_t bytes;
@@ -135,14 +158,14 @@ static int run_grad(const struct ct_launch *l)
     a.fault = ct_cuda_of(l->device)->fault;
     rc = sort_positions(l, &a);
     if (rc == 0)
-        rc = gpu_launch_as(l, "embedding_chunks", dy->dtype, vector,
-                           (struct ct_cuda_size){(unsigned)chunks_of(a.count), 1, 1},
-                           (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
-    return rc < 0 ? rc : launch(l, "embedding_grad", dy, &l->out[0], a.rows, &a);
+        rc = ct_cuda_launch(l, f->chunks.f[vector],
+                            (struct ct_cuda_size){(unsigned)chunks_of(a.count), 1, 1},
+                            (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
+    return rc < 0 ? rc : launch(l, &f->grad, dy, &l->out[0], a.rows, &a);
 }
 
 const struct ct_kernel gpu_embedding_kernels[] = {
-    CT_KERNEL("embedding", "rows", 0, accepts_embedding, NULL, run_embedding),
+    CT_KERNEL("embedding", "rows", 0, accepts_embedding, prepare_embedding, run_embedding),
     CT_KERNEL("embedding_grad", "rows", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_grad,
               run_grad),
     {0}};

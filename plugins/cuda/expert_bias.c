@@ -63,6 +63,11 @@ static struct gpu_expert_bias arguments(const struct ct_launch *l, const void *x
     return a;
 }
 
+static int prepare_bias(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "@", "@_vector");
+}
+
 static int run_expert_bias(const struct ct_launch *l)
 {
     bool vector;
@@ -70,7 +75,7 @@ static int run_expert_bias(const struct ct_launch *l)
 
     a.y = l->out[0].data;
     a.weights = l->in[0].data;
-    return gpu_launch_rows(l, vector ? "expert_bias_vector" : "expert_bias", a.tokens, &a);
+    return gpu_launch_rows(l, ct_cuda_function(l, vector), a.tokens, &a);
 }
 
 static int run_dweights(const struct ct_launch *l)
@@ -80,12 +85,12 @@ static int run_dweights(const struct ct_launch *l)
 
     a.dy = l->in[0].data;
     a.dweights = l->out[0].data;
-    return gpu_launch_rows(l, vector ? "expert_bias_dweights_vector" : "expert_bias_dweights",
-                           a.tokens * a.k, &a);
+    return gpu_launch_rows(l, ct_cuda_function(l, vector), a.tokens * a.k, &a);
 }
 
-/* Offsets in the workspace. */
+/* Functions, and offsets in the workspace. */
 struct state {
+    struct gpu_choices choices;
     size_t counts, order, tokens, place;
 };
 
@@ -99,7 +104,7 @@ static int prepare_dbias(struct ct_prepare *p)
     s->tokens = ct_cuda_carve(&p->workspace, choices);
     s->place = ct_cuda_carve(&p->workspace, choices);
     p->state = s;
-    return 0;
+    return gpu_find_choices(p, &s->choices);
 }
 
 static int run_dbias(const struct ct_launch *l)
@@ -113,13 +118,15 @@ static int run_dbias(const struct ct_launch *l)
     all.order = (int32_t *)(work + s->order);
     all.tokens = (int32_t *)(work + s->tokens);
     all.place = (int32_t *)(work + s->place);
-    rc = gpu_sort_choices(l, &all);
-    return rc < 0 ? rc : gpu_sum_experts(l, &all, gpu_rows_of_tokens(&l->in[0]), l->in[1].data, 0);
+    rc = gpu_sort_choices(l, &s->choices, &all);
+    return rc < 0 ? rc
+                  : gpu_sum_experts(l, &s->choices, &all, gpu_rows_of_tokens(&l->in[0]),
+                                    l->in[1].data, 0);
 }
 
 const struct ct_kernel gpu_expert_bias_kernels[] = {
-    CT_KERNEL("expert_bias", "plain", 0, accepts_expert_bias, NULL, run_expert_bias),
-    CT_KERNEL("expert_bias_dweights", "plain", 0, accepts_dweights, NULL, run_dweights),
+    CT_KERNEL("expert_bias", "plain", 0, accepts_expert_bias, prepare_bias, run_expert_bias),
+    CT_KERNEL("expert_bias_dweights", "plain", 0, accepts_dweights, prepare_bias, run_dweights),
     CT_KERNEL("expert_bias_dbias", "plain", CT_KERNEL_ACCUMULATES, accepts_dbias, prepare_dbias,
               run_dbias),
     {0}};

@@ -19,12 +19,12 @@ static int64_t columns_of(const struct ct_tensor *t)
     return t->shape[t->ndim - 1];
 }
 
-int gpu_launch_rows(const struct ct_launch *l, const char *name, int64_t rows,
+int gpu_launch_rows(const struct ct_launch *l, struct ct_cuda_function *f, int64_t rows,
                     const void *arguments)
 {
-    return gpu_launch(l, name,
-                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(rows, THREADS / 32), 1, 1},
-                      (struct ct_cuda_size){THREADS, 1, 1}, 0, arguments);
+    return ct_cuda_launch(l, f,
+                          (struct ct_cuda_size){(unsigned)ct_cuda_blocks(rows, THREADS / 32), 1, 1},
+                          (struct ct_cuda_size){THREADS, 1, 1}, 0, arguments);
 }
 
 static bool sums_tokens(const struct ct_op *op)
@@ -58,13 +58,21 @@ bool gpu_experts_accept(const struct ct_prepare *p)
            ct_tensor_count(&p->in[at + WEIGHTS]) <= GPU_MOST_CHOICES;
 }
 
-int gpu_experts_prepare(struct ct_prepare *p, size_t element)
+int gpu_find_choices(const struct ct_prepare *p, struct gpu_choices *f)
+{
+    int rc = gpu_find(p, f->sort, "experts_clear", "experts_count", "experts_sort");
+
+    return rc < 0 ? rc : gpu_find(p, f->sum.f, "experts_sum", "experts_sum_vector");
+}
+
+int gpu_experts_prepare(struct ct_prepare *p, size_t element, const char *const *functions)
 {
     struct experts_state *s = ct_arena_new(p->arena, struct experts_state);
     int at = gpu_experts_x(p->op);
     bool gradient = gpu_experts_is_gradient(p->op);
     size_t choices = (size_t)ct_tensor_count(&p->in[at + WEIGHTS]);
     size_t f = choices * (size_t)p->in[at + GATE].shape[1] * element;
+    int rc;
 
     s->counts = ct_cuda_carve(&p->workspace, (size_t)p->in[at + GATE].shape[0] * sizeof(int32_t));
     s->order = ct_cuda_carve(&p->workspace, choices * sizeof(int32_t));
@@ -77,7 +85,8 @@ int gpu_experts_prepare(struct ct_prepare *p, size_t element)
         &p->workspace,
         sums_tokens(p->op) ? choices * (size_t)columns_of(&p->in[at + X]) * element : 0);
     p->state = s;
-    return 0;
+    rc = gpu_find_choices(p, &s->choices);
+    return rc < 0 ? rc : ct_cuda_find(p, &gpu_code, CT_F32, functions, s->f);
 }
 
 /* Saved hidden layers have one dtype: that of the kernels on tensor cores, if they take the op. */
@@ -88,7 +97,10 @@ static bool accept_kept(const struct ct_prepare *p)
 
 static int prepare_experts(struct ct_prepare *p)
 {
-    return gpu_experts_prepare(p, sizeof(float));
+    return gpu_experts_prepare(p, sizeof(float),
+                               CT_CUDA_NAMES("experts_product", "experts_product", "experts_outer",
+                                             "experts_hidden", "experts_hidden_grad",
+                                             "experts_combine"));
 }
 
 static struct gpu_gate gate_of(const struct ct_experts *how)
@@ -112,6 +124,7 @@ struct experts_call gpu_experts_call(const struct ct_launch *l, size_t element)
 
     return (struct experts_call){
         .l = l,
+        .state = s,
         .in = in,
         .all = {.counts = (int32_t *)(work + s->counts),
                 .order = (int32_t *)(work + s->order),
@@ -139,18 +152,18 @@ struct experts_call gpu_experts_call(const struct ct_launch *l, size_t element)
     };
 }
 
-int gpu_sort_choices(const struct ct_launch *l, const struct gpu_experts *all)
+int gpu_sort_choices(const struct ct_launch *l, const struct gpu_choices *f,
+                     const struct gpu_experts *all)
 {
     struct ct_cuda_size experts = {(unsigned)all->experts, 1, 1}, block = {THREADS, 1, 1};
     struct ct_cuda_size sorting = {GPU_SORT_THREADS, 1, 1};
-    int rc =
-        gpu_launch(l, "experts_clear",
-                   (struct ct_cuda_size){(unsigned)ct_cuda_blocks(all->choices, THREADS), 1, 1},
-                   block, 0, all);
+    int rc = ct_cuda_launch(
+        l, f->sort[0], (struct ct_cuda_size){(unsigned)ct_cuda_blocks(all->choices, THREADS), 1, 1},
+        block, 0, all);
 
-    if (rc == 0)
-        rc = gpu_launch(l, "experts_count", experts, sorting, 0, all);
-    return rc < 0 ? rc : gpu_launch(l, "experts_sort", experts, sorting, 0, all);
+    for (int i = 1; rc == 0 && i < 3; i++)
+        rc = ct_cuda_launch(l, f->sort[i], experts, sorting, 0, all);
+    return rc;
 }
 
 struct gpu_expert_rows gpu_rows_of_tokens(const struct ct_tensor *t)
@@ -179,17 +192,18 @@ static int multiply(const struct experts_call *c, struct gpu_expert_rows rows,
                                     .accumulate = accumulate};
     int64_t tiles = ct_cuda_blocks(c->all.choices, GPU_EXPERTS_TILE) + c->all.experts;
 
-    return gpu_launch(c->l, "experts_product",
-                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.columns, GPU_EXPERTS_TILE),
-                                            (unsigned)tiles, 1},
-                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
+    return ct_cuda_launch(
+        c->l, c->state->f[PRODUCT],
+        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.columns, GPU_EXPERTS_TILE),
+                              (unsigned)tiles, 1},
+        (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 /* Sort the choices; g and u of each, unless they were kept. */
 static int begin(const struct experts_call *c)
 {
     struct gpu_expert_rows x = gpu_rows_of_tokens(&c->in[X]);
-    int rc = gpu_sort_choices(c->l, &c->all);
+    int rc = gpu_sort_choices(c->l, &c->state->choices, &c->all);
 
     if (rc < 0 || c->l->op->type == &ct_op_experts_kept_grad)
         return rc;
@@ -197,7 +211,7 @@ static int begin(const struct experts_call *c)
     return rc < 0 ? rc : multiply(c, x, &c->in[UP], false, false, c->kept_u);
 }
 
-int gpu_combine_rows(const struct experts_call *c, const char *name)
+int gpu_combine_rows(const struct experts_call *c)
 {
     const struct ct_tensor *y = &c->l->out[0];
     bool gradient = gpu_experts_is_gradient(c->l->op), adds = c->l->accumulate >> 1 & 1;
@@ -212,7 +226,7 @@ int gpu_combine_rows(const struct experts_call *c, const char *name)
                                     .kind = ct_cuda_float_of(y->dtype),
                                     .accumulate = c->l->accumulate & 1};
 
-    return gpu_launch_rows(c->l, name, a.tokens, &a);
+    return gpu_launch_rows(c->l, c->state->f[COMBINE], a.tokens, &a);
 }
 
 static struct gpu_experts_rows rows_of_choices(const struct experts_call *c)
@@ -239,10 +253,10 @@ static int run_experts(const struct ct_launch *l)
     int rc = begin(&c);
 
     if (rc == 0)
-        rc = gpu_launch_rows(l, "experts_hidden", c.all.choices, &rows);
+        rc = gpu_launch_rows(l, c.state->f[HIDDEN], c.all.choices, &rows);
     if (rc == 0)
         rc = multiply(&c, of_choices(c.g, c.f), &c.in[DOWN], false, false, c.rows);
-    return rc < 0 ? rc : gpu_combine_rows(&c, "experts_combine");
+    return rc < 0 ? rc : gpu_combine_rows(&c);
 }
 
 /* ---- gradients ---- */
@@ -257,7 +271,7 @@ static int hidden_gradients(const struct experts_call *c)
     rows.accumulate = c->l->accumulate >> 1 & 1;
     if (rc == 0)
         rc = multiply(c, gpu_rows_of_tokens(&c->in[-1]), &c->in[DOWN], true, false, c->dh);
-    return rc < 0 ? rc : gpu_launch_rows(c->l, "experts_hidden_grad", c->all.choices, &rows);
+    return rc < 0 ? rc : gpu_launch_rows(c->l, c->state->f[HIDDEN_GRAD], c->all.choices, &rows);
 }
 
 static int sum_tokens(const struct experts_call *c)
@@ -266,7 +280,7 @@ static int sum_tokens(const struct experts_call *c)
 
     if (rc == 0)
         rc = multiply(c, of_choices(c->u, c->f), &c->in[UP], true, true, c->rows);
-    return rc < 0 ? rc : gpu_combine_rows(c, "experts_combine");
+    return rc < 0 ? rc : gpu_combine_rows(c);
 }
 
 /* Gradient number i of the experts' weights. */
@@ -283,16 +297,17 @@ static int outer(const struct experts_call *c, struct gpu_expert_rows left,
                                   .kind = ct_cuda_float_of(t->dtype),
                                   .accumulate = c->l->accumulate >> out & 1};
 
-    return gpu_launch(
-        c->l, "experts_outer",
+    return ct_cuda_launch(
+        c->l, c->state->f[OUTER],
         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(right.columns, GPU_EXPERTS_TILE),
                               (unsigned)ct_cuda_blocks(left.columns, GPU_EXPERTS_TILE),
                               (unsigned)c->all.experts},
         (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
-int gpu_sum_experts(const struct ct_launch *l, const struct gpu_experts *all,
-                    struct gpu_expert_rows rows, const float *weights, int out)
+int gpu_sum_experts(const struct ct_launch *l, const struct gpu_choices *f,
+                    const struct gpu_experts *all, struct gpu_expert_rows rows,
+                    const float *weights, int out)
 {
     const struct ct_tensor *t = &l->out[out];
     struct gpu_experts_sum a = {.out = t->data,
@@ -307,18 +322,19 @@ int gpu_sum_experts(const struct ct_launch *l, const struct gpu_experts *all,
                   gpu_may_load_8(t->data, a.kind, rows.columns);
     int64_t columns = ct_cuda_blocks(rows.columns, vector ? 8 * 32 : 32);
 
-    return gpu_launch(l, vector ? "experts_sum_vector" : "experts_sum",
-                      (struct ct_cuda_size){(unsigned)columns, (unsigned)all->experts, 1},
-                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
+    return ct_cuda_launch(l, f->sum.f[vector],
+                          (struct ct_cuda_size){(unsigned)columns, (unsigned)all->experts, 1},
+                          (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 int gpu_sum_biases(const struct experts_call *c, struct gpu_expert_rows dg,
                    struct gpu_expert_rows du)
 {
+    const struct gpu_choices *f = &c->state->choices;
     int first = gpu_first_gradient(c->l->op);
-    int rc = c->gate_bias ? gpu_sum_experts(c->l, &c->all, dg, NULL, first + 3) : 0;
+    int rc = c->gate_bias ? gpu_sum_experts(c->l, f, &c->all, dg, NULL, first + 3) : 0;
 
-    return rc < 0 || !c->gate_bias ? rc : gpu_sum_experts(c->l, &c->all, du, NULL, first + 4);
+    return rc < 0 || !c->gate_bias ? rc : gpu_sum_experts(c->l, f, &c->all, du, NULL, first + 4);
 }
 
 static int sum_weights(const struct experts_call *c)

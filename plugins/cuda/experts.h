@@ -32,14 +32,26 @@ static inline int gpu_experts_x(const struct ct_op *op)
     return gpu_experts_is_gradient(op) + (op->type == &ct_op_experts_kept_grad);
 }
 
-/* Offsets in the workspace. */
+/* Functions that sort choices, and sum rows by expert. */
+struct gpu_choices {
+    struct ct_cuda_function *sort[3];
+    struct gpu_widths sum;
+};
+
+/* Functions of plain kernels, or of those on tensor cores. TURNED: PRODUCT by transposes. */
+enum { PRODUCT, TURNED, OUTER, HIDDEN, HIDDEN_GRAD, COMBINE, EXPERTS_FUNCTIONS };
+
+/* Functions, and offsets in the workspace. */
 struct experts_state {
+    struct gpu_choices choices;
+    struct ct_cuda_function *f[EXPERTS_FUNCTIONS];
     size_t counts, order, tokens, place, g, u, dh, rows;
 };
 
 /* One call. Inner values, [choices][..] by expert: float32, or bfloat16 on tensor cores. */
 struct experts_call {
     const struct ct_launch *l;
+    const struct experts_state *state;
     const struct ct_tensor *in; /* in[X] and so on */
     struct gpu_experts all;
     struct gpu_gate how;
@@ -51,27 +63,30 @@ struct experts_call {
 };
 
 bool gpu_experts_accept(const struct ct_prepare *p);
-/* element: bytes of an inner value. */
-int gpu_experts_prepare(struct ct_prepare *p, size_t element);
+/* element: bytes of an inner value; functions: names of EXPERTS_FUNCTIONS. */
+int gpu_experts_prepare(struct ct_prepare *p, size_t element, const char *const *functions);
 struct experts_call gpu_experts_call(const struct ct_launch *l, size_t element);
 
-int gpu_sort_choices(const struct ct_launch *l, const struct gpu_experts *all);
+int gpu_find_choices(const struct ct_prepare *p, struct gpu_choices *f);
+int gpu_sort_choices(const struct ct_launch *l, const struct gpu_choices *f,
+                     const struct gpu_experts *all);
 /* A tensor's rows, those of the choices' tokens. */
 struct gpu_expert_rows gpu_rows_of_tokens(const struct ct_tensor *t);
 /* A warp for each row. */
-int gpu_launch_rows(const struct ct_launch *l, const char *name, int64_t rows,
+int gpu_launch_rows(const struct ct_launch *l, struct ct_cuda_function *f, int64_t rows,
                     const void *arguments);
 /* The gradients of the choices' weights, output 1 where dx is output 0; else NULL. */
 float *gpu_dweights(const struct ct_launch *l);
-/* Output 0, by kernel `name`: sums of c->rows by token. Weighted where it is y; where it is dx,
+/* Output 0: sums of c->rows by token. Weighted where it is y; where it is dx,
    gradients of choices' weights that other ranks compute become 0. */
-int gpu_combine_rows(const struct experts_call *c, const char *name);
+int gpu_combine_rows(const struct experts_call *c);
 /* The first output that is a gradient of the experts' weights. */
 int gpu_first_gradient(const struct ct_op *op);
 
 /* Output `out`: sums of rows by expert, weighted where weights are given. */
-int gpu_sum_experts(const struct ct_launch *l, const struct gpu_experts *all,
-                    struct gpu_expert_rows rows, const float *weights, int out);
+int gpu_sum_experts(const struct ct_launch *l, const struct gpu_choices *f,
+                    const struct gpu_experts *all, struct gpu_expert_rows rows,
+                    const float *weights, int out);
 /* The gradients of the biases, from dg and du; nothing without biases. */
 int gpu_sum_biases(const struct experts_call *c, struct gpu_expert_rows dg,
                    struct gpu_expert_rows du);

@@ -7,21 +7,19 @@
  */
 #include <float.h>
 #include <math.h>
-#include <stdio.h>
 
 #include "experts.h"
 
 #define HOPPER 90 /* the only compute capability that has wgmma */
 
-/* The tiles of a kind of products: kernels' names end with `name`. */
+/* The tiles of a kind of products. */
 struct tiles {
-    const char *name;
     int rows, columns;
     size_t shared;
 };
 
-static const struct tiles by_mma = {"mma", GPU_TENSOR_TILE, GPU_TENSOR_TILE, 0};
-static const struct tiles by_wgmma = {"wgmma", GPU_WGMMA_ROWS, GPU_WGMMA_COLUMNS, GPU_WGMMA_SHARED};
+static const struct tiles by_mma = {GPU_TENSOR_TILE, GPU_TENSOR_TILE, 0};
+static const struct tiles by_wgmma = {GPU_WGMMA_ROWS, GPU_WGMMA_COLUMNS, GPU_WGMMA_SHARED};
 
 /* Vectors are of 8 elements. */
 bool gpu_experts_fit_tiles(const int64_t *gate)
@@ -49,25 +47,18 @@ static bool accept_wgmma(const struct ct_prepare *p)
     return gpu_of(p->device)->cuda.capability == HOPPER && accept(p);
 }
 
-static int prepare_experts_tensor(struct ct_prepare *p)
-{
-    return gpu_experts_prepare(p, sizeof(uint16_t));
-}
-
 static struct gpu_expert_rows of_choices(const void *x, int64_t columns)
 {
     return (struct gpu_expert_rows){x, columns, CT_CUDA_BF16, false};
 }
 
-/* A kernel of products, NAME_mma or NAME_wgmma, with a block for each tile of its grid. */
-static int launch_tiles(const struct experts_call *c, const char *name, struct ct_cuda_size grid,
+/* A function of products, with a block for each tile of its grid. */
+static int launch_tiles(const struct experts_call *c, int function, struct ct_cuda_size grid,
                         const void *arguments)
 {
-    char full[40];
-
-    snprintf(full, sizeof(full), "%s_%s", name, c->tiles->name);
-    return gpu_launch(c->l, full, grid, (struct ct_cuda_size){GPU_TENSOR_THREADS, 1, 1},
-                      c->tiles->shared, arguments);
+    return ct_cuda_launch(c->l, c->state->f[function], grid,
+                          (struct ct_cuda_size){GPU_TENSOR_THREADS, 1, 1}, c->tiles->shared,
+                          arguments);
 }
 
 /* Tiles of the rows, however the choices fall, and of `columns`. */
@@ -96,11 +87,9 @@ static int begin(const struct experts_call *c)
                                   .tokens = c->all.tokens,
                                   .experts = c->all.experts,
                                   .f = c->f};
-    int rc = gpu_sort_choices(c->l, &c->all);
+    int rc = gpu_sort_choices(c->l, &c->state->choices, &c->all);
 
-    return rc < 0 || (gradient && keeps)
-               ? rc
-               : launch_tiles(c, "experts_gated", tiles_of(c, 2 * c->f), &a);
+    return rc < 0 || (gradient && keeps) ? rc : launch_tiles(c, HIDDEN, tiles_of(c, 2 * c->f), &a);
 }
 
 /* to = the sum of the parts' rows times the experts' weights; turned: by their transposes. */
@@ -112,8 +101,7 @@ static int multiply(const struct experts_call *c, struct gpu_experts_tensor part
     parts.tokens = c->all.tokens;
     parts.experts = c->all.experts;
     parts.columns = columns;
-    return launch_tiles(c, turned ? "experts_turned" : "experts_product", tiles_of(c, columns),
-                        &parts);
+    return launch_tiles(c, turned ? TURNED : PRODUCT, tiles_of(c, columns), &parts);
 }
 
 static struct experts_call call_by(const struct ct_launch *l, const struct tiles *tiles)
@@ -132,7 +120,7 @@ static int run_tensor_experts(struct experts_call c)
 
     if (rc == 0)
         rc = multiply(&c, down, c.n, false, c.rows);
-    return rc < 0 ? rc : gpu_combine_rows(&c, "experts_combine_tensor");
+    return rc < 0 ? rc : gpu_combine_rows(&c);
 }
 
 /* dg over g, du over u, the weighted hidden layer over dh. */
@@ -157,7 +145,7 @@ static int hidden_gradients(const struct experts_call *c)
         rows.how.beyond = FLT_MAX;
     if (rc == 0)
         rc = multiply(c, down, c->f, true, c->dh);
-    return rc < 0 ? rc : gpu_launch_rows(c->l, "experts_gated_grad", c->all.choices, &rows);
+    return rc < 0 ? rc : gpu_launch_rows(c->l, c->state->f[HIDDEN_GRAD], c->all.choices, &rows);
 }
 
 static int sum_tokens(const struct experts_call *c)
@@ -167,7 +155,7 @@ static int sum_tokens(const struct experts_call *c)
                                         .parts = 2};
     int rc = multiply(c, halves, c->n, true, c->rows);
 
-    return rc < 0 ? rc : gpu_combine_rows(c, "experts_combine_tensor");
+    return rc < 0 ? rc : gpu_combine_rows(c);
 }
 
 /* Gradient number i of the experts' weights. */
@@ -187,7 +175,7 @@ static int outer(const struct experts_call *c, struct gpu_expert_rows left,
                                 (unsigned)ct_cuda_blocks(left.columns, c->tiles->rows),
                                 (unsigned)c->all.experts};
 
-    return launch_tiles(c, "experts_outer", grid, &a);
+    return launch_tiles(c, OUTER, grid, &a);
 }
 
 static int sum_weights(const struct experts_call *c)
@@ -212,7 +200,16 @@ static int run_gradients(struct experts_call c)
     return rc == 0 && c.l->op->type != &ct_op_experts_dw ? sum_tokens(&c) : rc;
 }
 
+/* HIDDEN makes the hidden layer of the gate's and the other half's products at once. */
 #define BY(which)                                                                                  \
+    static int prepare_##which(struct ct_prepare *p)                                               \
+    {                                                                                              \
+        return gpu_experts_prepare(p, sizeof(uint16_t),                                            \
+                                   CT_CUDA_NAMES("experts_product_" #which,                        \
+                                                 "experts_turned_" #which,                         \
+                                                 "experts_outer_" #which, "experts_gated_" #which, \
+                                                 "experts_gated_grad", "experts_combine_tensor")); \
+    }                                                                                              \
     static int run_##which(const struct ct_launch *l)                                              \
     {                                                                                              \
         return run_tensor_experts(call_by(l, &by_##which));                                        \
@@ -225,15 +222,15 @@ BY(mma)
 BY(wgmma)
 
 #define KERNELS(which, accept)                                                                     \
-    CT_KERNEL("experts", #which, 0, accept, prepare_experts_tensor, run_##which),                  \
-        CT_KERNEL("experts_dx", #which, 0, accept, prepare_experts_tensor, run_gradients_##which), \
-        CT_KERNEL("experts_dw", #which, CT_KERNEL_ACCUMULATES, accept, prepare_experts_tensor,     \
+    CT_KERNEL("experts", #which, 0, accept, prepare_##which, run_##which),                         \
+        CT_KERNEL("experts_dx", #which, 0, accept, prepare_##which, run_gradients_##which),        \
+        CT_KERNEL("experts_dw", #which, CT_KERNEL_ACCUMULATES, accept, prepare_##which,            \
                   run_gradients_##which),                                                          \
-        CT_KERNEL("experts_grad", #which, CT_KERNEL_ACCUMULATES, accept, prepare_experts_tensor,   \
+        CT_KERNEL("experts_grad", #which, CT_KERNEL_ACCUMULATES, accept, prepare_##which,          \
                   run_gradients_##which),                                                          \
-        CT_KERNEL("experts_kept", #which, 0, accept, prepare_experts_tensor, run_##which),         \
-        CT_KERNEL("experts_kept_grad", #which, CT_KERNEL_ACCUMULATES, accept,                      \
-                  prepare_experts_tensor, run_gradients_##which)
+        CT_KERNEL("experts_kept", #which, 0, accept, prepare_##which, run_##which),                \
+        CT_KERNEL("experts_kept_grad", #which, CT_KERNEL_ACCUMULATES, accept, prepare_##which,     \
+                  run_gradients_##which)
 
 const struct ct_kernel gpu_experts_tensor_kernels[] = {
     KERNELS(wgmma, accept_wgmma), KERNELS(mma, accept), {0}};

@@ -38,6 +38,8 @@ static int per_of(const struct ct_tensor *x, const struct ct_tensor *grid)
 
 /* ---- largest magnitudes ---- */
 
+enum { WHOLE = 2 }; /* function of the second step; the first: by whether it takes vectors */
+
 static bool accepts_amax(const struct ct_prepare *p)
 {
     return ct_cuda_computes(p->in[0].dtype) && per_of(&p->in[0], &p->out[0]) >= 0;
@@ -59,11 +61,17 @@ static int prepare_amax(struct ct_prepare *p)
     const struct ct_tensor *x = &p->in[0];
     int per = per_of(x, &p->out[0]);
 
-    if (per == GPU_PER_TENSOR)
+    if (per == GPU_PER_TENSOR) {
         p->workspace = (size_t)parts_of(x) * sizeof(float);
-    else if (per == GPU_PER_COLUMN && strips_of(x) > 1)
+        return gpu_prepare_as(p, x->dtype, "float8_parts_*", "float8_parts_*_vector",
+                              "float8_whole");
+    }
+    if (per == GPU_PER_ROW)
+        return gpu_prepare_as(p, x->dtype, "float8_rows_*", "float8_rows_*_vector");
+    if (strips_of(x) > 1)
         p->workspace = (size_t)(strips_of(x) * columns_of(x)) * sizeof(float);
-    return 0;
+    return gpu_prepare_as(p, x->dtype, "float8_columns_*", "float8_columns_*_vector",
+                          "float8_columns_float32");
 }
 
 static int amax_of_tensor(const struct ct_launch *l, struct gpu_float8_amax *a, bool vector)
@@ -72,22 +80,21 @@ static int amax_of_tensor(const struct ct_launch *l, struct gpu_float8_amax *a, 
 
     a->partial = l->workspace;
     a->parts = parts_of(&l->in[0]);
-    rc = gpu_launch_as(l, "float8_parts", l->in[0].dtype, vector,
-                       (struct ct_cuda_size){(unsigned)a->parts, 1, 1},
-                       (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
+    rc = gpu_launch(l, vector, (struct ct_cuda_size){(unsigned)a->parts, 1, 1},
+                    (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
     return rc < 0 ? rc
-                  : gpu_launch(l, "float8_whole", (struct ct_cuda_size){1, 1, 1},
+                  : gpu_launch(l, WHOLE, (struct ct_cuda_size){1, 1, 1},
                                (struct ct_cuda_size){1024, 1, 1}, 0, a);
 }
 
-static int launch_strips(const struct ct_launch *l, const struct gpu_float8_amax *a, int64_t strips,
-                         enum ct_dtype dtype, bool vector)
+/* columns: of a block */
+static int launch_strips(const struct ct_launch *l, int function, const struct gpu_float8_amax *a,
+                         int64_t strips, int64_t columns)
 {
-    int64_t across = ct_cuda_blocks(a->columns, 32 * (vector ? ct_cuda_lanes(dtype) : 1));
+    int64_t across = ct_cuda_blocks(a->columns, columns);
 
-    return gpu_launch_as(l, "float8_columns", dtype, vector,
-                         (struct ct_cuda_size){(unsigned)(across * strips), 1, 1},
-                         (struct ct_cuda_size){32, 8, 1}, 0, a);
+    return gpu_launch(l, function, (struct ct_cuda_size){(unsigned)(across * strips), 1, 1},
+                      (struct ct_cuda_size){32, 8, 1}, 0, a);
 }
 
 static int amax_of_columns(const struct ct_launch *l, struct gpu_float8_amax *a, bool vector)
@@ -99,8 +106,8 @@ static int amax_of_columns(const struct ct_launch *l, struct gpu_float8_amax *a,
 
     a->strip = GPU_FLOAT8_STRIP;
     a->partial = strips > 1 ? l->workspace : NULL;
-    rc = launch_strips(l, a, strips, l->in[0].dtype, vector);
-    return rc < 0 || strips == 1 ? rc : launch_strips(l, &whole, 1, CT_F32, false);
+    rc = launch_strips(l, vector, a, strips, 32 * (vector ? ct_cuda_lanes(l->in[0].dtype) : 1));
+    return rc < 0 || strips == 1 ? rc : launch_strips(l, WHOLE, &whole, 1, 32);
 }
 
 static int run_amax(const struct ct_launch *l)
@@ -119,12 +126,16 @@ static int run_amax(const struct ct_launch *l)
         return amax_of_tensor(l, &a, aligned && a.count % ct_cuda_lanes(x->dtype) == 0);
     if (per == GPU_PER_COLUMN)
         return amax_of_columns(l, &a, vector);
-    return gpu_launch_as(l, "float8_rows", x->dtype, vector,
-                         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, 8), 1, 1},
-                         (struct ct_cuda_size){32, 8, 1}, 0, &a);
+    return gpu_launch(l, vector, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, 8), 1, 1},
+                      (struct ct_cuda_size){32, 8, 1}, 0, &a);
 }
 
 /* ---- scales ---- */
+
+static int prepare_scale(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "float8_scales");
+}
 
 static int run_scale(const struct ct_launch *l)
 {
@@ -134,8 +145,7 @@ static int run_scale(const struct ct_launch *l)
                                  .most = (float)ct_op_float(l->op, "largest"),
                                  .rule = ct_op_enum(l->op, "rule")};
 
-    return gpu_launch(l, "float8_scales",
-                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
+    return gpu_launch(l, 0, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
@@ -158,6 +168,15 @@ static unsigned split(int64_t whole, int64_t shard)
     return (unsigned)ct_cuda_blocks(whole, shard);
 }
 
+static int prepare_quantise(struct ct_prepare *p)
+{
+    char plain[64], vector[80];
+
+    snprintf(plain, sizeof(plain), "%s_*", ct_dtype_name(p->out[0].dtype));
+    snprintf(vector, sizeof(vector), "%s_vector", plain);
+    return gpu_prepare_as(p, p->in[0].dtype, plain, vector);
+}
+
 static int run_quantise(const struct ct_launch *l)
 {
     const struct ct_tensor *x = &l->in[0];
@@ -169,13 +188,10 @@ static int run_quantise(const struct ct_launch *l)
                                     .per = per_of(x, &l->in[1])};
     struct ct_cuda_size grid = {split(a.columns, 32), split(a.rows, 32), 1};
     bool vector = is_aligned(&a, x->dtype, GPU_FLOAT8_VECTOR) && a.rows <= (int64_t)65535 * 8;
-    char name[80];
 
     if (vector)
         grid = (struct ct_cuda_size){split(a.columns, 32 * GPU_FLOAT8_VECTOR), split(a.rows, 8), 1};
-    snprintf(name, sizeof(name), "%s_%s%s", ct_dtype_name(l->out[0].dtype), ct_dtype_name(x->dtype),
-             vector ? "_vector" : "");
-    return gpu_launch(l, name, grid, (struct ct_cuda_size){32, 8, 1}, 0, &a);
+    return gpu_launch(l, vector, grid, (struct ct_cuda_size){32, 8, 1}, 0, &a);
 }
 
 /* ---- products ---- */
@@ -192,6 +208,7 @@ struct product {
     struct operand a, b; /* c = a b^T */
     bool by_row;
     size_t inner;
+    struct ct_cuda_function *turn, *invert;
 };
 
 static bool is_float8(enum ct_dtype dtype)
@@ -275,6 +292,7 @@ static void carve(struct ct_prepare *p, struct operand *o, bool by_row)
 static int prepare_float8(struct ct_prepare *p, struct product product)
 {
     struct product *state = ct_arena_new(p->arena, struct product);
+    int rc;
 
     *state = product;
     state->by_row = scales_of(p, &product.a) > 0 || scales_of(p, &product.b) > 0;
@@ -282,10 +300,12 @@ static int prepare_float8(struct ct_prepare *p, struct product product)
     carve(p, &state->b, state->by_row);
     state->inner = ct_cuda_carve(&p->workspace, GPU_BLAS_WORKSPACE);
     p->state = state;
-    return 0;
+    rc = gpu_find(p, &state->turn, "float8_turn");
+    return rc < 0 ? rc : gpu_find(p, &state->invert, "float8_invert");
 }
 
-static int launch_turn(const struct ct_launch *l, const struct operand *o)
+static int launch_turn(const struct ct_launch *l, struct ct_cuda_function *f,
+                       const struct operand *o)
 {
     struct gpu_float8_turn a = {.to = (uint8_t *)l->workspace + o->at,
                                 .from = l->in[o->input].data,
@@ -294,7 +314,7 @@ static int launch_turn(const struct ct_launch *l, const struct operand *o)
     struct ct_cuda_size grid = {split(a.columns, GPU_FLOAT8_COLUMNS),
                                 split(a.rows, GPU_FLOAT8_ROWS), 1};
 
-    return gpu_launch(l, "float8_turn", grid, (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
+    return ct_cuda_launch(l, f, grid, (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 /* One launch for both operands. */
@@ -313,17 +333,17 @@ static int launch_invert(const struct ct_launch *l, const struct product *p)
         a.one[i] = ct_tensor_count(scale) == 1;
         most = a.count[i] > most ? a.count[i] : most;
     }
-    return gpu_launch(l, "float8_invert",
-                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(most, THREADS), 2, 1},
-                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
+    return ct_cuda_launch(l, p->invert,
+                          (struct ct_cuda_size){(unsigned)ct_cuda_blocks(most, THREADS), 2, 1},
+                          (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 static int ready(const struct ct_launch *l, const struct product *p)
 {
-    int rc = p->a.turned ? launch_turn(l, &p->a) : 0;
+    int rc = p->a.turned ? launch_turn(l, p->turn, &p->a) : 0;
 
     if (rc >= 0 && p->b.turned)
-        rc = launch_turn(l, &p->b);
+        rc = launch_turn(l, p->turn, &p->b);
     return rc < 0 ? rc : launch_invert(l, p);
 }
 
@@ -383,8 +403,8 @@ PRODUCT(dw)
 
 const struct ct_kernel gpu_float8_kernels[] = {
     CT_KERNEL("float8_amax", "vector", 0, accepts_amax, prepare_amax, run_amax),
-    CT_KERNEL("float8_scale", "plain", 0, NULL, NULL, run_scale),
-    CT_KERNEL("float8_quantise", "tile", 0, accepts_quantise, NULL, run_quantise),
+    CT_KERNEL("float8_scale", "plain", 0, NULL, prepare_scale, run_scale),
+    CT_KERNEL("float8_quantise", "tile", 0, accepts_quantise, prepare_quantise, run_quantise),
     CT_KERNEL("linear_float8", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_linear, prepare_linear,
               run_float8),
     CT_KERNEL("linear_float8_dx", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_dx, prepare_dx,

@@ -1,6 +1,6 @@
 /*
  * Functions on the device: the images of this plugin and of others, loaded when the device is
- * opened, and their functions by name.
+ * opened, and their functions, found by name while programs are lowered.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,10 +13,10 @@
 /* Up to 48 KiB need no leave; what a kernel declares itself counts too. */
 #define PLAIN_SHARED ((size_t)32 << 10)
 
-struct slot {
+struct ct_cuda_function {
     const struct ct_cuda_image *images; /* of the plugin that calls it */
     char name[80];
-    CUfunction function;
+    CUfunction handle;
     size_t shared; /* largest dynamic shared memory allowed so far */
 };
 
@@ -28,7 +28,7 @@ struct module {
 struct gpu_functions {
     struct module *module;
     int modules, slots;
-    struct slot slot[SLOTS];
+    struct ct_cuda_function slot[SLOTS]; /* by the hash of the name */
 };
 
 /* A driver loads images of its own major version of CUDA, and of older ones. */
@@ -138,11 +138,11 @@ void gpu_functions_unload(struct gpu *gpu)
     free(f);
 }
 
-static struct slot *find_slot(struct gpu_functions *f, const struct ct_cuda_image *images,
-                              const char *name)
+static struct ct_cuda_function *find_slot(struct gpu_functions *f,
+                                          const struct ct_cuda_image *images, const char *name)
 {
     uint32_t hash = 2166136261u;
-    struct slot *slot;
+    struct ct_cuda_function *slot;
 
     for (const char *c = name; *c; c++)
         hash = (hash ^ (unsigned char)*c) * 16777619u;
@@ -153,21 +153,19 @@ static struct slot *find_slot(struct gpu_functions *f, const struct ct_cuda_imag
     }
 }
 
-static int find(struct gpu_functions *f, const struct ct_cuda_image *images, const char *name,
-                struct slot **slot)
+static int load_function(struct gpu_functions *f, const struct ct_cuda_image *images,
+                         const char *name, struct ct_cuda_function *slot)
 {
-    CUfunction function = NULL;
+    CUfunction handle = NULL;
 
-    *slot = find_slot(f, images, name);
-    if ((*slot)->function)
-        return 0;
     if (f->slots == SLOTS / 2)
         return ct_fail(CT_ENOMEM, "more than %d functions of kernels", SLOTS / 2);
     for (int i = 0; i < f->modules; i++)
         if (f->module[i].images == images &&
-            gpu_driver.cuModuleGetFunction(&function, f->module[i].handle, name) == 0) {
-            **slot = (struct slot){.images = images, .function = function, .shared = PLAIN_SHARED};
-            snprintf((*slot)->name, sizeof((*slot)->name), "%s", name);
+            gpu_driver.cuModuleGetFunction(&handle, f->module[i].handle, name) == 0) {
+            *slot = (struct ct_cuda_function){
+                .images = images, .handle = handle, .shared = PLAIN_SHARED};
+            snprintf(slot->name, sizeof(slot->name), "%s", name);
             f->slots++;
             return 0;
         }
@@ -178,37 +176,44 @@ static int find(struct gpu_functions *f, const struct ct_cuda_image *images, con
     return ct_fail(CT_EIO, "the images have no kernel %s", name);
 }
 
-static int allow_shared(struct slot *slot, size_t shared)
+int gpu_find_function(struct ct_device *device, const struct ct_cuda_code *code, const char *name,
+                      struct ct_cuda_function **function)
+{
+    struct gpu_functions *f = gpu_of(device)->functions;
+
+    *function = NULL;
+    if (gpu_of(device)->described)
+        return 0;
+    *function = find_slot(f, code->images, name);
+    return (*function)->handle ? 0 : load_function(f, code->images, name, *function);
+}
+
+static int allow_shared(struct ct_cuda_function *f, size_t shared)
 {
     int rc;
 
-    if (shared <= slot->shared)
+    if (shared <= f->shared)
         return 0;
-    rc =
-        gpu_check(gpu_driver.cuFuncSetAttribute(
-                      slot->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)shared),
-                  "shared memory of a kernel");
-    slot->shared = shared;
+    rc = gpu_check(gpu_driver.cuFuncSetAttribute(
+                       f->handle, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)shared),
+                   "shared memory of a kernel");
+    f->shared = shared;
     return rc;
 }
 
-int gpu_launch_code(const struct ct_launch *l, const struct ct_cuda_code *code, const char *name,
-                    struct ct_cuda_size grid, struct ct_cuda_size block, size_t shared,
-                    const void *arguments)
+int gpu_launch_function(const struct ct_launch *l, struct ct_cuda_function *f,
+                        struct ct_cuda_size grid, struct ct_cuda_size block, size_t shared,
+                        const void *arguments)
 {
     void *parameters[] = {(void *)(uintptr_t)arguments};
-    struct slot *slot;
     int rc;
 
     if (!grid.x || !grid.y || !grid.z)
         return 0;
-    rc = find(gpu_of(l->device)->functions, code->images, name, &slot);
-    if (rc == 0)
-        rc = allow_shared(slot, shared);
-    if (rc == 0)
-        rc = gpu_check(gpu_driver.cuLaunchKernel(slot->function, grid.x, grid.y, grid.z, block.x,
-                                                 block.y, block.z, (unsigned)shared, l->stream,
-                                                 parameters, NULL),
-                       name);
-    return rc;
+    rc = allow_shared(f, shared);
+    return rc < 0 ? rc
+                  : gpu_check(gpu_driver.cuLaunchKernel(f->handle, grid.x, grid.y, grid.z, block.x,
+                                                        block.y, block.z, (unsigned)shared,
+                                                        l->stream, parameters, NULL),
+                              f->name);
 }

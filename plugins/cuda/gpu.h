@@ -105,35 +105,61 @@ void gpu_release_host(struct ct_device *device, void *base, size_t bytes);
 
 int gpu_functions_load(struct gpu *gpu);
 void gpu_functions_unload(struct gpu *gpu);
-/* The device's `launch`. */
-int gpu_launch_code(const struct ct_launch *l, const struct ct_cuda_code *code, const char *name,
-                    struct ct_cuda_size grid, struct ct_cuda_size block, size_t shared,
-                    const void *arguments);
+/* The device's `find` and `launch`. */
+int gpu_find_function(struct ct_device *device, const struct ct_cuda_code *code, const char *name,
+                      struct ct_cuda_function **function);
+int gpu_launch_function(const struct ct_launch *l, struct ct_cuda_function *f,
+                        struct ct_cuda_size grid, struct ct_cuda_size block, size_t shared,
+                        const void *arguments);
 
 /* This plugin's own functions. */
 extern const struct ct_cuda_code gpu_code;
 
-static inline int gpu_launch(const struct ct_launch *l, const char *name, struct ct_cuda_size grid,
+/* ct_cuda_find and ct_cuda_prepare for them; `*` in a name stands for dtype. */
+#define gpu_find_as(p, dtype, f, ...)                                                              \
+    ct_cuda_find(p, &gpu_code, dtype, CT_CUDA_NAMES(__VA_ARGS__), f)
+#define gpu_prepare_as(p, dtype, ...)                                                              \
+    ct_cuda_prepare(p, &gpu_code, dtype, CT_CUDA_NAMES(__VA_ARGS__))
+/* The same for names without a dtype. */
+#define gpu_find(p, f, ...) gpu_find_as(p, CT_F32, f, __VA_ARGS__)
+#define gpu_prepare(p, ...) gpu_prepare_as(p, CT_F32, __VA_ARGS__)
+
+/* Launches function i of those that gpu_prepare found. */
+static inline int gpu_launch(const struct ct_launch *l, int i, struct ct_cuda_size grid,
                              struct ct_cuda_size block, size_t shared, const void *arguments)
 {
-    return ct_cuda_launch(l, &gpu_code, name, grid, block, shared, arguments);
+    return ct_cuda_launch(l, ct_cuda_function(l, i), grid, block, shared, arguments);
 }
 
-static inline int gpu_launch_as(const struct ct_launch *l, const char *name, enum ct_dtype dtype,
-                                bool vector, struct ct_cuda_size grid, struct ct_cuda_size block,
-                                size_t shared, const void *arguments)
-{
-    return ct_cuda_launch_as(l, &gpu_code, name, dtype, vector, grid, block, shared, arguments);
-}
+/* A function for any elements, and one for vectors: f[vector]. */
+struct gpu_widths {
+    struct ct_cuda_function *f[2];
+};
 
-/* elementwise.c: to = from, in to's dtype; both float32 or bfloat16, matrices of one shape. */
-int gpu_cast(const struct ct_launch *l, const struct ct_tensor *from, const struct ct_tensor *to);
+/* elementwise.c: "NAME_FROM_to_TO", and the same with "_vector". */
+int gpu_find_conversion(const struct ct_prepare *p, const char *name, enum ct_dtype from,
+                        enum ct_dtype to, struct gpu_widths *found);
+
+/* The same: to = from, in to's dtype; both float32 or bfloat16, matrices of one shape. */
+int gpu_find_cast(const struct ct_prepare *p, enum ct_dtype from, enum ct_dtype to,
+                  struct gpu_widths *found);
+int gpu_cast(const struct ct_launch *l, const struct gpu_widths *by, const struct ct_tensor *from,
+             const struct ct_tensor *to);
+/* For a kernel that does nothing else; p->state becomes what gpu_cast takes. */
+int gpu_prepare_cast(struct ct_prepare *p, enum ct_dtype from, enum ct_dtype to);
 
 /* layer_norm.c: output `out` = the sum of the rows of x, dense; shares: memory of as many bytes as
    gpu_column_shares says. Always in the same order. */
+#define GPU_COLUMN_SUM "column_sum" /* function that sums rows of shares */
+struct gpu_sum_columns {
+    struct ct_cuda_function *shares, *sum;
+};
 size_t gpu_column_shares(int64_t rows, int64_t columns);
-int gpu_sum_columns(const struct ct_launch *l, int out, const float *x, int64_t rows,
-                    int64_t columns, float *shares);
+/* dtype: of x; gpu_sum_columns takes float32. */
+int gpu_find_sum_columns(const struct ct_prepare *p, enum ct_dtype dtype,
+                         struct gpu_sum_columns *found);
+int gpu_sum_columns(const struct ct_launch *l, const struct gpu_sum_columns *by, int out,
+                    const float *x, int64_t rows, int64_t columns, float *shares);
 
 /* sdpa_plans.c */
 void gpu_dnn_close(struct gpu *gpu);
@@ -141,16 +167,26 @@ void gpu_dnn_close(struct gpu *gpu);
 /* attention.c: whether softcap or alibi changes the scores of an attention; then only the plain
    kernels accept it. */
 bool gpu_attention_changes(const struct ct_op *op);
-/* The same: op attention, or its gradient, on tensor cores; nothing is done if *wanted, on the
-   device, is 0 when the kernels run. delta: as many floats as lse has. */
+/* The same: op attention, or its gradient, on tensor cores. With functions that are found for
+   `rest`, nothing is done if *wanted, on the device, is 0 when the kernels run; else wanted is
+   NULL. delta: as many floats as lse has. */
+struct gpu_attention_grad_functions {
+    struct ct_cuda_function *delta, *dq, *dkv;
+};
 bool gpu_attention_accepts(const struct ct_prepare *p);
-int gpu_attention_run(const struct ct_launch *l, const int32_t *wanted);
+int gpu_attention_find(const struct ct_prepare *p, bool rest, struct ct_cuda_function **f);
+int gpu_attention_run(const struct ct_launch *l, struct ct_cuda_function *f, const int32_t *wanted);
 bool gpu_attention_grad_accepts(const struct ct_prepare *p);
-int gpu_attention_grad_run(const struct ct_launch *l, float *delta, const int32_t *wanted);
+int gpu_attention_grad_find(const struct ct_prepare *p, bool rest,
+                            struct gpu_attention_grad_functions *f);
+int gpu_attention_grad_run(const struct ct_launch *l, const struct gpu_attention_grad_functions *f,
+                           float *delta, const int32_t *wanted);
 
 /* loss.c: loss = sum of count losses, or loss + them */
-int gpu_sum_losses(const struct ct_launch *l, const struct ct_tensor *loss, const float *losses,
-                   int64_t count, bool accumulate);
+#define GPU_SUM_LOSSES "sum_losses" /* its function */
+int gpu_sum_losses(const struct ct_launch *l, struct ct_cuda_function *f,
+                   const struct ct_tensor *loss, const float *losses, int64_t count,
+                   bool accumulate);
 
 /* collective.c: does the host wait in collectives? No plugin has brought better ones. */
 bool gpu_collectives_wait(void);

@@ -40,9 +40,14 @@ static struct gpu_init shard(const struct ct_launch *l)
     return a;
 }
 
-static int launch(const struct ct_launch *l, const char *name, const struct gpu_init *a)
+static int prepare_init(struct ct_prepare *p)
 {
-    return gpu_launch(l, name,
+    return gpu_prepare(p, "@");
+}
+
+static int launch(const struct ct_launch *l, const struct gpu_init *a)
+{
+    return gpu_launch(l, 0,
                       (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a->count, THREADS), 1, 1},
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
 }
@@ -56,7 +61,7 @@ static int run_normal(const struct ct_launch *l)
     a.stream = ct_rng_stream(ct_value_model_name(ct_value_origin(l->op->in[0])));
     a.std = attrs->std;
     a.truncate = attrs->truncate;
-    return launch(l, "init_normal", &a);
+    return launch(l, &a);
 }
 
 static int run_uniform(const struct ct_launch *l)
@@ -68,7 +73,7 @@ static int run_uniform(const struct ct_launch *l)
     a.stream = ct_rng_stream(ct_value_model_name(ct_value_origin(l->op->in[0])));
     a.value = attrs->low;
     a.std = attrs->high - attrs->low;
-    return launch(l, "init_uniform", &a);
+    return launch(l, &a);
 }
 
 static int run_constant(const struct ct_launch *l)
@@ -80,11 +85,11 @@ static int run_constant(const struct ct_launch *l)
                                                     (size_t)a.count, l->stream),
                          "zeros");
     a.value = ((const struct ct_init_constant *)l->op->attrs)->value;
-    return launch(l, "init_constant", &a);
+    return launch(l, &a);
 }
 
 const struct ct_kernel gpu_init_kernels[] = {
-    CT_KERNEL("init_normal", "philox", 0, accepts_init, NULL, run_normal),
-    CT_KERNEL("init_uniform", "philox", 0, accepts_init, NULL, run_uniform),
-    CT_KERNEL("init_constant", "fill", 0, accepts_constant, NULL, run_constant),
+    CT_KERNEL("init_normal", "philox", 0, accepts_init, prepare_init, run_normal),
+    CT_KERNEL("init_uniform", "philox", 0, accepts_init, prepare_init, run_uniform),
+    CT_KERNEL("init_constant", "fill", 0, accepts_constant, prepare_init, run_constant),
     {0}};

@@ -7,6 +7,11 @@
 
 #define THREADS 256
 
+static int prepare_copies(struct ct_prepare *p)
+{
+    return gpu_prepare_as(p, p->out[0].dtype, "@_*", "@_*_vector");
+}
+
 /* ---- split: parts of a matrix ---- */
 
 static bool are_matrices(const struct ct_tensor *t, int count, const bool *present)
@@ -50,7 +55,7 @@ static int run_parts(const struct ct_launch *l, const struct ct_tensor *whole,
                  ct_cuda_starts_vectors(a.part[i], &a.part_stride[i], 1, lanes);
     }
     grid = ct_cuda_cover(&rows, vector ? lanes : 1, THREADS, &block);
-    return gpu_launch_as(l, l->op->type->name, whole->dtype, vector, grid, block, 0, &a);
+    return gpu_launch(l, vector, grid, block, 0, &a);
 }
 
 static int run_split(const struct ct_launch *l)
@@ -99,7 +104,7 @@ static int run_latent(const struct ct_launch *l, const struct ct_tensor *kv,
     vector = take(k, lanes, &a.k, a.k_stride, 3) && vector;
     vector = take(v, lanes, &a.v, a.v_stride, 3) && vector;
     grid = ct_cuda_cover(&tokens, vector ? lanes : 1, THREADS, &block);
-    return gpu_launch_as(l, l->op->type->name, kv->dtype, vector, grid, block, 0, &a);
+    return gpu_launch(l, vector, grid, block, 0, &a);
 }
 
 static int run_expand_latent(const struct ct_launch *l)
@@ -117,10 +122,11 @@ static int run_expand_latent_grad(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_latent_kernels[] = {
-    CT_KERNEL("split", "vector", CT_KERNEL_STRIDED, accepts_split, NULL, run_split),
-    CT_KERNEL("split_grad", "vector", CT_KERNEL_STRIDED, accepts_split, NULL, run_split_grad),
-    CT_KERNEL("expand_latent", "vector", CT_KERNEL_STRIDED, accepts_latent, NULL,
+    CT_KERNEL("split", "vector", CT_KERNEL_STRIDED, accepts_split, prepare_copies, run_split),
+    CT_KERNEL("split_grad", "vector", CT_KERNEL_STRIDED, accepts_split, prepare_copies,
+              run_split_grad),
+    CT_KERNEL("expand_latent", "vector", CT_KERNEL_STRIDED, accepts_latent, prepare_copies,
               run_expand_latent),
-    CT_KERNEL("expand_latent_grad", "vector", CT_KERNEL_STRIDED, accepts_latent, NULL,
+    CT_KERNEL("expand_latent_grad", "vector", CT_KERNEL_STRIDED, accepts_latent, prepare_copies,
               run_expand_latent_grad),
     {0}};

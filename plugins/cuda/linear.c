@@ -70,15 +70,24 @@ static int prepare_linear(struct ct_prepare *p)
     return 0;
 }
 
+/* Casts of dx to the sum and back. */
+struct casts {
+    struct gpu_widths in, out;
+};
+
 /* Several products are summed in float32, and rounded once. */
 static int prepare_dx(struct ct_prepare *p)
 {
-    int count = p->ins / 2;
+    int count = p->ins / 2, rc;
+    struct casts *casts;
 
     p->workspace = GPU_BLAS_WORKSPACE;
-    if (p->out[0].dtype == CT_BF16 && joined(p->in, p->in + count, count, 0) < count)
-        p->workspace += (size_t)ct_tensor_count(&p->out[0]) * sizeof(float);
-    return 0;
+    if (p->out[0].dtype != CT_BF16 || joined(p->in, p->in + count, count, 0) == count)
+        return 0;
+    p->workspace += (size_t)ct_tensor_count(&p->out[0]) * sizeof(float);
+    p->state = casts = ct_arena_new(p->arena, struct casts);
+    rc = gpu_find_cast(p, CT_BF16, CT_F32, &casts->in);
+    return rc < 0 ? rc : gpu_find_cast(p, CT_F32, CT_BF16, &casts->out);
 }
 
 /* Columns that shards have together. */
@@ -155,6 +164,7 @@ static int sum_dx(const struct ct_launch *l, const struct ct_tensor *dx, bool ac
 static int run_dx(const struct ct_launch *l)
 {
     const struct ct_tensor *dx = &l->out[0];
+    const struct casts *casts = l->state;
     int count = l->ins / 2, rc;
     bool add = l->accumulate & 1;
     struct ct_tensor sum;
@@ -162,10 +172,10 @@ static int run_dx(const struct ct_launch *l)
     if (dx->dtype != CT_BF16 || (joined(l->in, l->in + count, count, 0) == count))
         return sum_dx(l, dx, add);
     sum = ct_tensor_dense((char *)l->workspace + GPU_BLAS_WORKSPACE, CT_F32, dx->ndim, dx->shape);
-    rc = add ? gpu_cast(l, dx, &sum) : 0;
+    rc = add ? gpu_cast(l, &casts->in, dx, &sum) : 0;
     if (rc == 0)
         rc = sum_dx(l, &sum, add);
-    return rc < 0 ? rc : gpu_cast(l, &sum, dx);
+    return rc < 0 ? rc : gpu_cast(l, &casts->out, &sum, dx);
 }
 
 static int run_dw(const struct ct_launch *l)

@@ -3,8 +3,6 @@
  * chunks of tokens, in float32 (or bfloat16, if configured). A chunk is overwritten by its gradient
  * in the dtype of x, and multiplied.
  */
-#include <stdio.h>
-
 #include "blas.h"
 
 #define THREADS 1024
@@ -51,7 +49,14 @@ static struct residence choose_residence(const struct gpu *gpu, int64_t row_byte
     return r;
 }
 
-static int launch_rows(const struct ct_launch *l, enum ct_dtype from, enum ct_dtype to,
+static int find_rows(const struct ct_prepare *p, enum ct_dtype from, enum ct_dtype to,
+                     struct gpu_widths *found)
+{
+    return gpu_find_conversion(p, "loss_rows", from, to, found);
+}
+
+/* from: dtype of the logits */
+static int launch_rows(const struct ct_launch *l, const struct gpu_widths *by, enum ct_dtype from,
                        const struct gpu_loss_rows *arguments)
 {
     struct gpu_loss_rows a = *arguments;
@@ -59,25 +64,23 @@ static int launch_rows(const struct ct_launch *l, enum ct_dtype from, enum ct_dt
                   (uintptr_t)a.logits % 16 == 0 && (uintptr_t)a.dlogits % 16 == 0;
     struct residence r = {0, THREADS, 0};
     unsigned threads = threads_for(a.columns);
-    char name[80];
 
     if (vector && a.dlogits && !a.given_lse)
         r = choose_residence(gpu_of(l->device), a.columns * (int64_t)ct_dtype_size(from));
     a.kept = r.kept;
-    snprintf(name, sizeof(name), "loss_rows_%s_to_%s%s", ct_dtype_name(from), ct_dtype_name(to),
-             vector ? "_vector" : "");
-    return gpu_launch(l, name, (struct ct_cuda_size){(unsigned)a.rows, 1, 1},
-                      (struct ct_cuda_size){threads < r.threads ? threads : r.threads, 1, 1},
-                      r.shared, &a);
+    return ct_cuda_launch(l, by->f[vector], (struct ct_cuda_size){(unsigned)a.rows, 1, 1},
+                          (struct ct_cuda_size){threads < r.threads ? threads : r.threads, 1, 1},
+                          r.shared, &a);
 }
 
-int gpu_sum_losses(const struct ct_launch *l, const struct ct_tensor *loss, const float *losses,
-                   int64_t count, bool accumulate)
+int gpu_sum_losses(const struct ct_launch *l, struct ct_cuda_function *f,
+                   const struct ct_tensor *loss, const float *losses, int64_t count,
+                   bool accumulate)
 {
     struct gpu_loss_sum a = {loss->data, losses, count, ct_cuda_float_of(loss->dtype), accumulate};
 
-    return gpu_launch(l, "sum_losses", (struct ct_cuda_size){1, 1, 1},
-                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
+    return ct_cuda_launch(l, f, (struct ct_cuda_size){1, 1, 1},
+                          (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 static bool is_scalar_float(const struct ct_tensor *t)
@@ -93,14 +96,24 @@ static bool accepts_loss(const struct ct_prepare *p)
            p->out[1].dtype == CT_F32;
 }
 
+struct functions {
+    struct gpu_widths rows, cast_in, cast_out; /* casts: of dw to its sum and back */
+    struct ct_cuda_function *sum;
+};
+
 static int prepare_loss(struct ct_prepare *p)
 {
+    struct functions *f = ct_arena_new(p->arena, struct functions);
+    int rc = find_rows(p, p->in[0].dtype, p->in[0].dtype, &f->rows);
+
     p->workspace = (size_t)rows_of(&p->in[0]) * sizeof(float);
-    return 0;
+    p->state = f;
+    return rc < 0 ? rc : gpu_find(p, &f->sum, GPU_SUM_LOSSES);
 }
 
 static int run_loss(const struct ct_launch *l)
 {
+    const struct functions *f = l->state;
     const struct ct_tensor *logits = &l->in[0];
     struct gpu_loss_rows a = {.logits = logits->data,
                               .lse = l->out[1].data,
@@ -110,9 +123,9 @@ static int run_loss(const struct ct_launch *l)
                               .columns = columns_of(logits),
                               .stride = columns_of(logits),
                               .fault = ct_cuda_of(l->device)->fault};
-    int rc = launch_rows(l, logits->dtype, logits->dtype, &a);
+    int rc = launch_rows(l, &f->rows, logits->dtype, &a);
 
-    return rc < 0 ? rc : gpu_sum_losses(l, &l->out[0], a.loss, a.rows, false);
+    return rc < 0 ? rc : gpu_sum_losses(l, f->sum, &l->out[0], a.loss, a.rows, false);
 }
 
 static bool accepts_grad(const struct ct_prepare *p)
@@ -121,11 +134,17 @@ static bool accepts_grad(const struct ct_prepare *p)
            is_scalar_float(&p->in[0]) && p->in[3].dtype == CT_F32;
 }
 
+static int prepare_grad(struct ct_prepare *p)
+{
+    p->state = ct_arena_new(p->arena, struct gpu_widths);
+    return find_rows(p, p->in[1].dtype, p->in[1].dtype, p->state);
+}
+
 static int run_grad(const struct ct_launch *l)
 {
     const struct ct_tensor *logits = &l->in[1];
 
-    return launch_rows(l, logits->dtype, logits->dtype,
+    return launch_rows(l, l->state, logits->dtype,
                        &(struct gpu_loss_rows){.logits = logits->data,
                                                .dlogits = l->out[0].data,
                                                .given_lse = l->in[3].data,
@@ -203,17 +222,31 @@ static double traffic_of(const struct head *h, const struct layout *at)
     return (h->dx ? 2 : 1) * logits + 2 * (double)(chunks - 1) * dw;
 }
 
+static int find_functions(const struct ct_prepare *p, const struct head *h, const struct layout *at,
+                          struct functions *f)
+{
+    int rc = find_rows(p, at->dtype, h->dx ? h->x->dtype : at->dtype, &f->rows);
+
+    if (rc == 0)
+        rc = gpu_find(p, &f->sum, GPU_SUM_LOSSES);
+    if (rc == 0)
+        rc = gpu_find_cast(p, CT_BF16, CT_F32, &f->cast_in);
+    return rc < 0 ? rc : gpu_find_cast(p, CT_F32, CT_BF16, &f->cast_out);
+}
+
 static int prepare_head(struct ct_prepare *p)
 {
     struct head h = head_of(p->in, p->out, p->outs);
     struct layout at = lay_out(&h, &p->workspace);
 
     p->traffic = traffic_of(&h, &at);
-    return 0;
+    p->state = ct_arena_new(p->arena, struct functions);
+    return find_functions(p, &h, &at, p->state);
 }
 
 struct call {
     const struct ct_launch *l;
+    const struct functions *f;
     struct head h;
     struct layout at;
     struct ct_matrix x, w, dx;
@@ -288,7 +321,6 @@ static int run_chunk(const struct call *c, int64_t first, int64_t count)
 {
     char *workspace = c->l->workspace;
     void *logits = workspace + c->at.logits, *dlogits = workspace + c->at.dlogits;
-    enum ct_dtype dtype = c->h.dx ? c->h.x->dtype : c->at.dtype;
     struct gpu_loss_rows a = {.logits = logits,
                               .loss = (float *)(workspace + c->at.losses) + first,
                               .labels = (const int32_t *)c->h.labels->data + first,
@@ -305,7 +337,7 @@ static int run_chunk(const struct call *c, int64_t first, int64_t count)
         a.dloss_kind = ct_cuda_float_of(c->h.dloss->dtype);
     }
     if (rc == 0)
-        rc = launch_rows(c->l, c->at.dtype, dtype, &a);
+        rc = launch_rows(c->l, &c->f->rows, c->at.dtype, &a);
     if (rc == 0 && c->h.dx)
         rc = chunk_gradients(c, first, count, dlogits);
     return rc;
@@ -314,7 +346,7 @@ static int run_chunk(const struct call *c, int64_t first, int64_t count)
 /* A bfloat16 dw is summed up in float32, and rounded once. */
 static int run_head(const struct ct_launch *l)
 {
-    struct call c = {.l = l, .h = head_of(l->in, l->out, l->outs)};
+    struct call c = {.l = l, .f = l->state, .h = head_of(l->in, l->out, l->outs)};
     size_t bytes;
     int64_t tokens;
     bool narrow = c.h.dw && c.h.dw->dtype == CT_BF16;
@@ -332,14 +364,15 @@ static int run_head(const struct ct_launch *l)
         c.dw = narrow ? ct_tensor_dense((char *)l->workspace + c.at.dw, CT_F32, 2, c.h.dw->shape)
                       : *c.h.dw;
     if (narrow && c.accumulate & 2)
-        rc = gpu_cast(l, c.h.dw, &c.dw);
+        rc = gpu_cast(l, &c.f->cast_in, c.h.dw, &c.dw);
     for (int64_t first = 0; rc == 0 && first < tokens; first += c.at.chunk)
         rc = run_chunk(&c, first, tokens - first < c.at.chunk ? tokens - first : c.at.chunk);
     if (rc == 0 && narrow)
-        rc = gpu_cast(l, &c.dw, c.h.dw);
+        rc = gpu_cast(l, &c.f->cast_out, &c.dw, c.h.dw);
     if (rc == 0)
-        rc = gpu_sum_losses(l, c.h.loss, (const float *)((char *)l->workspace + c.at.losses),
-                            tokens, c.accumulate >> 2 & 1);
+        rc = gpu_sum_losses(l, c.f->sum, c.h.loss,
+                            (const float *)((char *)l->workspace + c.at.losses), tokens,
+                            c.accumulate >> 2 & 1);
     return rc;
 }
 
@@ -347,7 +380,7 @@ static int run_head(const struct ct_launch *l)
 
 const struct ct_kernel gpu_loss_kernels[] = {
     CT_KERNEL("cross_entropy", "rows", 0, accepts_loss, prepare_loss, run_loss),
-    CT_KERNEL("cross_entropy_grad", "rows", 0, accepts_grad, NULL, run_grad),
+    CT_KERNEL("cross_entropy_grad", "rows", 0, accepts_grad, prepare_grad, run_grad),
     CT_KERNEL("linear_cross_entropy", "cublaslt", FLAGS, accepts_head, prepare_head, run_head),
     CT_KERNEL("linear_cross_entropy_grad", "cublaslt", FLAGS, accepts_head, prepare_head, run_head),
     CT_KERNEL("linear_cross_entropy_dx", "cublaslt", FLAGS, accepts_head, prepare_head, run_head),

@@ -9,12 +9,12 @@
 #define STEPS 5
 
 /* A block for each GPU_GRAIN elements. */
-static int over_elements(const struct ct_launch *l, const char *name, int64_t count,
+static int over_elements(const struct ct_launch *l, struct ct_cuda_function *f, int64_t count,
                          const void *arguments)
 {
-    return gpu_launch(l, name,
-                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(count, GPU_GRAIN), 1, 1},
-                      (struct ct_cuda_size){THREADS, 1, 1}, 0, arguments);
+    return ct_cuda_launch(l, f,
+                          (struct ct_cuda_size){(unsigned)ct_cuda_blocks(count, GPU_GRAIN), 1, 1},
+                          (struct ct_cuda_size){THREADS, 1, 1}, 0, arguments);
 }
 
 /* All operands but the first `scalars` are dense float32 or bfloat16. */
@@ -38,6 +38,11 @@ static bool accepts_average(const struct ct_prepare *p)
     return are_compute(p, PARAM) && p->in[AVERAGE].dtype == CT_F32 && p->in[STEP].dtype == CT_F64;
 }
 
+static int prepare_average(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "moving_average");
+}
+
 static int run_average(const struct ct_launch *l)
 {
     struct gpu_average a = {.average = l->in[AVERAGE].data,
@@ -47,7 +52,7 @@ static int run_average(const struct ct_launch *l)
                             .decay = ct_op_float(l->op, "decay"),
                             .kind = ct_cuda_float_of(l->in[PARAM].dtype)};
 
-    return over_elements(l, "moving_average", a.count, &a);
+    return over_elements(l, ct_cuda_function(l, 0), a.count, &a);
 }
 
 /* ---- descent by the sign ---- */
@@ -55,6 +60,11 @@ static int run_average(const struct ct_launch *l)
 static bool accepts_sign(const struct ct_prepare *p)
 {
     return are_compute(p, 1) && p->in[0].dtype == CT_F32;
+}
+
+static int prepare_sign(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "sign_step");
 }
 
 static int run_sign(const struct ct_launch *l)
@@ -70,7 +80,7 @@ static int run_sign(const struct ct_launch *l)
             .kind = {ct_cuda_float_of(l->in[i].dtype), ct_cuda_float_of(l->in[i + 1].dtype)},
             .rate = (float)ct_op_float(l->op, "rate")};
 
-        rc = over_elements(l, "sign_step", a.count, &a);
+        rc = over_elements(l, ct_cuda_function(l, 0), a.count, &a);
     }
     return rc;
 }
@@ -80,6 +90,11 @@ static int run_sign(const struct ct_launch *l)
 static bool accepts_momentum(const struct ct_prepare *p)
 {
     return are_compute(p, 1) && p->in[0].dtype == CT_F32;
+}
+
+static int prepare_momentum(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "muon_momentum");
 }
 
 static int run_momentum(const struct ct_launch *l)
@@ -96,12 +111,17 @@ static int run_momentum(const struct ct_launch *l)
                          .keep = (float)keep,
                          .rest = (float)(1 - keep)};
 
-    return over_elements(l, "muon_momentum", a.count, &a);
+    return over_elements(l, ct_cuda_function(l, 0), a.count, &a);
 }
 
 static bool accepts_update(const struct ct_prepare *p)
 {
     return are_compute(p, 2) && p->in[0].dtype == CT_F64 && p->in[1].dtype == CT_F32;
+}
+
+static int prepare_update(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "muon_update");
 }
 
 static int run_update(const struct ct_launch *l)
@@ -116,12 +136,15 @@ static int run_update(const struct ct_launch *l)
         .keep = (float)ct_op_float(l->op, "scale"),
         .rest = (float)ct_op_float(l->op, "weight_decay")};
 
-    return over_elements(l, "muon_update", a.count, &a);
+    return over_elements(l, ct_cuda_function(l, 0), a.count, &a);
 }
 
 /* ---- the iteration, on one matrix of a stack after the other ---- */
 
+enum { SQUARES, ADD, NORMALISE, SCALE, POLYNOMIAL, FUNCTIONS };
+
 struct state {
+    struct ct_cuda_function *f[FUNCTIONS];
     enum ct_dtype operand;
     /* Offsets in the workspace, behind that of products: x, a and b in float32, and as operands. */
     size_t sums, squares, x, a, b, x_operand, a_operand, b_operand;
@@ -163,7 +186,8 @@ static int prepare_orthogonal(struct ct_prepare *p)
     s->a_operand = s->operand == CT_F32 ? s->a : ct_cuda_carve(&p->workspace, a * size);
     s->b_operand = s->operand == CT_F32 ? s->b : ct_cuda_carve(&p->workspace, a * size);
     p->state = s;
-    return 0;
+    return gpu_find(p, s->f, "sum_squares", "add_doubles", "muon_normalise", "muon_scale",
+                    "muon_polynomial");
 }
 
 /* x = from / its norm, in float32 */
@@ -185,11 +209,11 @@ static int normalise(const struct matrix *m, const void *from, enum ct_dtype dty
     squares.count[0] = count;
     squares.kind[0] = (uint8_t)ct_cuda_float_of(dtype);
     squares.first_block[1] = (int32_t)add.count;
-    rc = over_elements(m->l, "sum_squares", count, &squares);
+    rc = over_elements(m->l, m->at->f[SQUARES], count, &squares);
     if (rc == 0)
-        rc = gpu_launch(m->l, "add_doubles", (struct ct_cuda_size){1, 1, 1},
-                        (struct ct_cuda_size){1024, 1, 1}, 0, &add);
-    return rc < 0 ? rc : over_elements(m->l, "muon_normalise", count, &a);
+        rc = ct_cuda_launch(m->l, m->at->f[ADD], (struct ct_cuda_size){1, 1, 1},
+                            (struct ct_cuda_size){1024, 1, 1}, 0, &add);
+    return rc < 0 ? rc : over_elements(m->l, m->at->f[NORMALISE], count, &a);
 }
 
 /* to = factor x; x is float32. */
@@ -202,7 +226,7 @@ static int scale(const struct matrix *m, size_t x, float factor, int64_t count, 
                          .kind = {ct_cuda_float_of(dtype), CT_CUDA_F32, 0},
                          .keep = factor};
 
-    return over_elements(m->l, "muon_scale", count, &a);
+    return over_elements(m->l, m->at->f[SCALE], count, &a);
 }
 
 /* Multiplies two operands; the result is float32. */
@@ -246,8 +270,8 @@ static int polynomial(const struct matrix *m)
     if (rc == 0)
         rc = multiply(m, fourth, s->a_operand, s->a_operand, s->b);
     return rc < 0 ? rc
-                  : gpu_launch(
-                        m->l, "muon_polynomial",
+                  : ct_cuda_launch(
+                        m->l, s->f[POLYNOMIAL],
                         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(count, 4 * THREADS), 1, 1},
                         (struct ct_cuda_size){THREADS, 1, 1}, 0, &sum);
 }
@@ -298,10 +322,10 @@ static int run_orthogonal(const struct ct_launch *l)
 }
 
 const struct ct_kernel gpu_muon_kernels[] = {
-    CT_KERNEL("ema", "vector", 0, accepts_average, NULL, run_average),
-    CT_KERNEL("sign_step", "vector", 0, accepts_sign, NULL, run_sign),
-    CT_KERNEL("muon.momentum", "vector", 0, accepts_momentum, NULL, run_momentum),
+    CT_KERNEL("ema", "vector", 0, accepts_average, prepare_average, run_average),
+    CT_KERNEL("sign_step", "vector", 0, accepts_sign, prepare_sign, run_sign),
+    CT_KERNEL("muon.momentum", "vector", 0, accepts_momentum, prepare_momentum, run_momentum),
     CT_KERNEL("muon.orthogonal", "cublaslt", 0, accepts_orthogonal, prepare_orthogonal,
               run_orthogonal),
-    CT_KERNEL("muon.update", "vector", 0, accepts_update, NULL, run_update),
+    CT_KERNEL("muon.update", "vector", 0, accepts_update, prepare_update, run_update),
     {0}};

@@ -60,6 +60,13 @@ static bool accepts_norm(const struct ct_prepare *p)
     return true;
 }
 
+enum { NARROW = 2, SUM }; /* functions beside those of other rows: [0], and for vectors [1] */
+
+static int prepare_norm(struct ct_prepare *p)
+{
+    return gpu_prepare_as(p, p->in[0].dtype, "norm_*", "norm_*_vector", "norm_narrow_*_vector");
+}
+
 static int run_norm(const struct ct_launch *l)
 {
     const struct ct_tensor *x = &l->in[0];
@@ -79,11 +86,11 @@ static int run_norm(const struct ct_launch *l)
     int64_t narrow = narrow_rows(vector, x);
 
     if (narrow)
-        return gpu_launch_as(l, "norm_narrow", x->dtype, true,
-                             (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, narrow), 1, 1},
-                             (struct ct_cuda_size){GPU_NARROW_THREADS, 1, 1}, 0, &a);
-    return gpu_launch_as(l, "norm", x->dtype, vector, (struct ct_cuda_size){(unsigned)a.rows, 1, 1},
-                         (struct ct_cuda_size){threads, 1, 1}, 0, &a);
+        return gpu_launch(l, NARROW,
+                          (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, narrow), 1, 1},
+                          (struct ct_cuda_size){GPU_NARROW_THREADS, 1, 1}, 0, &a);
+    return gpu_launch(l, vector, (struct ct_cuda_size){(unsigned)a.rows, 1, 1},
+                      (struct ct_cuda_size){threads, 1, 1}, 0, &a);
 }
 
 /* ---- the gradient ---- */
@@ -122,7 +129,8 @@ static int prepare_grad(struct ct_prepare *p)
 {
     p->workspace =
         (size_t)(sharers(gpu_of(p->device), &p->in[1]) * columns_of(&p->in[1])) * sizeof(float);
-    return 0;
+    return gpu_prepare_as(p, p->in[1].dtype, "norm_grad_*", "norm_grad_*_vector",
+                          "norm_narrow_grad_*_vector", GPU_COLUMN_SUM);
 }
 
 /* dx, and the shares of dw of so many blocks. */
@@ -136,9 +144,8 @@ static int launch_grad(const struct ct_launch *l, const struct gpu_norm_grad *a,
 
     *blocks = narrow ? narrow_sharers(gpu_of(l->device), ct_cuda_blocks(a->rows, narrow))
                      : sharers(gpu_of(l->device), x);
-    return gpu_launch_as(l, narrow ? "norm_narrow_grad" : "norm_grad", x->dtype, vector,
-                         (struct ct_cuda_size){(unsigned)*blocks, 1, 1},
-                         (struct ct_cuda_size){threads, 1, 1}, (size_t)far * sizeof(float), a);
+    return gpu_launch(l, narrow ? NARROW : vector, (struct ct_cuda_size){(unsigned)*blocks, 1, 1},
+                      (struct ct_cuda_size){threads, 1, 1}, (size_t)far * sizeof(float), a);
 }
 
 static int run_grad(const struct ct_launch *l)
@@ -168,14 +175,13 @@ static int run_grad(const struct ct_launch *l)
 
     if (rc < 0)
         return rc;
-    return gpu_launch(l, "column_sum",
-                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.columns, 32), 1, 1},
+    return gpu_launch(l, SUM, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.columns, 32), 1, 1},
                       (struct ct_cuda_size){32, 8, 1}, 0, &sum);
 }
 
 const struct ct_kernel gpu_norm_kernels[] = {
-    CT_KERNEL("rms_norm", "vector", 0, accepts_norm, NULL, run_norm),
-    CT_KERNEL("add_rms_norm", "vector", 0, accepts_norm, NULL, run_norm),
+    CT_KERNEL("rms_norm", "vector", 0, accepts_norm, prepare_norm, run_norm),
+    CT_KERNEL("add_rms_norm", "vector", 0, accepts_norm, prepare_norm, run_norm),
     CT_KERNEL("rms_norm_grad", "vector", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_grad,
               run_grad),
     {0}};

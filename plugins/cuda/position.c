@@ -13,6 +13,11 @@ static bool accepts_temper(const struct ct_prepare *p)
            p->out[0].stride[3] == 1;
 }
 
+static int prepare_temper(struct ct_prepare *p)
+{
+    return gpu_prepare_as(p, p->in[0].dtype, "temper_*", "temper_*_vector");
+}
+
 static int run_temper(const struct ct_launch *l)
 {
     const struct ct_temper *how = l->op->attrs;
@@ -37,10 +42,14 @@ static int run_temper(const struct ct_launch *l)
         memcpy(a.position_stride, l->in[1].stride, sizeof(a.position_stride));
     }
     a.lanes = ct_cuda_threads_of_row(a.size, vector ? lanes : 1);
-    return gpu_launch_as(
-        l, "temper", x->dtype, vector,
-        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, THREADS / a.lanes), 1, 1},
+    return gpu_launch(
+        l, vector, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, THREADS / a.lanes), 1, 1},
         (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
+}
+
+static int prepare_chunks(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "document_chunks");
 }
 
 static int run_chunks(const struct ct_launch *l)
@@ -63,12 +72,11 @@ static int run_chunks(const struct ct_launch *l)
         a.documents = l->in[2].data;
         memcpy(a.document_stride, l->in[2].stride, sizeof(a.document_stride));
     }
-    return gpu_launch(l, "document_chunks",
-                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
+    return gpu_launch(l, 0, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel gpu_position_kernels[] = {
-    CT_KERNEL("temper", "rows", CT_KERNEL_STRIDED, accepts_temper, NULL, run_temper),
-    CT_KERNEL("document_chunks", "plain", CT_KERNEL_STRIDED, NULL, NULL, run_chunks),
+    CT_KERNEL("temper", "rows", CT_KERNEL_STRIDED, accepts_temper, prepare_temper, run_temper),
+    CT_KERNEL("document_chunks", "plain", CT_KERNEL_STRIDED, NULL, prepare_chunks, run_chunks),
     {0}};

@@ -118,9 +118,9 @@ static struct gpu_chunks arguments_of(const struct ct_launch *l, const struct op
     return a;
 }
 
-static int launch(const struct ct_launch *l, const char *name, int64_t blocks, const void *a)
+static int launch(const struct ct_launch *l, int function, int64_t blocks, const void *a)
 {
-    return gpu_launch(l, name, (struct ct_cuda_size){(unsigned)blocks, 1, 1},
+    return gpu_launch(l, function, (struct ct_cuda_size){(unsigned)blocks, 1, 1},
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
 }
 
@@ -153,7 +153,7 @@ static bool accepts_recurrence(const struct ct_prepare *p, const struct operands
         struct layout y = layout_of(&of_##op, p->in, carried, false);                              \
                                                                                                    \
         p->workspace = bytes_of(&y);                                                               \
-        return 0;                                                                                  \
+        return gpu_prepare(p, "@");                                                                \
     }                                                                                              \
     static int run_##op(const struct ct_launch *l)                                                 \
     {                                                                                              \
@@ -174,7 +174,7 @@ static int run_recurrence(const struct ct_launch *l, const struct operands *at, 
     } else {
         a.o = gpu_sequence_of(&l->out[0], 3);
     }
-    return launch(l, l->op->type->name, y.tasks, &a);
+    return launch(l, 0, y.tasks, &a);
 }
 
 FORWARD(delta, false)
@@ -186,12 +186,13 @@ FORWARD(scan_dstate, false)
 
 /* ---- gradient ---- */
 
-static int prepare_gradient(struct ct_prepare *p, const struct operands *at)
+enum { GRADIENT, SUM, NUMBERS }; /* functions */
+
+static size_t gradient_bytes(const struct ct_prepare *p, const struct operands *at)
 {
     struct layout y = layout_of(at, p->in, false, true);
 
-    p->workspace = bytes_of(&y);
-    return 0;
+    return bytes_of(&y);
 }
 
 static bool accepts_delta_grad(const struct ct_prepare *p)
@@ -201,7 +202,8 @@ static bool accepts_delta_grad(const struct ct_prepare *p)
 
 static int prepare_delta_grad(struct ct_prepare *p)
 {
-    return prepare_gradient(p, &of_delta_grad);
+    p->workspace = gradient_bytes(p, &of_delta_grad);
+    return gpu_prepare(p, "gated_delta_grad", "gated_delta_sum");
 }
 
 static int run_delta_grad(const struct ct_launch *l)
@@ -215,8 +217,8 @@ static int run_delta_grad(const struct ct_launch *l)
     a.dv = gpu_sequence_of(&l->out[2], 3);
     a.dgate = gpu_sequence_of(&l->out[3], 2);
     a.dbeta = gpu_sequence_of(&l->out[4], 2);
-    rc = launch(l, "gated_delta_grad", y.tasks, &a);
-    return rc < 0 ? rc : launch(l, "gated_delta_sum", y.tasks / y.blocks * a.tokens, &a);
+    rc = launch(l, GRADIENT, y.tasks, &a);
+    return rc < 0 ? rc : launch(l, SUM, y.tasks / y.blocks * a.tokens, &a);
 }
 
 static bool accepts_scan_grad(const struct ct_prepare *p)
@@ -226,7 +228,8 @@ static bool accepts_scan_grad(const struct ct_prepare *p)
 
 static int prepare_scan_grad(struct ct_prepare *p)
 {
-    return prepare_gradient(p, &of_scan_grad);
+    p->workspace = gradient_bytes(p, &of_scan_grad);
+    return gpu_prepare(p, "state_scan_grad", "state_scan_sum", "state_scan_numbers");
 }
 
 static int run_scan_grad(const struct ct_launch *l)
@@ -246,10 +249,10 @@ static int run_scan_grad(const struct ct_launch *l)
         n.out[i] = l->out[outputs[i]].data;
         n.kind[i] = ct_cuda_float_of(l->out[outputs[i]].dtype);
     }
-    rc = launch(l, "state_scan_grad", y.tasks, &a);
+    rc = launch(l, GRADIENT, y.tasks, &a);
     if (rc == 0)
-        rc = launch(l, "state_scan_sum", y.tasks / y.blocks * a.tokens, &a);
-    return rc < 0 ? rc : launch(l, "state_scan_numbers", ct_cuda_blocks(a.heads, THREADS), &n);
+        rc = launch(l, SUM, y.tasks / y.blocks * a.tokens, &a);
+    return rc < 0 ? rc : launch(l, NUMBERS, ct_cuda_blocks(a.heads, THREADS), &n);
 }
 
 #define KERNEL(op, what, flags)                                                                    \

@@ -21,6 +21,8 @@ static int64_t all_blocks(const struct ct_tensor *t, int count)
     return blocks;
 }
 
+enum { SQUARES, ADD }; /* functions */
+
 static bool accepts_squares(const struct ct_prepare *p)
 {
     for (int i = 0; i < p->ins; i++)
@@ -32,7 +34,7 @@ static bool accepts_squares(const struct ct_prepare *p)
 static int prepare_squares(struct ct_prepare *p)
 {
     p->workspace = (size_t)all_blocks(p->in, p->ins) * sizeof(double);
-    return 0;
+    return gpu_prepare(p, "sum_squares", "add_doubles");
 }
 
 /* Tensors [first, first + count) of the inputs, in one launch; their sums go to a->sums. */
@@ -50,7 +52,7 @@ static int launch_squares(const struct ct_launch *l, int first, int count, doubl
         a.first_block[i + 1] = a.first_block[i] + (int32_t)blocks_of(t);
     }
     *blocks = a.first_block[count];
-    return gpu_launch(l, "sum_squares", (struct ct_cuda_size){(unsigned)*blocks, 1, 1},
+    return gpu_launch(l, SQUARES, (struct ct_cuda_size){(unsigned)*blocks, 1, 1},
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
@@ -67,8 +69,8 @@ static int run_squares(const struct ct_launch *l)
     }
     if (rc < 0)
         return rc;
-    return gpu_launch(l, "add_doubles", (struct ct_cuda_size){1, 1, 1},
-                      (struct ct_cuda_size){1024, 1, 1}, 0, &add);
+    return gpu_launch(l, ADD, (struct ct_cuda_size){1, 1, 1}, (struct ct_cuda_size){1024, 1, 1}, 0,
+                      &add);
 }
 
 static bool accepts_clip(const struct ct_prepare *p)
@@ -77,6 +79,11 @@ static bool accepts_clip(const struct ct_prepare *p)
         if (p->in[i].dtype != CT_F64)
             return false;
     return p->ins <= GPU_NORMS && p->out[0].dtype == CT_F32 && p->out[1].dtype == CT_F32;
+}
+
+static int prepare_scalar(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "@");
 }
 
 static int run_clip(const struct ct_launch *l)
@@ -89,8 +96,7 @@ static int run_clip(const struct ct_launch *l)
 
     for (int i = 0; i < l->ins; i++)
         a.in[i] = l->in[i].data;
-    return gpu_launch(l, "clip_coefficient", (struct ct_cuda_size){1, 1, 1},
-                      (struct ct_cuda_size){32, 1, 1}, 0, &a);
+    return gpu_launch(l, 0, (struct ct_cuda_size){1, 1, 1}, (struct ct_cuda_size){32, 1, 1}, 0, &a);
 }
 
 static bool accepts_withhold(const struct ct_prepare *p)
@@ -109,13 +115,12 @@ static int run_withhold(const struct ct_launch *l)
                              .count = l->in[4].data,
                              .loss_limit = l->in[5].data};
 
-    return gpu_launch(l, "withhold", (struct ct_cuda_size){1, 1, 1},
-                      (struct ct_cuda_size){32, 1, 1}, 0, &a);
+    return gpu_launch(l, 0, (struct ct_cuda_size){1, 1, 1}, (struct ct_cuda_size){32, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel gpu_reduce_kernels[] = {
-    CT_KERNEL("withhold", "scalar", 0, accepts_withhold, NULL, run_withhold),
+    CT_KERNEL("withhold", "scalar", 0, accepts_withhold, prepare_scalar, run_withhold),
     CT_KERNEL("squared_norm", "vector", CT_KERNEL_ACCUMULATES, accepts_squares, prepare_squares,
               run_squares),
-    CT_KERNEL("clip_coefficient", "scalar", 0, accepts_clip, NULL, run_clip),
+    CT_KERNEL("clip_coefficient", "scalar", 0, accepts_clip, prepare_scalar, run_clip),
     {0}};

@@ -30,10 +30,16 @@ static void find_turns(const struct ct_rope *rope, struct gpu_rope *a)
     a->magnitude = rope->magnitude > 0 ? (float)rope->magnitude : 1;
 }
 
+struct state {
+    struct gpu_widths by;
+    struct gpu_rope call;
+};
+
 /* The pairs are fixed with the op: found once. */
 static int prepare_rope(struct ct_prepare *p)
 {
-    struct gpu_rope *a = ct_arena_new(p->arena, struct gpu_rope);
+    struct state *state = ct_arena_new(p->arena, struct state);
+    struct gpu_rope *a = &state->call;
     const struct ct_tensor *x = &p->in[0];
 
     a->batch = x->shape[0];
@@ -42,8 +48,11 @@ static int prepare_rope(struct ct_prepare *p)
     a->pairs = (int32_t)rotated(p) / 2;
     find_turns(p->op->attrs, a);
     a->copied = (int32_t)x->shape[3] - 2 * a->pairs;
-    p->state = a;
-    return 0;
+    p->state = state;
+    if (((const struct ct_rope *)p->op->attrs)->interleaved)
+        return gpu_find_as(p, x->dtype, state->by.f, "rope_neighbours_*",
+                           "rope_neighbours_*_vector");
+    return gpu_find_as(p, x->dtype, state->by.f, "rope_*", "rope_*_vector");
 }
 
 static bool vectors(const struct ct_tensor *t, const struct gpu_rope *a)
@@ -58,9 +67,9 @@ static bool vectors(const struct ct_tensor *t, const struct gpu_rope *a)
 static int run_rope(const struct ct_launch *l)
 {
     const struct ct_tensor *x = &l->in[0], *y = &l->out[0];
-    struct gpu_rope a = *(const struct gpu_rope *)l->state;
+    const struct state *state = l->state;
+    struct gpu_rope a = state->call;
     bool vector = vectors(x, &a) && vectors(y, &a);
-    bool neighbours = ((const struct ct_rope *)l->op->attrs)->interleaved;
     int64_t lanes = vector ? ct_cuda_lanes(x->dtype) : 1, items;
 
     a.x = x->data;
@@ -74,10 +83,10 @@ static int run_rope(const struct ct_launch *l)
         a.positions = l->in[1].data;
         memcpy(a.position_stride, l->in[1].stride, sizeof(a.position_stride));
     }
-    return gpu_launch_as(l, neighbours ? "rope_neighbours" : "rope", x->dtype, vector,
-                         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(items, THREADS),
-                                               (unsigned)ct_cuda_blocks(a.heads, HEADS), 1},
-                         (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
+    return ct_cuda_launch(l, state->by.f[vector],
+                          (struct ct_cuda_size){(unsigned)ct_cuda_blocks(items, THREADS),
+                                                (unsigned)ct_cuda_blocks(a.heads, HEADS), 1},
+                          (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel gpu_rope_kernels[] = {

@@ -20,19 +20,20 @@ static int64_t rows_of(const struct ct_tensor *t)
     return ct_shape_count(t->ndim - 1, t->shape);
 }
 
-static int launch(const struct ct_launch *l, const char *name, int64_t blocks,
-                  const void *arguments)
+static int launch(const struct ct_launch *l, int function, int64_t blocks, const void *arguments)
 {
-    return gpu_launch(l, name, (struct ct_cuda_size){(unsigned)blocks, 1, 1},
+    return gpu_launch(l, function, (struct ct_cuda_size){(unsigned)blocks, 1, 1},
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, arguments);
 }
 
 /* ---- numbering ---- */
 
+enum { NUMBER, MOST }; /* functions */
+
 static int prepare_route(struct ct_prepare *p)
 {
     p->workspace = (size_t)ct_op_int(p->op, "ranks") * sizeof(int32_t);
-    return 0;
+    return gpu_prepare(p, "route_number", "route_most");
 }
 
 static int run_route(const struct ct_launch *l)
@@ -46,10 +47,10 @@ static int run_route(const struct ct_launch *l)
                           .experts = ct_op_int(l->op, "experts"),
                           .ranks = ct_op_int(l->op, "ranks"),
                           .fault = ct_cuda_of(l->device)->fault};
-    int rc = launch(l, "route_number", a.ranks, &a);
+    int rc = launch(l, NUMBER, a.ranks, &a);
 
     return rc < 0 ? rc
-                  : gpu_launch(l, "route_most", (struct ct_cuda_size){1, 1, 1},
+                  : gpu_launch(l, MOST, (struct ct_cuda_size){1, 1, 1},
                                (struct ct_cuda_size){32, 1, 1}, 0, &a);
 }
 
@@ -68,6 +69,13 @@ static struct gpu_rows rows_of_round(const struct ct_launch *l)
 static bool accepts_pack(const struct ct_prepare *p)
 {
     return !ct_op_bool(p->op, "agreed") && ct_tensor_is_dense(&p->in[VALUE]);
+}
+
+enum { BY_16, BY_4, BY_1 }; /* functions: bytes that are moved at once */
+
+static int prepare_pack(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "route_pack_16", "route_pack_4", "route_pack_1");
 }
 
 /* Rows that are not there hold zeros, or CT_NO_EXPERT. */
@@ -95,9 +103,9 @@ static int run_pack(const struct ct_launch *l)
     a.size = bytes / word;
     return rc < 0 ? rc
                   : launch(l,
-                           word == 16  ? "route_pack_16"
-                           : word == 4 ? "route_pack_4"
-                                       : "route_pack_1",
+                           word == 16  ? BY_16
+                           : word == 4 ? BY_4
+                                       : BY_1,
                            ct_cuda_blocks(a.tokens * a.ranks, THREADS / 32), &a);
 }
 
@@ -109,6 +117,11 @@ static bool accepts_sum(const struct ct_prepare *p)
            ct_cuda_computes(p->out[0].dtype) && (!more || ct_cuda_computes(p->in[PREVIOUS].dtype));
 }
 
+static int prepare_sum(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "route_sum");
+}
+
 static int run_sum(const struct ct_launch *l)
 {
     struct gpu_rows a = rows_of_round(l);
@@ -117,15 +130,15 @@ static int run_sum(const struct ct_launch *l)
     a.kind = ct_cuda_float_of(l->in[VALUE].dtype);
     a.out_kind = ct_cuda_float_of(l->out[0].dtype);
     a.size = columns_of(&l->out[0]);
-    if (l->ins > PREVIOUS && l->in[PREVIOUS].data) {
+    if (ct_op_input(l->op, PREVIOUS)) {
         a.previous = l->in[PREVIOUS].data;
         a.previous_kind = ct_cuda_float_of(l->in[PREVIOUS].dtype);
     }
-    return launch(l, "route_sum", ct_cuda_blocks(a.tokens, THREADS / 32), &a);
+    return launch(l, 0, ct_cuda_blocks(a.tokens, THREADS / 32), &a);
 }
 
 const struct ct_kernel gpu_route_kernels[] = {
     CT_KERNEL("ep.route", "rows", 0, NULL, prepare_route, run_route),
-    CT_KERNEL("ep.pack", "rows", 0, accepts_pack, NULL, run_pack),
-    CT_KERNEL("ep.sum", "rows", 0, accepts_sum, NULL, run_sum),
+    CT_KERNEL("ep.pack", "rows", 0, accepts_pack, prepare_pack, run_pack),
+    CT_KERNEL("ep.sum", "rows", 0, accepts_sum, prepare_sum, run_sum),
     {0}};

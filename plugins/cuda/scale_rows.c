@@ -21,6 +21,11 @@ static bool accepts_scale_rows(const struct ct_prepare *p)
     return ct_cuda_computes(dtype);
 }
 
+static int prepare_rows(struct ct_prepare *p)
+{
+    return gpu_prepare_as(p, p->in[0].dtype, "@_*", "@_*_vector");
+}
+
 static int launch(const struct ct_launch *l, struct gpu_scale_rows *a)
 {
     const struct ct_tensor *x = &l->in[0];
@@ -36,8 +41,8 @@ static int launch(const struct ct_launch *l, struct gpu_scale_rows *a)
              ct_cuda_starts_vectors(a->dy, NULL, 0, lanes) &&
              ct_cuda_starts_vectors(a->out, NULL, 0, lanes);
     a->lanes = ct_cuda_threads_of_row(a->columns, vector ? lanes : 1);
-    return gpu_launch_as(
-        l, l->op->type->name, x->dtype, vector,
+    return gpu_launch(
+        l, vector,
         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a->rows, THREADS / a->lanes), 1, 1},
         (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
 }
@@ -66,18 +71,27 @@ static bool accepts_ones(const struct ct_prepare *p)
     return p->out[0].dtype == CT_F32;
 }
 
+static int prepare_ones(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "ones");
+}
+
 static int run_ones(const struct ct_launch *l)
 {
     struct gpu_ones a = {.out = l->out[0].data, .count = ct_tensor_count(&l->out[0])};
 
-    return gpu_launch(l, "ones",
-                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
+    return gpu_launch(l, 0, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 static bool accepts_all(const struct ct_prepare *p)
 {
     return ct_cuda_computes(p->in[0].dtype) && p->out[0].dtype == p->in[0].dtype;
+}
+
+static int prepare_all(struct ct_prepare *p)
+{
+    return gpu_prepare_as(p, p->in[0].dtype, "scale_*");
 }
 
 static int run_all(const struct ct_launch *l)
@@ -87,17 +101,17 @@ static int run_all(const struct ct_launch *l)
                           .count = ct_tensor_count(&l->in[0]),
                           .factor = (float)((const struct ct_scale *)l->op->attrs)->factor};
 
-    return gpu_launch_as(l, "scale", l->in[0].dtype, false,
-                         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
-                         (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
+    return gpu_launch(l, 0, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel gpu_scale_rows_kernels[] = {
-    CT_KERNEL("scale_rows", "rows", 0, accepts_scale_rows, NULL, run_scale),
-    CT_KERNEL("scale_rows_grad", "rows", CT_KERNEL_ACCUMULATES, accepts_scale_rows, NULL, run_grad),
-    CT_KERNEL("rms_norm_plain", "rows", 0, accepts_scale_rows, NULL, run_norm),
-    CT_KERNEL("rms_norm_plain_grad", "rows", CT_KERNEL_ACCUMULATES, accepts_scale_rows, NULL,
+    CT_KERNEL("scale_rows", "rows", 0, accepts_scale_rows, prepare_rows, run_scale),
+    CT_KERNEL("scale_rows_grad", "rows", CT_KERNEL_ACCUMULATES, accepts_scale_rows, prepare_rows,
               run_grad),
-    CT_KERNEL("ones", "plain", 0, accepts_ones, NULL, run_ones),
-    CT_KERNEL("scale", "plain", 0, accepts_all, NULL, run_all),
+    CT_KERNEL("rms_norm_plain", "rows", 0, accepts_scale_rows, prepare_rows, run_norm),
+    CT_KERNEL("rms_norm_plain_grad", "rows", CT_KERNEL_ACCUMULATES, accepts_scale_rows,
+              prepare_rows, run_grad),
+    CT_KERNEL("ones", "plain", 0, accepts_ones, prepare_ones, run_ones),
+    CT_KERNEL("scale", "plain", 0, accepts_all, prepare_all, run_all),
     {0}};

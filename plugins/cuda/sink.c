@@ -27,11 +27,12 @@ static bool take_rows(struct gpu_sink *a, const struct ct_tensor *x, const struc
            ct_cuda_starts_vectors(a->out, a->out_stride, 3, lanes);
 }
 
-static int launch(const struct ct_launch *l, struct gpu_sink *a, bool vector)
+static int launch(const struct ct_launch *l, const struct gpu_widths *by, struct gpu_sink *a,
+                  bool vector)
 {
     a->lanes = ct_cuda_threads_of_row(a->size, vector ? ct_cuda_lanes(l->in[0].dtype) : 1);
-    return gpu_launch_as(
-        l, l->op->type->name, l->in[0].dtype, vector,
+    return ct_cuda_launch(
+        l, by->f[vector],
         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a->rows, THREADS / a->lanes), 1, 1},
         (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
 }
@@ -44,12 +45,25 @@ static bool accepts_sink(const struct ct_prepare *p)
            p->out[0].dtype == dtype;
 }
 
+struct state {
+    struct gpu_widths rows;
+    struct gpu_sum_columns sum; /* of the gradient */
+};
+
+static int find_rows(struct ct_prepare *p)
+{
+    struct state *state = ct_arena_new(p->arena, struct state);
+
+    p->state = state;
+    return gpu_find_as(p, p->in[0].dtype, state->rows.f, "@_*", "@_*_vector");
+}
+
 static int run_sink(const struct ct_launch *l)
 {
     struct gpu_sink a;
     bool vector = take_rows(&a, &l->in[0], &l->in[1], &l->in[2], &l->out[0]);
 
-    return launch(l, &a, vector);
+    return launch(l, &((const struct state *)l->state)->rows, &a, vector);
 }
 
 static bool accepts_grad(const struct ct_prepare *p)
@@ -63,14 +77,16 @@ static bool accepts_grad(const struct ct_prepare *p)
 static int prepare_grad(struct ct_prepare *p)
 {
     const int64_t *shape = p->in[0].shape;
+    int rc = find_rows(p);
 
     ct_cuda_carve(&p->workspace, gpu_column_shares(shape[0] * shape[1], shape[2]));
     ct_cuda_carve(&p->workspace, (size_t)(shape[0] * shape[1] * shape[2]) * sizeof(float));
-    return 0;
+    return rc < 0 ? rc : gpu_find_sum_columns(p, CT_F32, &((struct state *)p->state)->sum);
 }
 
 static int run_grad(const struct ct_launch *l)
 {
+    const struct state *state = l->state;
     const struct ct_tensor *y = &l->in[1];
     int64_t tokens = y->shape[0] * y->shape[1], heads = y->shape[2];
     size_t at = 0;
@@ -84,12 +100,12 @@ static int run_grad(const struct ct_launch *l)
     memcpy(a.y_stride, y->stride, sizeof(a.y_stride));
     vector = vector && ct_cuda_starts_vectors(a.y, a.y_stride, 3, ct_cuda_lanes(y->dtype));
     a.accumulate = l->accumulate & 1;
-    rc = launch(l, &a, vector);
-    return rc < 0 ? rc : gpu_sum_columns(l, 1, a.dsink, tokens, heads, l->workspace);
+    rc = launch(l, &state->rows, &a, vector);
+    return rc < 0 ? rc : gpu_sum_columns(l, &state->sum, 1, a.dsink, tokens, heads, l->workspace);
 }
 
 const struct ct_kernel gpu_sink_kernels[] = {
-    CT_KERNEL("attention_sink", "rows", CT_KERNEL_STRIDED, accepts_sink, NULL, run_sink),
+    CT_KERNEL("attention_sink", "rows", CT_KERNEL_STRIDED, accepts_sink, find_rows, run_sink),
     CT_KERNEL("attention_sink_grad", "rows", CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES,
               accepts_grad, prepare_grad, run_grad),
     {0}};

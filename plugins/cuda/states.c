@@ -14,6 +14,11 @@ static bool accepts_fold(const struct ct_prepare *p)
            p->in[1].shape[1] <= (int64_t)CT_COUNT(((struct gpu_fold *)NULL)->at);
 }
 
+static int prepare_states(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "@");
+}
+
 static int run_fold(const struct ct_launch *l)
 {
     const struct ct_tensor *keeps = &l->in[0], *gain = &l->in[1], *state = &l->out[0];
@@ -39,8 +44,7 @@ static int run_fold(const struct ct_launch *l)
     }
     ct_launch_order(l, l->op->in[1], 1, a.at);
     return gpu_launch(
-        l, "fold_states",
-        (struct ct_cuda_size){(unsigned)a.count, (unsigned)ct_cuda_blocks(a.v, THREADS), 1},
+        l, 0, (struct ct_cuda_size){(unsigned)a.count, (unsigned)ct_cuda_blocks(a.v, THREADS), 1},
         (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
@@ -59,12 +63,11 @@ static int run_ends(const struct ct_launch *l)
                          .tokens = documents->shape[documents->ndim - 1]};
 
     return gpu_launch(
-        l, "document_ends",
-        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.sequences, ENDS_THREADS), 1, 1},
+        l, 0, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.sequences, ENDS_THREADS), 1, 1},
         (struct ct_cuda_size){ENDS_THREADS, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel gpu_states_kernels[] = {
-    CT_KERNEL("fold_states", "plain", CT_KERNEL_STRIDED, accepts_fold, NULL, run_fold),
-    CT_KERNEL("document_ends", "plain", CT_KERNEL_STRIDED, accepts_ends, NULL, run_ends),
+    CT_KERNEL("fold_states", "plain", CT_KERNEL_STRIDED, accepts_fold, prepare_states, run_fold),
+    CT_KERNEL("document_ends", "plain", CT_KERNEL_STRIDED, accepts_ends, prepare_states, run_ends),
     {0}};

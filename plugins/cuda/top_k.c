@@ -12,7 +12,7 @@ static bool is_ranked(const struct ct_op *op)
 {
     const struct ct_top_k *a = op->attrs;
 
-    return a->groups > 0 || (op->ins > BIAS && op->in[BIAS]);
+    return a->groups > 0 || ct_op_input(op, BIAS);
 }
 
 /* Bytes of shared memory for a warp. */
@@ -57,6 +57,11 @@ static struct gpu_top_k choice_of(const struct ct_launch *l, const struct ct_ten
                               .fault = ct_cuda_of(l->device)->fault};
 }
 
+static int prepare_top_k(struct ct_prepare *p)
+{
+    return gpu_prepare(p, is_ranked(p->op) ? "top_k_ranked" : "top_k");
+}
+
 static int run_top_k(const struct ct_launch *l)
 {
     struct gpu_top_k a = choice_of(l, &l->in[0]);
@@ -66,12 +71,17 @@ static int run_top_k(const struct ct_launch *l)
     a.weights = l->out[0].data;
     a.ids = l->out[1].data;
     if (!each)
-        return gpu_launch_rows(l, "top_k", a.rows, &a);
+        return gpu_launch_rows(l, ct_cuda_function(l, 0), a.rows, &a);
     while (warps > 1 && warps * each > SHARED)
         warps /= 2;
-    return gpu_launch(l, "top_k_ranked",
+    return gpu_launch(l, 0,
                       (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, (int64_t)warps), 1, 1},
                       (struct ct_cuda_size){(unsigned)warps * 32, 1, 1}, warps * each, &a);
+}
+
+static int prepare_top_k_grad(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "top_k_grad");
 }
 
 static int run_top_k_grad(const struct ct_launch *l)
@@ -88,7 +98,7 @@ static int run_top_k_grad(const struct ct_launch *l)
         a.tokens = l->in[LOGITS].shape[1];
         a.balance = (float)((const struct ct_top_k *)l->op->attrs)->balance;
     }
-    return gpu_launch_rows(l, "top_k_grad", a.rows, &a);
+    return gpu_launch_rows(l, ct_cuda_function(l, 0), a.rows, &a);
 }
 
 /* ---- loads: a block for each expert ---- */
@@ -98,35 +108,39 @@ static bool accepts_load(const struct ct_prepare *p)
     return p->out[0].dtype == CT_F32;
 }
 
-static int launch_loads(const struct ct_launch *l, const char *name, struct gpu_expert_load a)
+static int prepare_loads(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "@");
+}
+
+static int launch_loads(const struct ct_launch *l, struct gpu_expert_load a)
 {
     a.ids = l->in[0].data;
     a.experts = ct_columns(&l->in[1]);
     a.k = ct_columns(&l->in[0]);
     a.choices = ct_tensor_count(&l->in[0]) / a.sequences;
     a.fault = ct_cuda_of(l->device)->fault;
-    return gpu_launch(l, name, (struct ct_cuda_size){(unsigned)a.experts, 1, 1},
+    return gpu_launch(l, 0, (struct ct_cuda_size){(unsigned)a.experts, 1, 1},
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 static int run_load(const struct ct_launch *l)
 {
-    return launch_loads(l, "expert_load",
-                        (struct gpu_expert_load){.load = l->out[0].data,
-                                                 .total = l->out[1].data,
-                                                 .sequences = l->in[0].shape[0]});
+    return launch_loads(l, (struct gpu_expert_load){.load = l->out[0].data,
+                                                    .total = l->out[1].data,
+                                                    .sequences = l->in[0].shape[0]});
 }
 
 static int run_excess(const struct ct_launch *l)
 {
-    return launch_loads(l, "expert_excess",
-                        (struct gpu_expert_load){.total = l->out[0].data, .sequences = 1});
+    return launch_loads(l, (struct gpu_expert_load){.total = l->out[0].data, .sequences = 1});
 }
 
 const struct ct_kernel gpu_top_k_kernels[] = {
-    CT_KERNEL("top_k", "rows", 0, accepts_top_k, NULL, run_top_k),
-    CT_KERNEL("top_k_grad", "rows", 0, accepts_top_k_grad, NULL, run_top_k_grad),
-    CT_KERNEL("balanced_top_k_grad", "rows", 0, accepts_top_k_grad, NULL, run_top_k_grad),
-    CT_KERNEL("expert_load", "blocks", 0, accepts_load, NULL, run_load),
-    CT_KERNEL("expert_excess", "blocks", 0, accepts_load, NULL, run_excess),
+    CT_KERNEL("top_k", "rows", 0, accepts_top_k, prepare_top_k, run_top_k),
+    CT_KERNEL("top_k_grad", "rows", 0, accepts_top_k_grad, prepare_top_k_grad, run_top_k_grad),
+    CT_KERNEL("balanced_top_k_grad", "rows", 0, accepts_top_k_grad, prepare_top_k_grad,
+              run_top_k_grad),
+    CT_KERNEL("expert_load", "blocks", 0, accepts_load, prepare_loads, run_load),
+    CT_KERNEL("expert_excess", "blocks", 0, accepts_load, prepare_loads, run_excess),
     {0}};

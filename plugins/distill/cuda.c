@@ -11,6 +11,8 @@ enum { LOGITS, LABELS, TEACHER, IDS };
 enum { LOSS, LSE = 3, WARM, EACH };
 enum { GRAD_LOGITS = 1, GRAD_LSE = 4, GRAD_WARM, GRAD_EACH, GRAD_IDS };
 
+enum { ROWS, SUMS }; /* functions */
+
 CT_CUDA_CODE(distill_cuda_code);
 
 /* Operands from number `first` on, and the ids. */
@@ -33,12 +35,12 @@ static struct distill_call call_of(const struct ct_launch *l, int first, int ids
                                  .fault = ct_cuda_of(l->device)->fault};
 }
 
-static int launch_rows(const struct ct_launch *l, const char *name, const struct ct_tensor *logits,
+static int launch_rows(const struct ct_launch *l, const struct ct_tensor *logits,
                        const struct distill_call *a)
 {
-    return ct_cuda_launch_as(l, &distill_cuda_code, name, logits->dtype, false,
-                             (struct ct_cuda_size){(unsigned)ct_rows(logits), 1, 1},
-                             (struct ct_cuda_size){CT_CUDA_TOKEN_THREADS, 1, 1}, 0, a);
+    return ct_cuda_launch(l, ct_cuda_function(l, ROWS),
+                          (struct ct_cuda_size){(unsigned)ct_rows(logits), 1, 1},
+                          (struct ct_cuda_size){CT_CUDA_TOKEN_THREADS, 1, 1}, 0, a);
 }
 
 static int run_forward(const struct ct_launch *l)
@@ -56,10 +58,9 @@ static int run_forward(const struct ct_launch *l)
     a.each = l->out[EACH].data;
     for (int i = 0; i < DISTILL_NUMBERS; i++)
         sums.sum[i] = l->out[LOSS + i].data;
-    rc = launch_rows(l, "distill_rows", &l->in[LOGITS], &a);
+    rc = launch_rows(l, &l->in[LOGITS], &a);
     return rc < 0 ? rc
-                  : ct_cuda_launch(l, &distill_cuda_code, "distill_sums",
-                                   (struct ct_cuda_size){1, 1, 1},
+                  : ct_cuda_launch(l, ct_cuda_function(l, SUMS), (struct ct_cuda_size){1, 1, 1},
                                    (struct ct_cuda_size){CT_CUDA_TOKEN_THREADS, 1, 1}, 0, &sums);
 }
 
@@ -73,13 +74,20 @@ static int run_backward(const struct ct_launch *l)
     a.dlogits = l->out[0].data;
     a.dloss = l->in[0].data;
     a.dloss_kind = ct_cuda_float_of(l->in[0].dtype);
-    return launch_rows(l, "distill_grad_rows", &l->in[GRAD_LOGITS], &a);
+    return launch_rows(l, &l->in[GRAD_LOGITS], &a);
 }
 
-static int prepare(struct ct_prepare *p)
+static int prepare_forward(struct ct_prepare *p)
 {
     p->workspace = (size_t)ct_rows(&p->in[LOGITS]) * DISTILL_NUMBERS * sizeof(double);
-    return 0;
+    return ct_cuda_prepare(p, &distill_cuda_code, p->in[LOGITS].dtype,
+                           CT_CUDA_NAMES("distill_rows_*", "distill_sums"));
+}
+
+static int prepare_backward(struct ct_prepare *p)
+{
+    return ct_cuda_prepare(p, &distill_cuda_code, p->in[GRAD_LOGITS].dtype,
+                           CT_CUDA_NAMES("distill_grad_rows_*"));
 }
 
 static bool accepts_forward(const struct ct_prepare *p)
@@ -95,6 +103,6 @@ static bool accepts_backward(const struct ct_prepare *p)
 }
 
 const struct ct_kernel distill_cuda_kernels[] = {
-    CT_KERNEL("distill", "rows", 0, accepts_forward, prepare, run_forward),
-    CT_KERNEL("distill_grad", "rows", 0, accepts_backward, NULL, run_backward),
+    CT_KERNEL("distill", "rows", 0, accepts_forward, prepare_forward, run_forward),
+    CT_KERNEL("distill_grad", "rows", 0, accepts_backward, prepare_backward, run_backward),
     {0}};

@@ -13,6 +13,8 @@ static const struct ct_cuda_size threads = {CT_CUDA_TOKEN_THREADS, 1, 1};
 
 /* ---- log-probabilities ---- */
 
+enum { ROWS, SUMS }; /* functions */
+
 static int run_logp(const struct ct_launch *l)
 {
     const struct ct_tensor *logits = &l->in[0], *labels = &l->in[1];
@@ -27,12 +29,11 @@ static int run_logp(const struct ct_launch *l)
                                       .count = 1,
                                       .kind = ct_cuda_float_of(l->out[0].dtype),
                                       .sum = {l->out[0].data}};
-    int rc =
-        ct_cuda_launch_as(l, &dpo_cuda_code, "dpo_logp_rows", logits->dtype, false,
-                          (struct ct_cuda_size){(unsigned)ct_rows(logits), 1, 1}, threads, 0, &a);
+    int rc = ct_cuda_launch(l, ct_cuda_function(l, ROWS),
+                            (struct ct_cuda_size){(unsigned)ct_rows(logits), 1, 1}, threads, 0, &a);
 
     return rc < 0 ? rc
-                  : ct_cuda_launch(l, &dpo_cuda_code, "dpo_logp_sums",
+                  : ct_cuda_launch(l, ct_cuda_function(l, SUMS),
                                    (struct ct_cuda_size){(unsigned)labels->shape[0], 1, 1}, threads,
                                    0, &sums);
 }
@@ -48,15 +49,21 @@ static int run_logp_grad(const struct ct_launch *l)
                               .tokens = l->in[2].shape[1],
                               .vocabulary = ct_columns(logits)};
 
-    return ct_cuda_launch_as(l, &dpo_cuda_code, "dpo_logp_grad_rows", logits->dtype, false,
-                             (struct ct_cuda_size){(unsigned)ct_rows(logits), 1, 1}, threads, 0,
-                             &a);
+    return ct_cuda_launch(l, ct_cuda_function(l, ROWS),
+                          (struct ct_cuda_size){(unsigned)ct_rows(logits), 1, 1}, threads, 0, &a);
 }
 
 static int prepare_logp(struct ct_prepare *p)
 {
     p->workspace = (size_t)ct_rows(&p->in[0]) * sizeof(double);
-    return 0;
+    return ct_cuda_prepare(p, &dpo_cuda_code, p->in[0].dtype,
+                           CT_CUDA_NAMES("dpo_logp_rows_*", "dpo_logp_sums"));
+}
+
+static int prepare_logp_grad(struct ct_prepare *p)
+{
+    return ct_cuda_prepare(p, &dpo_cuda_code, p->in[1].dtype,
+                           CT_CUDA_NAMES("dpo_logp_grad_rows_*"));
 }
 
 static bool accepts_logp(const struct ct_prepare *p)
@@ -102,32 +109,37 @@ static struct dpo_pairs_call call_of(const struct ct_launch *l, int first)
 
 static const float *pairs_at(const struct ct_launch *l, int i)
 {
-    return i < l->op->ins && l->op->in[i] ? l->in[i].data : NULL;
+    return ct_op_input(l->op, i) ? l->in[i].data : NULL;
 }
 
-static int launch(const struct ct_launch *l, const char *name, const struct dpo_pairs_call *a)
+static int prepare_pairs(struct ct_prepare *p)
 {
-    return ct_cuda_launch(l, &dpo_cuda_code, name, (struct ct_cuda_size){1, 1, 1}, threads, 0, a);
+    return ct_cuda_prepare(p, &dpo_cuda_code, CT_F32, CT_CUDA_NAMES("dpo_@"));
 }
 
-static int launch_preference(const struct ct_launch *l, int first, const char *name)
+static int launch(const struct ct_launch *l, const struct dpo_pairs_call *a)
+{
+    return ct_cuda_launch(l, ct_cuda_function(l, 0), (struct ct_cuda_size){1, 1, 1}, threads, 0, a);
+}
+
+static int launch_preference(const struct ct_launch *l, int first)
 {
     struct dpo_pairs_call a = call_of(l, first);
 
     a.reference = pairs_at(l, first + 1);
     a.tokens = pairs_at(l, first + 2);
     a.preference = *(const struct dpo_preference *)l->op->attrs;
-    return launch(l, name, &a);
+    return launch(l, &a);
 }
 
 static int run_preference(const struct ct_launch *l)
 {
-    return launch_preference(l, 0, "dpo_preference");
+    return launch_preference(l, 0);
 }
 
 static int run_preference_grad(const struct ct_launch *l)
 {
-    return launch_preference(l, 1, "dpo_preference_grad");
+    return launch_preference(l, 1);
 }
 
 static int run_divergence(const struct ct_launch *l)
@@ -135,11 +147,11 @@ static int run_divergence(const struct ct_launch *l)
     struct dpo_pairs_call a = call_of(l, 0);
 
     a.reference = l->in[1].data;
-    return launch(l, "dpo_divergence", &a);
+    return launch(l, &a);
 }
 
 /* Operands: policy, reference, desirable, sum. */
-static int launch_kto(const struct ct_launch *l, int first, const char *name)
+static int launch_kto(const struct ct_launch *l, int first)
 {
     struct dpo_pairs_call a = call_of(l, first);
 
@@ -148,52 +160,53 @@ static int launch_kto(const struct ct_launch *l, int first, const char *name)
     a.sum = l->in[first + 3].data;
     a.sum_kind = ct_cuda_float_of(l->in[first + 3].dtype);
     a.kto = *(const struct dpo_kto *)l->op->attrs;
-    return launch(l, name, &a);
+    return launch(l, &a);
 }
 
 static int run_kto(const struct ct_launch *l)
 {
-    return launch_kto(l, 0, "dpo_kto");
+    return launch_kto(l, 0);
 }
 
 static int run_kto_grad(const struct ct_launch *l)
 {
-    return launch_kto(l, 1, "dpo_kto_grad");
+    return launch_kto(l, 1);
 }
 
-/* counts: the operand behind which the numbers of tokens are. */
-static int launch_orpo(const struct ct_launch *l, int first, int counts, const char *name)
+enum { PAIRS = 3, TRAINED_TOKENS }; /* inputs of orpo and of its gradient */
+
+static int launch_orpo(const struct ct_launch *l, int first)
 {
     struct dpo_pairs_call a = call_of(l, first);
 
     a.tokens = l->in[first + 1].data;
     a.trained = first ? NULL : l->in[2].data;
-    a.sum = l->in[counts].data;
-    a.sum_kind = ct_cuda_float_of(l->in[counts].dtype);
-    a.trained_tokens = l->in[counts + 1].data;
-    a.trained_kind = ct_cuda_float_of(l->in[counts + 1].dtype);
+    a.sum = l->in[PAIRS].data;
+    a.sum_kind = ct_cuda_float_of(l->in[PAIRS].dtype);
+    a.trained_tokens = l->in[TRAINED_TOKENS].data;
+    a.trained_kind = ct_cuda_float_of(l->in[TRAINED_TOKENS].dtype);
     a.orpo = *(const struct dpo_orpo *)l->op->attrs;
-    return launch(l, name, &a);
+    return launch(l, &a);
 }
 
 static int run_orpo(const struct ct_launch *l)
 {
-    return launch_orpo(l, 0, 3, "dpo_orpo");
+    return launch_orpo(l, 0);
 }
 
 static int run_orpo_grad(const struct ct_launch *l)
 {
-    return launch_orpo(l, 1, 3, "dpo_orpo_grad");
+    return launch_orpo(l, 1);
 }
 
 const struct ct_kernel dpo_cuda_kernels[] = {
     CT_KERNEL("sequence_logp", "rows", 0, accepts_logp, prepare_logp, run_logp),
-    CT_KERNEL("sequence_logp_grad", "rows", 0, accepts_logp_grad, NULL, run_logp_grad),
-    CT_KERNEL("preference", "pairs", 0, accepts_pairs, NULL, run_preference),
-    CT_KERNEL("preference_grad", "pairs", 0, accepts_pairs, NULL, run_preference_grad),
-    CT_KERNEL("divergence", "pairs", 0, accepts_pairs, NULL, run_divergence),
-    CT_KERNEL("kto", "pairs", 0, accepts_pairs, NULL, run_kto),
-    CT_KERNEL("kto_grad", "pairs", 0, accepts_pairs, NULL, run_kto_grad),
-    CT_KERNEL("orpo", "pairs", 0, accepts_pairs, NULL, run_orpo),
-    CT_KERNEL("orpo_grad", "pairs", 0, accepts_pairs, NULL, run_orpo_grad),
+    CT_KERNEL("sequence_logp_grad", "rows", 0, accepts_logp_grad, prepare_logp_grad, run_logp_grad),
+    CT_KERNEL("preference", "pairs", 0, accepts_pairs, prepare_pairs, run_preference),
+    CT_KERNEL("preference_grad", "pairs", 0, accepts_pairs, prepare_pairs, run_preference_grad),
+    CT_KERNEL("divergence", "pairs", 0, accepts_pairs, prepare_pairs, run_divergence),
+    CT_KERNEL("kto", "pairs", 0, accepts_pairs, prepare_pairs, run_kto),
+    CT_KERNEL("kto_grad", "pairs", 0, accepts_pairs, prepare_pairs, run_kto_grad),
+    CT_KERNEL("orpo", "pairs", 0, accepts_pairs, prepare_pairs, run_orpo),
+    CT_KERNEL("orpo_grad", "pairs", 0, accepts_pairs, prepare_pairs, run_orpo_grad),
     {0}};

@@ -9,6 +9,8 @@
 
 CT_CUDA_CODE(eval_cuda_code);
 
+enum { ROWS, SUMS }; /* functions */
+
 #define VOCABULARY (1 << 24) /* at most: token ids as float32 are exact */
 
 static bool accepts(const struct ct_prepare *p)
@@ -20,7 +22,8 @@ static bool accepts(const struct ct_prepare *p)
 static int prepare(struct ct_prepare *p)
 {
     p->workspace = (size_t)ct_rows(&p->in[0]) * EVAL_NUMBERS * sizeof(double);
-    return 0;
+    return ct_cuda_prepare(p, &eval_cuda_code, p->in[0].dtype,
+                           CT_CUDA_NAMES("eval_rows_*", "eval_sums"));
 }
 
 static int run_cuda(const struct ct_launch *l)
@@ -37,12 +40,11 @@ static int run_cuda(const struct ct_launch *l)
                                       .count = EVAL_NUMBERS,
                                       .kind = ct_cuda_float_of(l->out[0].dtype),
                                       .sum = {l->out[0].data, l->out[1].data, l->out[2].data}};
-    int rc =
-        ct_cuda_launch_as(l, &eval_cuda_code, "eval_rows", logits->dtype, false,
-                          (struct ct_cuda_size){(unsigned)ct_rows(logits), 1, 1}, threads, 0, &a);
+    int rc = ct_cuda_launch(l, ct_cuda_function(l, ROWS),
+                            (struct ct_cuda_size){(unsigned)ct_rows(logits), 1, 1}, threads, 0, &a);
 
     return rc < 0 ? rc
-                  : ct_cuda_launch(l, &eval_cuda_code, "eval_sums",
+                  : ct_cuda_launch(l, ct_cuda_function(l, SUMS),
                                    (struct ct_cuda_size){(unsigned)labels->shape[0], 1, 1}, threads,
                                    0, &sums);
 }

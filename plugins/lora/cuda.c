@@ -59,11 +59,23 @@ static struct lora_call whole_of(const struct ct_launch *l)
     return a;
 }
 
+#define PREPARE(which)                                                                             \
+    static int prepare_##which(struct ct_prepare *p)                                               \
+    {                                                                                              \
+        return ct_cuda_prepare(p, &lora_cuda_code, CT_F32, CT_CUDA_NAMES("lora_" #which));         \
+    }
+PREPARE(squares)
+PREPARE(merge)
+PREPARE(merge_da)
+PREPARE(merge_db)
+PREPARE(magnify)
+PREPARE(magnify_dm)
+
 static int run_squares(const struct ct_launch *l)
 {
     struct lora_call a = whole_of(l);
 
-    return ct_cuda_launch(l, &lora_cuda_code, "lora_squares",
+    return ct_cuda_launch(l, ct_cuda_function(l, 0),
                           (struct ct_cuda_size){split(a.rows, LORA_ROWS), 1, 1}, flat, 0, &a);
 }
 
@@ -73,7 +85,7 @@ static int run_merge(const struct ct_launch *l)
     const struct ct_cuda_size grid = {split(a.columns, LORA_THREADS), split(a.rows, LORA_ROWS),
                                       (unsigned)a.stack};
 
-    return ct_cuda_launch(l, &lora_cuda_code, "lora_merge", grid, flat, 0, &a);
+    return ct_cuda_launch(l, ct_cuda_function(l, 0), grid, flat, 0, &a);
 }
 
 static int run_merge_da(const struct ct_launch *l)
@@ -82,7 +94,7 @@ static int run_merge_da(const struct ct_launch *l)
     const struct ct_cuda_size grid = {split(a.columns, 32), split(a.rank, 8), (unsigned)a.stack};
 
     a.b = matrix_of(&l->in[1]);
-    return ct_cuda_launch(l, &lora_cuda_code, "lora_merge_da", grid, tile, 0, &a);
+    return ct_cuda_launch(l, ct_cuda_function(l, 0), grid, tile, 0, &a);
 }
 
 static int run_merge_db(const struct ct_launch *l)
@@ -91,7 +103,7 @@ static int run_merge_db(const struct ct_launch *l)
     const struct ct_cuda_size grid = {split(a.rows * a.rank, 8), 1, (unsigned)a.stack};
 
     a.a = matrix_of(&l->in[1]);
-    return ct_cuda_launch(l, &lora_cuda_code, "lora_merge_db", grid, tile, 0, &a);
+    return ct_cuda_launch(l, ct_cuda_function(l, 0), grid, tile, 0, &a);
 }
 
 /* Matrices with dense rows. */
@@ -132,7 +144,7 @@ static int run_magnify(const struct ct_launch *l)
                                   .columns = x.columns,
                                   .accumulate = l->accumulate & 1};
 
-    return ct_cuda_launch(l, &lora_cuda_code, "lora_magnify",
+    return ct_cuda_launch(l, ct_cuda_function(l, 0),
                           (struct ct_cuda_size){split(a.rows * a.columns, LORA_THREADS), 1, 1},
                           flat, 0, &a);
 }
@@ -148,7 +160,7 @@ static int run_magnify_dm(const struct ct_launch *l)
                                   .columns = x.columns,
                                   .accumulate = l->accumulate & 1};
 
-    return ct_cuda_launch(l, &lora_cuda_code, "lora_magnify_dm",
+    return ct_cuda_launch(l, ct_cuda_function(l, 0),
                           (struct ct_cuda_size){split(a.columns, 32), 1, 1}, tile, 0, &a);
 }
 
@@ -172,10 +184,12 @@ static bool accepts_magnify_dm(const struct ct_prepare *p)
 #define ANY (CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES)
 
 const struct ct_kernel lora_cuda_kernels[] = {
-    CT_KERNEL("lora.squares", "rows", CT_KERNEL_STRIDED, accepts_squares, NULL, run_squares),
-    CT_KERNEL("lora.magnify", "plain", ANY, accepts_magnify, NULL, run_magnify),
-    CT_KERNEL("lora.magnify_dm", "columns", ANY, accepts_magnify_dm, NULL, run_magnify_dm),
-    CT_KERNEL("lora.merge", "rows", ANY, accepts_matrices, NULL, run_merge),
-    CT_KERNEL("lora.merge_da", "tile", ANY, accepts_matrices, NULL, run_merge_da),
-    CT_KERNEL("lora.merge_db", "warps", ANY, accepts_matrices, NULL, run_merge_db),
+    CT_KERNEL("lora.squares", "rows", CT_KERNEL_STRIDED, accepts_squares, prepare_squares,
+              run_squares),
+    CT_KERNEL("lora.magnify", "plain", ANY, accepts_magnify, prepare_magnify, run_magnify),
+    CT_KERNEL("lora.magnify_dm", "columns", ANY, accepts_magnify_dm, prepare_magnify_dm,
+              run_magnify_dm),
+    CT_KERNEL("lora.merge", "rows", ANY, accepts_matrices, prepare_merge, run_merge),
+    CT_KERNEL("lora.merge_da", "tile", ANY, accepts_matrices, prepare_merge_da, run_merge_da),
+    CT_KERNEL("lora.merge_db", "warps", ANY, accepts_matrices, prepare_merge_db, run_merge_db),
     {0}};

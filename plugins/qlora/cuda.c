@@ -16,7 +16,15 @@ static bool accepts(const struct ct_prepare *p)
            p->in[0].stride[1] == 1 && p->in[1].stride[1] == 1;
 }
 
-static int run_cuda(const struct ct_launch *l)
+static int prepare_dequantise(struct ct_prepare *p)
+{
+    bool nf4 = ((const struct qlora_dequantise *)p->op->attrs)->base == QLORA_NF4;
+
+    return ct_cuda_prepare(p, &qlora_cuda_code, p->out[0].dtype,
+                           CT_CUDA_NAMES(nf4 ? "qlora_nf4_*" : "qlora_int8_*"));
+}
+
+static int run_dequantise(const struct ct_launch *l)
 {
     const struct qlora_dequantise *attrs = l->op->attrs;
     const struct ct_value *q = l->op->in[0], *absmax = l->op->in[1];
@@ -43,11 +51,13 @@ static int run_cuda(const struct ct_launch *l)
 
     memcpy(a.map, qlora_table(QLORA_INT8, &count), sizeof(a.map));
     memcpy(a.table, qlora_table(attrs->base, &count), sizeof(float) * (size_t)count);
-    return ct_cuda_launch_as(
-        l, &qlora_cuda_code, attrs->base == QLORA_NF4 ? "qlora_nf4" : "qlora_int8", w->dtype, false,
+    return ct_cuda_launch(
+        l, ct_cuda_function(l, 0),
         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(threads, QLORA_THREADS), 1, 1},
         (struct ct_cuda_size){QLORA_THREADS, 1, 1}, 0, &a);
 }
 
-const struct ct_kernel qlora_cuda_kernels[] = {
-    CT_KERNEL("qlora.dequantise", "decode", CT_KERNEL_STRIDED, accepts, NULL, run_cuda), {0}};
+const struct ct_kernel qlora_cuda_kernels[] = {CT_KERNEL("qlora.dequantise", "decode",
+                                                         CT_KERNEL_STRIDED, accepts,
+                                                         prepare_dequantise, run_dequantise),
+                                               {0}};

@@ -23,7 +23,12 @@ static bool accepts(const struct ct_prepare *p)
     return all;
 }
 
-static int run_cuda(const struct ct_launch *l)
+static int prepare_withhold(struct ct_prepare *p)
+{
+    return ct_cuda_prepare(p, &spikes_cuda_code, CT_F32, CT_CUDA_NAMES("withhold"));
+}
+
+static int run_withhold(const struct ct_launch *l)
 {
     struct spikes_call a = {.y = l->out[0].data, .y_kind = ct_cuda_float_of(l->out[0].dtype)};
 
@@ -31,9 +36,9 @@ static int run_cuda(const struct ct_launch *l)
         a.in[i] = l->in[i].data;
         a.kind[i] = ct_cuda_float_of(l->in[i].dtype);
     }
-    return ct_cuda_launch(l, &spikes_cuda_code, "withhold", (struct ct_cuda_size){1, 1, 1},
+    return ct_cuda_launch(l, ct_cuda_function(l, 0), (struct ct_cuda_size){1, 1, 1},
                           (struct ct_cuda_size){32, 1, 1}, 0, &a);
 }
 
 const struct ct_kernel spikes_cuda_kernels[] = {
-    CT_KERNEL("withhold", "plain", 0, accepts, NULL, run_cuda), {0}};
+    CT_KERNEL("withhold", "plain", 0, accepts, prepare_withhold, run_withhold), {0}};

@@ -9,6 +9,8 @@
 
 CT_CUDA_CODE(weighted_cuda_code);
 
+enum { ROWS, SUMS }; /* functions */
+
 static bool accepts(const struct ct_prepare *p)
 {
     return ct_cuda_computes(p->in[0].dtype) && p->out[1].dtype == CT_F32;
@@ -17,7 +19,8 @@ static bool accepts(const struct ct_prepare *p)
 static int prepare(struct ct_prepare *p)
 {
     p->workspace = (size_t)ct_rows(&p->in[0]) * sizeof(double);
-    return 0;
+    return ct_cuda_prepare(p, &weighted_cuda_code, p->in[0].dtype,
+                           CT_CUDA_NAMES("weighted_rows_*", "weighted_sum"));
 }
 
 static int run_cuda(const struct ct_launch *l)
@@ -36,12 +39,12 @@ static int run_cuda(const struct ct_launch *l)
                                      .count = 1,
                                      .kind = ct_cuda_float_of(l->out[0].dtype),
                                      .sum = {l->out[0].data}};
-    int rc = ct_cuda_launch_as(l, &weighted_cuda_code, "weighted_rows", l->in[0].dtype, false,
-                               (struct ct_cuda_size){(unsigned)rows, 1, 1}, threads, 0, &a);
+    int rc = ct_cuda_launch(l, ct_cuda_function(l, ROWS),
+                            (struct ct_cuda_size){(unsigned)rows, 1, 1}, threads, 0, &a);
 
     return rc < 0 ? rc
-                  : ct_cuda_launch(l, &weighted_cuda_code, "weighted_sum",
-                                   (struct ct_cuda_size){1, 1, 1}, threads, 0, &sum);
+                  : ct_cuda_launch(l, ct_cuda_function(l, SUMS), (struct ct_cuda_size){1, 1, 1},
+                                   threads, 0, &sum);
 }
 
 const struct ct_kernel weighted_cuda_kernels[] = {

@@ -167,8 +167,12 @@ int cuModuleLoadData(CUmodule *module, const void *image)
     return *module ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
+static _Atomic bool launched; /* a kernel, of any stream */
+
 int cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
+    simulated_count(launched ? "a function is asked for between launches"
+                             : "a function is asked for before the first launch");
     *function = (CUfunction)dlsym(module, name);
     return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
@@ -230,6 +234,7 @@ int cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsign
                                   NULL}};
 
     (void)extra;
+    launched = true;
     if (bytes > sizeof(l.arguments))
         return CUDA_ERROR_NOT_FOUND;
     memcpy(l.arguments, parameters[0], bytes);

@@ -11,10 +11,11 @@
  *     ..
  *     {CT_CODE, "cuda", &code}, {CT_KERNELS, "cuda", kernels}
  *
- * The device loads the images of all plugins when it is opened. The `run` of a kernel calls
- * ct_cuda_launch, which enqueues one function on the stream of its launch; it neither waits for the
- * device nor touches the device's memory. share/ctitan/kit/plugin.mk has the rules of make that
- * build such a plugin, for NVIDIA's devices and for the simulated one (docs/plugins.md).
+ * The device loads the images of all plugins when it is opened. The `prepare` of a kernel finds
+ * functions by their names (ct_cuda_prepare), and its `run` calls ct_cuda_launch, which enqueues
+ * one of them on the stream of its launch; it neither waits for the device nor touches the device's
+ * memory. share/ctitan/kit/plugin.mk has the rules of make that build such a plugin, for NVIDIA's
+ * devices and for the simulated one (docs/plugins.md).
  *
  * A function that finds an index from the data out of range notes it in the fault word (in_range of
  * device.cuh). The next synchronisation of the device fails with it.
@@ -57,6 +58,9 @@ struct ct_cuda_size {
     unsigned x, y, z;
 };
 
+/* A function of a plugin's code, on a device that is open. */
+struct ct_cuda_function;
+
 /* A device: a real one, or one that is only described, for planning. */
 struct ct_cuda {
     size_t size;                 /* of this struct */
@@ -64,7 +68,10 @@ struct ct_cuda {
     int multiprocessors;         /* of the device */
     int shared_memory, cache;    /* bytes: the largest of a block, and the L2 cache */
     struct ct_cuda_fault *fault; /* an address on the device */
-    int (*launch)(const struct ct_launch *l, const struct ct_cuda_code *code, const char *name,
+    /* *function is NULL if the device is only described. */
+    int (*find)(struct ct_device *device, const struct ct_cuda_code *code, const char *name,
+                struct ct_cuda_function **function);
+    int (*launch)(const struct ct_launch *l, struct ct_cuda_function *function,
                   struct ct_cuda_size grid, struct ct_cuda_size block, size_t shared,
                   const void *arguments);
 };
@@ -81,23 +88,39 @@ static inline const struct ct_cuda *ct_cuda_of(const void *device)
     return ((const struct ct_cuda_device *)device)->cuda;
 }
 
+/* ---- functions ---- */
+
+/* Names of functions, for ct_cuda_find and ct_cuda_prepare. */
+#define CT_CUDA_NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
+
 /*
- * Enqueue function `name` of a plugin's code on the stream of l. arguments: its struct, which is
- * copied. shared: bytes of dynamic shared memory. An empty grid does nothing. CT_EIO: no image has
- * the function, or the driver's words.
+ * Find functions of a plugin's code by their names, which NULL ends; functions[i] is that of
+ * names[i]. In a name `*` stands for the name of dtype, `@` for that of the op's type. For the
+ * `prepare` of a kernel. CT_EIO: no image has one of them.
  */
-static inline int ct_cuda_launch(const struct ct_launch *l, const struct ct_cuda_code *code,
-                                 const char *name, struct ct_cuda_size grid,
-                                 struct ct_cuda_size block, size_t shared, const void *arguments)
+CT_API int ct_cuda_find(const struct ct_prepare *p, const struct ct_cuda_code *code,
+                        enum ct_dtype dtype, const char *const *names,
+                        struct ct_cuda_function **functions);
+/* The same for a kernel without other state: p->state becomes the array, for ct_cuda_function. */
+CT_API int ct_cuda_prepare(struct ct_prepare *p, const struct ct_cuda_code *code,
+                           enum ct_dtype dtype, const char *const *names);
+
+/* Function i of those that ct_cuda_prepare found. */
+static inline struct ct_cuda_function *ct_cuda_function(const struct ct_launch *l, int i)
 {
-    return ct_cuda_of(l->device)->launch(l, code, name, grid, block, shared, arguments);
+    return ((struct ct_cuda_function *const *)l->state)[i];
 }
 
-/* The same for the function "name_dtype", or "name_dtype_vector". */
-CT_API int ct_cuda_launch_as(const struct ct_launch *l, const struct ct_cuda_code *code,
-                             const char *name, enum ct_dtype dtype, bool vector,
-                             struct ct_cuda_size grid, struct ct_cuda_size block, size_t shared,
-                             const void *arguments);
+/*
+ * Enqueue a function on the stream of l. arguments: its struct, which is copied. shared: bytes of
+ * dynamic shared memory. An empty grid does nothing. CT_EIO: the driver's words.
+ */
+static inline int ct_cuda_launch(const struct ct_launch *l, struct ct_cuda_function *function,
+                                 struct ct_cuda_size grid, struct ct_cuda_size block, size_t shared,
+                                 const void *arguments)
+{
+    return ct_cuda_of(l->device)->launch(l, function, grid, block, shared, arguments);
+}
 
 /* ---- sizes ---- */
 
