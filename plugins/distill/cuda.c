@@ -1,17 +1,15 @@
 /*
  * The kernels for CUDA: numbers of each token, then their sums.
  */
-#include <ctitan/lib/cuda.h>
+#include <ctitan/lib/cuda_tokens.h>
 #include <ctitan/op_author.h>
 
 #include "distill.h"
 #include "distill_cuda.h"
 
-enum { LOGITS, LABELS, TEACHER, IDS };
-enum { LOSS, LSE = 3, WARM, EACH };
+enum { LOGITS, TEACHER = 2, IDS };
+enum { LSE = 3, WARM, EACH };
 enum { GRAD_LOGITS = 1, GRAD_LSE = 4, GRAD_WARM, GRAD_EACH, GRAD_IDS };
-
-enum { ROWS, SUMS }; /* functions */
 
 CT_CUDA_CODE(distill_cuda_code);
 
@@ -19,49 +17,42 @@ CT_CUDA_CODE(distill_cuda_code);
 static struct distill_call call_of(const struct ct_launch *l, int first, int ids)
 {
     const struct distill *a = l->op->attrs;
-    const struct ct_tensor *in = l->in + first;
+    const struct ct_tensor *teacher = &l->in[first + TEACHER];
 
-    return (struct distill_call){.logits = in[LOGITS].data,
-                                 .teacher = in[TEACHER].data,
-                                 .labels = in[LABELS].data,
-                                 .ids = ids < l->op->ins && l->op->in[ids] ? l->in[ids].data : NULL,
-                                 .vocabulary = ct_columns(&in[LOGITS]),
-                                 .k = ct_columns(&in[TEACHER]),
+    return (struct distill_call){.in = ct_cuda_tokens(l, first),
+                                 .teacher = teacher->data,
+                                 .ids = ct_op_input(l->op, ids) ? l->in[ids].data : NULL,
+                                 .k = ct_columns(teacher),
                                  .temperature = a->temperature,
                                  .inverse = 1 / a->temperature,
                                  .hard = a->hard,
                                  .reverse = a->reverse,
-                                 .teacher_kind = ct_cuda_float_of(in[TEACHER].dtype),
-                                 .fault = ct_cuda_of(l->device)->fault};
+                                 .teacher_kind = ct_cuda_float_of(teacher->dtype)};
 }
 
-static int launch_rows(const struct ct_launch *l, const struct ct_tensor *logits,
-                       const struct distill_call *a)
+static int prepare_forward(struct ct_prepare *p)
 {
-    return ct_cuda_launch(l, ct_cuda_function(l, ROWS),
-                          (struct ct_cuda_size){(unsigned)ct_rows(logits), 1, 1},
-                          (struct ct_cuda_size){CT_CUDA_TOKEN_THREADS, 1, 1}, 0, a);
+    return ct_cuda_prepare_tokens(p, &distill_cuda_code, LOGITS, DISTILL_NUMBERS,
+                                  CT_CUDA_NAMES("distill_rows_*", "distill_sums"));
 }
 
 static int run_forward(const struct ct_launch *l)
 {
-    struct distill_call a = call_of(l, 0, IDS);
-    struct ct_cuda_token_sums sums = {.numbers = l->workspace,
-                                      .tokens = ct_rows(&l->in[LOGITS]),
-                                      .count = DISTILL_NUMBERS,
-                                      .kind = ct_cuda_float_of(l->out[LOSS].dtype)};
+    struct distill_call a = call_of(l, LOGITS, IDS);
     int rc;
 
     a.numbers = l->workspace;
     a.lse = l->out[LSE].data;
     a.warm = l->out[WARM].data;
     a.each = l->out[EACH].data;
-    for (int i = 0; i < DISTILL_NUMBERS; i++)
-        sums.sum[i] = l->out[LOSS + i].data;
-    rc = launch_rows(l, &l->in[LOGITS], &a);
-    return rc < 0 ? rc
-                  : ct_cuda_launch(l, ct_cuda_function(l, SUMS), (struct ct_cuda_size){1, 1, 1},
-                                   (struct ct_cuda_size){CT_CUDA_TOKEN_THREADS, 1, 1}, 0, &sums);
+    rc = ct_cuda_launch_tokens(l, LOGITS, &a);
+    return rc < 0 ? rc : ct_cuda_sum_tokens(l, LOGITS, DISTILL_NUMBERS, 1);
+}
+
+static int prepare_backward(struct ct_prepare *p)
+{
+    return ct_cuda_prepare_tokens(p, &distill_cuda_code, GRAD_LOGITS, 0,
+                                  CT_CUDA_NAMES("distill_grad_rows_*"));
 }
 
 static int run_backward(const struct ct_launch *l)
@@ -74,20 +65,7 @@ static int run_backward(const struct ct_launch *l)
     a.dlogits = l->out[0].data;
     a.dloss = l->in[0].data;
     a.dloss_kind = ct_cuda_float_of(l->in[0].dtype);
-    return launch_rows(l, &l->in[GRAD_LOGITS], &a);
-}
-
-static int prepare_forward(struct ct_prepare *p)
-{
-    p->workspace = (size_t)ct_rows(&p->in[LOGITS]) * DISTILL_NUMBERS * sizeof(double);
-    return ct_cuda_prepare(p, &distill_cuda_code, p->in[LOGITS].dtype,
-                           CT_CUDA_NAMES("distill_rows_*", "distill_sums"));
-}
-
-static int prepare_backward(struct ct_prepare *p)
-{
-    return ct_cuda_prepare(p, &distill_cuda_code, p->in[GRAD_LOGITS].dtype,
-                           CT_CUDA_NAMES("distill_grad_rows_*"));
+    return ct_cuda_launch_tokens(l, GRAD_LOGITS, &a);
 }
 
 static bool accepts_forward(const struct ct_prepare *p)

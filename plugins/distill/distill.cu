@@ -53,20 +53,17 @@ template <typename T> DEVICE token<T> own_token(const distill_call &a)
 {
     int64_t row = blockIdx.x;
 
-    return {a, (const T *)a.logits + row * a.vocabulary, a.ids ? a.ids + row * a.k : NULL, row};
+    return {a, logits_at<T>(a.in, row), a.ids ? a.ids + row * a.k : NULL, row};
 }
 
 /* Whether a row counts and has numbers in range, for all threads alike. */
 template <typename T> DEVICE bool counts(const token<T> &t)
 {
     const distill_call &a = t.a;
-    int32_t label = a.labels[t.row];
-    bool sound = label != CT_CUDA_TOKEN_MASKED && label >= 0 && label < a.vocabulary;
+    bool masked = label_at(a.in, t.row) == CT_CUDA_TOKEN_MASKED, sound = !masked;
 
-    if (threadIdx.x == 0 && !sound && label != CT_CUDA_TOKEN_MASKED)
-        in_range(CT_CUDA_FAULT_LABEL, label, t.row, a.vocabulary, a.fault);
-    for (int64_t n = threadIdx.x; label != CT_CUDA_TOKEN_MASKED && n < a.k; n += blockDim.x)
-        sound &= in_range(CT_CUDA_FAULT_TOKEN, t.id(n), t.row, a.vocabulary, a.fault);
+    for (int64_t n = threadIdx.x; !masked && n < a.k; n += blockDim.x)
+        sound &= in_range(CT_CUDA_FAULT_TOKEN, t.id(n), t.row, a.in.vocabulary, a.in.fault);
     return !__syncthreads_or(!sound);
 }
 
@@ -95,12 +92,12 @@ template <typename T> DEVICE void rows(const distill_call &a)
     if (is) {
         double of_teacher = block_log_sum(a.k, a.inverse, teachers_numbers<T>{t});
 
-        lse = block_log_sum(a.vocabulary, 1.0, logits_of<T>{t.x});
+        lse = block_log_sum(a.in.vocabulary, 1.0, logits_of<T>{t.x});
         warm = a.reverse            ? block_log_sum(a.k, a.inverse, chosen_logits<T>{t})
                : a.temperature == 1 ? lse
-                                    : block_log_sum(a.vocabulary, a.inverse, logits_of<T>{t.x});
+                                    : block_log_sum(a.in.vocabulary, a.inverse, logits_of<T>{t.x});
         each = divergence(t, of_teacher, warm);
-        entropy = lse - to_float(t.x[a.labels[t.row]]);
+        entropy = lse - to_float(t.x[a.in.labels[t.row]]);
     }
     if (threadIdx.x != 0)
         return;
@@ -120,7 +117,7 @@ template <typename T> DEVICE double slope_of_all(const token<T> &t, int64_t id)
     double z = to_float(t.x[id]), slope = 0;
 
     if (a.hard > 0)
-        slope = a.hard * (expf((float)(z - a.lse[t.row])) - (id == a.labels[t.row]));
+        slope = a.hard * (expf((float)(z - a.lse[t.row])) - (id == a.in.labels[t.row]));
     if (!a.reverse)
         slope += (1 - a.hard) * a.temperature * expf((float)(z * a.inverse - a.warm[t.row]));
     return slope;
@@ -157,13 +154,13 @@ DEVICE bool slope_of_chosen(const token<T> &t, double of_teacher, int64_t n, dou
 template <typename T> DEVICE void grad_rows(const distill_call &a)
 {
     token<T> t = own_token<T>(a);
-    T *to = (T *)a.dlogits + t.row * a.vocabulary;
+    T *to = (T *)a.dlogits + t.row * a.in.vocabulary;
     double scale = load_scalar(a.dloss, a.dloss_kind), of_teacher = 0, slope;
     bool is = counts(t);
 
     if (is)
         of_teacher = block_log_sum(a.k, a.inverse, teachers_numbers<T>{t});
-    for (int64_t n = threadIdx.x; n < a.vocabulary; n += blockDim.x) {
+    for (int64_t n = threadIdx.x; n < a.in.vocabulary; n += blockDim.x) {
         slope = is ? slope_of_all(t, n) : 0.0;
         if (is && !a.ids && n < a.k)
             slope += slope_of_one(t, of_teacher, n);

@@ -7,16 +7,16 @@
 #define DISTILL_NUMBERS 3 /* of a token: loss, divergence, entropy */
 
 struct distill_call {
-    const void *logits, *teacher; /* [rows, vocabulary]; [rows, k] */
-    const int32_t *labels, *ids;  /* ids [rows, k]; NULL: the teacher has all tokens, in order */
-    float *lse, *warm, *each;     /* of each row */
-    double *numbers;              /* forward: [rows, DISTILL_NUMBERS] */
-    void *dlogits;                /* backward */
-    const void *dloss;            /* a number */
-    int64_t vocabulary, k;
+    struct ct_cuda_tokens in;
+    const void *teacher;      /* [rows, k] */
+    const int32_t *ids;       /* [rows, k]; NULL: the teacher has all tokens, in order */
+    float *lse, *warm, *each; /* of each row */
+    double *numbers;          /* forward: [rows, DISTILL_NUMBERS] */
+    void *dlogits;            /* backward */
+    const void *dloss;        /* a number */
+    int64_t k;
     double temperature, inverse, hard;         /* inverse: 1 / temperature */
     int32_t reverse, teacher_kind, dloss_kind; /* kinds: enum ct_cuda_float */
-    struct ct_cuda_fault *fault;
 };
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * The kernels for CUDA.
  */
-#include <ctitan/lib/cuda.h>
+#include <ctitan/lib/cuda_tokens.h>
 #include <ctitan/op_author.h>
 
 #include "dpo.h"
@@ -9,61 +9,37 @@
 
 CT_CUDA_CODE(dpo_cuda_code);
 
-static const struct ct_cuda_size threads = {CT_CUDA_TOKEN_THREADS, 1, 1};
-
 /* ---- log-probabilities ---- */
-
-enum { ROWS, SUMS }; /* functions */
-
-static int run_logp(const struct ct_launch *l)
-{
-    const struct ct_tensor *logits = &l->in[0], *labels = &l->in[1];
-    struct dpo_logp_call a = {.logits = logits->data,
-                              .labels = labels->data,
-                              .lse = l->out[1].data,
-                              .logp = l->workspace,
-                              .vocabulary = ct_columns(logits),
-                              .fault = ct_cuda_of(l->device)->fault};
-    struct ct_cuda_token_sums sums = {.numbers = l->workspace,
-                                      .tokens = labels->shape[1],
-                                      .count = 1,
-                                      .kind = ct_cuda_float_of(l->out[0].dtype),
-                                      .sum = {l->out[0].data}};
-    int rc = ct_cuda_launch(l, ct_cuda_function(l, ROWS),
-                            (struct ct_cuda_size){(unsigned)ct_rows(logits), 1, 1}, threads, 0, &a);
-
-    return rc < 0 ? rc
-                  : ct_cuda_launch(l, ct_cuda_function(l, SUMS),
-                                   (struct ct_cuda_size){(unsigned)labels->shape[0], 1, 1}, threads,
-                                   0, &sums);
-}
-
-static int run_logp_grad(const struct ct_launch *l)
-{
-    const struct ct_tensor *logits = &l->in[1];
-    struct dpo_logp_call a = {.logits = logits->data,
-                              .labels = l->in[2].data,
-                              .lse = l->in[3].data,
-                              .dlogp = l->in[0].data,
-                              .dlogits = l->out[0].data,
-                              .tokens = l->in[2].shape[1],
-                              .vocabulary = ct_columns(logits)};
-
-    return ct_cuda_launch(l, ct_cuda_function(l, ROWS),
-                          (struct ct_cuda_size){(unsigned)ct_rows(logits), 1, 1}, threads, 0, &a);
-}
 
 static int prepare_logp(struct ct_prepare *p)
 {
-    p->workspace = (size_t)ct_rows(&p->in[0]) * sizeof(double);
-    return ct_cuda_prepare(p, &dpo_cuda_code, p->in[0].dtype,
-                           CT_CUDA_NAMES("dpo_logp_rows_*", "dpo_logp_sums"));
+    return ct_cuda_prepare_tokens(p, &dpo_cuda_code, 0, 1,
+                                  CT_CUDA_NAMES("dpo_logp_rows_*", "dpo_logp_sums"));
+}
+
+static int run_logp(const struct ct_launch *l)
+{
+    struct dpo_logp_call a = {
+        .in = ct_cuda_tokens(l, 0), .lse = l->out[1].data, .logp = l->workspace};
+    int rc = ct_cuda_launch_tokens(l, 0, &a);
+
+    return rc < 0 ? rc : ct_cuda_sum_tokens(l, 0, 1, l->in[0].shape[0]);
 }
 
 static int prepare_logp_grad(struct ct_prepare *p)
 {
-    return ct_cuda_prepare(p, &dpo_cuda_code, p->in[1].dtype,
-                           CT_CUDA_NAMES("dpo_logp_grad_rows_*"));
+    return ct_cuda_prepare_tokens(p, &dpo_cuda_code, 1, 0, CT_CUDA_NAMES("dpo_logp_grad_rows_*"));
+}
+
+static int run_logp_grad(const struct ct_launch *l)
+{
+    struct dpo_logp_call a = {.in = ct_cuda_tokens(l, 1),
+                              .lse = l->in[3].data,
+                              .dlogp = l->in[0].data,
+                              .dlogits = l->out[0].data,
+                              .tokens = l->in[1].shape[1]};
+
+    return ct_cuda_launch_tokens(l, 1, &a);
 }
 
 static bool accepts_logp(const struct ct_prepare *p)
@@ -119,7 +95,8 @@ static int prepare_pairs(struct ct_prepare *p)
 
 static int launch(const struct ct_launch *l, const struct dpo_pairs_call *a)
 {
-    return ct_cuda_launch(l, ct_cuda_function(l, 0), (struct ct_cuda_size){1, 1, 1}, threads, 0, a);
+    return ct_cuda_launch(l, ct_cuda_function(l, 0), (struct ct_cuda_size){1, 1, 1},
+                          (struct ct_cuda_size){CT_CUDA_TOKEN_THREADS, 1, 1}, 0, a);
 }
 
 static int launch_preference(const struct ct_launch *l, int first)

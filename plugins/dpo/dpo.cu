@@ -14,29 +14,26 @@
 template <typename T> DEVICE void logp_rows(const dpo_logp_call &a)
 {
     int64_t row = blockIdx.x;
-    const T *x = (const T *)a.logits + row * a.vocabulary;
-    double lse = block_log_sum(a.vocabulary, 1.0, logits_of<T>{x});
-    int32_t label = a.labels[row];
+    const T *x = logits_at<T>(a.in, row);
+    double lse = block_log_sum(a.in.vocabulary, 1.0, logits_of<T>{x});
+    int32_t label = label_at(a.in, row);
 
     if (threadIdx.x != 0)
         return;
     a.lse[row] = (float)lse;
-    a.logp[row] = label != CT_CUDA_TOKEN_MASKED &&
-                          in_range(CT_CUDA_FAULT_LABEL, label, row, a.vocabulary, a.fault)
-                      ? to_float(x[label]) - lse
-                      : 0.0;
+    a.logp[row] = label == CT_CUDA_TOKEN_MASKED ? 0.0 : to_float(x[label]) - lse;
 }
 
 template <typename T> DEVICE void logp_grad_rows(const dpo_logp_call &a)
 {
     int64_t row = blockIdx.x;
-    const T *x = (const T *)a.logits + row * a.vocabulary;
-    T *to = (T *)a.dlogits + row * a.vocabulary;
-    int32_t label = a.labels[row];
+    const T *x = logits_at<T>(a.in, row);
+    T *to = (T *)a.dlogits + row * a.in.vocabulary;
+    int32_t label = a.in.labels[row];
     float scale = label == CT_CUDA_TOKEN_MASKED ? 0.0f : a.dlogp[row / a.tokens];
     float lse = a.lse[row];
 
-    for (int64_t n = threadIdx.x; n < a.vocabulary; n += blockDim.x) {
+    for (int64_t n = threadIdx.x; n < a.in.vocabulary; n += blockDim.x) {
         float p = scale == 0 ? 0.0f : expf(to_float(x[n]) - lse);
 
         to[n] = from_float<T>(scale * ((n == label) - p));

@@ -6,14 +6,12 @@
 
 /* sequence_logp, and its gradient. */
 struct dpo_logp_call {
-    const void *logits; /* [rows, vocabulary] */
-    const int32_t *labels;
+    struct ct_cuda_tokens in;
     float *lse;         /* [rows] */
     double *logp;       /* of each row */
     const float *dlogp; /* of each sequence */
     void *dlogits;
-    int64_t tokens, vocabulary; /* tokens: of a sequence */
-    struct ct_cuda_fault *fault;
+    int64_t tokens; /* of a sequence */
 };
 
 /* Losses of pairs: [pairs, 2] float32. Sums, or gradients of two operands. */

@@ -21,21 +21,17 @@ template <typename T> DEVICE int64_t likeliest(const T *x, int64_t count)
 template <typename T> DEVICE void rows(const eval_call &a)
 {
     int64_t row = blockIdx.x;
-    const T *x = (const T *)a.logits + row * a.vocabulary;
+    const T *x = logits_at<T>(a.in, row);
     double *to = a.numbers + row * EVAL_NUMBERS;
-    int32_t label = a.labels[row];
-    bool counts = label != CT_CUDA_TOKEN_MASKED && label >= 0 && label < a.vocabulary;
+    int32_t label = label_at(a.in, row);
 
-    if (!counts) { /* all threads alike */
-        if (threadIdx.x == 0) {
-            if (label != CT_CUDA_TOKEN_MASKED)
-                in_range(CT_CUDA_FAULT_LABEL, label, row, a.vocabulary, a.fault);
+    if (label == CT_CUDA_TOKEN_MASKED) { /* all threads alike */
+        if (threadIdx.x == 0)
             to[0] = to[1] = to[2] = 0;
-        }
         return;
     }
-    double lse = block_log_sum(a.vocabulary, 1.0, logits_of<T>{x});
-    int64_t best = likeliest(x, a.vocabulary);
+    double lse = block_log_sum(a.in.vocabulary, 1.0, logits_of<T>{x});
+    int64_t best = likeliest(x, a.in.vocabulary);
 
     if (threadIdx.x == 0) {
         to[0] = to_float(x[label]) - lse;

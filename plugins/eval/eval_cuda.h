@@ -7,11 +7,8 @@
 #define EVAL_NUMBERS 3 /* of a token: log-probability, wrong, the likeliest token */
 
 struct eval_call {
-    const void *logits; /* [rows, vocabulary] */
-    const int32_t *labels;
+    struct ct_cuda_tokens in;
     double *numbers; /* [rows, EVAL_NUMBERS] */
-    int64_t vocabulary;
-    struct ct_cuda_fault *fault;
 };
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * The kernel for CUDA: the loss of each row of logits, then their sum.
  */
-#include <ctitan/lib/cuda.h>
+#include <ctitan/lib/cuda_tokens.h>
 #include <ctitan/op_author.h>
 
 #include "weighted.h"
@@ -9,43 +9,27 @@
 
 CT_CUDA_CODE(weighted_cuda_code);
 
-enum { ROWS, SUMS }; /* functions */
-
 static bool accepts(const struct ct_prepare *p)
 {
     return ct_cuda_computes(p->in[0].dtype) && p->out[1].dtype == CT_F32;
 }
 
-static int prepare(struct ct_prepare *p)
+static int prepare_weighted(struct ct_prepare *p)
 {
-    p->workspace = (size_t)ct_rows(&p->in[0]) * sizeof(double);
-    return ct_cuda_prepare(p, &weighted_cuda_code, p->in[0].dtype,
-                           CT_CUDA_NAMES("weighted_rows_*", "weighted_sum"));
+    return ct_cuda_prepare_tokens(p, &weighted_cuda_code, 0, 1,
+                                  CT_CUDA_NAMES("weighted_rows_*", "weighted_sum"));
 }
 
-static int run_cuda(const struct ct_launch *l)
+static int run_weighted(const struct ct_launch *l)
 {
-    int64_t rows = ct_rows(&l->in[0]);
-    const struct ct_cuda_size threads = {CT_CUDA_TOKEN_THREADS, 1, 1};
-    struct weighted_call a = {.logits = l->in[0].data,
-                              .labels = l->in[1].data,
+    struct weighted_call a = {.in = ct_cuda_tokens(l, 0),
                               .weights = l->in[2].data,
                               .lse = l->out[1].data,
-                              .loss = l->workspace,
-                              .vocabulary = ct_columns(&l->in[0]),
-                              .fault = ct_cuda_of(l->device)->fault};
-    struct ct_cuda_token_sums sum = {.numbers = l->workspace,
-                                     .tokens = rows,
-                                     .count = 1,
-                                     .kind = ct_cuda_float_of(l->out[0].dtype),
-                                     .sum = {l->out[0].data}};
-    int rc = ct_cuda_launch(l, ct_cuda_function(l, ROWS),
-                            (struct ct_cuda_size){(unsigned)rows, 1, 1}, threads, 0, &a);
+                              .loss = l->workspace};
+    int rc = ct_cuda_launch_tokens(l, 0, &a);
 
-    return rc < 0 ? rc
-                  : ct_cuda_launch(l, ct_cuda_function(l, SUMS), (struct ct_cuda_size){1, 1, 1},
-                                   threads, 0, &sum);
+    return rc < 0 ? rc : ct_cuda_sum_tokens(l, 0, 1, 1);
 }
 
 const struct ct_kernel weighted_cuda_kernels[] = {
-    CT_KERNEL("weighted_cross_entropy", "rows", 0, accepts, prepare, run_cuda), {0}};
+    CT_KERNEL("weighted_cross_entropy", "rows", 0, accepts, prepare_weighted, run_weighted), {0}};

@@ -6,17 +6,14 @@
 template <typename T> DEVICE void rows(const weighted_call &a)
 {
     int64_t row = blockIdx.x;
-    const T *x = (const T *)a.logits + row * a.vocabulary;
-    double lse = block_log_sum(a.vocabulary, 1.0, logits_of<T>{x});
-    int32_t label = a.labels[row];
+    const T *x = logits_at<T>(a.in, row);
+    double lse = block_log_sum(a.in.vocabulary, 1.0, logits_of<T>{x});
+    int32_t label = label_at(a.in, row);
 
     if (threadIdx.x != 0)
         return;
     a.lse[row] = (float)lse;
-    a.loss[row] = label != CT_CUDA_TOKEN_MASKED &&
-                          in_range(CT_CUDA_FAULT_LABEL, label, row, a.vocabulary, a.fault)
-                      ? a.weights[row] * (lse - to_float(x[label]))
-                      : 0.0;
+    a.loss[row] = label == CT_CUDA_TOKEN_MASKED ? 0.0 : a.weights[row] * (lse - to_float(x[label]));
 }
 
 #define ROWS(T, dtype)                                                                             \

@@ -5,13 +5,10 @@
 #include <ctitan/lib/cuda/tokens.h>
 
 struct weighted_call {
-    const void *logits; /* [rows, vocabulary] */
-    const int32_t *labels;
+    struct ct_cuda_tokens in;
     const float *weights;
     float *lse;
     double *loss; /* of each row */
-    int64_t vocabulary;
-    struct ct_cuda_fault *fault;
 };
 
 #endif

@@ -25,6 +25,7 @@
 #include <ctitan/lib/cpu.h>
 #include <ctitan/lib/cuda.h>
 #include <ctitan/lib/cuda/tokens.h>
+#include <ctitan/lib/cuda_tokens.h>
 #include <ctitan/lib/decoder.h>
 #include <ctitan/lib/flight.h>
 #include <ctitan/lib/flight_record.h>

@@ -50,6 +50,7 @@ lib_folder_of() {
     case $1 in
     compiler.h | cpu/rows.h) echo rows ;;
     vector.h) echo cpu ;;
+    cuda_tokens.h) echo cuda ;;
     flight_record.h) echo flight ;;
     hf_config.h | hf_recipe.h | safetensors.h | stored.h) echo hf ;;
     rates.h) echo measure ;;

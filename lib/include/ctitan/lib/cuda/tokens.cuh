@@ -9,6 +9,24 @@
 #include <ctitan/lib/cuda/device.cuh>
 #include <ctitan/lib/cuda/tokens.h>
 
+template <typename T> DEVICE const T *logits_at(const ct_cuda_tokens &in, int64_t row)
+{
+    return (const T *)in.logits + row * in.vocabulary;
+}
+
+/* The label of a row, the same for all threads: the masked one where it is out of range, too, which
+   is noted. */
+DEVICE int32_t label_at(const ct_cuda_tokens &in, int64_t row)
+{
+    int32_t label = in.labels[row];
+
+    if (label == CT_CUDA_TOKEN_MASKED || (label >= 0 && label < in.vocabulary))
+        return label;
+    if (threadIdx.x == 0)
+        in_range(CT_CUDA_FAULT_LABEL, label, row, in.vocabulary, in.fault);
+    return CT_CUDA_TOKEN_MASKED;
+}
+
 /* The logarithm of the sum of exp(number(i) * inverse), i below count, inverse being that of a
    temperature; -INFINITY adds nothing. */
 template <typename F> DEVICE double block_log_sum(int64_t count, double inverse, F number)

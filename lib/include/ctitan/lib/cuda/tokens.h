@@ -1,6 +1,7 @@
 /*
  * Sums over tokens, for kernels of losses: each token, a row of logits, gives some numbers, which
- * are summed by sequence. The same for C and CUDA; tokens.cuh has the functions.
+ * are summed by sequence. The same for C and CUDA; tokens.cuh has the functions, and
+ * ctitan/lib/cuda_tokens.h launches them.
  */
 #ifndef CT_CUDA_TOKENS_H
 #define CT_CUDA_TOKENS_H
@@ -9,6 +10,14 @@
 
 #define CT_CUDA_TOKEN_NUMBERS 4   /* of a token, at most */
 #define CT_CUDA_TOKEN_THREADS 256 /* of a block */
+
+/* Rows of logits, and their labels. */
+struct ct_cuda_tokens {
+    const void *logits;    /* [rows, vocabulary] */
+    const int32_t *labels; /* [rows] */
+    int64_t vocabulary;
+    struct ct_cuda_fault *fault;
+};
 
 struct ct_cuda_token_sums {
     const double *numbers;            /* [sequences, tokens, count] */
