@@ -37,7 +37,7 @@ static int run_temper(const struct ct_launch *l)
 
     memcpy(a.x_stride, x->stride, sizeof(a.x_stride));
     memcpy(a.y_stride, y->stride, sizeof(a.y_stride));
-    if (l->ins > 1 && l->in[1].data) {
+    if (ct_op_input(l->op, 1)) {
         a.positions = l->in[1].data;
         memcpy(a.position_stride, l->in[1].stride, sizeof(a.position_stride));
     }
@@ -64,11 +64,11 @@ static int run_chunks(const struct ct_launch *l)
                                     .of_chunk = how->tokens,
                                     .most = how->most};
 
-    if (l->ins > 1 && l->in[1].data) {
+    if (ct_op_input(l->op, 1)) {
         a.positions = l->in[1].data;
         memcpy(a.position_stride, l->in[1].stride, sizeof(a.position_stride));
     }
-    if (l->ins > 2 && l->in[2].data) {
+    if (ct_op_input(l->op, 2)) {
         a.documents = l->in[2].data;
         memcpy(a.document_stride, l->in[2].stride, sizeof(a.document_stride));
     }

@@ -79,7 +79,7 @@ static int run_rope(const struct ct_launch *l)
     memcpy(a.x_stride, x->stride, sizeof(a.x_stride));
     memcpy(a.y_stride, y->stride, sizeof(a.y_stride));
     a.first = ct_launch_offset(l, l->op->in[0], 1);
-    if (l->ins > 1 && l->in[1].data) {
+    if (ct_op_input(l->op, 1)) {
         a.positions = l->in[1].data;
         memcpy(a.position_stride, l->in[1].stride, sizeof(a.position_stride));
     }

@@ -38,7 +38,7 @@ static int run_fold(const struct ct_launch *l)
         memcpy(a.keeps_stride, keeps->stride, sizeof(a.keeps_stride));
     memcpy(a.gain_stride, gain->stride, sizeof(a.gain_stride));
     memcpy(a.state_stride, state->stride, sizeof(a.state_stride));
-    if (l->ins > 2 && l->in[2].data) {
+    if (ct_op_input(l->op, 2)) {
         a.ends = l->in[2].data;
         memcpy(a.ends_stride, l->in[2].stride, sizeof(a.ends_stride));
     }
