@@ -293,10 +293,13 @@ static int load(struct ct_run *run, const char *folder, const struct ct_weight_s
 
     if (rc < 0)
         return rc == CT_EIO ? CT_ECONFIG : rc; /* damaged, or no file of weights */
-    for (size_t i = 0; rc == 0 && i < run->state_count; i++)
-        if (run->states[i].value && is_read(run, &run->states[i], set))
-            rc = run->states[i].coding ? load_codes(run, weights, &run->states[i])
-                                       : load_parameter(run, weights, &run->states[i]);
+    for (size_t i = 0; rc == 0 && i < run->state_count; i++) {
+        if (!run->states[i].value || !is_read(run, &run->states[i], set))
+            continue;
+        rc = run->states[i].coding ? load_codes(run, weights, &run->states[i])
+                                   : load_parameter(run, weights, &run->states[i]);
+        ct_weights_release(weights);
+    }
     if (rc == 0)
         rc = check_unused(run, weights, folder);
     ct_weights_close(weights);

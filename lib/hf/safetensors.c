@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -533,6 +534,12 @@ const char *ct_weights_metadata(const struct ct_weights *w, const char *key)
         if (!strcmp(w->notes[i].key, key))
             return w->notes[i].value;
     return NULL;
+}
+
+void ct_weights_release(const struct ct_weights *w)
+{
+    for (size_t i = 0; i < w->file_count; i++)
+        madvise((void *)(uintptr_t)w->files[i].base, w->files[i].size, MADV_DONTNEED);
 }
 
 void ct_weights_close(struct ct_weights *w)

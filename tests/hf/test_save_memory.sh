@@ -1,6 +1,6 @@
 #!/bin/bash
 # test_save_memory.sh CTITAN SOURCE: saving the weights of 4 ranks needs no more host memory on any rank than
-# a few windows of rows (16 MiB each, see lib/hf/write.c), however large the model is.
+# a few windows of rows (16 MiB each, see lib/hf/write.c), however large the model is; and loading them no more than one tensor.
 source "$(dirname "$0")/../lib/test.sh"
 set -euo pipefail
 ctitan=$(realpath "$1") source=$2
@@ -26,3 +26,7 @@ with=$(peak "${train[@]}" --set job.dump_folder=with --set model.save_to=with/mo
 model=$(du -sm with/model | cut -f1)
 echo "a model of $model MiB; peak $without MiB, with saving $with MiB"
 ((model > 120 && with < without + 64))
+# While a folder is read, memory has the weights so far, one tensor on its way, and what is read of that.
+loading=$(peak "$ctitan" generate with/model --prompt-ids 1,2 --tokens 1 --greedy)
+echo "peak $loading MiB with loading"
+((loading < 5 * model / 2))

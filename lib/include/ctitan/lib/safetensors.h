@@ -46,6 +46,9 @@ CT_API int ct_weights_open(const char *folder, struct ct_weights **weights);
 CT_API int ct_weights_open_file(const char *path, struct ct_weights **weights);
 /* The value of a key in the files' metadata, the first file first; NULL: nothing. */
 CT_API const char *ct_weights_metadata(const struct ct_weights *weights, const char *key);
+/* Take what was read of the files out of this process's memory, which would hold it until they are
+   unmapped. The page cache keeps it, and data stays valid. */
+CT_API void ct_weights_release(const struct ct_weights *weights);
 /* Unmap the files. weights may be NULL. */
 CT_API void ct_weights_close(struct ct_weights *weights);
 /* Number of weights in all files. */
