@@ -27,18 +27,18 @@ struct adapting {
     const char *example; /* a layer's name */
     int layers[KINDS], adapted[KINDS];
     const struct ct_value *stack; /* the first that has no adapter */
+    int64_t tokens;               /* rows of the embedding that are trained */
 };
 
 /* ---- which ---- */
 
-/* "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight". */
-static const char *module_of(struct adapting *a, const struct ct_value *w)
+const char *lora_module_of(struct ct_arena *arena, const struct ct_value *w)
 {
     size_t size = strlen(w->name);
 
     if (ct_ends_in(w->name, LORA_WEIGHT))
         size -= strlen(LORA_WEIGHT);
-    return ct_arena_printf(&a->scratch, "%.*s", (int)size, w->name);
+    return ct_arena_printf(arena, "%.*s", (int)size, w->name);
 }
 
 /* The whole name, or what follows one of its dots. */
@@ -116,10 +116,9 @@ static bool divides(const struct ct_graph *graph, const struct ct_sharding *w, i
     return rank > (rank + shards - 1) / shards * (shards - 1);
 }
 
-/* A parameter beside W, split along its dimension d as W is along like[d]; -1: it is not. */
-static struct ct_value *parameter(struct ct_builder *b, const struct ct_value *w,
-                                  const char *module, const char *suffix, struct ct_shape shape,
-                                  const int *like, struct ct_init init)
+struct ct_value *lora_parameter(struct ct_builder *b, const struct ct_value *w, const char *module,
+                                const char *suffix, struct ct_shape shape, const int *like,
+                                struct ct_init init)
 {
     const char *name = ct_arena_printf(b->graph->arena, "%s%s", module, suffix);
     struct ct_value *p = ct_parameter(b, name, shape.ndim, shape.size, init);
@@ -204,8 +203,8 @@ static struct ct_value *sum(struct addition *add, struct ct_value *h, struct ct_
 
     if (!lora_config.dora)
         return add_up(add, add->name, h);
-    m = parameter(&add->b, add->w, add->module, LORA_MAGNITUDE, ct_shape_of(1, add->w->shape),
-                  (int[]){0}, (struct ct_init){0});
+    m = lora_parameter(&add->b, add->w, add->module, LORA_MAGNITUDE, ct_shape_of(1, add->w->shape),
+                       (int[]){0}, (struct ct_init){0});
     if (!m)
         return NULL;
     m->dtype = CT_F32;
@@ -225,10 +224,11 @@ static int adapt_linear(struct adapting *a, struct ct_op *op, int i, const char 
     int64_t rank = lora_config.rank;
     double bound = 1 / sqrt((double)w->shape[1]);
 
-    down = parameter(&add.b, w, module, LORA_A, (struct ct_shape){2, {rank, w->shape[1]}},
-                     (int[]){-1, 1}, (struct ct_init){CT_INIT_UNIFORM, .a = -bound, .b = bound});
-    up = parameter(&add.b, w, module, LORA_B, (struct ct_shape){2, {w->shape[0], rank}},
-                   (int[]){0, -1}, (struct ct_init){0});
+    down =
+        lora_parameter(&add.b, w, module, LORA_A, (struct ct_shape){2, {rank, w->shape[1]}},
+                       (int[]){-1, 1}, (struct ct_init){CT_INIT_UNIFORM, .a = -bound, .b = bound});
+    up = lora_parameter(&add.b, w, module, LORA_B, (struct ct_shape){2, {w->shape[0], rank}},
+                        (int[]){0, -1}, (struct ct_init){0});
     if (!up)
         return add.b.status;
     split_columns(&add, up, 1);
@@ -245,10 +245,11 @@ static int adapt_embedding(struct adapting *a, struct ct_op *op, const char *mod
     struct addition add = begin(ct_builder_after(a->graph, op), w, module);
     int64_t rank = lora_config.rank;
 
-    down = parameter(&add.b, w, module, LORA_EMBEDDING_A, (struct ct_shape){2, {w->shape[0], rank}},
-                     (int[]){0, -1}, (struct ct_init){0});
-    up = parameter(&add.b, w, module, LORA_EMBEDDING_B, (struct ct_shape){2, {w->shape[1], rank}},
-                   (int[]){1, -1}, CT_INIT_STD(1));
+    down = lora_parameter(&add.b, w, module, LORA_EMBEDDING_A,
+                          (struct ct_shape){2, {w->shape[0], rank}}, (int[]){0, -1},
+                          (struct ct_init){0});
+    up = lora_parameter(&add.b, w, module, LORA_EMBEDDING_B,
+                        (struct ct_shape){2, {w->shape[1], rank}}, (int[]){1, -1}, CT_INIT_STD(1));
     if (!up)
         return add.b.status;
     split_columns(&add, up, 0);
@@ -261,7 +262,7 @@ static int adapt_embedding(struct adapting *a, struct ct_op *op, const char *mod
 
 /* ---- stacked weights ---- */
 
-static bool is_forward(const struct ct_use *use)
+bool lora_is_forward(const struct ct_use *use)
 {
     return use->op->section->part != CT_PART_INIT && !is_reference(use->op);
 }
@@ -280,16 +281,16 @@ static int adapt_stack(struct adapting *a, struct ct_value *w, const char *modul
         struct addition add;
         struct ct_value *merged;
 
-        if (rc < 0 || !is_forward(use))
+        if (rc < 0 || !lora_is_forward(use))
             continue;
         add = begin(ct_builder_before(a->graph, op), w, module);
         if (!up) {
-            down = parameter(&add.b, w, module, LORA_A,
-                             (struct ct_shape){3, {size[0], rank, size[2]}}, (int[]){0, -1, 2},
-                             (struct ct_init){CT_INIT_UNIFORM, .a = -bound, .b = bound});
-            up =
-                parameter(&add.b, w, module, LORA_B, (struct ct_shape){3, {size[0], size[1], rank}},
-                          (int[]){0, 1, -1}, (struct ct_init){0});
+            down = lora_parameter(&add.b, w, module, LORA_A,
+                                  (struct ct_shape){3, {size[0], rank, size[2]}}, (int[]){0, -1, 2},
+                                  (struct ct_init){CT_INIT_UNIFORM, .a = -bound, .b = bound});
+            up = lora_parameter(&add.b, w, module, LORA_B,
+                                (struct ct_shape){3, {size[0], size[1], rank}}, (int[]){0, 1, -1},
+                                (struct ct_init){0});
         }
         merged = ct_emit_type1(&add.b, &lora_op_merge,
                                ct_arena_printf(a->graph->arena, "%s.merged", w->name),
@@ -313,13 +314,13 @@ static bool is_stack(const struct ct_value *v)
         !ct_dtype_is_float(v->dtype))
         return false;
     ct_for_each_use (use, v)
-        used |= is_forward(use);
+        used |= lora_is_forward(use);
     return used;
 }
 
 static int try_stack(struct adapting *a, struct ct_value *w)
 {
-    const char *module = module_of(a, w);
+    const char *module = lora_module_of(&a->scratch, w);
     int rc;
 
     a->layers[STACK]++;
@@ -337,7 +338,7 @@ static int try_stack(struct adapting *a, struct ct_value *w)
 static int try_linear(struct adapting *a, struct ct_op *op, int i)
 {
     struct ct_value *w = op->in[1 + i];
-    const char *module = module_of(a, w);
+    const char *module = lora_module_of(&a->scratch, w);
     int rc;
 
     if (w->role != CT_ROLE_PARAM || is_reference(op))
@@ -354,7 +355,7 @@ static int try_linear(struct adapting *a, struct ct_op *op, int i)
 static int try_embedding(struct adapting *a, struct ct_op *op)
 {
     struct ct_value *w = op->in[1];
-    const char *module = module_of(a, w);
+    const char *module = lora_module_of(&a->scratch, w);
     int rc;
 
     if (w->role != CT_ROLE_PARAM || is_reference(op))
@@ -404,6 +405,8 @@ static void report(const struct adapting *a)
             a->adapted[LINEAR], a->layers[LINEAR], names[LINEAR], others,
             (long long)lora_config.rank, (long long)trained, (long long)all,
             100 * (double)trained / (double)all);
+    if (a->tokens)
+        ct_info("lora: %lld rows of the embedding are trained", (long long)a->tokens);
     if (a->stack)
         ct_info("lora: %d of %d stacks of experts are frozen, and have no adapters: %s, ..",
                 a->layers[STACK] - a->adapted[STACK], a->layers[STACK], a->stack->name);
@@ -413,7 +416,8 @@ static void report(const struct adapting *a)
 static const struct ct_stored_rule stored[] = {
     {LORA_A, "", false, 0, 0},           {LORA_B, "", false, 0, 0},
     {LORA_EMBEDDING_A, "", false, 0, 0}, {LORA_EMBEDDING_B, "", false, 0, 0},
-    {LORA_MAGNITUDE, "", false, 0, 0},   {0}};
+    {LORA_MAGNITUDE, "", false, 0, 0},   {LORA_TOKENS, "", false, 0, 0},
+    {LORA_SELECTION, "", false, 0, 0},   {0}};
 
 static int adapt_all(struct adapting *a)
 {
@@ -429,6 +433,8 @@ static int adapt_all(struct adapting *a)
     for (size_t i = 0; rc == 0 && i < values; i++)
         if (is_stack(a->graph->values[i]))
             rc = try_stack(a, a->graph->values[i]);
+    if (rc == 0)
+        rc = lora_adapt_tokens(a->graph, &a->scratch, &a->tokens);
     return rc < 0 ? rc : check_patterns(a);
 }
 

@@ -39,10 +39,14 @@ static bool find_layer(struct ct_arena *arena, const struct ct_run *run, const s
     if (a->role != CT_ROLE_PARAM)
         return false;
     l->embedding = ends_with(a->name, LORA_EMBEDDING_A, &size);
-    if (!l->embedding && !ends_with(a->name, LORA_A, &size))
+    l->tokens = !l->embedding && ends_with(a->name, LORA_TOKENS, &size);
+    if (!l->embedding && !l->tokens && !ends_with(a->name, LORA_A, &size))
         return false;
     l->module = ct_arena_printf(arena, "%.*s", (int)size, a->name);
-    l->b = state_of(arena, run, l->module, l->embedding ? LORA_EMBEDDING_B : LORA_B);
+    l->b = state_of(arena, run, l->module,
+                    l->embedding ? LORA_EMBEDDING_B
+                    : l->tokens  ? LORA_SELECTION
+                                 : LORA_B);
     l->m = state_of(arena, run, l->module, LORA_MAGNITUDE);
     l->w = state_of(arena, run, l->module, LORA_WEIGHT);
     l->w = l->w ? l->w : state_of(arena, run, l->module, "");
@@ -147,11 +151,11 @@ float *lora_transposed(const float *x, int64_t rows, int64_t columns)
 static void add_delta(const struct lora_factors *f, int64_t e, int64_t row, int64_t column,
                       int64_t n, double *to)
 {
-    const float *up = f->up + (e * f->rows + row) * lora_config.rank;
-    const float *down = f->down + e * lora_config.rank * f->columns + column;
+    const float *up = f->up + (e * f->rows + row) * f->rank;
+    const float *down = f->down + e * f->rank * f->columns + column;
 
-    for (int64_t r = 0; r < lora_config.rank; r++) {
-        double factor = lora_scale() * up[r];
+    for (int64_t r = 0; r < f->rank; r++) {
+        double factor = f->scale * up[r];
 
         for (int64_t j = 0; factor != 0 && j < n; j++)
             to[j] += factor * down[r * f->columns + j];
@@ -308,6 +312,8 @@ static int read_product(struct ct_run *run, const struct lora_layer *l, struct l
 
     *f = (struct lora_factors){.up = b,
                                .down = a,
+                               .rank = l->b->shape[l->b->ndim - 1],
+                               .scale = l->tokens ? 1 : lora_scale(),
                                .rows = l->w->shape[l->w->ndim - 2],
                                .columns = l->w->shape[l->w->ndim - 1]};
     if (!b || !l->embedding)
@@ -359,7 +365,7 @@ int lora_is_trained(struct ct_run *run)
     int rc = lora_layers(&scratch, run, &layers, &count);
 
     for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = has_numbers(run, layers[i].embedding ? layers[i].a : layers[i].b);
+        rc = has_numbers(run, layers[i].embedding || layers[i].tokens ? layers[i].a : layers[i].b);
     ct_arena_finish(&scratch);
     return rc;
 }
@@ -408,6 +414,10 @@ int lora_start(struct ct_run *run)
     int rc = lora_layers(&scratch, run, &layers, &count);
 
     for (size_t i = 0; rc == 0 && i < count; i++) {
+        if (layers[i].tokens) {
+            rc = lora_select(run, &layers[i], true);
+            continue;
+        }
         rc = layers[i].m ? has_numbers(run, layers[i].m) : 1;
         rc = rc == 0 ? start_magnitudes(run, &layers[i]) : rc < 0 ? rc : 0;
         if (rc < 0)

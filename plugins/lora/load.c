@@ -44,6 +44,27 @@ static int check_config(const char *path, const json_t *config)
     return 0;
 }
 
+/* The list of the file must be that of the recipe. */
+static int check_tokens(struct ct_arena *arena, const char *path, const json_t *config)
+{
+    const json_t *list = json_object_get(config, "trainable_token_indices");
+    struct lora_ids ids;
+    int rc = lora_ids_read(arena, &ids);
+    bool same;
+
+    if (json_is_object(list) && json_object_size(list) == 1)
+        list = json_object_iter_value(json_object_iter((json_t *)(uintptr_t)list));
+    same = rc == 0 && json_array_size(list) == ids.count;
+    for (size_t i = 0; same && i < ids.count; i++)
+        same = json_integer_value(json_array_get(list, i)) == ids.id[i];
+    if (rc < 0 || same)
+        return rc;
+    return ct_fail(CT_ECONFIG,
+                   "%s: trainable_token_indices are not those of [lora] trainable_tokens, in this "
+                   "order",
+                   path);
+}
+
 static int read_config(struct ct_arena *arena, const char *folder)
 {
     const char *path = ct_arena_printf(arena, "%s/" CT_PEFT_CONFIG, folder);
@@ -53,6 +74,8 @@ static int read_config(struct ct_arena *arena, const char *folder)
     if (rc < 0)
         return rc == CT_ENOENT ? ct_fail(CT_ECONFIG, "%s: there is no such file", path) : rc;
     rc = check_config(path, config);
+    if (rc == 0)
+        rc = check_tokens(arena, path, config);
     json_decref(config);
     return rc;
 }
@@ -109,7 +132,8 @@ static int read_transposed(const struct ct_weight *w, const int64_t *offset, con
 }
 
 /* Fill the part of a tensor that this rank's shard has. */
-static int fill(struct ct_run *run, const struct ct_weights *weights, const struct lora_tensor *t)
+static int fill(struct ct_run *run, const struct ct_weights *weights, const struct lora_tensor *t,
+                const float *table)
 {
     const struct ct_state *state = t->state;
     const struct ct_weight *w = ct_weights_find(weights, t->name);
@@ -128,6 +152,9 @@ static int fill(struct ct_run *run, const struct ct_weights *weights, const stru
     rc = !host           ? ct_fail(CT_ENOMEM, "%s", state->name)
          : t->transposed ? read_transposed(w, offset, shape, state->dtype, host)
                          : ct_weights_read(w, offset + stack, shape + stack, state->dtype, host);
+    for (int64_t i = 0; rc == 0 && table && i < shape[0] * shape[1]; i++)
+        ((float *)host)[i] -=
+            table[(offset[0] + i / shape[1]) * t->shape[1] + offset[1] + i % shape[1]];
     if (rc == 0)
         rc = ct_run_write(run, state, at, shape, host);
     free(host);
@@ -147,8 +174,13 @@ static int fill_all(struct ct_arena *arena, struct ct_run *run, const struct ct_
         t = lora_tensors_of(arena, run, layers, count);
         rc = find_all(weights, &t);
     }
-    for (size_t i = 0; rc == 0 && i < t.count; i++)
-        rc = fill(run, weights, &t.item[i]);
+    rc = ct_group_agree(ct_run_world(run), rc);
+    for (size_t i = 0; rc == 0 && i < t.count; i++) {
+        float *table = t.item[i].tokens ? lora_table_rows(run, t.item[i].tokens) : NULL;
+
+        rc = t.item[i].tokens && !table ? CT_EINVAL : fill(run, weights, &t.item[i], table);
+        free(table);
+    }
     return rc;
 }
 

@@ -6,10 +6,12 @@
  *   freeze.c  what is trained                 factors.c  what adapters add to a run's weights
  *   merge.c   weights with adapters in them   peft.c     adapters as a folder of peft
  *   load.c    those that training begins with verb.c     `ctitan lora`
+ *   tokens.c  rows of the embedding
  */
 #ifndef LORA_H
 #define LORA_H
 
+#include <ctitan/lib/ops.h>
 #include <ctitan/model.h>
 #include <ctitan/run.h>
 #include <ctitan/state.h>
@@ -17,7 +19,7 @@
 extern struct lora_config {
     int64_t rank;
     double alpha;
-    const char *modules, *save_to, *init_from;
+    const char *modules, *save_to, *init_from, *trainable_tokens;
     unsigned scaling; /* enum lora_scaling */
     bool dora;
 } lora_config;
@@ -33,6 +35,11 @@ extern struct lora_config {
 /* [out], float32: magnitudes of the rows of W + scale B A. */
 #define LORA_MAGNITUDE ".lora_magnitude_vector"
 
+/* Endings for an embedding some of whose rows are trained: what is added to these, [tokens, out],
+   and where they are, [vocabulary, tokens]. */
+#define LORA_TOKENS ".token_adapter.trainable_tokens_delta"
+#define LORA_SELECTION ".token_adapter.selection"
+
 /* A mark of parameters. */
 #define LORA_ADAPTER "lora.adapter"
 
@@ -47,6 +54,7 @@ double lora_scale(void);
 /* Attributes of all but lora.magnify and its gradient. */
 struct lora_scaled {
     double scale; /* of b a */
+    bool frozen;  /* of a merge: no gradient flows into w */
 };
 extern const struct ct_op_type lora_op_squares, lora_op_magnify, lora_op_magnify_dm;
 extern const struct ct_op_type lora_op_merge, lora_op_merge_da, lora_op_merge_db;
@@ -56,12 +64,40 @@ extern const struct ct_cuda_code lora_cuda_code;
 /* ---- transforms: adapt.c, freeze.c ---- */
 
 int lora_adapt(struct ct_graph *graph, struct ct_run *run);
+/* A parameter beside W, an adapter, split along its dimension d as W is along like[d]; -1: it is
+   not. */
+struct ct_value *lora_parameter(struct ct_builder *b, const struct ct_value *w, const char *module,
+                                const char *suffix, struct ct_shape shape, const int *like,
+                                struct ct_init init);
+/* "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight". */
+const char *lora_module_of(struct ct_arena *arena, const struct ct_value *w);
+/* Whether a use is in the forward pass of what is trained. */
+bool lora_is_forward(const struct ct_use *use);
 /* Adapters of weights in 16 bits are float32, and cast for use. */
 int lora_widen(struct ct_graph *graph, struct ct_run *run);
 /* Parameters but adapters lose their gradients. */
 int lora_freeze(struct ct_graph *graph, struct ct_run *run);
 /* Stacked weights are merged again for the backward, so that none lives until then. */
 int lora_again(struct ct_graph *graph, struct ct_run *run);
+
+/* ---- tokens.c ---- */
+
+/* The list of [lora] trainable_tokens. */
+struct lora_ids {
+    int64_t *id;
+    size_t count;
+};
+int lora_ids_read(struct ct_arena *arena, struct lora_ids *ids);
+/* Give all who read the embedding the one with trained rows. *count: of these. */
+int lora_adapt_tokens(struct ct_graph *graph, struct ct_arena *arena, int64_t *count);
+struct lora_layer;
+/* Compare the selection of the layer of tokens with the option; fills: fill it, unless a checkpoint
+   has. All ranks call. CT_ECONFIG: the checkpoint has another one. */
+int lora_select(struct ct_run *run, const struct lora_layer *layer, bool fills);
+/* The same comparison of the run's layer, if it has one. */
+int lora_check_tokens(struct ct_run *run);
+/* Rows of the frozen table, [tokens, out]. All ranks call. To be freed; NULL: a failure. */
+float *lora_table_rows(struct ct_run *run, const struct lora_layer *layer);
 
 /* ---- factors.c ---- */
 
@@ -71,6 +107,7 @@ struct lora_layer {
     const struct ct_state *w, *a, *b;
     const struct ct_state *m; /* magnitudes; NULL: none */
     bool embedding;
+    bool tokens; /* rows of an embedding: a is added to those that b selects */
 };
 
 /* The layers, in arena; CT_EINVAL: a part of one is missing. */
@@ -84,9 +121,11 @@ float *lora_transposed(const float *x, int64_t rows, int64_t columns);
 /* Factors of a merged weight [.., rows, columns]: times[row] (W + scale up down). */
 struct lora_factors {
     int64_t rows, columns; /* of a matrix */
-    float *up;             /* [.., rows, rank] */
-    float *down;           /* [.., rank, columns] */
-    double *times;         /* by row: magnitude / norm; NULL: 1 */
+    int64_t rank;
+    double scale;
+    float *up;     /* [.., rows, rank] */
+    float *down;   /* [.., rank, columns] */
+    double *times; /* by row: magnitude / norm; NULL: 1 */
 };
 /* All ranks call. */
 int lora_factors_read(struct ct_run *run, const struct lora_layer *layer, struct lora_factors *f);
@@ -122,8 +161,9 @@ int lora_unmerge(struct ct_run *run, struct lora_merged *merged);
 struct lora_tensor {
     const char *name;
     const struct ct_state *state;
-    int64_t matrix;  /* of a stack; 0: it is the whole state, or the first */
-    bool transposed; /* its dimensions are those of the state swapped */
+    int64_t matrix;                  /* of a stack; 0: it is the whole state, or the first */
+    bool transposed;                 /* its dimensions are those of the state swapped */
+    const struct lora_layer *tokens; /* it is the sum of the state and rows of this one's table */
     int ndim;
     int64_t shape[2];
 };

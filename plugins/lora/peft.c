@@ -60,6 +60,7 @@ static void add_state(struct ct_arena *arena, const struct ct_run *run, const st
         to->ndim = state->ndim - stack;
         memcpy(to->shape, state->shape + stack, sizeof(*to->shape) * (size_t)to->ndim);
         to->transposed = l->embedding && state == l->a;
+        to->tokens = l->tokens ? l : NULL;
         if (to->transposed) {
             to->shape[0] = state->shape[1];
             to->shape[1] = state->shape[0];
@@ -80,7 +81,8 @@ struct lora_tensors lora_tensors_of(struct ct_arena *arena, const struct ct_run 
         const struct lora_layer *l = &layers[i];
 
         add_state(arena, run, l, l->a, &t);
-        add_state(arena, run, l, l->b, &t);
+        if (!l->tokens)
+            add_state(arena, run, l, l->b, &t);
         if (l->m)
             add_state(arena, run, l, l->m, &t);
     }
@@ -220,14 +222,18 @@ static void add_module(json_t *modules, const struct lora_layer *l, const char *
 static int write_config(struct saving *s, const char *path)
 {
     const char *base = ct_config.model.init_from;
-    json_t *modules = json_array(), *root;
+    json_t *modules = json_array(), *tokens = json_array(), *root;
+    struct lora_ids ids;
     char *text;
-    int rc;
+    int rc = lora_ids_read(&s->arena, &ids);
 
+    for (size_t i = 0; i < ids.count; i++)
+        json_array_append_new(tokens, json_integer((json_int_t)ids.id[i]));
     for (size_t i = 0; i < s->count; i++) {
         const struct lora_layer *l = &s->layers[i];
 
-        add_module(modules, l, is_stack(l) ? module_of(&s->arena, s->run, l, 0) : l->module);
+        if (!l->tokens)
+            add_module(modules, l, is_stack(l) ? module_of(&s->arena, s->run, l, 0) : l->module);
     }
     root = json_pack("{s:s, s:s, s:o, s:I, s:f, s:f, s:s, s:b, s:b, s:b, s:b, s:o}", "peft_type",
                      "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path",
@@ -236,11 +242,24 @@ static int write_config(struct saving *s, const char *path)
                      "fan_in_fan_out", 0, "inference_mode", 1, "use_rslora",
                      lora_config.scaling == LORA_RSLORA, "use_dora", lora_config.dora,
                      "target_modules", modules);
+    if (root && ids.count)
+        json_object_set_new(root, "trainable_token_indices", tokens);
     text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     rc = text ? ct_file_write(path, text, strlen(text)) : ct_fail(CT_ENOMEM, "%s", path);
     free(text);
     json_decref(root);
     return rc;
+}
+
+/* peft keeps the rows themselves. */
+static int add_table(struct ct_run *run, const struct lora_tensor *t, float *whole)
+{
+    float *rows = lora_table_rows(run, t->tokens);
+
+    for (int64_t i = 0; rows && i < ct_shape_count(t->ndim, t->shape); i++)
+        whole[i] += rows[i];
+    free(rows);
+    return rows ? 0 : CT_EINVAL;
 }
 
 /* Tensor i, whose state is gathered with its first tensor. */
@@ -252,6 +271,10 @@ static int add_weight(struct saving *s, size_t i)
     if (t->matrix == 0) {
         float *whole = lora_whole(s->run, t->state), *as_is = whole;
 
+        if (whole && t->tokens && add_table(s->run, t, whole) < 0) {
+            free(whole);
+            return CT_EINVAL;
+        }
         if (whole && t->transposed) {
             whole = lora_transposed(as_is, t->state->shape[0], t->state->shape[1]);
             free(as_is);
@@ -305,6 +328,8 @@ int lora_save(struct ct_run *run, const char *folder)
     struct saving s = {.run = run};
     int rc = lora_layers(&s.arena, run, &s.layers, &s.count);
 
+    if (rc == 0)
+        rc = lora_check_tokens(run);
     if (rc == 0)
         rc = save(&s, folder);
     ct_arena_finish(&s.arena);

@@ -15,6 +15,7 @@ enum { W, A, B };
 
 static const struct ct_option attrs[] = {
     CT_OPT_FLOAT(struct lora_scaled, scale, "scale", "1", -HUGE_VAL, HUGE_VAL, "Factor of b a"),
+    CT_OPT_BOOL(struct lora_scaled, frozen, "frozen", "false", "No gradient flows into w"),
     {0}};
 
 static double scale_of(const struct ct_launch *l)
@@ -132,7 +133,8 @@ static int merge_vjp(struct ct_vjp *v)
     struct ct_value **in = v->op->in;
     int rc = 0;
 
-    v->din[W] = v->dout[0];
+    if (!((const struct lora_scaled *)v->op->attrs)->frozen)
+        v->din[W] = v->dout[0];
     if (v->wanted[A])
         rc = ct_emit_gradients(v, &lora_op_merge_da, (struct ct_value *[]){v->dout[0], in[B]}, 2,
                                v->op->attrs, (int[]){A}, 1);
