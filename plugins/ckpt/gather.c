@@ -295,8 +295,6 @@ static int fetch_smalls(struct gathering *g)
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < g->c.beside.count; i++) {
-        if (g->c.beside.list[i].size > CT_HF_FILE_MOST)
-            return ct_fail(CT_EDAMAGED, "%s: %s is too large", g->c.path, g->c.beside.list[i].name);
         rc = fetch_small(g, NULL, i);
         for (size_t h = 0; rc < 0 && h < g->host_count; h++)
             rc = g->hosts[h].silent ? rc : fetch_small(g, &g->hosts[h], i);

@@ -16,7 +16,8 @@
 
 #define FORMAT "ctitan checkpoint"
 #define VERSION 1
-#define LIMIT ((size_t)1 << 30)                 /* bytes of an index */
+#define LIMIT ((size_t)1 << 30)                 /* bytes of an index, a header or a chunk */
+#define MOST ((size_t)1 << 58)                  /* bytes of a file, elements of a tensor */
 #define HASH "\n\"xxh3\":\"%016" PRIx64 "\"}\n" /* its last line */
 #define HASH_BYTES 28
 
@@ -212,9 +213,29 @@ static int read_numbers(const json_t *array, int *count, int64_t *list)
     return 0;
 }
 
+static int read_bytes(const json_t *object, const char *key, size_t most, size_t *bytes)
+{
+    json_int_t value = json_integer_value(json_object_get(object, key));
+
+    if (value < 0 || (size_t)value > most)
+        return ct_fail(CT_EDAMAGED, "%s: %lld is not between 0 and %zu", key, (long long)value,
+                       most);
+    *bytes = (size_t)value;
+    return 0;
+}
+
 static uint64_t hash_value(const json_t *text)
 {
     return strtoull(json_string_value(text) ? json_string_value(text) : "", NULL, 16);
+}
+
+static int check_elements(const struct ct_checkpoint_tensor *t)
+{
+    int64_t most = (int64_t)MOST;
+
+    for (int d = 0; d < t->ndim; d++)
+        most /= t->shape[d] ? t->shape[d] : 1;
+    return most ? 0 : ct_fail(CT_EDAMAGED, "%s has more than %zu elements", t->name, MOST);
 }
 
 static int read_tensor(struct ckpt *c, const char *name, const json_t *value)
@@ -222,6 +243,7 @@ static int read_tensor(struct ckpt *c, const char *name, const json_t *value)
     struct ct_checkpoint_tensor *t = &c->tensors[c->tensor_count++];
     const char *role = json_string_value(json_object_get(value, "role"));
     const char *dtype = json_string_value(json_object_get(value, "dtype"));
+    int rc;
 
     t->name = ct_arena_strdup(c->arena, name);
     t->role = role && !strcmp(role, "parameter") ? CT_ROLE_PARAM : CT_ROLE_STATE;
@@ -229,7 +251,8 @@ static int read_tensor(struct ckpt *c, const char *name, const json_t *value)
     t->follows = json_is_true(json_object_get(value, "follows"));
     if (ct_dtype_parse(dtype ? dtype : "", &t->dtype) < 0)
         return ct_context(CT_EDAMAGED, "%s", name);
-    return read_numbers(json_object_get(value, "shape"), &t->ndim, t->shape);
+    rc = read_numbers(json_object_get(value, "shape"), &t->ndim, t->shape);
+    return rc < 0 ? rc : check_elements(t);
 }
 
 static int read_box(const struct ckpt *c, struct ckpt_file *f, const json_t *value, size_t *at)
@@ -253,7 +276,7 @@ static int read_box(const struct ckpt *c, struct ckpt_file *f, const json_t *val
             return ct_fail(CT_EDAMAGED, "a box of %s is not inside it", name);
     b->bytes = ct_dtype_bytes(b->dtype, b->ndim, b->shape);
     *at += b->bytes;
-    return 0;
+    return *at > MOST ? ct_fail(CT_EDAMAGED, "%s: more than %zu bytes", f->name, MOST) : 0;
 }
 
 bool ckpt_is_host(const char *name)
@@ -300,11 +323,12 @@ static int read_file(struct ckpt *c, const json_t *value)
     *f = (struct ckpt_file){
         .name = ct_arena_strdup(c->arena, name),
         .host = host ? ct_arena_strdup(c->arena, host) : NULL,
-        .header = (size_t)json_integer_value(json_object_get(value, "header")),
-        .bytes = (size_t)json_integer_value(json_object_get(value, "bytes")),
         .header_hash = hash_value(json_object_get(value, "header_xxh3")),
         .boxes = ct_arena_array(c->arena, struct ckpt_box, json_array_size(boxes) + 1),
         .hash = ct_arena_array(c->arena, uint64_t, json_array_size(hashes) + 1)};
+    rc = read_bytes(value, "header", LIMIT, &f->header);
+    if (rc == 0)
+        rc = read_bytes(value, "bytes", MOST, &f->bytes);
     for (size_t i = 0; rc == 0 && i < json_array_size(boxes); i++)
         rc = read_box(c, f, json_array_get(boxes, i), &at);
     if (rc == 0 && (at != f->bytes || json_array_size(hashes) != ckpt_chunks(f, c->chunk)))
@@ -370,6 +394,7 @@ static int read_beside(struct ckpt *c, json_t *all)
 {
     const char *name;
     json_t *value;
+    int rc = 0;
 
     c->beside.list = ct_arena_array(c->arena, struct ct_hf_file, json_object_size(all) + 1);
     c->beside_hash = ct_arena_array(c->arena, uint64_t, json_object_size(all) + 1);
@@ -377,10 +402,11 @@ static int read_beside(struct ckpt *c, json_t *all)
     {
         if (!*name || strchr(name, '/'))
             return ct_fail(CT_EIO, "a file without a name");
+        c->beside.list[c->beside.count].name = ct_arena_strdup(c->arena, name);
         c->beside_hash[c->beside.count] = hash_value(json_object_get(value, "xxh3"));
-        c->beside.list[c->beside.count++] = (struct ct_hf_file){
-            .name = ct_arena_strdup(c->arena, name),
-            .size = (size_t)json_integer_value(json_object_get(value, "bytes"))};
+        rc = read_bytes(value, "bytes", CT_HF_FILE_MOST, &c->beside.list[c->beside.count++].size);
+        if (rc < 0)
+            return ct_context(rc, "%s", name);
     }
     return 0;
 }
@@ -411,6 +437,8 @@ static int unpack(struct ckpt *c, const json_t *root)
     c->world = world;
     c->batch = json_integer_value(json_object_get(root, "batch"));
     c->model_only = model_only;
+    if ((size_t)chunk > LIMIT)
+        return ct_fail(CT_EDAMAGED, "a chunk has more than %zu bytes", LIMIT);
     c->chunk = (size_t)chunk;
     c->mesh = text_of(c, root, "mesh");
     c->recipe = text_of(c, root, "recipe");
