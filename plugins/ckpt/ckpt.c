@@ -184,16 +184,29 @@ static int check_folder(void)
                    ckpt_config.folder);
 }
 
+static int take_own_folder(void)
+{
+    int rc = check_folder();
+
+    if (rc < 0)
+        return rc;
+    rc = ckpt_folder_take(ckpt_own.folder);
+    if (rc == CT_EPEER)
+        return ct_fail(CT_ECONFIG,
+                       "another running job saves its checkpoints in %s: give this run another "
+                       "[ckpt] folder",
+                       ckpt_own.folder);
+    return rc == CT_ECONFIG ? ct_context(rc, "[ckpt] folder") : rc;
+}
+
 /* The keeper takes the folder; its failure is that of all. */
 static int take_folder(struct ct_run *run)
 {
     bool takes = ckpt_own.keeps && !ckpt_config.load_only;
-    int mine = takes ? check_folder() : 0, sum;
+    int mine = takes ? take_own_folder() : 0, sum;
     struct ct_error_kept kept;
     int32_t code, most = 0;
 
-    if (mine == 0 && takes)
-        mine = ckpt_folder_take(ckpt_own.folder);
     kept = ct_error_keep();
     code = -mine;
     sum = ct_group_all_reduce(ct_run_world(run), &code, &most, 1, CT_I32, CT_REDUCE_MAX);

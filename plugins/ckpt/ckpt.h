@@ -18,7 +18,7 @@
  *   ckpt.c    options and events                 verb.c    the verbs
  *   shared.c  whether all hosts see the folder
  *   local.c   files that stay on the hosts that wrote them
- *   gather.c  a whole checkpoint of those
+ *   gather.c  a whole checkpoint from files of several hosts
  *   format.c  reads and writes checkpoints without a run, for other plugins
  */
 #ifndef CKPT_H
@@ -321,21 +321,24 @@ int ckpt_elsewhere(const struct ckpt *c, const struct ckpt_file *file);
 
 /* ---- gather.c ---- */
 
-/* The way to files of other hosts. */
+/* Access to files of other hosts. */
 struct ckpt_reach {
     const char *shell; /* command that runs a line on a host, as for ct_launch_on_host */
-    const char *at; /* folder of a host as it is seen here, with {} for its name; NULL: by shell */
+    const char *at;    /* path of a host's folder on this host, {} for its name; NULL: by shell */
 };
-/* Make a whole checkpoint in the folder `to` of the one that path names (ckpt_locate) and whose
-   files lie on several hosts. *whole: it, open. Each byte is compared with its hash. CT_ECONFIG:
-   `to` has one of this step, or is the folder itself. Any other failure leaves the files that are
-   complete in step-N.part, from which the next call goes on; each file that is missing is a
+/* Make a whole checkpoint in the folder `to`, from the files of several hosts. path: the checkpoint
+   (ckpt_locate). *whole: the new one, open. Each byte is compared with its hash. CT_ECONFIG: `to`
+   has one of this step, is locked, or is the folder of the checkpoint itself. Any other failure
+   leaves whole files in step-N.part, from which the next call goes on; each missing file is a
    warning. */
 int ckpt_gather(struct ct_arena *arena, const char *path, const char *to,
                 const struct ckpt_reach *reach, struct ckpt *whole);
 
 /* ---- folder.c ---- */
 
+/* Call `see` for each name in a folder; none if there is no such folder. CT_EIO: the names cannot
+   be read; CT_ECONFIG: it is no folder. */
+int ckpt_each_name(const char *folder, void (*see)(const char *name, void *context), void *context);
 /* Steps of the folders step-N in folder, newest first; complete or not. None if there is no such
    folder. CT_EIO: it cannot be read. */
 int ckpt_steps(struct ct_arena *arena, const char *folder, int64_t **steps, size_t *count);
@@ -352,9 +355,9 @@ int ckpt_none(struct ct_arena *arena, const char *path);
    checkpoints or in a run's dump folder. Warns of newer ones that are not good; fails if one cannot
    be read. */
 int ckpt_locate(struct ct_arena *arena, const char *path, struct ckpt *c);
-/* Create the folder, and lock it for this run until the process ends. CT_ECONFIG: another run has
-   it. Removes what runs that were killed have left, and gives a checkpoint that was moved aside its
-   name again. */
+/* Create the folder, and lock it for this process until it ends. Removes the rest of killed runs,
+   and gives a checkpoint that was moved aside its name again. CT_EPEER: another process has the
+   folder; CT_ECONFIG: it cannot be created or locked. */
 int ckpt_folder_take(const char *folder);
 void ckpt_folder_leave(void);
 /* Notes in the file of the folder's lock that this run has saved, for when the job is started

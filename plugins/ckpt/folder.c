@@ -49,10 +49,7 @@ bool ckpt_is_gone(const char *path)
     return stat(path, &st) < 0 && errno == ENOENT;
 }
 
-/* Call `see` for each name in a folder; one that does not exist has none. CT_EIO: the names cannot
-   be read. */
-static int for_each_name(const char *folder, void (*see)(const char *name, void *context),
-                         void *context)
+int ckpt_each_name(const char *folder, void (*see)(const char *name, void *context), void *context)
 {
     int tries = 0, failed;
     DIR *dir;
@@ -91,7 +88,7 @@ static void add_step(const char *name, void *context)
 int ckpt_steps(struct ct_arena *arena, const char *folder, int64_t **steps, size_t *count)
 {
     struct steps s = {.arena = arena};
-    int rc = for_each_name(folder, add_step, &s);
+    int rc = ckpt_each_name(folder, add_step, &s);
 
     if (s.count)
         qsort(s.list, s.count, sizeof(*s.list), newer_first);
@@ -235,7 +232,7 @@ static void clean(const char *name, void *context)
 static int remove_left_overs(const char *folder)
 {
     struct left_overs l = {.folder = folder};
-    int rc = for_each_name(folder, clean, &l);
+    int rc = ckpt_each_name(folder, clean, &l);
 
     ct_arena_finish(&l.arena);
     return rc;
@@ -244,13 +241,8 @@ static int remove_left_overs(const char *folder)
 int ckpt_folder_take(const char *folder)
 {
     lock = ct_file_lock_folder(folder);
-    if (lock == CT_EPEER)
-        return ct_fail(CT_ECONFIG,
-                       "another running job saves its checkpoints in %s: give this run another "
-                       "[ckpt] folder",
-                       folder);
     if (lock < 0)
-        return ct_context(CT_ECONFIG, "[ckpt] folder");
+        return lock == CT_EPEER ? lock : CT_ECONFIG;
     return remove_left_overs(folder);
 }
 

@@ -1,15 +1,16 @@
 /*
- * One whole checkpoint of files that lie on several hosts.
+ * One whole checkpoint from files on several hosts.
  *
- * It grows as step-N.part in the folder that gets it. A file has its name there only when all of
- * its bytes have been compared with their hashes and are on the disk. Whatever ends the command,
- * the same one then only gets the files that are not there yet. The index goes first, so that the
- * rest of another checkpoint is known by it and removed.
+ * It grows as step-N.part in the target folder. A file has its name there only when all of its
+ * bytes have been compared with their hashes and are on the disk. Whatever ends the command, it
+ * gets only the missing files when it runs again. The index is written first: a part with another
+ * index is the rest of another checkpoint, and is removed.
  */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,27 +21,28 @@
 
 #include "ckpt.h"
 
-#define COMING "coming" /* the file that is on its way */
+#define COMING "coming" /* file during its copy */
 #define SAID "said"     /* messages of the command that sends it */
 #define MOST_SAID ((size_t)1 << 20)
 #define SLOTS 4   /* chunks in memory */
-#define NO_FILE 3 /* status of the command if its host has no such file, or cannot read it */
+#define NO_FILE 3 /* status of the command where its host cannot read the file */
 
 struct host {
     const char *name;
-    bool silent; /* it was not reached */
+    bool silent; /* not reached */
 };
 
 struct gathering {
     struct ct_arena arena;
     struct ckpt c;
-    const char *path; /* as the command line has it */
+    const char *path, *to; /* words of the command line */
     const struct ckpt_reach *reach;
     const char *step, *part; /* folders */
-    struct host *hosts;      /* other ones that have files */
+    struct host *hosts;      /* other hosts with files */
     size_t host_count;
-    bool *lacks;  /* by file: it is not in `part` yet */
-    size_t whole; /* files that are */
+    bool created; /* `part`, by this call */
+    bool *lacks;  /* by file: missing in `part` */
+    size_t whole; /* number of files in `part` */
     bool stuck;   /* `part` cannot be written */
 };
 
@@ -68,41 +70,65 @@ static struct host *host_of(struct gathering *g, const struct ckpt_file *f)
     return f->absent ? h : NULL;
 }
 
-/* --at, with the name of a host for each {}. */
+/* --at with the path from DIR to the checkpoint. */
+static const char *step_at(struct gathering *g)
+{
+    return ct_arena_printf(&g->arena, "%s%s", g->reach->at, g->c.path + strlen(g->path));
+}
+
+/* The same, with the name of a host for each {}. */
 static const char *folder_at(struct gathering *g, const char *host)
 {
-    const char *text = "", *at = g->reach->at, *mark;
+    const char *text = "", *at = step_at(g), *mark;
 
     for (; (mark = strstr(at, "{}")); at = mark + 2)
         text = ct_arena_printf(&g->arena, "%s%.*s%s", text, (int)(mark - at), at, host);
-    return ct_arena_printf(&g->arena, "%s%s%s", text, at, g->c.path + strlen(g->path));
+    return ct_arena_printf(&g->arena, "%s%s", text, at);
 }
 
-/* ---- a file that comes ---- */
+/* The command that goes on with this step, whatever the newest one is then. */
+static const char *command_again(struct gathering *g)
+{
+    const char *line =
+        ct_arena_printf(&g->arena, "ctitan ckpt gather %s --to %s",
+                        ct_launch_quote(&g->arena, g->c.path), ct_launch_quote(&g->arena, g->to));
 
-/* Its bytes, one after another: of a file that is seen here, or of the command that a host runs. */
+    if (g->reach->at)
+        return ct_arena_printf(&g->arena, "%s --at %s", line,
+                               ct_launch_quote(&g->arena, step_at(g)));
+    return strcmp(g->reach->shell, CT_LAUNCH_SSH)
+               ? ct_arena_printf(&g->arena, "%s --shell %s", line,
+                                 ct_launch_quote(&g->arena, g->reach->shell))
+               : line;
+}
+
+/* ---- sources ---- */
+
+/* Bytes in their order, from a file or from a command that a host runs. */
 struct incoming {
     struct ckpt_io io; /* path: for messages, too */
-    FILE *sent;        /* by the command */
+    FILE *sent;        /* output of the command; NULL: a file */
     bool ended;        /* too early */
-    struct host *host; /* NULL: this one */
+    struct host *host; /* NULL: this host */
 };
 
 static const char *line_for(struct gathering *g, const char *host, const char *path)
 {
     char here[CT_PATH_ROOM];
-    const char *line =
-        ct_arena_printf(&g->arena, "cd %s && cat %s || exit %d",
-                        ct_launch_quote(&g->arena, getcwd(here, sizeof(here)) ? here : "."),
-                        ct_launch_quote(&g->arena, path), NO_FILE);
+    const char *line = ct_arena_printf(&g->arena, "{ cat %s || exit %d; }",
+                                       ct_launch_quote(&g->arena, path), NO_FILE);
 
+    if (*path != '/')
+        line = ct_arena_printf(&g->arena, "cd %s && %s",
+                               ct_launch_quote(&g->arena, getcwd(here, sizeof(here)) ? here : "."),
+                               line);
     return ct_arena_printf(
         &g->arena, "%s </dev/null 2>%s",
         ct_launch_line(&g->arena, ct_launch_on_host(&g->arena, g->reach->shell, host, line)),
         ct_launch_quote(&g->arena, in_part(g, SAID)));
 }
 
-/* host NULL: this one. */
+/* host NULL: this host. */
 static int open_incoming(struct gathering *g, struct host *host, const char *name,
                          struct incoming *in)
 {
@@ -130,7 +156,7 @@ static int take_bytes(struct incoming *in, char *to, size_t bytes, size_t at)
     return in->ended ? ct_fail(CT_EDAMAGED, "%s ends too early", in->io.path) : 0;
 }
 
-/* The last line of a command's messages; NULL: there is none. */
+/* The last line of a command's messages, or NULL. */
 static const char *last_said(struct gathering *g)
 {
     char *text, *last = NULL, *rest = NULL;
@@ -160,7 +186,7 @@ static int close_incoming(struct gathering *g, struct incoming *in, int rc)
                    in->host->silent ? " is not reached" : "", said ? said : "it does not answer");
 }
 
-/* ---- a rank's file ---- */
+/* ---- files of ranks ---- */
 
 struct copying {
     struct gathering *g;
@@ -169,7 +195,7 @@ struct copying {
     struct ckpt_io out;
 };
 
-/* A failure to write is one of all files. */
+/* A failure to write concerns all files. */
 static int note_stuck(struct copying *k, int rc)
 {
     k->g->stuck |= rc < 0;
@@ -235,7 +261,7 @@ static int copy_data(struct copying *k)
     return rc;
 }
 
-/* Copy all to the file COMING. */
+/* Copy the whole file to COMING. */
 static int copy_all(struct copying *k, const char *coming)
 {
     size_t bytes = k->file->header + k->file->bytes;
@@ -289,7 +315,7 @@ static int fetch_small(struct gathering *g, struct host *host, size_t number)
     return rc;
 }
 
-/* Each from the first host that has it undamaged: from this one, if it has. */
+/* Each from the first host with a good one; this host comes first. */
 static int fetch_smalls(struct gathering *g)
 {
     int rc = 0;
@@ -302,9 +328,9 @@ static int fetch_smalls(struct gathering *g)
     return rc;
 }
 
-/* ---- the whole ---- */
+/* ---- the part ---- */
 
-/* The index of a checkpoint whose files are all in one folder. */
+/* The index without hosts. */
 static int whole_index(struct gathering *g, char **text, size_t *size)
 {
     struct ckpt whole = g->c;
@@ -315,64 +341,116 @@ static int whole_index(struct gathering *g, char **text, size_t *size)
     return ckpt_index_text(&g->arena, &whole, text, size);
 }
 
-/* Whether `part` has a file that is good. */
-static bool has(struct gathering *g, const struct ckpt_file *f)
+/* Whether `part` has the file, of its size and with its hashes. */
+static bool has_good(struct gathering *g, const struct ckpt_file *f)
 {
     struct ckpt part = g->c;
     struct ckpt_file file = *f;
+    struct stat st;
 
     part.path = g->part;
     file.absent = false;
-    return !access(in_part(g, f->name), F_OK) && ckpt_read_file(&part, &file, NULL) == 0;
+    return stat(in_part(g, f->name), &st) == 0 && (size_t)st.st_size == f->header + f->bytes &&
+           ckpt_read_file(&part, &file, NULL) == 0;
 }
 
-/* Find what `part` lacks, and whether the disk has room for it. */
+struct parts {
+    struct gathering *g;
+    const char *text;
+};
+
+static void note_part(const char *name, void *context)
+{
+    struct parts *p = context;
+    size_t length = strlen(name);
+
+    if (!strncmp(name, "step-", 5) && length > 5 && !strcmp(name + length - 5, ".part") &&
+        strcmp(name, strrchr(p->g->part, '/') + 1) != 0)
+        p->text = ct_arena_printf(&p->g->arena, "%s%s%s", p->text,
+                                  *p->text ? ", " : "; parts of other steps there: ", name);
+}
+
+static int fail_no_room(struct gathering *g, double bytes, double room)
+{
+    struct parts p = {g, ""};
+    char needs[32], lacks[32];
+    int rc = ckpt_each_name(g->to, note_part, &p);
+
+    if (rc < 0)
+        return rc;
+    return ct_fail(CT_EIO,
+                   "%s needs %s, and its disk lacks %s of them: make room, or give another "
+                   "folder%s",
+                   g->step, ckpt_spoken(bytes, needs), ckpt_spoken(bytes - room, lacks), p.text);
+}
+
+/* Find the files that `part` lacks, and whether the disk has room for them. */
 static int find_lacking(struct gathering *g)
 {
     double bytes = PAGE * (double)(g->c.file_count + g->c.beside.count), room;
-    char needs[32], lacks[32];
     int rc = ckpt_free_bytes(g->part, &room);
 
     g->lacks = ct_arena_array(&g->arena, bool, g->c.file_count + 1);
     for (size_t i = 0; i < g->c.file_count; i++) {
         const struct ckpt_file *f = &g->c.files[i];
 
-        g->lacks[i] = !has(g, f);
+        g->lacks[i] = !has_good(g, f);
         g->whole += !g->lacks[i];
         bytes += g->lacks[i] ? (double)(f->header + f->bytes) : 0;
     }
     for (size_t i = 0; i < g->c.beside.count; i++)
         bytes += (double)g->c.beside.list[i].size;
-    if (rc < 0 || room >= bytes)
+    return rc < 0 || room >= bytes ? rc : fail_no_room(g, bytes, room);
+}
+
+/* Remove the files of this command alone. */
+static void sweep_part(struct gathering *g)
+{
+    unlink(in_part(g, COMING));
+    unlink(in_part(g, SAID));
+    ct_file_sweep(g->part);
+    ct_file_sweep(in_part(g, CKPT_BESIDE));
+}
+
+/* Give `part` the index. A part with another one, or without, is removed. */
+static int put_index(struct gathering *g, const char *text, size_t size)
+{
+    char *former;
+    size_t former_size;
+    int rc = ckpt_index_read(&g->arena, g->part, &former, &former_size);
+
+    if (rc < 0 && !ckpt_is_bad(rc))
         return rc;
-    return ct_fail(CT_EIO,
-                   "%s needs %s, and its disk lacks %s of them: make room, or give another folder",
-                   g->step, ckpt_spoken(bytes, needs), ckpt_spoken(bytes - room, lacks));
+    if (rc == 0 && former_size == size && !memcmp(former, text, size))
+        return 0;
+    g->created = true;
+    rc = ct_file_remove_folder(g->part);
+    return rc < 0 ? rc : ct_file_write(in_part(g, INDEX), text, size);
 }
 
 /* Begin step-N.part, or go on with it. */
 static int begin_part(struct gathering *g)
 {
-    const char *index = in_part(g, INDEX);
-    char *text, *former;
-    size_t size, former_size;
-    int rc = ct_file_make_folder(g->part);
+    char *text;
+    size_t size;
+    int rc;
 
-    if (rc == 0)
-        rc = fetch_smalls(g);
-    if (rc == 0)
-        rc = whole_index(g, &text, &size);
+    g->created = ckpt_is_gone(g->part);
+    rc = ct_file_make_folder(g->part);
     if (rc < 0)
         return rc;
-    if (ckpt_index_read(&g->arena, g->part, &former, &former_size) < 0 || former_size != size ||
-        memcmp(former, text, size) != 0)
-        rc = ct_file_remove_folder(g->part);
-    if (rc == 0 && access(index, F_OK))
-        rc = ct_file_write(index, text, size);
+    sweep_part(g);
+    rc = fetch_smalls(g);
+    if (rc == 0)
+        rc = whole_index(g, &text, &size);
+    if (rc == 0)
+        rc = put_index(g, text, size);
     return rc < 0 ? rc : find_lacking(g);
 }
 
-/* All that is missing or failed, and what to do. */
+/* ---- the whole ---- */
+
+/* The failure of a part that lacks files. */
 static int tell_missing(struct gathering *g, size_t missing, int rc)
 {
     const char *folder = ct_arena_printf(&g->arena, "%s/..", g->c.path);
@@ -388,9 +466,10 @@ static int tell_missing(struct gathering *g, size_t missing, int rc)
             steps[others++] = steps[i];
     return ct_fail(
         rc,
-        "%zu of %zu files of %s are missing; the others stay in %s, and the same command "
-        "gets the rest; other steps here: %s",
-        missing, g->c.file_count, g->c.path, g->part, ckpt_steps_text(&g->arena, steps, others));
+        "%zu of %zu files of %s are missing; the others stay in %s, and `%s` gets the rest; other "
+        "steps here: %s",
+        missing, g->c.file_count, g->c.path, g->part, command_again(g),
+        ckpt_steps_text(&g->arena, steps, others));
 }
 
 static int fetch_files(struct gathering *g)
@@ -402,7 +481,8 @@ static int fetch_files(struct gathering *g)
         int rc = g->lacks[i] ? fetch(g, &g->c.files[i]) : 0;
 
         if (rc < 0 && g->stuck)
-            return ct_context(rc, "what came stays in %s, and the same command goes on", g->part);
+            return ct_context(rc, "whole files stay in %s, and `%s` goes on", g->part,
+                              command_again(g));
         if (rc < 0)
             ct_warn("%s", ct_error_message());
         missing += rc < 0;
@@ -412,12 +492,21 @@ static int fetch_files(struct gathering *g)
     return missing ? tell_missing(g, missing, worst) : 0;
 }
 
-/* After a failure: files that are whole stay. */
+/* Open the part as a checkpoint and compare its small files, so that no damage is published. */
+static int check_part(struct gathering *g)
+{
+    struct ckpt part;
+    int rc = ckpt_open(&g->arena, g->part, &part);
+
+    return rc < 0 ? rc : ckpt_beside_read(&part);
+}
+
+/* After a failure. Whole files stay, and so does a part of an earlier call. */
 static int give_up(struct gathering *g, int rc)
 {
     struct ct_error_kept kept = ct_error_keep();
 
-    if (!g->whole)
+    if (g->created && !g->whole)
         ct_file_remove_folder(g->part);
     return ct_error_restore(rc, &kept);
 }
@@ -430,8 +519,9 @@ static int gather(struct gathering *g)
         rc = fetch_files(g);
     if (rc == 0)
         rc = ckpt_beside_write(&g->c, g->part);
-    unlink(in_part(g, COMING));
-    unlink(in_part(g, SAID));
+    sweep_part(g);
+    if (rc == 0)
+        rc = check_part(g);
     if (rc == 0)
         rc = ct_file_sync_folder(g->part);
     if (rc == 0)
@@ -439,28 +529,38 @@ static int gather(struct gathering *g)
     return rc < 0 ? give_up(g, rc) : 0;
 }
 
-/* Where the whole one will be. */
-static int find_place(struct gathering *g, const char *to)
+/* Take the target folder. */
+static int find_place(struct gathering *g)
 {
-    if (ct_file_is_same(to, ct_arena_printf(&g->arena, "%s/..", g->c.path)))
-        return ct_fail(CT_ECONFIG, "--to %s is the folder of %s itself: give another one", to,
+    int rc;
+
+    if (ct_file_is_same(g->to, ct_arena_printf(&g->arena, "%s/..", g->c.path)))
+        return ct_fail(CT_ECONFIG, "--to %s is the folder of %s itself: give another one", g->to,
                        g->c.path);
-    g->step = ckpt_step_path(&g->arena, to, g->c.progress.step - 1);
+    g->step = ckpt_step_path(&g->arena, g->to, g->c.progress.step - 1);
     g->part = ct_arena_printf(&g->arena, "%s.part", g->step);
+    rc = ckpt_folder_take(g->to);
+    if (rc == CT_EPEER)
+        return ct_fail(CT_ECONFIG,
+                       "a running job or another `ckpt gather` writes to --to %s: wait for its "
+                       "end, or give another folder",
+                       g->to);
+    if (rc < 0)
+        return ct_context(rc, "--to");
     if (!ckpt_is_gone(g->step))
         return ct_fail(CT_ECONFIG, "there is %s already: give another folder, or remove it",
                        g->step);
-    return ckpt_folder_take(to);
+    return 0;
 }
 
 int ckpt_gather(struct ct_arena *arena, const char *path, const char *to,
                 const struct ckpt_reach *reach, struct ckpt *whole)
 {
-    struct gathering g = {.path = path, .reach = reach};
+    struct gathering g = {.path = path, .to = to, .reach = reach};
     int rc = ckpt_locate(&g.arena, path, &g.c);
 
     if (rc == 0)
-        rc = find_place(&g, to);
+        rc = find_place(&g);
     if (rc == 0) {
         g.hosts = ct_arena_array(&g.arena, struct host, g.c.file_count + 1);
         for (size_t i = 0; i < g.c.file_count; i++)
