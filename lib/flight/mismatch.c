@@ -273,11 +273,13 @@ static int host_call(const struct ct_flight_run *run, const struct ct_flight_mem
     struct ct_flight_query q = {
         .kind = CT_FLIGHT_HOST_CALL, .group = m->own[i], .sequence = sequence};
     const struct ct_flight_record *r = NULL;
+    int kind;
 
     if (g && g->enqueued.sequence < sequence)
         return -2;
     r = g ? ct_flight_find(run->rank[m->ranks[i]].h, &q) : NULL;
-    return r ? r->index : -1;
+    kind = r ? r->index : -1;
+    return kind >= 0 && kind < CT_CALL_KINDS ? kind : -1;
 }
 
 /* The member whose call was made by the fewest; *other: one that made another. -1: all agree. */
@@ -326,8 +328,7 @@ void ct_flight_compare_host_calls(const struct ct_flight_run *run, struct ct_fli
                 continue;
             ct_flight_blame(v, CT_FLIGHT_R3, m->ranks[odd]);
             ct_flight_say(v, "rank %d calls %s, others %s, as call %lld of ", m->ranks[odd],
-                          ct_call_name((enum ct_call_kind)kind[0]),
-                          ct_call_name((enum ct_call_kind)kind[1]), (long long)s);
+                          ct_flight_call_name(kind[0]), ct_flight_call_name(kind[1]), (long long)s);
             ct_flight_say_group(v, m);
             ct_flight_say(v, m->size == 2 ? "; with two ranks, either one may be wrong\n" : "\n");
             return;

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <time.h>
 
-#include <ctitan/comm.h>
 #include <ctitan/error.h>
 
 #include "analyse.h"
@@ -62,11 +61,6 @@ void ct_flight_describe_group(const struct ct_flight_members *m, char *text, siz
     put_group(&(struct ct_line){text, room, 0}, m);
 }
 
-static const char *call_name(int32_t kind)
-{
-    return kind >= 0 && kind < CT_CALL_KINDS ? ct_call_name((enum ct_call_kind)kind) : "a call";
-}
-
 void ct_flight_describe_call(const struct ct_flight_run *run, int rank, int group, int64_t sequence,
                              char *text, size_t room)
 {
@@ -78,7 +72,7 @@ void ct_flight_describe_call(const struct ct_flight_run *run, int rank, int grou
 
     *text = '\0';
     if (m->sequence == sequence && m->program < 0)
-        ct_line_add(&w, "%s by the host", call_name(m->index));
+        ct_line_add(&w, "%s by the host", ct_flight_call_name(m->index));
     else if (m->sequence == sequence && f)
         put_instruction(&w, h, f);
     else

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <ctitan/clock.h>
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/hook.h>
@@ -80,6 +81,11 @@ const struct ct_flight_record *ct_flight_find(const struct ct_flight_header *h,
             return r;
     }
     return NULL;
+}
+
+const char *ct_flight_call_name(int32_t kind)
+{
+    return kind >= 0 && kind < CT_CALL_KINDS ? ct_call_name((enum ct_call_kind)kind) : "a call";
 }
 
 double ct_flight_time(const struct ct_flight_header *h, double monotonic)

@@ -27,4 +27,7 @@ struct ct_flight_query {
 const struct ct_flight_record *ct_flight_find(const struct ct_flight_header *h,
                                               const struct ct_flight_query *query);
 
+/* "all_reduce", of an enum ct_call_kind; "a call" if it is none. */
+const char *ct_flight_call_name(int32_t kind);
+
 #endif

@@ -127,8 +127,7 @@ static void put_instruction(struct trace *t, int rank, const struct ct_flight_re
 
 static void put_host_call(struct trace *t, int rank, const struct ct_flight_record *r)
 {
-    open_slice(t, rank, HOST, ct_call_name((enum ct_call_kind)r->index), begin_of(r),
-               end_of(t, rank, r));
+    open_slice(t, rank, HOST, ct_flight_call_name(r->index), begin_of(r), end_of(t, rank, r));
     ct_trace_integer(&t->to, "step", r->step);
     put_call_args(t, rank, r);
     ct_trace_close(&t->to);
