@@ -67,50 +67,50 @@ void ct_flight_describe_call(const struct ct_flight_run *run, int rank, int grou
     const struct ct_flight_header *h = run->rank[rank].h;
     const struct ct_flight_group *g = ct_flight_group(h, group);
     struct ct_line w = {text, room, 0};
-    const struct ct_flight_mark *m = g->started.sequence == sequence ? &g->started : &g->enqueued;
-    const struct ct_flight_instruction *f = ct_flight_instruction(h, m->program, m->index);
+    const struct ct_flight_mark m = g->started.sequence == sequence ? g->started : g->enqueued;
+    const struct ct_flight_instruction *f = ct_flight_instruction(h, m.program, m.index);
 
     *text = '\0';
-    if (m->sequence == sequence && m->program < 0)
-        ct_line_add(&w, "%s by the host", ct_flight_call_name(m->index));
-    else if (m->sequence == sequence && f)
+    if (m.sequence == sequence && m.program < 0)
+        ct_line_add(&w, "%s by the host", ct_flight_call_name(m.index));
+    else if (m.sequence == sequence && f)
         put_instruction(&w, h, f);
     else
         ct_line_add(&w, "a call");
-    ct_line_add(&w, ", step %lld, call %lld of ", (long long)m->step, (long long)sequence);
+    ct_line_add(&w, ", step %lld, call %lld of ", (long long)m.step, (long long)sequence);
     put_group(&w, &run->group[run->rank[rank].group[group]]);
-    if (m->time > 0)
-        ct_line_add(&w, ", since %.2f s", run->now - ct_flight_time(h, m->time));
+    if (m.time > 0)
+        ct_line_add(&w, ", since %.2f s", run->now - ct_flight_time(h, m.time));
 }
 
 void ct_flight_describe_position(const struct ct_flight_run *run, int rank, char *text, size_t room)
 {
     const struct ct_flight_header *h = run->rank[rank].h;
-    const struct ct_flight_position *p = &h->position;
-    const struct ct_flight_instruction *f = ct_flight_instruction(h, p->program, p->index);
+    const struct ct_flight_position p = ct_flight_position(h);
+    const struct ct_flight_instruction *f = ct_flight_instruction(h, p.program, p.index);
     struct ct_line w = {text, room, 0};
 
     *text = '\0';
-    if (p->phase != CT_FLIGHT_IN_OPENING)
-        ct_line_add(&w, "step %lld, ", (long long)p->step);
-    if (p->phase == CT_FLIGHT_IN_BETWEEN && f && p->index + 1 == h->program[p->program].step_count)
+    if (p.phase != CT_FLIGHT_IN_OPENING)
+        ct_line_add(&w, "step %lld, ", (long long)p.step);
+    if (p.phase == CT_FLIGHT_IN_BETWEEN && f && p.index + 1 == h->program[p.program].step_count)
         ct_line_add(&w, "waiting for the streams at the end of the step");
-    else if (p->phase == CT_FLIGHT_IN_CALL && ct_flight_is_group(h, p->index))
-        ct_flight_describe_call(run, rank, p->index, ct_flight_group(h, p->index)->started.sequence,
+    else if (p.phase == CT_FLIGHT_IN_CALL && ct_flight_is_group(h, p.index))
+        ct_flight_describe_call(run, rank, p.index, ct_flight_group(h, p.index)->started.sequence,
                                 text + w.used, room - w.used);
     else
-        ct_line_add(&w, "%s", phase_name(p->phase));
+        ct_line_add(&w, "%s", phase_name(p.phase));
     w.used = strlen(text);
-    if (f && p->phase == CT_FLIGHT_IN_INSIDE) {
+    if (f && p.phase == CT_FLIGHT_IN_INSIDE) {
         ct_line_add(&w, " ");
         put_instruction(&w, h, f);
         ct_line_add(&w, ", one of %s", work_name(f->work));
-    } else if (f && p->phase == CT_FLIGHT_IN_BETWEEN) {
+    } else if (f && p.phase == CT_FLIGHT_IN_BETWEEN) {
         ct_line_add(&w, ", after ");
         put_instruction(&w, h, f);
     }
-    if (p->phase != CT_FLIGHT_IN_CALL && p->phase != CT_FLIGHT_IN_OVER)
-        ct_line_add(&w, ", since %.2f s", run->now - ct_flight_time(h, p->since));
+    if (p.phase != CT_FLIGHT_IN_CALL && p.phase != CT_FLIGHT_IN_OVER)
+        ct_line_add(&w, ", since %.2f s", run->now - ct_flight_time(h, p.since));
 }
 
 /* ---- the page ---- */

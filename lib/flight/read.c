@@ -83,6 +83,11 @@ const struct ct_flight_record *ct_flight_find(const struct ct_flight_header *h,
     return NULL;
 }
 
+struct ct_flight_position ct_flight_position(const struct ct_flight_header *h)
+{
+    return h->position;
+}
+
 const char *ct_flight_call_name(int32_t kind)
 {
     return kind >= 0 && kind < CT_CALL_KINDS ? ct_call_name((enum ct_call_kind)kind) : "a call";

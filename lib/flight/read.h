@@ -18,6 +18,9 @@ bool ct_flight_is_group(const struct ct_flight_header *h, int64_t group);
 const struct ct_flight_record *ct_flight_at(const struct ct_flight_header *h, uint64_t id);
 uint64_t ct_flight_first(const struct ct_flight_header *h);
 
+/* A copy of where the rank is, which it changes as long as it lives. */
+struct ct_flight_position ct_flight_position(const struct ct_flight_header *h);
+
 /* A call of a group by its sequence, or, if that is 0, by instruction and step. */
 struct ct_flight_query {
     int kind, group, program;

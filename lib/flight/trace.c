@@ -20,7 +20,7 @@ enum { HOST = CT_TRACE_STEPS + 1 }; /* the thread of calls of the host */
 /* One record of a call, with the number of its group in all ranks. */
 struct arrival {
     int group, rank;
-    const struct ct_flight_record *record;
+    struct ct_flight_record record;
 };
 
 struct trace {
@@ -148,29 +148,38 @@ static void put_record(struct trace *t, int rank, const struct ct_flight_record 
     else
         put_instruction(t, rank, r);
     if (r->group >= 0 && r->finished > 0)
-        t->arrivals[t->count++] = (struct arrival){t->run->rank[rank].group[r->group], rank, r};
+        t->arrivals[t->count++] = (struct arrival){t->run->rank[rank].group[r->group], rank, *r};
+}
+
+/* Copy a record, which a living rank may overwrite. False: it has, or the record is damaged. */
+static bool take_record(const struct ct_flight_header *h, uint64_t id, struct ct_flight_record *to)
+{
+    const struct ct_flight_record *r = ct_flight_at(h, id);
+
+    if (!r)
+        return false;
+    *to = *r;
+    return ct_flight_at(h, id) && (to->group == -1 || ct_flight_is_group(h, to->group)) &&
+           (to->kind != CT_FLIGHT_HOST_CALL || (to->index >= 0 && to->index < CT_CALL_KINDS));
 }
 
 static int put_rank(struct trace *t, int rank)
 {
     const struct ct_flight_header *h = t->run->rank[rank].h;
     uint64_t first, last;
+    struct ct_flight_record r;
 
     if (!h)
         return 0;
-    first = ct_flight_first(h);
     last = atomic_load(&h->written);
+    first = ct_flight_first(h); /* after `last`: no more than the ring holds */
     t->arrivals = realloc(t->arrivals, sizeof(*t->arrivals) * (t->count + h->ring_count + 1));
     if (!t->arrivals)
         return ct_fail(CT_ENOMEM, "a trace");
     name_threads(t, rank);
-    for (uint64_t id = first; id <= last; id++) {
-        const struct ct_flight_record *r = ct_flight_at(h, id);
-
-        if (r && (r->group == -1 || ct_flight_is_group(h, r->group)) &&
-            (r->kind != CT_FLIGHT_HOST_CALL || (r->index >= 0 && r->index < CT_CALL_KINDS)))
-            put_record(t, rank, r);
-    }
+    for (uint64_t id = first; id <= last; id++)
+        if (take_record(h, id, &r))
+            put_record(t, rank, &r);
     return 0;
 }
 
@@ -182,17 +191,17 @@ static int compare_arrivals(const void *a, const void *b)
 
     if (x->group != y->group)
         return x->group < y->group ? -1 : 1;
-    if (x->record->sequence != y->record->sequence)
-        return x->record->sequence < y->record->sequence ? -1 : 1;
+    if (x->record.sequence != y->record.sequence)
+        return x->record.sequence < y->record.sequence ? -1 : 1;
     return x->rank - y->rank;
 }
 
 static bool sends(const struct trace *t, const struct arrival *a)
 {
     const struct ct_flight_instruction *f =
-        ct_flight_instruction(t->run->rank[a->rank].h, a->record->program, a->record->index);
+        ct_flight_instruction(t->run->rank[a->rank].h, a->record.program, a->record.index);
 
-    return a->record->kind == CT_FLIGHT_CALL && f && f->form == CT_FLIGHT_SEND;
+    return a->record.kind == CT_FLIGHT_CALL && f && f->form == CT_FLIGHT_SEND;
 }
 
 /* The sender, or the last to begin. */
@@ -203,8 +212,8 @@ static size_t source(const struct trace *t, const struct arrival *a, size_t coun
     for (size_t i = 0; i < count; i++) {
         if (sends(t, &a[i]))
             return i;
-        if (since(t, a[i].rank, begin_of(a[i].record)) >
-            since(t, a[from].rank, begin_of(a[from].record)))
+        if (since(t, a[i].rank, begin_of(&a[i].record)) >
+            since(t, a[from].rank, begin_of(&a[from].record)))
             from = i;
     }
     return from;
@@ -212,9 +221,9 @@ static size_t source(const struct trace *t, const struct arrival *a, size_t coun
 
 static void put_arrow(struct trace *t, const struct arrival *a, bool begins, size_t id)
 {
-    double at = begins ? begin_of(a->record) : a->record->finished;
+    double at = begins ? begin_of(&a->record) : a->record.finished;
 
-    ct_trace_arrow(&t->to, id, begins, a->rank, thread_of(t, a->rank, a->record),
+    ct_trace_arrow(&t->to, id, begins, a->rank, thread_of(t, a->rank, &a->record),
                    since(t, a->rank, at));
 }
 
@@ -229,7 +238,7 @@ static void put_arrows(struct trace *t)
         size_t from;
 
         for (n = 1; i + n < t->count && a[n].group == a->group &&
-                    a[n].record->sequence == a->record->sequence;
+                    a[n].record.sequence == a->record.sequence;
              n++)
             ;
         from = source(t, a, n);

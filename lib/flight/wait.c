@@ -113,26 +113,26 @@ static bool follow_begun(struct walk *w, int rank, int stream)
 static bool follow_main(struct walk *w, int rank)
 {
     const struct ct_flight_header *h = header(w, rank);
-    const struct ct_flight_position *p = &h->position;
-    const struct ct_flight_instruction *f = ct_flight_instruction(h, p->program, p->index);
+    const struct ct_flight_position p = ct_flight_position(h);
+    const struct ct_flight_instruction *f = ct_flight_instruction(h, p.program, p.index);
 
-    switch (p->phase) {
+    switch (p.phase) {
     case CT_FLIGHT_IN_CALL:
-        if (!ct_flight_is_group(h, p->index))
+        if (!ct_flight_is_group(h, p.index))
             return false;
         follow(w,
-               (struct node){rank, p->index, true, ct_flight_group(h, p->index)->started.sequence});
+               (struct node){rank, p.index, true, ct_flight_group(h, p.index)->started.sequence});
         return true;
     case CT_FLIGHT_IN_INSIDE:
         if (f && f->group >= 0 && ct_flight_unfinished(ct_flight_group(h, f->group)) &&
-            ct_flight_group(h, f->group)->started.index == p->index) {
+            ct_flight_group(h, f->group)->started.index == p.index) {
             follow(w, (struct node){rank, f->group, true,
                                     ct_flight_group(h, f->group)->started.sequence});
             return true;
         }
-        return follow_waits(w, rank, p->program, p->index, p->step);
+        return follow_waits(w, rank, p.program, p.index, p.step);
     case CT_FLIGHT_IN_BETWEEN: /* after the last instruction it waits for all streams */
-        return f && p->index + 1 == h->program[p->program].step_count && follow_begun(w, rank, -1);
+        return f && p.index + 1 == h->program[p.program].step_count && follow_begun(w, rank, -1);
     default:
         return false;
     }
@@ -214,18 +214,18 @@ static void follow(struct walk *w, struct node n)
 
 static const char *kind_of_stall(const struct ct_flight_header *h)
 {
-    const struct ct_flight_position *p = &h->position;
-    const struct ct_flight_instruction *f = ct_flight_instruction(h, p->program, p->index);
+    const struct ct_flight_position p = ct_flight_position(h);
+    const struct ct_flight_instruction *f = ct_flight_instruction(h, p.program, p.index);
 
-    if (p->phase == CT_FLIGHT_IN_OPENING)
+    if (p.phase == CT_FLIGHT_IN_OPENING)
         return "still opening the run, or in a hook that loads a checkpoint";
-    if (p->phase == CT_FLIGHT_IN_DATA)
+    if (p.phase == CT_FLIGHT_IN_DATA)
         return "stuck while reading data; communication is not the cause";
-    if (p->phase == CT_FLIGHT_IN_HOOKS)
+    if (p.phase == CT_FLIGHT_IN_HOOKS)
         return "stuck after a step, in a hook (saving a checkpoint, for example) or in validation";
-    if (p->phase == CT_FLIGHT_IN_INSIDE && f && f->work == CT_FLIGHT_PRODUCTS)
+    if (p.phase == CT_FLIGHT_IN_INSIDE && f && f->work == CT_FLIGHT_PRODUCTS)
         return "slow or stuck in a matrix product";
-    if (p->phase == CT_FLIGHT_IN_INSIDE)
+    if (p.phase == CT_FLIGHT_IN_INSIDE)
         return "slow or stuck in a kernel, or in a hook on it";
     return "slow or stuck in host code";
 }
