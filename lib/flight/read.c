@@ -441,6 +441,18 @@ static double first_failure(const struct ct_flight_run *run)
     return first;
 }
 
+static void note_moment(struct ct_flight_run *run)
+{
+    for (int r = 0; r < run->world; r++) {
+        const struct ct_flight_header *h = run->rank[r].h;
+
+        run->rank[r].process = h ? process_state(h) : 'X';
+        if (h)
+            run->now = later(run->now, latest(h));
+    }
+    run->failed = first_failure(run);
+}
+
 int ct_flight_run_open(const char *folder, bool writable, struct ct_flight_run *run)
 {
     const char *path;
@@ -463,14 +475,7 @@ int ct_flight_run_open(const char *folder, bool writable, struct ct_flight_run *
     }
     sort(run);
     join_groups(run);
-    for (int r = 0; r < run->world; r++) {
-        const struct ct_flight_header *h = run->rank[r].h;
-
-        run->rank[r].process = h ? process_state(h) : 'X';
-        if (h)
-            run->now = later(run->now, latest(h));
-    }
-    run->failed = first_failure(run);
+    note_moment(run);
     return 0;
 }
 
@@ -481,10 +486,11 @@ int ct_flight_run_open_rank(const char *path, struct ct_flight_run *run)
 
     if (rc < 0)
         return rc;
-    *run = (struct ct_flight_run){.world = own.h->rank + 1};
+    *run = (struct ct_flight_run){.world = own.h->world};
     run->rank = ct_arena_array(&run->arena, struct ct_flight_rank, run->world);
     run->rank[own.h->rank] = own;
     join_groups(run);
+    note_moment(run);
     return 0;
 }
 

@@ -370,6 +370,15 @@ static void flight(const uint8_t *data, size_t size)
     snprintf(path, sizeof(path), "%s/trace.json", folder);
     ct_flight_trace(&run, path);
     ct_flight_run_close(&run);
+    snprintf(path, sizeof(path), "%s/flight/rank-0.ring", folder);
+    if (ct_flight_run_open_rank(path, &run) < 0)
+        return;
+    for (int g = 0; g < run.group_count; g++)
+        for (int i = 0; i < run.group[g].size; i++)
+            if (run.group[g].ranks[i] >= run.world)
+                abort();
+    explain_flight(&run);
+    ct_flight_run_close(&run);
 }
 
 typedef void target(const uint8_t *data, size_t size);

@@ -57,7 +57,8 @@ struct ct_flight_run {
 /* Map the files of a dump folder; writable: the caller notes what became of ranks. The folder's
    name is kept. CT_ENOENT: there are none; CT_EINVAL: one is damaged, or of another layout. */
 CT_API int ct_flight_run_open(const char *folder, bool writable, struct ct_flight_run *run);
-/* Map the file of one rank; those below it have none. CT_ENOENT; CT_EINVAL. */
+/* Map the file of one rank, in a run of as many ranks as it names; the others have none. CT_ENOENT;
+   CT_EINVAL. */
 CT_API int ct_flight_run_open_rank(const char *path, struct ct_flight_run *run);
 CT_API void ct_flight_run_close(struct ct_flight_run *run);
 
