@@ -21,7 +21,7 @@ static bool as_failing(const struct report_run *run, const struct run_time *t, i
     *f = (struct failing_run){
         .step = t->trained / (double)steps,
         .mtbf = (t->all - t->paused) / (double)t->failures,
-        .restart = (t->start + t->idle - t->paused) / (double)t->attempts,
+        .restart = t->start / (double)t->attempts + (t->idle - t->paused) / (double)t->failures,
         .stall = t->save / fmax((double)steps / (double)*interval, 1),
         .hosts = 1,
     };
