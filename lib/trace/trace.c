@@ -1,6 +1,9 @@
 #include <math.h>
 
+#include <jansson.h>
+
 #include <ctitan/error.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/trace.h>
 
 static void begin_event(struct ct_trace *t, const char *phase, int process, int thread)
@@ -12,18 +15,20 @@ static void begin_event(struct ct_trace *t, const char *phase, int process, int 
 
 static void put_text(struct ct_trace *t, const char *key, const char *text)
 {
-    fprintf(t->out, "\"%s\": \"", key);
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\')
-            fputc('\\', t->out);
-        fputc((unsigned char)*text < ' ' ? ' ' : *text, t->out);
-    }
-    fputc('"', t->out);
+    json_t *string = ct_json_text(text);
+
+    fprintf(t->out, "\"%s\": ", key);
+    if (!string || json_dumpf(string, t->out, JSON_ENCODE_ANY) < 0)
+        fputs("null", t->out);
+    json_decref(string);
 }
 
+/* 0 for a time that no double holds: JSON has no infinity. */
 static double micros(double seconds)
 {
-    return round(seconds * 1e9) * 1e-3;
+    double time = round(seconds * 1e9) * 1e-3;
+
+    return isfinite(time) ? time : 0;
 }
 
 void ct_trace_begin(struct ct_trace *t, FILE *out)
@@ -53,7 +58,7 @@ void ct_trace_slice(struct ct_trace *t, int process, int thread, const char *nam
 {
     begin_event(t, "X", process, thread);
     fprintf(t->out, ", \"ts\": %.3f, \"dur\": %.3f, ", micros(start),
-            end > start ? micros(end) - micros(start) : 0);
+            fmax(micros(end) - micros(start), 0));
     put_text(t, "name", name);
     fputs(", \"args\": {", t->out);
     t->comma = false;

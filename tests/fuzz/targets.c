@@ -23,6 +23,7 @@
 #include <ctitan/file.h>
 #include <ctitan/lib/flight.h>
 #include <ctitan/lib/hf_config.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/safetensors.h>
@@ -357,6 +358,7 @@ static void explain_flight(const struct ct_flight_run *run)
 /* The bytes as the file of the first of two ranks; of the second there is a good one. */
 static void flight(const uint8_t *data, size_t size)
 {
+    json_t *trace;
     struct ct_flight_run run;
     char path[64];
 
@@ -368,7 +370,9 @@ static void flight(const uint8_t *data, size_t size)
         return;
     explain_flight(&run);
     snprintf(path, sizeof(path), "%s/trace.json", folder);
-    ct_flight_trace(&run, path);
+    if (ct_flight_trace(&run, path) < 0 || ct_json_read_file(path, 0, &trace) < 0)
+        abort();
+    json_decref(trace);
     ct_flight_run_close(&run);
     snprintf(path, sizeof(path), "%s/flight/rank-0.ring", folder);
     if (ct_flight_run_open_rank(path, &run) < 0)

@@ -6,7 +6,8 @@
  * slices on them, and arrows between them. It is written as it goes, one event a line. Times are
  * seconds from any beginning, the same for all of a trace; they are printed in whole nanoseconds,
  * so that slices that follow each other do not overlap as printed: Perfetto drops a slice that
- * begins before the end of another. A failed write shows in ct_trace_end.
+ * begins before the end of another. A time that is not finite, as a damaged record may have, is
+ * printed as 0. Texts may be any bytes, as for ct_json_text. A failed write shows in ct_trace_end.
  */
 #ifndef CT_TRACE_H
 #define CT_TRACE_H
