@@ -18,17 +18,24 @@
 
 /* ---- the machine ---- */
 
+/* Whether the model of times decides anything. */
+static bool is_open(void)
+{
+    return !async_config.chunks || async_config.own_first == ASYNC_AUTO;
+}
+
 /* The machine that [tp_async] machine names. A measurement may be another one tomorrow. */
 static int read_named(struct ct_arena *arena, const struct ct_run *run,
                       const struct ct_machine **machine)
 {
     int rc = ct_machine_read(arena, async_config.machine, machine);
 
-    if (rc == 0 && ct_config.deterministic && ct_machine_is_measured(*machine))
+    if (rc == 0 && ct_config.deterministic && is_open() && ct_machine_is_measured(*machine))
         return ct_fail(CT_ECONFIG,
-                       "[training] deterministic = true: the number of chunks would depend on what "
-                       "was measured, as [tp_async] machine = %s has measured calls: name a "
-                       "description without [calls], or none",
+                       "[training] deterministic = true: the pipelines would depend on what was "
+                       "measured, as [tp_async] machine = %s has measured calls: name a "
+                       "description without [calls], or none, or set [tp_async] chunks, and "
+                       "own_first = always or never",
                        async_config.machine);
     return rc < 0 || !run ? rc : ct_machine_check_ranks(*machine, run->world);
 }
@@ -166,6 +173,21 @@ static struct plan best_plan(const struct model *m)
     return best;
 }
 
+/* Why no form that [tp_async] allows is taken. */
+static const char *why_none(const struct model *m)
+{
+    bool even = m->work->rows.tokens, one = async_config.chunks == 1;
+
+    if (async_config.own_first == ASYNC_ALWAYS && !even)
+        return "a ring needs sequences that are split evenly";
+    if (one && (async_config.own_first == ASYNC_NEVER || !even))
+        return "[tp_async] chunks = 1";
+    return ct_arena_printf(
+        m->work->graph->arena, "%s not pay: %.3g us are sent, beside %.3g us of products",
+        one ? "[tp_async] chunks = 1, and a ring does" : "chunks do",
+        1e6 * exchange_seconds(m, m->work->sent), 1e6 * product_seconds(m, 1, 1));
+}
+
 const char *async_choose(struct async_work *work, const struct ct_machine *machine)
 {
     const struct ct_graph *graph = work->graph;
@@ -179,9 +201,5 @@ const char *async_choose(struct async_work *work, const struct ct_machine *machi
     plan = best_plan(&model);
     work->ring = plan.ring;
     work->chunks = plan.chunks;
-    if (plan.ring || plan.chunks > 1)
-        return NULL;
-    return ct_arena_printf(
-        graph->arena, "chunks do not pay: %.3g us are sent, beside %.3g us of products",
-        1e6 * exchange_seconds(&model, work->sent), 1e6 * product_seconds(&model, 1, 1));
+    return plan.ring || plan.chunks > 1 ? NULL : why_none(&model);
 }

@@ -5,8 +5,10 @@
 #include "plugin_under_test.h"
 
 #include <ctitan/app/verify.h>
+#include <ctitan/config.h>
 #include <ctitan/core_ops.h>
 #include <ctitan/device/device.h>
+#include <ctitan/file.h>
 #include <ctitan/run.h>
 #include <ctitan/text.h>
 
@@ -330,6 +332,58 @@ static void reasons_are_said(void **state)
     }
 }
 
+/* As is what [tp_async] itself rules out. */
+static void what_settings_rule_out_is_said(void **state)
+{
+    static const struct {
+        const char *batch, *own_first, *chunks, *says;
+    } cases[] = {
+        {"[2,15,", "own_first=always", "chunks=0", "a ring needs sequences that are split evenly"},
+        {"[2,15,", "own_first=always", "chunks=4", "a ring needs sequences that are split evenly"},
+        {"[2,15,", "own_first=auto", "chunks=1", "[tp_async] chunks = 1\n"},
+        {"[2,16,", "own_first=never", "chunks=1", "[tp_async] chunks = 1\n"},
+        {"[2,16,", "own_first=auto", "chunks=1", "[tp_async] chunks = 1, and a ring does not pay"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        struct ct_arena arena = {0};
+        char text[2 * sizeof(layer)];
+        struct ct_graph *g = parse(&arena, changed("[1,16,", cases[i].batch, text));
+
+        assert_ok(APPLY(g, "link=1000", cases[i].own_first, cases[i].chunks));
+        if (!strstr(ct_graph_text(g, &arena), cases[i].says))
+            fail_msg("\"%s\" is not in\n%s", cases[i].says, ct_graph_text(g, &arena));
+        ct_arena_finish(&arena);
+    }
+}
+
+/* Measurements, which may be others tomorrow, are refused only where they decide. */
+static void a_deterministic_run_chooses_by_no_measurement(void **state)
+{
+    static const char *const decided[] = {"own_first=never", "own_first=always"};
+    struct ct_arena arena = {0};
+    const char *folder = test_folder(), *path = ct_arena_printf(&arena, "%s/m.ini", folder);
+    const char *machine = ct_arena_printf(&arena, "machine=%s", path);
+    char *text;
+    size_t size;
+
+    (void)state;
+    assert_ok(ct_file_read(&arena, GOLDEN_FOLDER "/machine.ini", 1 << 16, &text, &size));
+    text = ct_arena_printf(&arena, "%s\n[calls]\nsilu = 8,4:float32 1e-3\n", text);
+    test_write(path, text, strlen(text));
+    ct_config.deterministic = true;
+    for (size_t i = 0; i < CT_COUNT(decided); i++) {
+        assert_ok(APPLY(parse(&arena, layer), machine, decided[i], "chunks=2"));
+        assert_int_equal(APPLY(parse(&arena, layer), machine, decided[i]), CT_ECONFIG);
+    }
+    assert_int_equal(APPLY(parse(&arena, layer), machine, "chunks=2"), CT_ECONFIG);
+    assert_non_null(strstr(ct_error_message(), "the pipelines would depend on what was measured"));
+    ct_config.deterministic = false;
+    test_remove(folder);
+    ct_arena_finish(&arena);
+}
+
 static void without_sequence_parallelism_it_is_refused(void **state)
 {
     static const char whole[] = "graph \"whole\"\n"
@@ -364,6 +418,8 @@ int main(void)
         cmocka_unit_test(rates_decide_on_chunks),
         cmocka_unit_test(chunks_of_sequences_are_not_copied),
         cmocka_unit_test(reasons_are_said),
+        cmocka_unit_test(what_settings_rule_out_is_said),
+        cmocka_unit_test(a_deterministic_run_chooses_by_no_measurement),
         cmocka_unit_test(without_sequence_parallelism_it_is_refused),
     };
 
