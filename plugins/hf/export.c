@@ -130,6 +130,81 @@ static int check_absent(const struct export *x)
     return 0;
 }
 
+/* ---- states ---- */
+
+/* The parameter that a state "ema.NAME" is for: where its name begins; NULL: there is none. */
+static const char *param_in(const struct ct_checkpoint *c, const char *state)
+{
+    const char *longest = NULL;
+    size_t length = strlen(state);
+
+    for (size_t i = 0; i < c->count; i++) {
+        const char *name = c->tensors[i].name;
+        size_t own = strlen(name);
+        const char *end = own < length ? state + length - own : NULL;
+
+        if (c->tensors[i].role == CT_ROLE_PARAM && end && end[-1] == '.' && !strcmp(end, name) &&
+            (!longest || end < longest))
+            longest = end;
+    }
+    return longest;
+}
+
+static bool is_listed(const char *const *list, size_t count, const char *text, size_t length)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!strncmp(list[i], text, length) && !list[i][length])
+            return true;
+    return false;
+}
+
+/* "ema, other": each state that stands for parameters. */
+static const char *list_states(struct ct_arena *arena, const struct ct_checkpoint *c)
+{
+    const char **list = NULL, *text = "";
+    size_t count = 0, room = 0;
+
+    for (size_t i = 0; i < c->count; i++) {
+        const char *name = c->tensors[i].name, *param = NULL;
+
+        if (c->tensors[i].role == CT_ROLE_STATE)
+            param = param_in(c, name);
+        if (!param || is_listed(list, count, name, (size_t)(param - name) - 1))
+            continue;
+        list = ct_arena_grow(arena, list, &room, count + 1, sizeof(*list));
+        list[count] = ct_arena_printf(arena, "%.*s", (int)(param - name) - 1, name);
+        text = ct_arena_printf(arena, "%s%s%s", text, count ? ", " : "", list[count]);
+        count++;
+    }
+    return count ? text : "none";
+}
+
+/* There is the state, and all of it stands for parameters. */
+static int check_state(struct export *x)
+{
+    size_t found = 0;
+
+    for (size_t i = 0; x->prefix && i < x->c->count; i++) {
+        const char *name = x->c->tensors[i].name, *rest = name + strlen(x->prefix);
+
+        if (!chosen(x, &x->c->tensors[i]))
+            continue;
+        found++;
+        if (param_in(x->c, name) != rest)
+            return ct_fail(CT_ECONFIG,
+                           "--state %.*s: %s has %s, and %s is no parameter; states that stand for "
+                           "parameters: %s",
+                           (int)strlen(x->prefix) - 1, x->prefix, x->c->path, name, rest,
+                           list_states(&x->arena, x->c));
+    }
+    return found || !x->prefix
+               ? 0
+               : ct_fail(CT_ECONFIG, "%s has no %s; states that stand for parameters: %s",
+                         x->c->path, x->prefix, list_states(&x->arena, x->c));
+}
+
+/* ---- the folder ---- */
+
 #define WIDER                                                                                      \
     4 /* a number has 8 bytes at most in the checkpoint, and 2 at least where it is written */
 
@@ -164,6 +239,10 @@ static int export_to(const struct ct_checkpoint_ops *format, const struct ct_che
     struct export x = {.format = format, .c = c, .dtype = r->dtype, .prefix = r->prefix};
     int rc = ct_hf_rules(c->config, &x.arena, &x.rules);
 
+    if (x.prefix && (!*x.prefix || x.prefix[strlen(x.prefix) - 1] != '.'))
+        x.prefix = ct_arena_printf(&x.arena, "%s.", x.prefix);
+    if (rc == 0)
+        rc = check_state(&x);
     if (rc == 0)
         rc = check_absent(&x);
     if (rc == 0)
@@ -173,7 +252,7 @@ static int export_to(const struct ct_checkpoint_ops *format, const struct ct_che
     if (rc == 0) {
         list_params(&x);
         if (!x.count)
-            rc = ct_fail(CT_ECONFIG, "%s has no %s", c->path, x.prefix ? x.prefix : "parameters");
+            rc = ct_fail(CT_ECONFIG, "%s has no parameters", c->path);
     }
     if (rc == 0)
         rc = write_folder(&x, r);
@@ -195,7 +274,7 @@ static const struct ct_argument arguments[] = {
                   "Type of the weights; by default as they are"),
     CT_ARG_FLOAT(struct request, shard_size, "max-shard-size", 0, "GB", 1e-6, 1e9,
                  "Largest file, 5 GB by default"),
-    CT_ARG_TEXT(struct request, prefix, "state", 0, "PREFIX",
+    CT_ARG_TEXT(struct request, prefix, "state", 0, "NAME",
                 "Write this state instead of the weights, as ema"),
     CT_ARG_FLAG(struct request, force, "force", 0, "Replace a model in the folder"),
     {0}};

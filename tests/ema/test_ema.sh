@@ -34,7 +34,10 @@ averaged whole
 never "$same" whole/weights whole/average > /dev/null
 "$ctitan" export whole exported --state ema. > /dev/null
 "$same" whole/average exported
+"$ctitan" export whole exported --state ema --force > /dev/null
+"$same" whole/average exported
 fails 2 'has no none\.' run export whole none --state none.
+fails 2 '--state adamw: .*adamw\..* is no parameter; states that stand for parameters: adamw.m, adamw.v, ema$' run export whole none --state adamw
 
 averaged plain ema.validate=false
 [[ $(validated plain) == "$(validated last)" ]]
