@@ -22,8 +22,8 @@ struct import {
     const struct ct_stored_rule *rules;
     struct ct_checkpoint_box *boxes;
     size_t tensor_room, box_count, box_room;
-    size_t *count; /* by tensor: its boxes */
-    size_t count_room;
+    int64_t *rows; /* by tensor: of the first dimension, in its boxes */
+    size_t row_room;
 };
 
 /* Its index; a new one has no shape yet. */
@@ -36,8 +36,8 @@ static size_t tensor_called(struct import *m, const char *name)
             return i;
     c->tensors =
         ct_arena_grow(m->arena, c->tensors, &m->tensor_room, c->count + 1, sizeof(*c->tensors));
-    m->count = ct_arena_grow(m->arena, m->count, &m->count_room, c->count + 1, sizeof(*m->count));
-    m->count[c->count] = 0;
+    m->rows = ct_arena_grow(m->arena, m->rows, &m->row_room, c->count + 1, sizeof(*m->rows));
+    m->rows[c->count] = 0;
     c->tensors[c->count] = (struct ct_checkpoint_tensor){.name = name, .role = CT_ROLE_PARAM};
     return c->count++;
 }
@@ -103,7 +103,7 @@ static int add_box(void *context, const struct ct_weight *w, const struct ct_sto
     rc = widen_tensor(&m->c.tensors[tensor], w, &held->box);
     if (rc < 0)
         return rc;
-    m->count[tensor]++;
+    m->rows[tensor] += held->box.shape[0];
     m->boxes = ct_arena_grow(m->arena, m->boxes, &m->box_room, m->box_count + 1, sizeof(*m->boxes));
     m->boxes[m->box_count] = make_box(m->arena, w, held);
     m->boxes[m->box_count++].tensor = tensor;
@@ -121,9 +121,10 @@ static int take_weights(struct import *m, const struct ct_weights *weights)
             rc = ct_stored_each_held(m->arena, m->rules, w, add_box, m);
     }
     for (size_t i = 0; rc == 0 && i < m->c.count; i++)
-        if (m->count[i] > 1 && (int64_t)m->count[i] != m->c.tensors[i].shape[0])
-            rc = ct_fail(CT_ECONFIG, "%s: %zu of its %lld tensors are there", m->c.tensors[i].name,
-                         m->count[i], (long long)m->c.tensors[i].shape[0]);
+        if (m->rows[i] != m->c.tensors[i].shape[0])
+            rc = ct_fail(CT_ECONFIG, "%s: the folder has %lld of its %lld rows",
+                         m->c.tensors[i].name, (long long)m->rows[i],
+                         (long long)m->c.tensors[i].shape[0]);
     return rc;
 }
 

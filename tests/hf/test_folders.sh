@@ -88,3 +88,11 @@ llama ''
 truncate -s -1 bad/model.safetensors
 refused 'outside' train bad.ini
 refused 'outside' import bad imported_bad
+
+# One expert of several, which is not the first.
+rm -rf bad
+cp -r "${cases[3]}/hf" bad
+chmod -R u+w bad
+LC_ALL=C sed -i 's/mlp\.experts\.\([013-9]\)\./mlp.exparts.\1./g' bad/model.safetensors
+refused 'mlp\.experts\..*: the folder has 1 of its 3 rows' import bad imported_bad
+[ ! -e imported_bad ]
