@@ -221,6 +221,8 @@ static int apply_setting(const struct ct_recipe *recipe, const struct ct_setting
         return 0;
     if (!ct_recipe_target_find(s->section, &target))
         return unknown_section(recipe, s->section, s->source);
+    if (s->was_default && !(target.options && ct_option_find(target.options, s->key)))
+        return 0;
     if (!target.options)
         return ct_fail(CT_ECONFIG, "%s: plugin %s has no options", s->source, s->section);
     snprintf(where, sizeof(where), "%s: [%s]", s->source, s->section);

@@ -26,8 +26,10 @@ void ct_recipe_add(struct ct_recipe *recipe, const char *section, const char *ke
     recipe->settings = ct_arena_grow(recipe->arena, recipe->settings, &recipe->room,
                                      recipe->count + 1, sizeof(*recipe->settings));
     recipe->settings[recipe->count++] =
-        (struct ct_setting){ct_arena_strdup(recipe->arena, section),
-                            ct_arena_strdup(recipe->arena, key), value, source, NULL};
+        (struct ct_setting){.section = ct_arena_strdup(recipe->arena, section),
+                            .key = ct_arena_strdup(recipe->arena, key),
+                            .value = value,
+                            .source = source};
 }
 
 const struct ct_setting *ct_recipe_section(const struct ct_recipe *recipe, const char *name)
@@ -131,6 +133,7 @@ int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
             old->former = old->value;
         old->value = value;
         old->source = ON_COMMAND_LINE;
+        old->was_default = false;
     } else {
         ct_recipe_add(recipe, copy, name, value, ON_COMMAND_LINE);
     }

@@ -249,7 +249,7 @@ static const char *plugin_of_option(struct ct_arena *arena, const char *section,
         if (!strcmp(names[i], plugin))
             return ct_arena_printf(arena,
                                    "plugin %s does it where [plugins] load lists it (--with %s), "
-                                   "with its options in [%s]",
+                                   "with its options in [%s]; else remove the line",
                                    plugin, plugin, plugin);
     return NULL;
 }

@@ -58,8 +58,9 @@ static size_t take_line(const char *value, size_t room)
 
 static void print_source(const struct ct_setting *setting, int used, FILE *out)
 {
-    fprintf(out, "%*s; %s\n", used < COMMENT_COLUMN ? COMMENT_COLUMN - used : 1, "",
-            setting ? setting->source : "default");
+    fprintf(out, "%*s; %s%s\n", used < COMMENT_COLUMN ? COMMENT_COLUMN - used : 1, "",
+            setting ? setting->source : CT_RECIPE_DEFAULT,
+            setting && setting->was_default ? ", " CT_RECIPE_DEFAULT : "");
 }
 
 /* A value that is too long for a line goes on in others. */
@@ -135,7 +136,7 @@ void ct_recipe_print_resolved(const struct ct_recipe *recipe, FILE *out)
 {
     const struct ct_plugin *p;
 
-    fprintf(out, "; %s, with every option and where its value is from\n\n", recipe->path);
+    fprintf(out, "; %s" CT_RECIPE_RECORDED "\n\n", recipe->path);
     print_plugins(recipe, out);
     for (size_t i = 0; ct_recipe_section_at(i)->name; i++) {
         const struct ct_recipe_section *s = ct_recipe_section_at(i);

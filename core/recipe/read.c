@@ -23,6 +23,8 @@ struct reader {
     int physical;       /* its number, from 1 */
     int line;           /* first physical line of the logical line last returned */
     const char *aside;  /* its value, when inih got the key alone */
+    bool recorded;      /* by a run: comments say which values were defaults */
+    bool was_default;   /* the value of the logical line last returned */
     int *began;         /* by inih's line number, from 1: physical line of that logical line */
     size_t lines, room; /* used and allocated length of began */
     int rc;
@@ -83,15 +85,28 @@ struct physical {
     const char *text;
     size_t length; /* without comment and trailing space; 0: empty */
     bool indented;
+    bool ends_default; /* its comment says so */
     const char *next;
 };
+
+/* Whether a line ends with the words. */
+static bool ends_with(const char *line, size_t length, const char *words)
+{
+    size_t end = strlen(words);
+
+    while (length && ct_recipe_is_space(line[length - 1]))
+        length--;
+    return length >= end && !memcmp(line + length - end, words, end);
+}
 
 static struct physical look(const char *at)
 {
     size_t whole = strcspn(at, "\n");
-    struct physical p = {at, 0, false, at + whole + (at[whole] == '\n')};
+    struct physical p = {.text = at, .next = at + whole + (at[whole] == '\n')};
 
     p.length = ct_recipe_without_comment(at, whole);
+    p.ends_default = ends_with(at + p.length, whole - p.length, "; " CT_RECIPE_DEFAULT) ||
+                     ends_with(at + p.length, whole - p.length, ", " CT_RECIPE_DEFAULT);
     p.indented = p.length && ct_recipe_is_space(*at);
     while (p.length && ct_recipe_is_space(*p.text)) {
         p.text++;
@@ -158,6 +173,7 @@ static char *logical_line(struct reader *r)
     if (!p.length)
         return NULL;
     r->line = r->physical - 1;
+    r->was_default = r->recorded && p.ends_default;
     if (p.indented) {
         refuse_indentation(r, &p, 0);
         return NULL;
@@ -257,6 +273,7 @@ static int on_setting(void *user, const char *section, const char *key, const ch
     }
     ct_recipe_add(recipe, section, key, r->aside,
                   ct_arena_printf(recipe->arena, "%s:%d", recipe->path, r->line));
+    recipe->settings[recipe->count - 1].was_default = r->was_default;
     return 1;
 }
 
@@ -279,6 +296,7 @@ int ct_recipe_parse(struct ct_arena *arena, const char *path, const char *text,
 
     if (!strncmp(text, "\xef\xbb\xbf", 3))
         r.at += 3;
+    r.recorded = *r.at == ';' && ends_with(r.at, strcspn(r.at, "\n"), CT_RECIPE_RECORDED);
     r.recipe = ct_arena_new(arena, struct ct_recipe);
     r.recipe->arena = arena;
     r.recipe->path = ct_arena_strdup(arena, path);

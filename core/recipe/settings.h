@@ -5,7 +5,10 @@
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
 
-#define CT_RECIPE_NAME 48   /* most characters of the name of a section or a key */
+#define CT_RECIPE_NAME 48 /* most characters of the name of a section or a key */
+/* The end of the first line of a recipe that a run recorded, and of comments about defaults. */
+#define CT_RECIPE_RECORDED ", with every option and where its value is from"
+#define CT_RECIPE_DEFAULT "default"
 #define CT_RECIPE_LINE 4000 /* most characters of a line, without comment and white space around */
 
 /* Whether c divides the words of a line: white space of any kind but a newline. */

@@ -219,6 +219,7 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
          "write straggler_freq in [flight_recorder], a plugin that [plugins] load must list"},
         {"train %R --with tp --set tp.async=true",
          "--set: [tp]: no option named async: plugin tp_async does it where [plugins] load lists"},
+        {"train %R --with tp --set tp.async=false", "options in [tp_async]; else remove the line"},
         {"train %R --with tp --set tp.link=1",
          "--set: [tp]: no option named link: write link in [tp_async], a plugin that [plugins]"},
         {"train %R --with tp_async", "plugin tp_async needs the mesh axis tp: add tp to [plugins]"},

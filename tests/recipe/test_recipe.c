@@ -508,6 +508,40 @@ static void the_resolved_recipe_is_complete_and_reads_back(void **state)
     assert_string_equal(first, second);
 }
 
+/* A default of an option that there was is no setting of the user. */
+static void a_recorded_recipe_may_have_defaults_of_options_that_are_gone(void **state)
+{
+    static const char body[] = "[plugins]\nload = good, words\n[model]\nname = llama\n[good]\n";
+    static const char header[] = "; r.ini, with every option and where its value is from\n";
+    static char first[16384], second[16384];
+    struct ct_arena arena = {0};
+
+    (void)state;
+    assert_int_equal(apply(ct_arena_printf(&arena, "%s%s%s[training]\nseed = 4 ; default\n", header,
+                                           body, "zeal = false ; default\n"),
+                           first, sizeof(first)),
+                     0);
+    assert_null(strstr(first, "zeal"));
+    assert_non_null(strstr(first, "; r.ini:9, default\n"));
+    assert_int_equal(apply(first, second, sizeof(second)), 0);
+    assert_non_null(strstr(second, "seed = 4 "));
+    drop_comments(first);
+    drop_comments(second);
+    assert_string_equal(first, second);
+    assert_int_equal(
+        apply(ct_arena_printf(&arena, "%s%szeal = true ; other.ini:3, default\n", header, body),
+              first, sizeof(first)),
+        0);
+    assert_int_equal(apply(ct_arena_printf(&arena, "%s%szeal = true ; other.ini:3\n", header, body),
+                           first, sizeof(first)),
+                     CT_ECONFIG);
+    assert_non_null(strstr(first, "r.ini:7: [good]: "));
+    assert_int_equal(
+        apply(ct_arena_printf(&arena, "\n%szeal = true ; default\n", body), first, sizeof(first)),
+        CT_ECONFIG);
+    ct_arena_finish(&arena);
+}
+
 /* Nor does it then have keys that would be refused. */
 static void the_resolved_recipe_of_a_plugins_schedule_reads_back(void **state)
 {
@@ -604,6 +638,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(bad_recipes_say_what_is_wrong),
         cmocka_unit_test(values_read_back_as_they_were),
         cmocka_unit_test(the_resolved_recipe_is_complete_and_reads_back),
+        cmocka_unit_test(a_recorded_recipe_may_have_defaults_of_options_that_are_gone),
         cmocka_unit_test(the_resolved_recipe_of_a_plugins_schedule_reads_back),
         cmocka_unit_test(defaults_are_torchtitans),
         cmocka_unit_test(keys_and_sections_are_left_out),

@@ -30,6 +30,7 @@ struct ct_setting {
     const char *section, *key, *value;
     const char *source; /* "recipe.ini:12", "--set" */
     const char *former; /* the file's value, where the command line has replaced it; or NULL */
+    bool was_default;   /* in the run that recorded the recipe: left out if the option is gone */
 };
 
 struct ct_recipe {
