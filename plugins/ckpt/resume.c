@@ -204,6 +204,12 @@ static bool has_weights(struct ct_arena *scratch, const char *path)
            ckpt_steps(scratch, ckpt_folder_of(scratch, path), &steps, &count) == 0 && !count;
 }
 
+static int fail_weights(int rc, const char *folder)
+{
+    return ct_context(rc, "there is no checkpoint in %s, and no weights that can be loaded",
+                      folder);
+}
+
 /* Let all ranks compare what their model reads of the folder. */
 static int compare_weights(struct ct_run *run, const char *folder)
 {
@@ -217,8 +223,10 @@ static int compare_weights(struct ct_run *run, const char *folder)
 
     if (out && fclose(out) && own == 0)
         own = ct_fail(CT_ENOMEM, "lines about %s", folder);
-    if (own < 0)
+    if (own < 0) {
+        fail_weights(own, folder);
         kept = ct_error_keep();
+    }
     rc = ct_run_compare(run, own == 0 ? text : "reads nothing\n");
     free(text);
     return own < 0 ? ct_error_restore(own, &kept) : rc;
@@ -257,6 +265,8 @@ static int load_initial(struct ct_run *run)
         goto out;
     }
     rc = weights ? run->model_ops->weights->load(run, path) : ckpt_locate(&scratch, path, &c);
+    if (rc < 0 && weights)
+        fail_weights(rc, path);
     if (rc < 0)
         rc = ct_context(CT_ECONFIG, "[ckpt] initial_load_path");
     rc = agree(run, rc, path);
