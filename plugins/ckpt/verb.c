@@ -223,6 +223,16 @@ static int read_one(const struct ckpt *c, const struct ckpt_file *f)
     return f->absent ? 0 : ckpt_read_file(c, f, NULL);
 }
 
+/* Compare the small files. Checkpoints of older versions have them on the host of rank 0 alone. */
+static int read_small(struct ckpt *c)
+{
+    bool elsewhere = c->file_count && c->files[0].absent;
+
+    return elsewhere && ckpt_is_gone(ct_arena_printf(c->arena, "%s/" CKPT_BESIDE, c->path))
+               ? 0
+               : ckpt_beside_read(c);
+}
+
 /* Read all bytes. 1: a run has removed the checkpoint meanwhile. */
 static int read_all(struct ckpt *c, const char *path, json_t *failures)
 {
@@ -235,7 +245,7 @@ static int read_all(struct ckpt *c, const char *path, json_t *failures)
         worst = rc < 0 ? tell_bad(path, rc, worst, failures) : worst;
     }
     worst = read_others(c, path, failures, worst);
-    rc = ckpt_beside_read(c);
+    rc = read_small(c);
     return rc < 0 && !ckpt_is_gone(path) ? tell_bad(path, rc, worst, failures) : worst;
 }
 
