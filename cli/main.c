@@ -73,6 +73,7 @@ static int explain_verb(const char *name)
 static int unknown_verb(const char *name, const struct plugin_verbs *all)
 {
     const char *names[128], *near;
+    char more[128] = "";
     size_t count = 0;
 
     if (explain_verb(name) < 0)
@@ -82,14 +83,13 @@ static int unknown_verb(const char *name, const struct plugin_verbs *all)
     for (size_t i = 0; i < all->count && count < CT_COUNT(names); i++)
         names[count++] = all->verb[i].name;
     near = ct_nearest(name, names, count);
-    if (near)
-        return ct_fail(CT_ECONFIG, "no verb %s; did you mean %s?", name, near);
     if (all->unreadable)
-        return ct_fail(CT_ECONFIG,
-                       "no verb %s; `ctitan help` lists them. %zu plugin%s, which may have it, "
-                       "cannot be read: `ctitan plugins` says why",
-                       name, all->unreadable, all->unreadable > 1 ? "s" : "");
-    return ct_fail(CT_ECONFIG, "no verb %s; `ctitan help` lists them", name);
+        snprintf(more, sizeof(more),
+                 "%s %zu plugin%s, which may have it, cannot be read: `ctitan plugins` says why",
+                 near ? "" : ".", all->unreadable, all->unreadable > 1 ? "s" : "");
+    if (near)
+        return ct_fail(CT_ECONFIG, "no verb %s; did you mean %s?%s", name, near, more);
+    return ct_fail(CT_ECONFIG, "no verb %s; `ctitan help` lists them%s", name, more);
 }
 
 /* Handles the options that all verbs have. 1: the verb has nothing more to do. */

@@ -43,6 +43,22 @@ static int not_built(struct ct_arena *scratch, const char *subject, const char *
     return 0;
 }
 
+/* Words about files of plugins whose descriptor is not read: they may have it. */
+static const char *unreadable(struct ct_arena *scratch)
+{
+    const char **names, *text = "";
+    size_t count = ct_plugin_names(scratch, &names), found = 0;
+    const struct ct_plugin *p;
+
+    for (size_t i = 0; i < count; i++)
+        if (ct_plugin_describe(names[i], &p) < 0 && !found++)
+            text = ct_arena_printf(scratch, "; plugin %s, which may have one, cannot be read: %s",
+                                   names[i], ct_error_message());
+    return found < 2 ? text
+                     : ct_arena_printf(scratch, "%s (and so %zu more: `ctitan plugins` lists them)",
+                                       text, found - 1);
+}
+
 /* No plugin offers what: "model:lama". Those with something of its kind may be meant. */
 static int offered_by_none(struct ct_arena *scratch, const char *subject, const char *thing,
                            const char *what)
@@ -56,7 +72,8 @@ static int offered_by_none(struct ct_arena *scratch, const char *subject, const 
     if (rc < 0)
         return rc;
     if (!count)
-        return ct_fail(CT_ENOENT, "%s %s, and no plugin that was found has one", subject, thing);
+        return ct_fail(CT_ENOENT, "%s %s, and no plugin that was found has one%s", subject, thing,
+                       unreadable(scratch));
     return ct_fail(CT_ENOENT, "%s %s, and no plugin that was found has it; with a %.*s: %s%s",
                    subject, thing, kind, what, ct_plugin_list(scratch, names, count),
                    ct_did_you_mean(what + kind + 1, names, count));

@@ -1230,6 +1230,26 @@ static void verbs_of_plugins_are_run_and_explained(void **state)
     unsetenv("CTITAN_PLUGIN_PATH");
 }
 
+/* A folder's files hide those beside the program. */
+static void a_verb_or_a_format_of_a_plugin_that_cannot_be_read_is_said(void **state)
+{
+    struct result r;
+
+    (void)state;
+    shell("mkdir no_format no_verb && echo rubbish | tee no_format/ckpt.so > no_verb/hf.so");
+    setenv("CTITAN_PLUGIN_PATH", ct_arena_printf(&arena, "%s/no_format", folder), 1);
+    r = run("export goes_on exported");
+    assert_has(r.err, "no plugin that was found has one; plugin ckpt, which may have one, cannot "
+                      "be read: ");
+    assert_has(r.err, "ckpt.so: ");
+    setenv("CTITAN_PLUGIN_PATH", ct_arena_printf(&arena, "%s/no_verb", folder), 1);
+    r = run("export goes_on exported");
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, "no verb export; ");
+    assert_has(r.err, "1 plugin, which may have it, cannot be read: `ctitan plugins` says why");
+    unsetenv("CTITAN_PLUGIN_PATH");
+}
+
 static void only_plugins_that_have_a_verb_are_loaded_for_it(void **state)
 {
     const char *broken = ct_arena_printf(&arena, "%s/broken", folder);
@@ -1287,6 +1307,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(help_is_made_from_the_tables),
         cmocka_unit_test(every_verb_has_help),
         cmocka_unit_test(verbs_of_plugins_are_run_and_explained),
+        cmocka_unit_test(a_verb_or_a_format_of_a_plugin_that_cannot_be_read_is_said),
         cmocka_unit_test(only_plugins_that_have_a_verb_are_loaded_for_it),
         cmocka_unit_test(training_logs_what_was_planned),
         cmocka_unit_test(the_resolved_recipe_trains_the_same),
