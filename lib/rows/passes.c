@@ -129,14 +129,19 @@ static void find_buffers(struct writer *w)
 
 #define WORTH_ONE_LOOP 3
 
-static bool has_sum(const struct writer *w, int k)
+/* By node: does it depend on a sum over rows? */
+static const bool *find_summed(const struct writer *w)
 {
-    const struct ct_pointwise_node *n = &w->node[k];
-    bool any = is_column_sum(w, k);
+    bool *summed = ct_arena_array(w->arena, bool, w->f->p.count);
 
-    for (int i = 0; !any && i < ct_pointwise_arguments(n->kind); i++)
-        any = has_sum(w, n->arg[i]);
-    return any;
+    for (int k = 0; k < (int)w->f->p.count; k++) {
+        const struct ct_pointwise_node *n = &w->node[k];
+
+        summed[k] = is_column_sum(w, k);
+        for (int i = 0; i < ct_pointwise_arguments(n->kind); i++)
+            summed[k] |= summed[n->arg[i]];
+    }
+    return summed;
 }
 
 static bool is_used_by_rows(const struct writer *w, int k)
@@ -149,11 +154,11 @@ static bool is_used_by_rows(const struct writer *w, int k)
 }
 
 /* Weights that are widened, and what costs more than to load it. */
-static bool is_common(const struct writer *w, int k)
+static bool is_common(const struct writer *w, int k, const bool *summed)
 {
     const struct ct_pointwise_node *n = &w->node[k];
 
-    if (!(w->flags & CT_ROWS_KEPT) || !w->needed[k] || n->level != CT_BY_COLUMN || has_sum(w, k) ||
+    if (!(w->flags & CT_ROWS_KEPT) || !w->needed[k] || n->level != CT_BY_COLUMN || summed[k] ||
         !is_used_by_rows(w, k))
         return false;
     return n->kind == CT_POINTWISE_INPUT ? w->f->in_dtype[n->input] == CT_BF16
@@ -163,8 +168,10 @@ static bool is_common(const struct writer *w, int k)
 /* A value's cost is that of all that it is made of: each is looked at before its arguments. */
 static void find_common(struct writer *w)
 {
+    const bool *summed = find_summed(w);
+
     for (int k = (int)w->f->p.count; k-- > 0;)
-        w->common[k] = is_common(w, k);
+        w->common[k] = is_common(w, k, summed);
 }
 
 static void give_buffers(struct writer *w)

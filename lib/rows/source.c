@@ -174,6 +174,12 @@ static void write_ends(struct writer *w, int pass, const char *indent)
     }
 }
 
+static void write_buffer(struct writer *w, int k, const char *indent)
+{
+    fprintf(w->out, "%sv_put(CT_F32, buffer%d, j, column_end, %s);\n", indent, w->buffer[k],
+            w->use[k]);
+}
+
 static void write_vectors(struct writer *w, int pass, const int *end, int count, const char *indent)
 {
     for (int k = 0; k < (int)w->f->p.count; k++) {
@@ -187,8 +193,7 @@ static void write_vectors(struct writer *w, int pass, const int *end, int count,
                    w->buffer[k] >= 0 || uses_in(w, k, pass) > 1) {
             define_vector(w, k, indent);
             if (w->buffer[k] >= 0)
-                fprintf(w->out, "%sv_put(CT_F32, buffer%d, j, column_end, %s);\n", indent,
-                        w->buffer[k], w->use[k]);
+                write_buffer(w, k, indent);
         }
     }
 }
@@ -272,35 +277,40 @@ static void write_pointers(struct writer *w, bool by_row)
     }
 }
 
-/* Vectors of the inputs that node k is made of. */
-static void define_inputs(struct writer *w, int k, const char *indent)
+/* By node: is a buffer of a value that all rows have in common made of it? */
+static const bool *find_parts_of_common(const struct writer *w)
 {
-    const struct ct_pointwise_node *n = &w->node[k];
+    bool *part = ct_arena_array(w->arena, bool, w->f->p.count);
 
-    if (!in_loop(w, k) || w->use[k])
-        return;
-    if (n->kind == CT_POINTWISE_INPUT)
-        define_vector(w, k, indent);
-    for (int i = 0; i < ct_pointwise_arguments(n->kind); i++)
-        define_inputs(w, n->arg[i], indent);
+    for (int k = (int)w->f->p.count; k-- > 0;) {
+        const struct ct_pointwise_node *n = &w->node[k];
+
+        part[k] |= w->common[k] && w->buffer[k] >= 0;
+        for (int i = 0; part[k] && i < ct_pointwise_arguments(n->kind); i++)
+            part[n->arg[i]] |= in_loop(w, n->arg[i]);
+    }
+    return part;
 }
 
 /* Fills the buffers of values that all rows have in common. */
 static void write_common(struct writer *w)
 {
+    const bool *part = find_parts_of_common(w);
+    bool any = false;
+
     for (int k = 0; k < (int)w->f->p.count; k++) {
-        if (!w->common[k] || w->buffer[k] < 0)
+        if (!part[k])
             continue;
-        fputs("    FOR_COLUMNS(j) {\n", w->out);
-        define_inputs(w, k, "        ");
-        fprintf(w->out, "        v_put(CT_F32, buffer%d, j, column_end, ", w->buffer[k]);
-        if (w->use[k])
-            fputs(w->use[k], w->out);
-        else
-            print(w, k);
-        fputs(");\n    }\n", w->out);
-        forget_vectors(w);
+        if (!any)
+            fputs("    FOR_COLUMNS(j) {\n", w->out);
+        any = true;
+        define_vector(w, k, "        ");
+        if (w->buffer[k] >= 0)
+            write_buffer(w, k, "        ");
     }
+    if (any)
+        fputs("    }\n", w->out);
+    forget_vectors(w);
 }
 
 static void write_row_result(const struct writer *w, int i, bool narrow)
