@@ -2,8 +2,8 @@
  * Running a kernel of rows in host memory: operands of any strides, blocks of rows, sums over rows.
  *
  * Rows are divided into blocks whose number depends on the rows alone, so that sums over rows do
- * not depend on the number of threads. Each block has its own scratch rows and sums. What needs
- * neither is divided freely.
+ * not depend on the number of threads. Each block has its own scratch rows and sums. Without sums,
+ * the blocks of a thread are run as one. What needs neither is divided freely.
  */
 #include <string.h>
 
@@ -172,18 +172,26 @@ static void run_rows(const struct call *c, int64_t begin, int64_t end, float *sc
     }
 }
 
+/* The rows of blocks [begin, end), in the scratch rows of the first. */
+static void run_one_block(const struct call *c, int64_t begin, int64_t end)
+{
+    int buffers = c->c->kernel.buffers, sums = c->c->kernel.sums;
+    float *scratch = (float *)c->l->workspace + begin * (buffers + sums) * c->columns;
+    float *sum = scratch + buffers * c->columns;
+
+    memset(sum, 0, sizeof(float) * (size_t)(sums * c->columns));
+    run_rows(c, c->rows * begin / c->blocks, c->rows * end / c->blocks, scratch, sum);
+}
+
+/* Without sums, blocks are one: a call of the kernel makes once what its rows have in common. */
 static void run_blocks(void *context, int64_t begin, int64_t end)
 {
     const struct call *c = context;
-    int buffers = c->c->kernel.buffers, sums = c->c->kernel.sums;
 
-    for (int64_t b = begin; b < end; b++) {
-        float *scratch = (float *)c->l->workspace + b * (buffers + sums) * c->columns;
-        float *sum = scratch + buffers * c->columns;
-
-        memset(sum, 0, sizeof(float) * (size_t)(sums * c->columns));
-        run_rows(c, c->rows * b / c->blocks, c->rows * (b + 1) / c->blocks, scratch, sum);
-    }
+    if (!c->c->kernel.sums)
+        run_one_block(c, begin, end);
+    for (int64_t b = begin; c->c->kernel.sums && b < end; b++)
+        run_one_block(c, b, b + 1);
 }
 
 static void run_freely(void *context, int64_t begin, int64_t end)
