@@ -7,6 +7,8 @@
 
 #include <ctitan/error.h>
 
+#include "base/error.h"
+
 static _Thread_local struct ct_error_kept last;
 
 const char *ct_strerror(int code)
@@ -38,6 +40,11 @@ int ct_error_restore(int code, const struct ct_error_kept *kept)
 {
     last = *kept;
     return code;
+}
+
+void ct_error_forget(void)
+{
+    *last.message = 0;
 }
 
 int ct_fail(int code, const char *fmt, ...)

@@ -2,7 +2,8 @@
 #include <stdatomic.h>
 
 #include <ctitan/calling.h>
-#include <ctitan/error.h>
+
+#include "base/error.h"
 
 #define THREADS 64
 
@@ -32,13 +33,6 @@ static void count(struct ct_calling *c)
     __atomic_store_n(&c->calls, c->calls + 1, __ATOMIC_RELAXED);
 }
 
-static void forget_message(void)
-{
-    static const struct ct_error_kept none;
-
-    ct_error_restore(CT_OK, &none);
-}
-
 struct ct_calling ct_calling_begin(const char *kind, const char *name)
 {
     struct ct_calling *now = ct_calling(), before = *now;
@@ -46,7 +40,7 @@ struct ct_calling ct_calling_begin(const char *kind, const char *name)
     now->name = name;
     __atomic_store_n(&now->kind, kind, __ATOMIC_RELAXED);
     count(now);
-    forget_message();
+    ct_error_forget();
     return before;
 }
 
