@@ -25,8 +25,8 @@ static const struct ct_option options[] = {
                 "faster (AMX; AVX512_BF16 where it is timed to be)"),
     CT_OPT_ENUM(
         struct cpu_config, products, "products", "auto", "auto|onednn|own|emulated",
-        "Kernels of products: own (AVX2 and later), onednn, auto: for each shape what is timed "
-        "to be faster, once per machine; emulated: own ones, bfloat16 on AMX in C, for tests"),
+        "Kernels of linear layers: own, onednn, auto: for each shape what is timed to be faster, "
+        "once per machine; emulated: own ones, bfloat16 on AMX in C, for tests"),
     CT_OPT_ENUM(struct cpu_config, attention, "attention", "auto", "auto|float32|bfloat16|emulated",
                 "Products of bfloat16 attention: float32, bfloat16 (AMX or AVX512_BF16), auto: for "
                 "each head size what is timed to be faster, once per machine; emulated: AMX in C, "
@@ -62,7 +62,8 @@ CT_PLUGIN(.name = "cpu", .version = "1.0",
               {CT_KERNELS, "cpu", cpu_muon_kernels}, {CT_KERNELS, "cpu", cpu_loss_kernels},
               {CT_KERNELS, "cpu", cpu_cross_entropy_kernels},
               {CT_KERNELS, "cpu", cpu_loss_shard_kernels}, {CT_KERNELS, "cpu", cpu_adamw_kernels},
-              {CT_KERNELS, "cpu", cpu_experts_kernels}, {CT_KERNELS, "cpu", cpu_reduce_kernels},
+              {CT_KERNELS, "cpu", cpu_experts_kernels},
+              {CT_KERNELS, "cpu", cpu_expert_load_kernels}, {CT_KERNELS, "cpu", cpu_reduce_kernels},
               {CT_KERNELS, "cpu", cpu_sign_step_kernels}, {CT_KERNELS, "cpu", cpu_init_kernels},
               {CT_KERNELS, "cpu", cpu_offload_kernels}, {CT_KERNELS, "cpu", cpu_pointwise_kernels},
               {CT_KERNELS, "cpu", formula_kernels}, {CT_KERNELS, "cpu", cpu_chunks_kernels},

@@ -91,7 +91,8 @@ void cpu_release_host(struct ct_device *device, void *base, size_t bytes);
 extern const struct ct_kernel cpu_linear_kernels[], cpu_pack_kernels[], cpu_loss_kernels[],
     cpu_cross_entropy_kernels[], cpu_loss_shard_kernels[], cpu_adamw_kernels[],
     cpu_reduce_kernels[], cpu_init_kernels[], cpu_offload_kernels[], cpu_experts_kernels[],
-    cpu_float8_kernels[], cpu_muon_kernels[], cpu_sign_step_kernels[], cpu_chunks_kernels[];
+    cpu_expert_load_kernels[], cpu_float8_kernels[], cpu_muon_kernels[], cpu_sign_step_kernels[],
+    cpu_chunks_kernels[];
 extern const struct ct_op_type cpu_op_pack, cpu_op_pack_both, cpu_op_pack_into, cpu_op_linear,
     cpu_op_linear_dx, cpu_op_loss, cpu_op_loss_grad, cpu_op_loss_dx;
 extern const struct ct_transform cpu_pack_weights, cpu_keep_hidden;

@@ -58,12 +58,10 @@ static int check_products(void)
 {
     bool native = cpu_bf16_native();
 
-    if (cpu_config.products == CPU_PRODUCTS_OWN &&
-        (!cpu_unit(CT_F32) || (native && !cpu_unit(CT_BF16))))
-        return ct_fail(
-            CT_ECONFIG,
-            "[cpu] products = own: this CPU has no %s, or [cpu] isa excludes it; use auto",
-            cpu_unit(CT_F32) ? "AVX512_BF16, which bf16_matmul = native asks for" : "AVX2");
+    if (cpu_config.products == CPU_PRODUCTS_OWN && native && !cpu_unit(CT_BF16))
+        return ct_fail(CT_ECONFIG,
+                       "[cpu] products = own: this CPU has no AVX512_BF16, which bf16_matmul = "
+                       "native asks for, or [cpu] isa excludes it; use auto");
     if (cpu_config.products == CPU_PRODUCTS_EMULATED && !native)
         return ct_fail(CT_ECONFIG, "[cpu] products = emulated: bf16_matmul = widen leaves the "
                                    "emulated tile unit no products");

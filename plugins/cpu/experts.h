@@ -1,6 +1,5 @@
 /*
- * Mixtures of experts: what products by oneDNN (experts.c) and by own kernels (experts_unit.c)
- * share.
+ * Mixtures of experts: the choices, rows and sums (experts_rows.c) of experts.c.
  */
 #ifndef CPU_EXPERTS_H
 #define CPU_EXPERTS_H
@@ -102,18 +101,10 @@ float *cpu_experts_gradient(const struct ct_launch *l, int gradient, int64_t exp
 bool cpu_experts_continues(const struct ct_launch *l, int gradient);
 /* Zeros before the first row, unless they are to be added to what is there. */
 void cpu_experts_begin_sum(const struct ct_launch *l, int gradient, int64_t expert, float *buffer);
-/* The buffer's sums go to the output; on the calling thread, or on all. */
+/* The buffer's sums go to the output. */
 void cpu_experts_end_sum(const struct ct_launch *l, int gradient, int64_t expert,
-                         const float *buffer, bool all_threads);
+                         const float *buffer);
 /* All gradients of an expert without rows. */
 void cpu_experts_clear(const struct ct_launch *l, int64_t expert);
-
-/* ---- experts_unit.c ---- */
-
-bool cpu_experts_unit_accept(const struct ct_prepare *p);
-int cpu_experts_unit_prepare(struct ct_prepare *p);
-int cpu_experts_unit_run(const struct ct_launch *l);
-int cpu_experts_unit_run_dx(const struct ct_launch *l);
-int cpu_experts_unit_run_weights(const struct ct_launch *l); /* experts_dw, experts_grad */
 
 #endif

@@ -250,16 +250,15 @@ void cpu_experts_begin_sum(const struct ct_launch *l, int gradient, int64_t expe
 }
 
 void cpu_experts_end_sum(const struct ct_launch *l, int gradient, int64_t expert,
-                         const float *buffer, bool all_threads)
+                         const float *buffer)
 {
     const struct ct_tensor *t = output(l, gradient);
     int64_t columns = t->shape[t->ndim - 1], rows = elements_each(t) / columns;
 
     if (t->dtype != CT_F32)
-        (all_threads ? cpu_round_all : cpu_round)(
-            part_of(t, expert), buffer,
-            (struct ct_matrix){.rows = rows, .columns = columns, .stride = columns},
-            accumulates(l, gradient));
+        cpu_round_all(part_of(t, expert), buffer,
+                      (struct ct_matrix){.rows = rows, .columns = columns, .stride = columns},
+                      accumulates(l, gradient));
 }
 
 void cpu_experts_clear(const struct ct_launch *l, int64_t expert)

@@ -13,8 +13,6 @@
  * chunks of their common dimension. A primitive over all threads adds each chunk's product to C.
  *
  * Own: by the kernels of products/, where they are faster.
- *
- * Products with lanes are single one-thread primitives.
  */
 #include <omp.h>
 #include <stdlib.h>
@@ -164,10 +162,8 @@ static void choose_way(struct cpu_gemm *g)
     g->widen_a = s->a_type != g->compute;
     g->widen_b = s->b_type != g->compute;
     g->round_c = !native && s->c_type == CT_BF16;
-    g->lanes = s->lanes ? s->lanes : 1;
+    g->lanes = 1;
     g->chunk = s->m;
-    if (s->lanes)
-        return;
     g->copy_a = !s->b_row && !g->widen_a && s->a_row != s->k;
     g->copy_c = !s->b_row && !g->round_c && s->c_row != s->n;
     if ((g->widen_a || g->round_c || g->copy_a || g->copy_c) && s->a_col == 1 &&
@@ -217,7 +213,7 @@ static int create_primitives(struct cpu_gemm *g)
     struct cpu_gemm_spec s = inner_spec(g, g->chunk);
     int rc;
 
-    if (g->way == BY_ROWS || g->spec.lanes)
+    if (g->way == BY_ROWS)
         omp_set_num_threads(1);
     rc = create_primitive(&g->main, &s, g->lanes);
     if (rc >= 0 && g->way == BY_DEPTH) {
@@ -250,7 +246,7 @@ static void plan_workspace(struct cpu_gemm *g)
     g->scratch_at =
         cpu_carve(&lane, larger(g->main.scratch, larger(g->next.scratch, g->tail.scratch)));
     g->lane_bytes = lane;
-    cpu_carve(&at, lane * (size_t)(s->lanes ? 1 : g->lanes));
+    cpu_carve(&at, lane * (size_t)g->lanes);
     g->b_at = cpu_carve(&at, g->widen_b ? (size_t)(depth * s->n) * 4 : 0);
     g->workspace = at;
 }
@@ -520,10 +516,4 @@ int cpu_gemm_run_gradients(const struct cpu_gemm_operands *each, int count, cons
     for (int i = 0; rc >= 0 && i < count; i++)
         rc = cpu_gemm_run(each[i].gemm, each[i].a, b, each[i].c, workspace);
     return rc;
-}
-
-int cpu_gemm_run_alone(struct cpu_gemm *g, int lane, const void *a, const void *b, void *c,
-                       void *workspace)
-{
-    return run_primitive(&g->main, lane, a, b, c, (char *)workspace + g->scratch_at);
 }

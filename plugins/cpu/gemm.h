@@ -7,8 +7,7 @@
  * float32.
  *
  * Products and packings are prepared once per distinct spec and kept for the life of the process.
- * Call prepare and run on the thread that drives the run; they are not reentrant. Products with
- * lanes are run by the threads of a team.
+ * Call prepare and run on the thread that drives the run; they are not reentrant.
  */
 #ifndef CPU_GEMM_H
 #define CPU_GEMM_H
@@ -27,13 +26,10 @@ struct cpu_gemm_spec {
     enum ct_dtype a_type, b_type, c_type;
     enum cpu_use b_use;
     enum ct_dtype b_for; /* dtype of the activations */
-    int accumulate;      /* 0 or 1 */
-    /* Above 0: a product runs on the thread that calls cpu_gemm_run_alone, and so many may run at
-       once. Both operands are float32, or bfloat16 if cpu_bf16_native(); C is float32. */
-    int lanes;
-    int own; /* 1: run by the kernels of products/, not by oneDNN; set by cpu_gemm_prepare */
+    int16_t accumulate;  /* 0 or 1 */
+    int16_t own; /* 1: run by the kernels of products/, not by oneDNN; set by cpu_gemm_prepare */
 };
-_Static_assert(sizeof(struct cpu_gemm_spec) == 8 * sizeof(int64_t) + 8 * sizeof(int),
+_Static_assert(sizeof(struct cpu_gemm_spec) == 8 * sizeof(int64_t) + 6 * sizeof(int),
                "specs are compared by their bytes, so they have no padding");
 
 /* The rows of a tensor that ct_tensor_as_matrix accepts. */
@@ -59,7 +55,7 @@ struct cpu_gemm;
 int cpu_gemm_prepare(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm);
 /* The same, by the way that spec->own says. */
 int cpu_gemm_prepare_as(const struct cpu_gemm_spec *spec, struct cpu_gemm **gemm);
-/* Bytes; with lanes, of one lane. */
+/* Bytes. */
 size_t cpu_gemm_workspace(const struct cpu_gemm *gemm);
 int cpu_gemm_run(struct cpu_gemm *gemm, const void *a, const void *b, void *c, void *workspace);
 /* Gradients of weights of one x = B, one for each product. Own ones run together, and read x
@@ -73,10 +69,6 @@ struct cpu_gemm_operands {
 size_t cpu_gemm_gradients_workspace(struct cpu_gemm *const *gemm, int count);
 int cpu_gemm_run_gradients(const struct cpu_gemm_operands *each, int count, const void *b,
                            void *workspace);
-
-/* Run a product with lanes on the calling thread. workspace is the lane's own. */
-int cpu_gemm_run_alone(struct cpu_gemm *gemm, int lane, const void *a, const void *b, void *c,
-                       void *workspace);
 
 /*
  * Packed B: the layout that oneDNN, or the own kernels, want for one use of a weight w[n, k] with

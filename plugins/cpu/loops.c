@@ -135,6 +135,7 @@ const struct cpu_loops CPU_ISA(cpu_loops) = {
     .gated = CPU_ISA(cpu_gated),
     .gated_grad = CPU_ISA(cpu_gated_grad),
     .add_scaled = CPU_ISA(cpu_add_scaled),
+    .multiply_few = CPU_ISA(cpu_multiply_few),
     .momentum = CPU_ISA(cpu_momentum),
     .blend = CPU_ISA(cpu_blend),
     .scaled = CPU_ISA(cpu_scaled),

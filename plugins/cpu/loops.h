@@ -30,6 +30,16 @@ struct cpu_gate {
     float alpha, limit, offset; /* limit: infinite where there is none */
 };
 
+/* C[rows, n] = A[rows, k] B[n, k]^T, of few rows. A and B are dense; B is float32 or bfloat16,
+   A as well or float32. */
+struct cpu_few_rows {
+    enum ct_dtype a_type, b_type;
+    int64_t rows, k;
+    const void *a, *b;
+    float *c;
+    int64_t c_row; /* elements */
+};
+
 struct cpu_loops {
     void (*widen)(float *to, const uint16_t *from, int64_t n);
     void (*round)(uint16_t *to, const float *from, int64_t n);
@@ -72,6 +82,9 @@ struct cpu_loops {
     /* to += factor x */
     void (*add_scaled)(float *to, enum ct_dtype dtype, const void *x, float factor, int64_t n);
 
+    /* Columns begin .. end of C. */
+    void (*multiply_few)(const struct cpu_few_rows *gemm, int64_t begin, int64_t end);
+
     /* m = keep m + rest clip g; direction = rest clip g + keep m. */
     void (*momentum)(enum ct_dtype dtype, void *direction, void *m, const void *g, float keep,
                      float rest, float clip, int64_t n);
@@ -110,6 +123,7 @@ float CPU_ISA(cpu_gated_grad)(enum ct_dtype dtype, void *dg, void *du, const flo
                               float factor, int64_t n);
 void CPU_ISA(cpu_add_scaled)(float *to, enum ct_dtype dtype, const void *x, float factor,
                              int64_t n);
+void CPU_ISA(cpu_multiply_few)(const struct cpu_few_rows *g, int64_t begin, int64_t end);
 void CPU_ISA(cpu_momentum)(enum ct_dtype dtype, void *direction, void *m, const void *g, float keep,
                            float rest, float clip, int64_t n);
 void CPU_ISA(cpu_blend)(enum ct_dtype to_type, void *to, float of_to, enum ct_dtype x_type,

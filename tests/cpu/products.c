@@ -12,6 +12,7 @@
 
 #include <ctitan/tensor.h>
 
+#include "loops.h"
 #include "products/product.h"
 #include "team.h"
 
@@ -334,37 +335,93 @@ static void threads_do_not_change_a_bit(void **state)
 }
 
 /* A row has the same bits, however many rows stand beside it. */
-static void rows_do_not_change_each_other(void **state)
+static void check_rows_beside(const struct cpu_unit *unit)
 {
     static const int64_t counts[] = {1, 2, 7, 8, 31, 32, 33, 64, 100, 169};
     static const struct size all = {.m = 170, .n = 200, .k = 1100};
     size_t row = (size_t)all.n * 4, bytes = (size_t)all.m * row;
-    char *c = malloc(bytes), *some = malloc(bytes);
+    enum ct_dtype type = unit->dtype;
+    struct cpu_gemm_spec spec = rows_spec(unit, &all, CT_F32);
+    char *c = malloc(bytes), *some = malloc(bytes), *a = numbers(all.m * all.k, type);
+    void *w = numbers(all.n * all.k, type),
+         *packed = pack(CPU_FORWARD, w, all.n, all.k, type, false);
+    int64_t stride = all.k * (int64_t)ct_dtype_size(type);
 
-    (void)state;
     assert_true(c && some);
-    for (int u = 0; units(u) && u < UNITS; u++) {
-        enum ct_dtype type = units(u)->dtype;
-        struct cpu_gemm_spec spec = rows_spec(units(u), &all, CT_F32);
-        char *a = numbers(all.m * all.k, type);
-        void *w = numbers(all.n * all.k, type),
-             *packed = pack(CPU_FORWARD, w, all.n, all.k, type, false);
-        int64_t stride = all.k * (int64_t)ct_dtype_size(type);
+    run(unit, &spec, a, packed, c);
+    for (size_t i = 0; i < CT_COUNT(counts); i++) {
+        int64_t first = all.m - counts[i];
 
-        run(units(u), &spec, a, packed, c);
-        for (size_t i = 0; i < CT_COUNT(counts); i++) {
-            int64_t first = all.m - counts[i];
-
-            spec.m = counts[i];
-            run(units(u), &spec, a + first * stride, packed, some);
-            assert_memory_equal(c + (size_t)first * row, some, (size_t)spec.m * row);
-        }
-        free(packed);
-        free(a);
-        free(w);
+        spec.m = counts[i];
+        run(unit, &spec, a + first * stride, packed, some);
+        assert_memory_equal(c + (size_t)first * row, some, (size_t)spec.m * row);
     }
+    free(packed);
+    free(a);
+    free(w);
     free(c);
     free(some);
+}
+
+static void rows_do_not_change_each_other(void **state)
+{
+    (void)state;
+    for (int u = 0; u < UNITS; u++)
+        if (units(u))
+            check_rows_beside(units(u));
+}
+
+/* Columns begin .. end of a product of few rows, against float64; the others stay as they are. */
+static void check_few(struct cpu_few_rows gemm, int64_t n, int64_t begin, int64_t end)
+{
+    char *a = numbers(gemm.rows * gemm.k, gemm.a_type), *b = numbers(n * gemm.k, gemm.b_type);
+    float *c = malloc((size_t)(gemm.rows * n) * sizeof(*c));
+
+    assert_non_null(c);
+    memset(c, CANARY, (size_t)(gemm.rows * n) * sizeof(*c));
+    gemm.a = a;
+    gemm.b = b;
+    gemm.c = c;
+    gemm.c_row = n;
+    cpu_loops()->multiply_few(&gemm, begin, end);
+    for (int64_t i = 0; i < gemm.rows * n; i++) {
+        double sum = 0, size = 0;
+        float canary;
+
+        memset(&canary, CANARY, sizeof(canary));
+        for (int64_t k = 0; k < gemm.k; k++) {
+            double term = (double)load(a, i / n * gemm.k + k, gemm.a_type) *
+                          (double)load(b, i % n * gemm.k + k, gemm.b_type);
+
+            sum += term;
+            size += fabs(term);
+        }
+        if (i % n >= begin && i % n < end)
+            assert_true(fabs((double)c[i] - sum) <= 1e-5 * size + 1e-30);
+        else
+            assert_memory_equal(&c[i], &canary, sizeof(canary));
+    }
+    free(a);
+    free(b);
+    free(c);
+}
+
+static void few_rows_are_multiplied_in_place(void **state)
+{
+    static const int64_t depths[] = {1, 7, 16, 33, 300};
+    static const enum ct_dtype types[][2] = {
+        {CT_F32, CT_F32}, {CT_F32, CT_BF16}, {CT_BF16, CT_BF16}};
+
+    (void)state;
+    for (size_t t = 0; t < CT_COUNT(types); t++)
+        for (size_t d = 0; d < CT_COUNT(depths); d++)
+            for (int64_t rows = 1; rows < 10; rows++) {
+                struct cpu_few_rows gemm = {
+                    .a_type = types[t][0], .b_type = types[t][1], .rows = rows, .k = depths[d]};
+
+                check_few(gemm, 13, 0, 13);
+                check_few(gemm, 13, 4, 9);
+            }
 }
 
 /* Gradients of one x have the bits that each has alone. */
@@ -450,6 +507,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(products_equal_float64),
                                        cmocka_unit_test(threads_do_not_change_a_bit),
+                                       cmocka_unit_test(few_rows_are_multiplied_in_place),
                                        cmocka_unit_test(rows_do_not_change_each_other),
                                        cmocka_unit_test(gradients_of_one_x_are_each_alone),
                                        cmocka_unit_test(emulated_tiles_are_the_hardware)};

@@ -3,9 +3,9 @@
  * "multiply_adds".
  *
  * With AVX-512 a block of up to 8 rows and 32 columns lies in 16 accumulators, with AVX2 one of 6
- * rows and 16 columns in 12, so that a panel takes two passes. Per word of k there are two loads of
- * B, and for each row one broadcast and two dot products or multiply-adds, so that these are the
- * limit and not the loads.
+ * rows and 16 columns in 12, so that a panel takes two passes. Portable code has blocks of 6 rows
+ * and 8 columns. Per word of k there are two loads of B, and for each row one broadcast and two dot
+ * products or multiply-adds, so that these are the limit and not the loads.
  */
 #include <ctitan/clock.h>
 
@@ -41,7 +41,6 @@ static void widen(const void *from, float *to, int64_t n)
         v_put(CT_F32, (char *)to, i, n, v_get(CT_BF16, from, i, n));
 }
 
-#if CPU_LANES > 4
 #if CPU_REGISTERS == 16 && !defined(__clang__)
 /* The tree-pre pass would read the first words of B in front of the loop, and spill the sums. */
 #pragma GCC optimize("no-tree-pre")
@@ -57,7 +56,7 @@ static void widen(const void *from, float *to, int64_t n)
 #define B_AHEAD CPU_STEP_BYTES
 #define B_SOON (4 * CPU_STEP_BYTES)
 
-/* Vector v of a row of a step. */
+/* Bytes from a row of a step to its vector v, or from the first vector of a pass. */
 CPU_INLINE int64_t vector_at(int v)
 {
     return v * CPU_LANES / CPU_LINE * HALF + v * CPU_LANES % CPU_LINE * 4;
@@ -73,8 +72,10 @@ CPU_INLINE vf word_of(const char *const at[ROWS / 3 + 1], int64_t row, int r, in
     memcpy(&word, at[r / 3] + r % 3 * row + offset, sizeof(word));
 #if CPU_LANES == 16
     return (vf)_mm512_set1_epi32(word);
-#else
+#elif CPU_LANES == 8
     return (vf)_mm256_set1_epi32(word);
+#else
+    return (vf)v_seti(word);
 #endif
 }
 
@@ -111,7 +112,7 @@ CPU_INLINE void fetch_columns(const char *b)
     for (int w = 0; w < WORDS; w++)
 #pragma GCC unroll 2
         for (int v = 0; v < VECTORS; v += CPU_LINE / CPU_LANES)
-            _mm_prefetch(b + w * WORD_BYTES + vector_at(v), _MM_HINT_T1);
+            __builtin_prefetch(b + w * WORD_BYTES + vector_at(v), 0, 2);
 }
 
 CPU_INLINE void add(const enum ct_dtype dtype, const int rows, const int vectors,
@@ -139,7 +140,7 @@ CPU_INLINE void add(const enum ct_dtype dtype, const int rows, const int vectors
 
                 memcpy(&columns[v], from, sizeof(vf));
                 if (v * CPU_LANES % CPU_LINE == 0)
-                    _mm_prefetch(from + B_AHEAD, _MM_HINT_T0);
+                    __builtin_prefetch(from + B_AHEAD);
             }
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
@@ -186,14 +187,16 @@ CPU_INLINE void multiply_part(const enum ct_dtype dtype, const int rows, const i
 CPU_INLINE void multiply_as(const enum ct_dtype dtype, const struct cpu_panel *a, const char *b,
                             struct cpu_extent extent, float *sum, bool more)
 {
-    for (int j = 0; j < extent.columns; j += PASS, b += PASS / CPU_LINE * HALF, sum += PASS)
+    for (int j = 0; j < extent.columns; j += PASS, sum += PASS) {
+        const char *from = b + vector_at(j / CPU_LANES);
+
         switch (extent.rows * 2 + (extent.columns - j > CPU_LANES)) {
 #define CASES(rows)                                                                                \
     case rows * 2:                                                                                 \
-        multiply_part(dtype, rows, 1, a, b, extent.depth, j == 0, sum, more);                      \
+        multiply_part(dtype, rows, 1, a, from, extent.depth, j == 0, sum, more);                   \
         break;                                                                                     \
     case rows * 2 + 1:                                                                             \
-        multiply_part(dtype, rows, 2, a, b, extent.depth, j == 0, sum, more);                      \
+        multiply_part(dtype, rows, 2, a, from, extent.depth, j == 0, sum, more);                   \
         break;
             CASES(1)
             CASES(2)
@@ -206,6 +209,7 @@ CPU_INLINE void multiply_as(const enum ct_dtype dtype, const struct cpu_panel *a
             CASES(8)
 #endif
         }
+    }
 }
 
 CPU_INLINE void put(enum ct_dtype dtype, bool add, vf c[ROWS][VECTORS], char *to, int64_t row,
@@ -225,11 +229,11 @@ CPU_INLINE void put(enum ct_dtype dtype, bool add, vf c[ROWS][VECTORS], char *to
 CPU_INLINE void complete_as(const enum ct_dtype dtype, const struct cpu_panel *a, const char *b,
                             int64_t depth, const float *sum, const struct cpu_result *to)
 {
-    for (int j = 0; j < CPU_PANEL; j += PASS, b += PASS / CPU_LINE * HALF) {
+    for (int j = 0; j < CPU_PANEL; j += PASS) {
         vf c[ROWS][VECTORS];
 
         load(ROWS, VECTORS, sum ? sum + j : NULL, c);
-        add_panel(dtype, ROWS, VECTORS, a, b, depth, j == 0, c);
+        add_panel(dtype, ROWS, VECTORS, a, b + vector_at(j / CPU_LANES), depth, j == 0, c);
         if (to->dtype == CT_F32 && to->add)
             put(CT_F32, true, c, to->at, to->row, j);
         else if (to->dtype == CT_F32)
@@ -293,12 +297,12 @@ static void interleave(enum ct_dtype dtype, const struct cpu_packed_from *from, 
 #if CPU_LANES == 16
 UNIT_OF(multiply_adds, CT_F32, 512, 512 << 10)
 #define MULTIPLY_ADDS &unit_multiply_adds
-#else /* processors with L2 caches of 256 KB */
+#elif CPU_LANES == 8 /* processors with L2 caches of 256 KB */
 UNIT_OF(multiply_adds_avx2, CT_F32, 256, 128 << 10)
 #define MULTIPLY_ADDS &unit_multiply_adds_avx2
-#endif
 #else
-#define MULTIPLY_ADDS NULL
+UNIT_OF(multiply_adds_portable, CT_F32, 256, 128 << 10)
+#define MULTIPLY_ADDS &unit_multiply_adds_portable
 #endif
 
 #ifdef CPU_BF16

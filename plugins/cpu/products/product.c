@@ -8,7 +8,7 @@ static bool reads(const struct cpu_unit *unit, enum ct_dtype dtype)
 
 bool cpu_product_takes(const struct cpu_unit *unit, const struct cpu_gemm_spec *s)
 {
-    if (s->lanes || !s->m || !s->n || !s->k || !reads(unit, s->a_type))
+    if (!s->m || !s->n || !s->k || !reads(unit, s->a_type))
         return false;
     if (s->b_row == 0)
         return s->a_col == 1 && s->b_type == unit->dtype;

@@ -29,8 +29,11 @@ const struct cpu_unit *cpu_best_unit(void)
 
 const struct cpu_unit *cpu_unit(enum ct_dtype dtype)
 {
-    if (cpu_config.products == CPU_PRODUCTS_ONEDNN)
-        return NULL;
+    return cpu_config.products == CPU_PRODUCTS_ONEDNN ? NULL : cpu_own_unit(dtype);
+}
+
+const struct cpu_unit *cpu_own_unit(enum ct_dtype dtype)
+{
     if (dtype == CT_F32)
         return cpu_panels()->multiply_adds;
     if (!cpu_bf16_native())

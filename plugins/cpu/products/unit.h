@@ -11,7 +11,8 @@
  * depend on them. Inputs and results below 2^-126 count as zero.
  *
  *   dots            AVX512_BF16: pairs of A broadcast against two vectors of B
- *   multiply_adds   AVX-512, float32: the same with numbers; with AVX2 multiply_adds_avx2
+ *   multiply_adds   AVX-512, float32: the same with numbers; with AVX2 multiply_adds_avx2, on any
+ *                   processor multiply_adds_portable
  *   tiles           AMX: 32 rows of A as two tiles against the two tiles of B
  *   emulated        the tile unit in C, bit for bit: for tests on processors without one
  */
@@ -145,7 +146,7 @@ struct cpu_panels {
     void (*finish)(const float *sum, int64_t rows, int64_t columns, const struct cpu_result *to);
     /* n numbers in bfloat16 as float32. */
     void (*widen)(const void *from, float *to, int64_t n);
-    /* The unit "dots", and one of multiply-adds; or NULL. */
+    /* The unit "dots", or NULL, and one of multiply-adds. */
     const struct cpu_unit *dots, *multiply_adds;
     /* Dot products per float32 multiply-add in the same time, measured in 0.1 ms; or NULL. */
     double (*dots_rate)(void *context);
@@ -178,5 +179,8 @@ extern const struct cpu_unit cpu_unit_tiles;
 const struct cpu_unit *cpu_best_unit(void);
 /* The process's unit for products that are computed in a dtype, or NULL if these are oneDNN's. */
 const struct cpu_unit *cpu_unit(enum ct_dtype dtype);
+/* The same whatever [cpu] products says. There is one for float32, and one for bfloat16 where
+   cpu_bf16_native(). */
+const struct cpu_unit *cpu_own_unit(enum ct_dtype dtype);
 
 #endif
