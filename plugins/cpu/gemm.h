@@ -93,9 +93,6 @@ enum ct_dtype cpu_packed_type(enum ct_dtype dtype);
 bool cpu_packing_rounds(enum ct_dtype from, enum ct_dtype dtype);
 /* Bytes of the packed w[n, k]. */
 int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype, size_t *bytes);
-/* 1: the layout is one of lines; 0: another one, which only oneDNN knows. */
-int cpu_packed_lines(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype,
-                     struct cpu_lines *lines);
 /* CT_EINVAL: weights do not fit in one matrix: an n before the last is no multiple of the block. */
 int cpu_packing_prepare(const struct cpu_packing_spec *spec, struct cpu_packing **packing);
 /* packed: by use. */

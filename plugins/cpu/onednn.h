@@ -24,8 +24,5 @@ int cpu_onednn_product(dnnl_primitive_desc_t *out, const dnnl_memory_desc_t *a,
 /* The layout of a packed weight w[n, k] for a use. */
 int cpu_onednn_packed(dnnl_memory_desc_t *md, enum cpu_use use, int64_t n, int64_t k,
                       enum ct_dtype dtype);
-/* A layout of B in float32 or bfloat16 as one of lines; false if it is none: blocks of 16 rows and
-   some columns, in bfloat16 of pairs of rows, are. */
-bool cpu_onednn_lines(const dnnl_memory_desc_t *md, struct cpu_lines *lines);
 
 #endif

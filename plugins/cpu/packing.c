@@ -2,10 +2,10 @@
  * Packed weights: oneDNN's own layout, or that of own kernels, one matrix for all the weights of an
  * op.
  *
- * The layout is always requested for a fixed number of rows, so that all users of a weight get the
- * same one. Own code packs layouts of lines (panel_pack.h), for both uses in one pass over the
- * weights; oneDNN packs others. If oneDNN has no layout of its own (without AVX-512), the weight
- * keeps its stored order, and packing only widens it.
+ * oneDNN's layout is always requested for a fixed number of rows, so that all users of a weight get
+ * the same one, and packed by its reorders. That of own kernels is one of panels (panel_pack.h),
+ * packed for both uses in one pass over the weights. If oneDNN has no layout of its own (without
+ * AVX-512), the weight keeps its stored order, and packing only widens it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +21,9 @@
 
 /* One use of the weights. */
 struct layout {
-    bool by_lines;
+    bool own, round; /* round: to bfloat16, but kept as float32 */
     struct cpu_lines lines;
-    dnnl_primitive_t reorder[CPU_MAX_WEIGHTS]; /* by weight, for a layout of oneDNN alone */
+    dnnl_primitive_t reorder[CPU_MAX_WEIGHTS]; /* by weight, for oneDNN's layout */
     dnnl_memory_t from[CPU_MAX_WEIGHTS], to[CPU_MAX_WEIGHTS];
     size_t bytes;
 };
@@ -91,42 +91,6 @@ int cpu_packed_bytes(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype
     if (rc >= 0)
         *bytes = dnnl_memory_desc_get_size(&md);
     return rc;
-}
-
-bool cpu_onednn_lines(const dnnl_memory_desc_t *md, struct cpu_lines *lines)
-{
-    const dnnl_blocking_desc_t *b = &md->format_desc.blocking;
-    bool pairs = md->data_type == dnnl_bf16;
-    int64_t size = pairs ? 2 : 4, columns = b->inner_blks[1];
-
-    if (b->inner_nblks != 2 + pairs || b->inner_idxs[0] != 0 || b->inner_idxs[1] != 1 ||
-        (pairs && (b->inner_idxs[2] != 0 || b->inner_blks[2] != 2)) || md->offset0 ||
-        md->extra.flags)
-        return false;
-    if (b->inner_blks[0] != CPU_LINE || columns % CPU_LINE || CPU_PACK_ROWS % columns)
-        return false;
-    *lines = (struct cpu_lines){.dtype = pairs ? CT_BF16 : CT_F32,
-                                .columns = (int)columns,
-                                .line = CPU_LINE_BYTES,
-                                .row = columns / CPU_LINE * CPU_LINE_BYTES,
-                                .step = b->strides[0] * size,
-                                .panel = b->strides[1] * size};
-    return true;
-}
-
-int cpu_packed_lines(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dtype,
-                     struct cpu_lines *lines)
-{
-    dnnl_memory_desc_t md;
-    int rc = cpu_gemm_start();
-
-    if (rc >= 0 && cpu_choose_panels(use, n, k, dtype)) {
-        *lines = cpu_product_lines(use, n, k, cpu_packed_type(dtype));
-        return 1;
-    }
-    if (rc >= 0)
-        rc = cpu_onednn_packed(&md, use, n, k, cpu_packed_type(dtype));
-    return rc < 0 ? rc : cpu_onednn_lines(&md, lines);
 }
 
 /* ---- preparing ---- */
@@ -206,15 +170,16 @@ static int prepare_use(struct cpu_packing *p, enum cpu_use use)
     int64_t n = rows_before(p, s->count);
     int rc = cpu_packed_bytes(use, n, s->k, s->dtype, &layout->bytes);
 
-    if (rc >= 0)
-        rc = cpu_packed_lines(use, n, s->k, s->dtype, &layout->lines);
     if (rc < 0)
         return rc;
-    layout->by_lines = rc > 0;
-    layout->lines.round = cpu_packing_rounds(s->from, s->dtype);
-    layout->lines.stream = true;
-    if (layout->by_lines)
+    layout->own = cpu_choose_panels(use, n, s->k, s->dtype);
+    layout->round = cpu_packing_rounds(s->from, s->dtype);
+    if (layout->own) {
+        layout->lines = cpu_product_lines(use, n, s->k, p->to);
+        layout->lines.round = layout->round;
+        layout->lines.stream = true;
         return check_lines(p, use, &layout->lines);
+    }
     for (int i = 0; rc >= 0 && i < s->count; i++)
         rc = create_reorder(p, use, i);
     return rc;
@@ -292,7 +257,7 @@ static void run_lines(const struct cpu_packing *p, const void *const *weights, v
     for (int i = 0; i < s->count; i++)
         weight[i] = (struct cpu_packed_from){s->from, weights[i], p->stride[i], p->n[i], s->k};
     for (int use = CPU_USES - 1; use >= 0; use--)
-        if (p->layout[use].by_lines)
+        if (p->layout[use].own)
             to[places++] = (struct cpu_packed_to){use, p->layout[use].lines, packed[use]};
     if (places)
         cpu_pack_stack(to, places, weight, s->count);
@@ -328,7 +293,7 @@ static int run_reorders(const struct cpu_packing *p, const struct layout *layout
         if (rc < 0)
             return rc;
     }
-    if (layout->lines.round)
+    if (layout->round)
         cpu_parallel(truncate_part,
                      &(struct truncation){packed, (int64_t)(layout->bytes / sizeof(float))});
     return 0;
@@ -340,7 +305,7 @@ int cpu_packing_run(struct cpu_packing *p, const void *const *weights, void *con
 
     run_lines(p, weights, packed);
     for (int use = 0; rc >= 0 && use < CPU_USES; use++)
-        if (p->spec.use[use] && !p->layout[use].by_lines)
+        if (p->spec.use[use] && !p->layout[use].own)
             rc = run_reorders(p, &p->layout[use], weights, packed[use]);
     return rc;
 }

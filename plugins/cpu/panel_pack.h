@@ -3,8 +3,8 @@
  *
  * A line holds 16 columns of a row or, in bfloat16, of a pair of rows: element [2 c + i] is
  * B(2 pair + i, c). A step has 16 such rows of a panel, which is some columns wide. What lies
- * beyond the matrix in its last panel and its last step is zero. oneDNN's packed matrices have the
- * lines of a row side by side; those of products/unit.h have one half of a panel after the other.
+ * beyond the matrix in its last panel and its last step is zero. Packed B has one half of a panel
+ * after the other, packed A the lines of a row side by side (products/unit.h).
  *
  * A weight w[n, k] is B = w^T of forward products, and B = w of backward ones. Weights that share k
  * may lie one below the other in one packed matrix. They are packed in blocks, which begin at a

@@ -1,6 +1,7 @@
 /*
- * Packing in lines (plugins/cpu/panel_pack.h) against oneDNN's reorders, to the bit, and against
- * the definition of panels (products/unit.h). $CTITAN_CPU_ISA chooses the instruction set.
+ * Packing of weights: own code (plugins/cpu/panel_pack.h) against the definition of panels
+ * (products/unit.h), and oneDNN's layout against its reorders, to the bit. $CTITAN_CPU_ISA chooses
+ * the instruction set.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,10 +46,12 @@ struct weights {
     char *at;
 };
 
+static int64_t gap = 3; /* elements between rows */
+
 /* Numbers of all magnitudes, in rows with gaps. */
 static struct weights make(const struct stack *s, enum ct_dtype dtype)
 {
-    struct weights w = {dtype, rows_of(s), s->k, s->k + 3, NULL};
+    struct weights w = {dtype, rows_of(s), s->k, s->k + gap, NULL};
     int64_t count = w.rows * w.stride;
 
     w.at = malloc((size_t)count * ct_dtype_size(dtype));
@@ -95,8 +98,8 @@ static dnnl_memory_t memory(const dnnl_memory_desc_t *md, void *at)
     return m;
 }
 
-/* False if oneDNN has no such reorder on this machine. */
-static bool reorder(const struct weights *w, enum cpu_use use, const dnnl_memory_desc_t *to,
+/* All weights by oneDNN. */
+static void reorder(const struct weights *w, enum cpu_use use, const dnnl_memory_desc_t *to,
                     void *at)
 {
     bool forward = use == CPU_FORWARD;
@@ -109,9 +112,9 @@ static bool reorder(const struct weights *w, enum cpu_use use, const dnnl_memory
                                        forward ? w->rows : w->columns, w->dtype,
                                        forward ? 1 : w->stride, forward ? w->stride : 1),
                      0);
-    if (dnnl_reorder_primitive_desc_create(&descriptor, &from, cpu_onednn_engine, to,
-                                           cpu_onednn_engine, NULL))
-        return false;
+    assert_int_equal(dnnl_reorder_primitive_desc_create(&descriptor, &from, cpu_onednn_engine, to,
+                                                        cpu_onednn_engine, NULL),
+                     dnnl_success);
     assert_int_equal(dnnl_primitive_create(&primitive, descriptor), dnnl_success);
     args[0] = (dnnl_exec_arg_t){DNNL_ARG_FROM, memory(&from, w->at)};
     args[1] = (dnnl_exec_arg_t){DNNL_ARG_TO, memory(to, at)};
@@ -120,71 +123,6 @@ static bool reorder(const struct weights *w, enum cpu_use use, const dnnl_memory
     dnnl_memory_destroy(args[1].memory);
     dnnl_primitive_destroy(primitive);
     dnnl_primitive_desc_destroy(descriptor);
-    return true;
-}
-
-static void check_reorder(const struct stack *s, enum cpu_use use, dnnl_format_tag_t tag,
-                          enum ct_dtype from, enum ct_dtype to)
-{
-    struct weights w = make(s, from);
-    dnnl_dims_t dims = {use == CPU_FORWARD ? w.columns : w.rows,
-                        use == CPU_FORWARD ? w.rows : w.columns};
-    dnnl_memory_desc_t md;
-    struct cpu_packed_to packed = {.use = use};
-    size_t bytes;
-    char *theirs;
-
-    assert_int_equal(dnnl_memory_desc_init_by_tag(&md, 2, dims, cpu_onednn_type(to), tag), 0);
-    bytes = dnnl_memory_desc_get_size(&md);
-    theirs = poisoned(bytes);
-    packed.at = poisoned(bytes);
-    assert_true(cpu_onednn_lines(&md, &packed.lines));
-    packed.lines.stream = rand() % 2;
-    pack(&w, s, &packed);
-    if (reorder(&w, use, &md, theirs))
-        assert_memory_equal(packed.at, theirs, bytes);
-    assert_int_equal(packed.at[bytes], POISON);
-    free(w.at);
-    free(theirs);
-    free(packed.at);
-}
-
-static void lines_are_those_of_onednn(void **state)
-{
-    static const dnnl_format_tag_t tags[][2] = {{dnnl_BA16a16b, dnnl_BA16a16b2a},
-                                                {dnnl_BA16a32b, dnnl_BA16a32b2a},
-                                                {dnnl_BA16a64b, dnnl_BA16a64b2a}};
-
-    (void)state;
-    for (size_t i = 0; i < CT_COUNT(stacks); i++)
-        for (size_t tag = 0; tag < CT_COUNT(tags); tag++)
-            for (int kind = 0; kind < 8; kind++) {
-                enum ct_dtype to = kind & 1 ? CT_BF16 : CT_F32;
-
-                threads = 1 + (int)(i + (size_t)kind) % 3;
-                check_reorder(&stacks[i], kind & 2 ? CPU_BACKWARD : CPU_FORWARD,
-                              tags[tag][kind & 1], kind & 4 ? CT_BF16 : CT_F32, to);
-            }
-}
-
-static void other_blocks_are_no_lines(void **state)
-{
-    static const struct {
-        dnnl_format_tag_t tag;
-        enum ct_dtype dtype;
-    } others[] = {{dnnl_ab, CT_F32},        {dnnl_ba, CT_BF16},        {dnnl_BA16a48b, CT_F32},
-                  {dnnl_BA16a64b, CT_BF16}, {dnnl_BA16a64b2a, CT_F32}, {dnnl_AB16b16a, CT_F32}};
-    dnnl_dims_t dims = {96, 96};
-    dnnl_memory_desc_t md;
-    struct cpu_lines lines;
-
-    (void)state;
-    for (size_t i = 0; i < CT_COUNT(others); i++) {
-        assert_int_equal(dnnl_memory_desc_init_by_tag(
-                             &md, 2, dims, cpu_onednn_type(others[i].dtype), others[i].tag),
-                         0);
-        assert_false(cpu_onednn_lines(&md, &lines));
-    }
 }
 
 /* ---- panels ---- */
@@ -201,6 +139,28 @@ static float at(const struct weights *w, int64_t row, int64_t column, enum ct_dt
     return to == CT_BF16 ? ct_bf16_to_f32(ct_f32_to_bf16(x)) : x;
 }
 
+/* Elements in a dtype, which are rounded to bfloat16 if `round`. */
+static void check_elements(const struct weights *w, const struct cpu_packed_to *to,
+                           enum ct_dtype dtype, bool round)
+{
+    int64_t bytes = (int64_t)cpu_product_packed_bytes(to->use, w->rows, w->columns, dtype);
+    int64_t size = (int64_t)ct_dtype_size(dtype), each = 4 / size,
+            steps = to->lines.panel / CPU_STEP_BYTES;
+
+    for (int64_t i = 0; i < bytes / size; i++) {
+        int64_t word = i / each, panel = word / 512 / steps, step = word / 512 % steps,
+                tile = word / 256 % 2, k = (step * 16 + word / 16 % 16) * each + i % each,
+                column = panel * 32 + tile * 16 + word % 16;
+        float packed =
+            dtype == CT_F32 ? ((float *)to->at)[i] : ct_bf16_to_f32(((uint16_t *)to->at)[i]);
+        enum ct_dtype rounded = round ? CT_BF16 : dtype;
+        float expected =
+            to->use == CPU_FORWARD ? at(w, column, k, rounded) : at(w, k, column, rounded);
+
+        assert_memory_equal(&packed, &expected, sizeof(packed));
+    }
+}
+
 static void check_panels(const struct stack *s, enum cpu_use use, enum ct_dtype from,
                          enum ct_dtype dtype)
 {
@@ -208,20 +168,9 @@ static void check_panels(const struct stack *s, enum cpu_use use, enum ct_dtype 
     size_t bytes = cpu_product_packed_bytes(use, w.rows, w.columns, dtype);
     struct cpu_packed_to to = {use, cpu_product_lines(use, w.rows, w.columns, dtype),
                                poisoned(bytes)};
-    int64_t size = (int64_t)ct_dtype_size(dtype), each = 4 / size,
-            steps = to.lines.panel / CPU_STEP_BYTES;
 
     pack(&w, s, &to);
-    for (int64_t i = 0; i < (int64_t)bytes / size; i++) {
-        int64_t word = i / each, panel = word / 512 / steps, step = word / 512 % steps,
-                tile = word / 256 % 2, k = (step * 16 + word / 16 % 16) * each + i % each,
-                column = panel * 32 + tile * 16 + word % 16;
-        float packed =
-                  dtype == CT_F32 ? ((float *)to.at)[i] : ct_bf16_to_f32(((uint16_t *)to.at)[i]),
-              expected = use == CPU_FORWARD ? at(&w, column, k, dtype) : at(&w, k, column, dtype);
-
-        assert_memory_equal(&packed, &expected, sizeof(packed));
-    }
+    check_elements(&w, &to, dtype, false);
     free(w.at);
     free(to.at);
 }
@@ -245,7 +194,21 @@ static void truncate_all(float *x, size_t count)
         x[i] = ct_bf16_to_f32(ct_f32_to_bf16(x[i]));
 }
 
-/* Both uses at once, in the layouts of this machine's products. */
+static void check_reordered(const struct weights *w, enum cpu_use use, enum ct_dtype to, bool round,
+                            const void *packed, size_t bytes)
+{
+    char *theirs = poisoned(bytes);
+    dnnl_memory_desc_t md;
+
+    assert_int_equal(cpu_onednn_packed(&md, use, w->rows, w->columns, to), 0);
+    reorder(w, use, &md, theirs);
+    if (round)
+        truncate_all((float *)theirs, bytes / sizeof(float));
+    assert_memory_equal(packed, theirs, bytes);
+    free(theirs);
+}
+
+/* Both uses at once, in oneDNN's layouts or in panels. */
 static void check_packing(const struct stack *s, enum ct_dtype from, enum ct_dtype dtype)
 {
     enum ct_dtype to = cpu_packed_type(dtype);
@@ -268,23 +231,23 @@ static void check_packing(const struct stack *s, enum ct_dtype from, enum ct_dty
         fail_msg("%s", ct_error_message());
     assert_int_equal(cpu_packing_run(packing, weights, packed), 0);
     for (int use = 0; use < CPU_USES; use++) {
-        char *theirs = poisoned(bytes[use]);
-        dnnl_memory_desc_t md;
-
-        assert_int_equal(cpu_onednn_packed(&md, use, w.rows, s->k, to), 0);
-        assert_true(reorder(&w, use, &md, theirs));
-        if (round)
-            truncate_all((float *)theirs, bytes[use] / sizeof(float));
-        assert_memory_equal(packed[use], theirs, bytes[use]);
-        free(theirs);
+        if (cpu_config.products == CPU_PRODUCTS_OWN)
+            check_elements(
+                &w,
+                &(struct cpu_packed_to){use, cpu_product_lines(use, w.rows, s->k, to), packed[use]},
+                to, round);
+        else
+            check_reordered(&w, use, to, round, packed[use], bytes[use]);
         free(packed[use]);
     }
     free(w.at);
 }
 
-static void both_uses_are_packed_at_once(void **state)
+/* The packings of a process are kept, whatever the products: gaps tell both kinds apart. */
+static void check_packings(enum cpu_products products)
 {
-    (void)state;
+    cpu_config.products = products;
+    gap = products == CPU_PRODUCTS_OWN ? 5 : 3;
     for (size_t i = 0; i < CT_COUNT(stacks); i++) {
         threads = 1 + (int)i % 3;
         cpu_config.bf16_matmul = CPU_BF16_WIDEN;
@@ -299,6 +262,13 @@ static void both_uses_are_packed_at_once(void **state)
     }
 }
 
+static void both_uses_are_packed_at_once(void **state)
+{
+    (void)state;
+    check_packings(CPU_PRODUCTS_ONEDNN);
+    check_packings(CPU_PRODUCTS_OWN);
+}
+
 static void weights_that_fill_no_panel_do_not_stack(void **state)
 {
     int64_t n[2] = {7, 64}, stride[2] = {32, 32};
@@ -307,9 +277,12 @@ static void weights_that_fill_no_panel_do_not_stack(void **state)
 
     (void)state;
     cpu_config.bf16_matmul = CPU_BF16_WIDEN;
-    if (ct_cpu_isa() < CT_CPU_AVX512)
-        skip(); /* plain matrices */
+    cpu_config.products = CPU_PRODUCTS_OWN;
     assert_int_equal(cpu_packing_prepare(&spec, &packing), CT_EINVAL);
+    cpu_config.products = CPU_PRODUCTS_ONEDNN;
+    stride[0] = stride[1] = 33;
+    if (ct_cpu_isa() >= CT_CPU_AVX512) /* else matrices are plain */
+        assert_int_equal(cpu_packing_prepare(&spec, &packing), CT_EINVAL);
 }
 
 /* ---- what is measured ---- */
@@ -379,10 +352,7 @@ static void measured_products_stay_within_their_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_are_those_of_onednn),
-        cmocka_unit_test(other_blocks_are_no_lines),
-        cmocka_unit_test(panels_are_as_defined),
-        cmocka_unit_test(both_uses_are_packed_at_once),
+        cmocka_unit_test(panels_are_as_defined), cmocka_unit_test(both_uses_are_packed_at_once),
         cmocka_unit_test(weights_that_fill_no_panel_do_not_stack),
         cmocka_unit_test(measured_products_stay_within_their_memory)};
 
