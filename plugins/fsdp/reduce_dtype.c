@@ -9,7 +9,9 @@
  *   W     d.w (float32) -> cast -> reduce_scatter -> cast -> a shard, summed over the microbatches
  *   post  that sum -> cast -> all_reduce over replicas -> cast -> the gradient (float32)
  *
- * The optimizer, the gradient's norm and sums along other axes (tp, pp) see float32. Parameters of
+ * Reductions are found behind sums, casts, concatenations and other linear ops that do not add up
+ * rows. In front of any other op a sum over ranks may be one of activations, and stays float32. The
+ * optimizer, the gradient's norm and sums along other axes (tp, pp) see float32. Parameters of
  * a fixed dtype are left out: their gradients may be counts.
  */
 #include <string.h>
@@ -22,30 +24,55 @@
 /* ---- which reductions ---- */
 
 struct reductions {
-    ct_axes data; /* that split it */
+    ct_axes data; /* axes that split the inputs */
     bool *found;  /* by id of an output */
     size_t ids;
 };
 
-static bool sums_gradients(const struct reductions *r, const struct ct_op *op)
+static bool is_found(const struct reductions *r, const struct ct_value *v)
 {
-    return (op->type == &ct_op_reduce_scatter || op->type == &ct_op_all_reduce) &&
-           op->in[0]->dtype == CT_F32 && ct_op_axes(op, "axes") & r->data;
+    return v->id < r->ids && r->found[v->id];
 }
 
-/* Follow a gradient back through its reductions and sums. */
+/* Output i is the sum of input i. */
+static bool reduces(const struct ct_op *op)
+{
+    return op->type == &ct_op_reduce_scatter || op->type == &ct_op_all_reduce;
+}
+
+static bool sums_gradients(const struct reductions *r, const struct ct_op *op)
+{
+    return reduces(op) && op->in[0]->dtype == CT_F32 && ct_op_axes(op, "axes") & r->data;
+}
+
+static int64_t elements(const struct ct_value *v)
+{
+    return ct_shape_count(v->ndim, v->shape);
+}
+
+/* Whether v, of op, has the elements of input i. Sums over rows have more elements in front, which
+   are activations. */
+static bool has_elements(const struct ct_op *op, const struct ct_value *v, int i)
+{
+    if (!op->in[i])
+        return false;
+    if (reduces(op))
+        return op->out[i] == v;
+    return op->type->collective ||
+           (op->type->flags & CT_OP_LINEAR && elements(op->in[i]) <= elements(v));
+}
+
+/* Follow a gradient back through its reductions and linear ops. */
 static void find_behind(const struct reductions *r, const struct ct_value *v)
 {
     const struct ct_op *op = v->producer;
-    bool collective = op && op->type->collective;
 
-    if (!op || !(collective || op->type == &ct_op_add || op->type == &ct_op_cast ||
-                 op->type == &ct_op_contribution))
+    if (!op || is_found(r, v))
         return;
     if (sums_gradients(r, op))
         r->found[v->id] = true;
     for (int i = 0; i < op->ins; i++)
-        if (op->in[i] && (!collective || op->out[i] == v))
+        if (has_elements(op, v, i))
             find_behind(r, op->in[i]);
 }
 
@@ -134,7 +161,7 @@ static int reduce_narrow(struct ct_graph *graph, const struct reductions *r, str
     struct ct_op *part;
 
     for (int i = 0; i < op->ins; i++) {
-        bool found = r->found[op->out[i]->id];
+        bool found = is_found(r, op->out[i]);
         int at = found ? count++ : --others;
 
         in[at] = found ? narrow(graph, op, op->in[i]) : op->in[i];
@@ -157,7 +184,7 @@ static int reduce_narrow(struct ct_graph *graph, const struct reductions *r, str
 static bool has_found(const struct reductions *r, const struct ct_op *op)
 {
     for (int i = 0; i < op->outs; i++)
-        if (op->out[i]->id < r->ids && r->found[op->out[i]->id])
+        if (is_found(r, op->out[i]))
             return true;
     return false;
 }

@@ -172,6 +172,40 @@ static void gradients_travel_in_bfloat16(void **state)
     ct_arena_finish(&arena);
 }
 
+/* A parameter that is scaled copies of two others, one behind the other, and a bias, whose gradient
+   sums rows of what ranks have summed. */
+static const char joined[] = "graph \"joined\"\n"
+                             "mesh dp_shard=2\n"
+                             "param %w : float32[8,4]\n"
+                             "param %bias : float32[4]\n"
+                             "input %x : float32[8,4] [dp_shard, -]\n"
+                             "W a %d.p = linear_dw(%x, %x) : float32[4,4] +{dp_shard}\n"
+                             "W a %d.q = linear_dw(%x, %x) : float32[4,4] +{dp_shard}\n"
+                             "W a %p = all_reduce(%d.p) {axes=\"dp_shard\"} : float32[4,4]\n"
+                             "W a %q = all_reduce(%d.q) {axes=\"dp_shard\"} : float32[4,4]\n"
+                             "W a %g = concat(%p, %q) : float32[8,4]\n"
+                             "W a %scaled = scale(%g) {factor=2} : float32[8,4]\n"
+                             "W a %d.k = linear_dw(%x, %x) : float32[4,4] +{dp_shard}\n"
+                             "W a %k = all_reduce(%d.k) {axes=\"dp_shard\"} : float32[4,4]\n"
+                             "W a %d.bias = bias_grad(%k) : float32[4]\n"
+                             "post - %n = squared_norm(%scaled, %d.bias) : float64[]\n"
+                             "fetch n = %n\n"
+                             "grad %w = %scaled\ngrad %bias = %d.bias\n";
+
+static void reductions_are_found_behind_linear_ops(void **state)
+{
+    const struct ct_plugin *plugin = test_plugin("fsdp");
+    struct ct_arena arena = {0};
+    struct ct_graph *g = parse(&arena, joined);
+
+    (void)state;
+    assert_ok(ct_graph_verify(g, NULL));
+    TEST_OPTIONS(plugin, "reduce_dtype=bfloat16");
+    assert_ok(test_transform(plugin, "fsdp.reduce_dtype")->apply(g, NULL));
+    check(&arena, g, "joined_bfloat16.txt");
+    ct_arena_finish(&arena);
+}
+
 /* A layer's input that two products need whole, in the forward and for their weights' gradients. */
 static const char sequence[] =
     "graph \"sequence\"\n"
@@ -297,6 +331,7 @@ int main(void)
         cmocka_unit_test(reshard_always_gathers_again),
         cmocka_unit_test(reshard_never_gathers_once),
         cmocka_unit_test(gradients_travel_in_bfloat16),
+        cmocka_unit_test(reductions_are_found_behind_linear_ops),
         cmocka_unit_test(inputs_are_gathered_again),
         cmocka_unit_test(stacked_matrices_are_split_where_shards_are_smallest),
         cmocka_unit_test(others_can_come_after_parameters_are_sharded),
