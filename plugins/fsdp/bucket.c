@@ -262,7 +262,7 @@ int fsdp_bucket(struct ct_graph *graph, struct ct_run *run)
     int rc;
 
     (void)run;
-    if (strcmp(fsdp_config.bucket, "unit") != 0)
+    if (fsdp_config.bucket != FSDP_BUCKET_UNIT)
         return 0;
     all.reduces = ct_arena_array(&all.scratch, bool, all.ids);
     all.bucket = ct_arena_array(&all.scratch, size_t, all.ids);

@@ -14,8 +14,6 @@
  * The gradient of a gather in a microbatch is reduced in the microbatch. With reduce = microbatch,
  * a gather that runs once a step is therefore placed there too, until prefetch.c moves it.
  */
-#include <string.h>
-
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 #include <ctitan/model.h>
@@ -30,36 +28,36 @@ static const struct ct_option options[] = {
                "Ranks that share one copy of the parameters; -1: all remaining ranks"),
     CT_OPT_INT(struct fsdp_config, replicate_degree, "replicate_degree", "1", 1, 1 << 20,
                "Copies of the parameters"),
-    CT_OPT_CHOICE(struct fsdp_config, reshard_after_forward, "reshard_after_forward", "default",
-                  "default|always|never",
-                  "Whether gathered parameters are freed after the forward; default: only without "
-                  "a pipeline, and not in the last region"),
-    CT_OPT_CHOICE(struct fsdp_config, reduce, "reduce", "default", "default|microbatch|step",
-                  "When gradients are reduced: in every microbatch, so that they stay sharded, or "
-                  "once a step; default: once a step with a pipeline, else in every microbatch"),
-    CT_OPT_CHOICE(struct fsdp_config, reduce_dtype, "reduce_dtype", "float32", "float32|bfloat16",
-                  "Dtype in which float32 gradients are sent and summed over ranks that have other "
-                  "data; over microbatches they are summed in float32"),
+    CT_OPT_ENUM(struct fsdp_config, reshard_after_forward, "reshard_after_forward", "default",
+                "default|always|never",
+                "Whether gathered parameters are freed after the forward; default: only without "
+                "a pipeline, and not in the last region"),
+    CT_OPT_ENUM(struct fsdp_config, reduce, "reduce", "default", "default|microbatch|step",
+                "When gradients are reduced: in every microbatch, so that they stay sharded, or "
+                "once a step; default: once a step with a pipeline, else in every microbatch"),
+    CT_OPT_ENUM(struct fsdp_config, reduce_dtype, "reduce_dtype", "float32", "float32|bfloat16",
+                "Dtype in which float32 gradients are sent and summed over ranks that have other "
+                "data; over microbatches they are summed in float32"),
     CT_OPT_BOOL(
         struct fsdp_config, prefetch, "prefetch", "true",
         "Gather the next region's parameters while the current one computes, on a separate stream"),
-    CT_OPT_CHOICE(struct fsdp_config, bucket, "bucket", "unit", "unit|parameter",
-                  "unit: gather and reduce all parameters of a layer in one call; parameter: each "
-                  "in its own call"),
+    CT_OPT_ENUM(struct fsdp_config, bucket, "bucket", "unit", "unit|parameter",
+                "unit: gather and reduce all parameters of a layer in one call; parameter: each "
+                "in its own call"),
     {0}};
 
 bool fsdp_reshards(const struct ct_graph *graph)
 {
-    if (!strcmp(fsdp_config.reshard_after_forward, "default"))
+    if (fsdp_config.reshard_after_forward == FSDP_RESHARD_DEFAULT)
         return graph->partition_axis < 0;
-    return !strcmp(fsdp_config.reshard_after_forward, "always");
+    return fsdp_config.reshard_after_forward == FSDP_RESHARD_ALWAYS;
 }
 
 static bool reduces_in_microbatch(const struct ct_graph *graph)
 {
-    if (!strcmp(fsdp_config.reduce, "default"))
+    if (fsdp_config.reduce == FSDP_REDUCE_DEFAULT)
         return graph->partition_axis < 0;
-    return !strcmp(fsdp_config.reduce, "microbatch");
+    return fsdp_config.reduce == FSDP_REDUCE_MICROBATCH;
 }
 
 /* ---- the batch ---- */
@@ -308,7 +306,6 @@ static const struct ct_transform reduce_dtype = {
     .name = "fsdp.reduce_dtype",
     .summary = "sums gradients over ranks in bfloat16, if asked for",
     .phase = CT_PHASE_OVERLAP,
-    .gives = (const char *const[]){"narrowed", NULL},
     .after = (const char *const[]){"bucketed", NULL},
     .apply = fsdp_reduce_dtype,
 };

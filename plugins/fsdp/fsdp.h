@@ -4,9 +4,18 @@
 
 #include <ctitan/pass.h>
 
+/* Choices of the options, in their order. */
+enum fsdp_reshard { FSDP_RESHARD_DEFAULT, FSDP_RESHARD_ALWAYS, FSDP_RESHARD_NEVER };
+enum fsdp_reduce { FSDP_REDUCE_DEFAULT, FSDP_REDUCE_MICROBATCH, FSDP_REDUCE_STEP };
+enum fsdp_reduce_dtype { FSDP_REDUCE_FLOAT32, FSDP_REDUCE_BFLOAT16 };
+enum fsdp_bucket { FSDP_BUCKET_UNIT, FSDP_BUCKET_PARAMETER };
+
 struct fsdp_config {
     int64_t shard_degree, replicate_degree;
-    const char *reshard_after_forward, *reduce, *reduce_dtype, *bucket;
+    enum fsdp_reshard reshard_after_forward;
+    enum fsdp_reduce reduce;
+    enum fsdp_reduce_dtype reduce_dtype;
+    enum fsdp_bucket bucket;
     bool prefetch;
 };
 

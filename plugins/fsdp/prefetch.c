@@ -47,7 +47,7 @@ struct again {
 
 static bool is_dropped(const struct again *a, const struct ct_value *v)
 {
-    bool keep_last = !strcmp(fsdp_config.reshard_after_forward, "default");
+    bool keep_last = fsdp_config.reshard_after_forward == FSDP_RESHARD_DEFAULT;
     const struct ct_op *op = v ? v->producer : NULL;
 
     return op && v->id < a->count && op->section->part == CT_PART_F && fsdp_is_gather(op) &&

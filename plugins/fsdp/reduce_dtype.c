@@ -14,8 +14,6 @@
  * optimizer, the gradient's norm and sums along other axes (tp, pp) see float32. Parameters of
  * a fixed dtype are left out: their gradients may be counts.
  */
-#include <string.h>
-
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 
@@ -196,7 +194,7 @@ int fsdp_reduce_dtype(struct ct_graph *graph, struct ct_run *run)
     int rc = 0;
 
     (void)run;
-    if (strcmp(fsdp_config.reduce_dtype, "bfloat16") != 0)
+    if (fsdp_config.reduce_dtype != FSDP_REDUCE_BFLOAT16)
         return 0;
     r.found = ct_arena_array(&scratch, bool, r.ids);
     find_reductions(graph, &r);
