@@ -424,19 +424,20 @@ static void choose_interface(const char *name)
    NVLS. */
 #define ORDERED_ALGORITHMS "Ring,Tree"
 
-/* NCCL takes an empty list for none, and chooses among all. */
+/* An empty list names no algorithm. */
 static bool names_algorithms(const char *list)
 {
     return list && list[strspn(list, ", ")];
 }
 
+/* Separated by commas alone: NCCL does not skip blanks. */
 static bool is_ordered(const char *algorithms)
 {
     static const char *const names[] = {"ring", "tree"};
     const char *at = algorithms;
 
-    for (at += strspn(at, ", "); *at; at += strspn(at, ", ")) {
-        size_t length = strcspn(at, ", "), n = 0;
+    for (at += strspn(at, ","); *at; at += strspn(at, ",")) {
+        size_t length = strcspn(at, ","), n = 0;
 
         while (n < CT_COUNT(names) &&
                (length != strlen(names[n]) || strncasecmp(at, names[n], length)))
@@ -455,8 +456,8 @@ static const char *varies(void)
     if (nccl_config.windows)
         return "[nccl] windows = true lets switches add, in no fixed order";
     return names_algorithms(algorithms) && !is_ordered(algorithms)
-               ? "NCCL_ALGO of the environment has algorithms other than Ring and Tree, whose sums "
-                 "have no fixed order"
+               ? "NCCL_ALGO of the environment is no list of Ring and Tree, separated by commas "
+                 "alone: sums of other algorithms have no fixed order"
                : NULL;
 }
 
