@@ -3,11 +3,13 @@
  */
 #include <stdio.h>
 
+#include <ctitan/error.h>
 #include <ctitan/lib/cuda.h>
 
 #define NAME 80 /* bytes of a function's name */
 
-static void expand(char *to, const char *name, const char *op, const char *dtype)
+/* CT_EINVAL: it is longer than NAME. */
+static int expand(char *to, const char *name, const char *op, const char *dtype)
 {
     size_t at = 0;
 
@@ -15,6 +17,9 @@ static void expand(char *to, const char *name, const char *op, const char *dtype
         at += (size_t)(*name == '@'   ? snprintf(to + at, NAME - at, "%s", op)
                        : *name == '*' ? snprintf(to + at, NAME - at, "%s", dtype)
                                       : snprintf(to + at, NAME - at, "%c", *name));
+    return at < NAME ? 0
+                     : ct_fail(CT_EINVAL, "the name of a function of %s is longer than %d bytes",
+                               op, NAME - 1);
 }
 
 int ct_cuda_find(const struct ct_prepare *p, const struct ct_cuda_code *code, enum ct_dtype dtype,
@@ -25,8 +30,9 @@ int ct_cuda_find(const struct ct_prepare *p, const struct ct_cuda_code *code, en
     for (int i = 0; rc == 0 && names[i]; i++) {
         char name[NAME] = "";
 
-        expand(name, names[i], p->op->type->name, ct_dtype_name(dtype));
-        rc = ct_cuda_of(p->device)->find(p->device, code, name, &functions[i]);
+        rc = expand(name, names[i], p->op->type->name, ct_dtype_name(dtype));
+        if (rc == 0)
+            rc = ct_cuda_of(p->device)->find(p->device, code, name, &functions[i]);
     }
     return rc;
 }

@@ -1,6 +1,8 @@
 /*
  * Launches of kernels of losses of tokens: rows of logits, then sums by sequence.
  */
+#include <assert.h>
+
 #include <ctitan/input.h>
 #include <ctitan/lib/cuda_tokens.h>
 #include <ctitan/op_author.h>
@@ -42,6 +44,7 @@ int ct_cuda_sum_tokens(const struct ct_launch *l, int logits, int count, int64_t
                                    .count = count,
                                    .kind = ct_cuda_float_of(l->out[0].dtype)};
 
+    assert(count <= CT_CUDA_TOKEN_NUMBERS && sequences > 0);
     for (int i = 0; i < count; i++)
         a.sum[i] = l->out[i].data;
     return ct_cuda_launch(l, ct_cuda_function(l, SUMS),

@@ -32,7 +32,7 @@ static int map(const struct ct_launch *l, const struct gpu_widths *by,
     memcpy(all, out, (size_t)outs * sizeof(*all));
     memcpy(all + outs, in, (size_t)ins * sizeof(*all));
     if (!ct_cuda_matrices(all, outs + ins, rows))
-        return ct_fail(CT_EINVAL, "the operands are not matrices");
+        return ct_fail(CT_EINVAL, "%s: the operands are not matrices", l->op->type->name);
     for (int i = 0; i < outs; i++) {
         a.out[i] = out[i]->data;
         a.out_stride[i] = rows[i].stride;

@@ -105,7 +105,8 @@ CT_API int ct_cuda_find(const struct ct_prepare *p, const struct ct_cuda_code *c
 CT_API int ct_cuda_prepare(struct ct_prepare *p, const struct ct_cuda_code *code,
                            enum ct_dtype dtype, const char *const *names);
 
-/* Function i of those that ct_cuda_prepare found. */
+/* Function i of those that ct_cuda_prepare found, counted from 0 in the order of the names. It
+   lives as long as the device. */
 static inline struct ct_cuda_function *ct_cuda_function(const struct ct_launch *l, int i)
 {
     return ((struct ct_cuda_function *const *)l->state)[i];

@@ -28,7 +28,8 @@ CT_API struct ct_cuda_tokens ct_cuda_tokens(const struct ct_launch *l, int logit
 /* Launch the function of the rows, whose struct `arguments` is. */
 CT_API int ct_cuda_launch_tokens(const struct ct_launch *l, int logits, const void *arguments);
 /* Launch that of the sums: outputs 0 to count - 1 are those of the numbers in the workspace, each
-   over the rows of a sequence. */
+   over the rows of a sequence. count is CT_CUDA_TOKEN_NUMBERS at most, sequences at
+   least 1. */
 CT_API int ct_cuda_sum_tokens(const struct ct_launch *l, int logits, int count, int64_t sequences);
 
 CT_END_DECLS
