@@ -12,6 +12,7 @@
  * One line for each: name | milliseconds | rate | share | clock, power, temperature (of an NVIDIA
  * GPU).
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -383,7 +384,7 @@ static int run_case(struct ct_device *device, const struct bench_case *c)
     clocks_begin();
     rc = graph ? ct_measure_graph(graph, device, content, seconds, &measured)
                : ct_context(CT_EINVAL, "%s", c->name);
-    clocks_end(seconds / 2, clocks, sizeof(clocks));
+    clocks_end(enough > 0 ? seconds / 2 : INFINITY, clocks, sizeof(clocks));
     step = (enough > 0 ? measured.lasting : measured.best) / COPIES;
     if (rc == 0)
         print_rate(c, step, flops(&arena, graph->first), moved(graph->first), clocks);
