@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <ctitan/calling.h>
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/objective.h>
 
@@ -22,6 +23,11 @@ const struct ct_objective_ops *ct_objective_default(const char **name)
 {
     *name = fallback.name;
     return fallback.ops;
+}
+
+bool ct_objective_is(const char *name)
+{
+    return ct_config.objective && !strcmp(ct_config.objective, name);
 }
 
 /* ---- the forward ---- */

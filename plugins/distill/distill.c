@@ -40,8 +40,7 @@ static const struct ct_option options[] = {
 
 bool distill_is_stored(void)
 {
-    return strcmp(ct_config.objective ? ct_config.objective : "", "distill") == 0 &&
-           strcmp(distill_config.teacher, "stored") == 0;
+    return ct_objective_is("distill") && strcmp(distill_config.teacher, "stored") == 0;
 }
 
 static int check_options(void)

@@ -272,7 +272,7 @@ static int on_event(const struct ct_event_data *data, void *context)
 
     (void)context;
     if (dpo_config.loss != DPO_KTO || dpo_config.divergence == DPO_OF_MICROBATCH ||
-        !data->run->streams || strcmp(ct_config.objective, "dpo") != 0)
+        !data->run->streams || !ct_objective_is("dpo"))
         return 0;
     for (size_t k = 0; rc == 0 && k < ct_stage_count(); k++)
         rc = check_stage(data->run, k);

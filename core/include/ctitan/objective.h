@@ -89,6 +89,9 @@ CT_API int ct_objective_forward_set(struct ct_objective *objective, const struct
 /* Adds ops behind the forward, where its logits are. */
 CT_API struct ct_builder ct_objective_builder(const struct ct_objective *objective);
 
+/* Whether the recipe's [objective] names this one. */
+CT_API bool ct_objective_is(const char *name);
+
 /* For programs: build the loss with the objective's `ops`. CT_EINVAL: it fetches no loss. */
 CT_API int ct_objective_build(struct ct_objective *objective);
 /* For libraries: the objective of recipes that name none. */
