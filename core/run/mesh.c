@@ -221,6 +221,8 @@ int ct_run_make_mesh(struct ct_run *run)
             continue;
         if (all.item[i].ops->splits_batch)
             run->batch_axes |= (ct_axes)1 << run->mesh.count;
+        if (all.item[i].ops->splits_heads)
+            run->head_axes |= (ct_axes)1 << run->mesh.count;
         run->mesh.axis[run->mesh.count++] =
             (struct ct_axis){all.item[i].offer->name, all.item[i].degree};
     }

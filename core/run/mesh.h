@@ -4,8 +4,8 @@
 
 #include <ctitan/run.h>
 
-/* Fill run->mesh and run->batch_axes from the axes of all plugins. CT_ECONFIG: the product of the
-   degrees is not the number of ranks; the message shows it. */
+/* Fill run->mesh and its batch_axes and head_axes from the axes of all plugins. CT_ECONFIG: the
+   product of the degrees is not the number of ranks; the message shows it. */
 int ct_run_make_mesh(struct ct_run *run);
 
 /* The offer that orders a step. *ops NULL: it runs microbatch by microbatch. */

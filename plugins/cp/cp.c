@@ -195,14 +195,13 @@ static int change_attention(struct ct_graph *graph, struct ct_run *run)
 {
     int rc = 0;
 
-    (void)run;
     if (cp_axis(graph) < 0 || cp_config.method == CP_ALL_GATHER)
         return 0;
     ct_for_each_op_safe (op, graph) {
         if (rc < 0 || op->type != &ct_op_attention)
             continue;
         if (cp_config.method == CP_ULYSSES)
-            rc = cp_exchange_heads(graph, op);
+            rc = cp_exchange_heads(graph, op, run ? run->head_axes : 0);
         else
             cp_make_ring(graph, op);
     }

@@ -20,8 +20,9 @@ enum { CP_DOCUMENTS, CP_K_DOCUMENTS, CP_POSITIONS, CP_K_POSITIONS, CP_OPTIONAL }
 
 /* ---- ulysses.c ---- */
 
-/* Redistribute the operands of an attention op from tokens to heads, and its result back. */
-int cp_exchange_heads(struct ct_graph *graph, struct ct_op *attention);
+/* Redistribute the operands of an attention op from tokens to heads, and its result back. split:
+   the axes over which heads are split already. */
+int cp_exchange_heads(struct ct_graph *graph, struct ct_op *attention, ct_axes split);
 
 /* ---- states.c ---- */
 

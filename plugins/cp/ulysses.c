@@ -2,8 +2,6 @@
  * Ulysses (Jacobs et al. 2023): ranks exchange tokens for heads before attention and back after it,
  * by all-to-all. In between, each rank has all tokens of its heads and runs ordinary attention.
  */
-#include <string.h>
-
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/ops.h>
@@ -15,33 +13,32 @@ struct places {
     struct ct_sharding by_token, by_head;
 };
 
-static struct places places_of(const struct ct_graph *graph)
+static struct places places_of(const struct ct_graph *graph, ct_axes split)
 {
     struct ct_sharding tokens = ct_graph_sequence_sharding(graph), heads = tokens;
-    int tp = ct_mesh_find(&graph->mesh, "tp");
 
     heads.count[1] = 0;
-    if (tp >= 0) {
-        ct_sharding_split(&tokens, 2, tp);
-        ct_sharding_split(&heads, 2, tp);
-    }
+    for (int axis = 0; axis < graph->mesh.count; axis++)
+        if (split >> axis & 1) {
+            ct_sharding_split(&tokens, 2, axis);
+            ct_sharding_split(&heads, 2, axis);
+        }
     ct_sharding_split(&heads, 2, cp_axis(graph));
     return (struct places){tokens, heads};
 }
 
 /* Where key/value heads are fewer than ranks, ranks get copies of them. */
-static int share_heads(struct ct_graph *graph, struct ct_op *op)
+static int share_heads(struct ct_graph *graph, struct ct_op *op, ct_axes split)
 {
-    int tp = ct_mesh_find(&graph->mesh, "tp");
-    int64_t of_tp = tp < 0 ? 1 : graph->mesh.axis[tp].size, heads = op->in[0]->shape[2];
+    int64_t ranks = ct_mesh_degree(&graph->mesh, split), heads = op->in[0]->shape[2];
 
-    if (heads % (cp_config.degree * of_tp) == 0)
-        return ct_share_heads(graph, op, cp_config.degree * of_tp, tp < 0 ? 0 : (ct_axes)1 << tp,
+    if (heads % (cp_config.degree * ranks) == 0)
+        return ct_share_heads(graph, op, cp_config.degree * ranks, split,
                               "cp: ranks outnumber key/value heads, and get copies of them");
     return ct_fail(CT_ECONFIG,
-                   "[cp] method = ulysses: %lld heads cannot be divided among cp x tp = %lld x "
-                   "%lld ranks; use ring or allgather",
-                   (long long)heads, (long long)cp_config.degree, (long long)of_tp);
+                   "[cp] method = ulysses: %lld heads cannot be divided among %lld ranks of cp x "
+                   "%lld of other axes; use ring or allgather",
+                   (long long)heads, (long long)cp_config.degree, (long long)ranks);
 }
 
 static struct ct_value *move(struct ct_builder *b, struct ct_value *x, const char *suffix,
@@ -51,12 +48,12 @@ static struct ct_value *move(struct ct_builder *b, struct ct_value *x, const cha
                            gradient);
 }
 
-int cp_exchange_heads(struct ct_graph *graph, struct ct_op *op)
+int cp_exchange_heads(struct ct_graph *graph, struct ct_op *op, ct_axes split)
 {
-    struct places at = places_of(graph);
+    struct places at = places_of(graph, split);
     struct ct_builder before, after;
     struct ct_value *result, *o;
-    int rc = share_heads(graph, op);
+    int rc = share_heads(graph, op, split);
 
     if (rc == 0)
         rc = ct_attention_result(op, &result);

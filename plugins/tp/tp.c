@@ -195,6 +195,7 @@ static const struct ct_axis_ops axis = {
     .size = sizeof(struct ct_axis_ops),
     .place = 500,
     .degree = degree,
+    .splits_heads = true,
 };
 
 CT_PLUGIN(.name = "tp", .version = "1.0", .summary = "Tensor, sequence and loss parallelism",

@@ -3,6 +3,7 @@
  * what is refused.
  */
 #include <ctitan/app/verify.h>
+#include <ctitan/run.h>
 #include <ctitan/text.h>
 
 #include "plugin_under_test.h"
@@ -43,11 +44,13 @@ static struct ct_graph *model(struct ct_arena *arena, int64_t tokens, int64_t kv
                   cp);
 }
 
+/* As with tp, whose axis is the second. */
 static int apply_both(struct ct_graph *g)
 {
-    int rc = transform("cp.inputs")->apply(g, NULL);
+    struct ct_run run = {.head_axes = (ct_axes)1 << 1};
+    int rc = transform("cp.inputs")->apply(g, &run);
 
-    return rc < 0 ? rc : transform("cp.attention")->apply(g, NULL);
+    return rc < 0 ? rc : transform("cp.attention")->apply(g, &run);
 }
 
 static void check_method(const char *method)

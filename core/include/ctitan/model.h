@@ -333,6 +333,7 @@ struct ct_axis_ops {
     bool fills;        /* its degree may be -1: all remaining ranks */
     /* From the plugin's options: at least 1, or -1 if `fills`. */
     int64_t (*degree)(void);
+    bool splits_heads; /* it splits the heads of attention, by the weights that make them */
 };
 
 /* ---- the order of a step ---- */

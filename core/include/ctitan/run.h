@@ -130,6 +130,7 @@ struct ct_run {
     int64_t rank, world;
     struct ct_mesh mesh;
     ct_axes batch_axes; /* these split the sequences of a batch */
+    ct_axes head_axes;  /* these split the heads of attention */
 
     const struct ct_model_ops *model_ops;
     struct ct_model *model;
