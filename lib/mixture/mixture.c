@@ -143,13 +143,13 @@ static struct ct_value *scale_input(struct ct_decoder *d, struct ct_value *h,
 }
 
 /* Experts whose inputs are scaled: one choice of all tokens after the other. */
-static struct ct_value *scaled_experts(struct ct_decoder *d, struct ct_value *h,
-                                       struct ct_value *weights, struct ct_value *ids,
-                                       struct ct_value *const w[3], const struct ct_mixture *m)
+static struct ct_value *scaled_experts(struct ct_decoder *d, const struct ct_expert_operands *all,
+                                       const struct ct_mixture *m)
 {
     const char *names[CT_MAX_DIMS];
     int64_t widths[CT_MAX_DIMS];
-    struct ct_value *weight[CT_MAX_DIMS] = {weights}, *y = NULL, *input, *one;
+    struct ct_value *weight[CT_MAX_DIMS] = {all->weights}, *y = NULL, *sum_of_one;
+    struct ct_expert_operands one = *all;
 
     for (int i = 0; i < m->choice.k; i++) {
         names[i] =
@@ -157,13 +157,14 @@ static struct ct_value *scaled_experts(struct ct_decoder *d, struct ct_value *h,
         widths[i] = 1;
     }
     if (m->choice.k > 1)
-        ct_split(&d->b, names, weights, widths, (int)m->choice.k, weight);
-    for (int i = 0; h && i < m->choice.k; i++) {
-        one = m->choice.k == 1 ? ids : ct_narrow(&d->b, ct_decoder_named(d, "ids"), ids, 2, i, 1);
-        input = scale_input(d, h, &weight[i]);
-        one = ct_experts(&d->b, ct_decoder_named(d, "experts"), input, weight[i], one, w[0], w[1],
-                         w[2], NULL, NULL, &m->activation);
-        y = sum(d, "experts_added", y, one);
+        ct_split(&d->b, names, all->weights, widths, (int)m->choice.k, weight);
+    for (int i = 0; all->x && i < m->choice.k; i++) {
+        if (m->choice.k > 1)
+            one.ids = ct_narrow(&d->b, ct_decoder_named(d, "ids"), all->ids, 2, i, 1);
+        one.x = scale_input(d, all->x, &weight[i]);
+        one.weights = weight[i];
+        sum_of_one = ct_experts(&d->b, ct_decoder_named(d, "experts"), &one, &m->activation);
+        y = sum(d, "experts_added", y, sum_of_one);
     }
     return y;
 }
@@ -175,27 +176,26 @@ struct ct_value *ct_decoder_mixture_of(struct ct_decoder *d, struct ct_value *h,
     static const struct ct_experts squares = {.alpha = 1e9};
     const struct ct_experts *how = m->squared ? &squares : &m->activation;
     int64_t dim = m->latent ? m->latent : d->sizes->dim, f = m->expert_dim;
-    struct ct_value *weights, *ids, *gate, *up, *down, *gate_bias, *up_bias, *bias, *sum, *x = h;
+    struct ct_expert_operands of = {.x = h};
+    struct ct_value *bias, *sum;
 
     if (d->b.status == 0 && m->squared && (m->scaled_inputs || m->biased))
         d->b.status = ct_fail(CT_EINVAL, "experts without a gate take inputs as they are, and have "
                                          "no biases");
-    weights = choose(d, h, m, &ids);
+    of.weights = choose(d, h, m, &of.ids);
     if (m->latent)
-        x = ct_decoder_linear(d, "experts_latent", h, m->latent_in, dim, d->sizes->dim, 0.02);
-    gate = m->squared ? NULL : expert_weight(d, m, "gate_proj", f, dim, 0.02);
-    up = expert_weight(d, m, "up_proj", f, dim, m->squared ? 0.02 : d->depth_std);
-    gate = gate ? gate : up;
-    down = expert_weight(d, m, "down_proj", dim, f, d->depth_std);
-    gate_bias = expert_bias(d, m, "mlp.experts.gate_proj.bias", f);
-    up_bias = expert_bias(d, m, "mlp.experts.up_proj.bias", f);
-    sum = m->scaled_inputs
-              ? scaled_experts(d, x, weights, ids, (struct ct_value *[]){gate, up, down}, m)
-              : ct_experts(&d->b, ct_decoder_named(d, "experts"), x, weights, ids, gate, up, down,
-                           gate_bias, up_bias, how);
+        of.x = ct_decoder_linear(d, "experts_latent", h, m->latent_in, dim, d->sizes->dim, 0.02);
+    of.gate = m->squared ? NULL : expert_weight(d, m, "gate_proj", f, dim, 0.02);
+    of.up = expert_weight(d, m, "up_proj", f, dim, m->squared ? 0.02 : d->depth_std);
+    of.gate = of.gate ? of.gate : of.up;
+    of.down = expert_weight(d, m, "down_proj", dim, f, d->depth_std);
+    of.gate_bias = expert_bias(d, m, "mlp.experts.gate_proj.bias", f);
+    of.up_bias = expert_bias(d, m, "mlp.experts.up_proj.bias", f);
+    sum = m->scaled_inputs ? scaled_experts(d, &of, m)
+                           : ct_experts(&d->b, ct_decoder_named(d, "experts"), &of, how);
     bias = expert_bias(d, m, "mlp.experts.down_proj.bias", dim);
     if (bias) {
-        bias = ct_expert_bias(&d->b, ct_decoder_named(d, "experts_bias"), weights, ids, bias);
+        bias = ct_expert_bias(&d->b, ct_decoder_named(d, "experts_bias"), of.weights, of.ids, bias);
         sum = ct_add(&d->b, ct_decoder_named(d, "experts_biased"), sum, bias);
     }
     if (m->latent)

@@ -401,12 +401,11 @@ const struct ct_op_type ct_op_experts_grad = {
         "statistic[3,2] index[3,2] real[6,2,4] real[6,2,4] real[6,4,2] real[6,2] real[6,2]",
 };
 
-struct ct_value *ct_experts(struct ct_builder *b, const char *name, struct ct_value *x,
-                            struct ct_value *weights, struct ct_value *ids, struct ct_value *gate,
-                            struct ct_value *up, struct ct_value *down, struct ct_value *gate_bias,
-                            struct ct_value *up_bias, const struct ct_experts *how)
+struct ct_value *ct_experts(struct ct_builder *b, const char *name,
+                            const struct ct_expert_operands *of, const struct ct_experts *how)
 {
     return ct_emit_type1(b, &ct_op_experts, name,
-                         (struct ct_value *[]){x, weights, ids, gate, up, down, gate_bias, up_bias},
-                         gate_bias || up_bias ? OPERANDS : GATE_BIAS, how);
+                         (struct ct_value *[]){of->x, of->weights, of->ids, of->gate, of->up,
+                                               of->down, of->gate_bias, of->up_bias},
+                         of->gate_bias || of->up_bias ? OPERANDS : GATE_BIAS, how);
 }

@@ -550,17 +550,22 @@ struct ct_experts {
     double offset;
 };
 CT_API extern const struct ct_option ct_experts_attrs[];
-/* A mixture of gated layers (Shazeer et al. 2017): for each token of x[.., n], the sum over its k
-   choices i of weights[i] down[e] h[e], e = ids[i]. weights and ids are [.., k], gate and up
-   [experts, f, n], down [experts, n, f]; gate_bias and up_bias are [experts, f], or both NULL. how
-   NULL: SwiGLU, h = silu(gate[e] x) * (up[e] x). An id may be CT_NO_EXPERT: such a choice adds
-   nothing. Splitting experts or f leaves the result unreduced. */
+/* The operands of ct_experts. */
+struct ct_expert_operands {
+    struct ct_value *x;                   /* [.., n] */
+    struct ct_value *weights, *ids;       /* [.., k] */
+    struct ct_value *gate, *up;           /* [experts, f, n] */
+    struct ct_value *down;                /* [experts, n, f] */
+    struct ct_value *gate_bias, *up_bias; /* [experts, f], or both NULL */
+};
+/* A mixture of gated layers (Shazeer et al. 2017): for each token of x, the sum over its k choices
+   i of weights[i] down[e] h[e], e = ids[i]. how NULL: SwiGLU, h = silu(gate[e] x) * (up[e] x). An
+   id may be CT_NO_EXPERT: such a choice adds nothing. Splitting experts or f leaves the result
+   unreduced. */
 #define CT_NO_EXPERT (-1)
-CT_API struct ct_value *ct_experts(struct ct_builder *b, const char *name, struct ct_value *x,
-                                   struct ct_value *weights, struct ct_value *ids,
-                                   struct ct_value *gate, struct ct_value *up,
-                                   struct ct_value *down, struct ct_value *gate_bias,
-                                   struct ct_value *up_bias, const struct ct_experts *how);
+CT_API struct ct_value *ct_experts(struct ct_builder *b, const char *name,
+                                   const struct ct_expert_operands *of,
+                                   const struct ct_experts *how);
 /* Biases of the chosen layers: for each token, the sum over its choices i of weights[i]
    bias[ids[i]], [.., n]. weights and ids are as above, bias is [experts, n]. */
 CT_API struct ct_value *ct_expert_bias(struct ct_builder *b, const char *name,
