@@ -176,13 +176,18 @@ static void enter(struct ct_expansion *x, struct ct_lowered *lowered)
 static void set_apart(struct ct_lowering *l, struct ct_lowered_form *form)
 {
     struct ct_launch *launch = &form->lowered.launch;
+    size_t operands = (size_t)(launch->ins + launch->outs);
     struct ct_tensor *out =
         ct_arena_copy(l->arena, launch->out, sizeof(*out) * (size_t)launch->outs);
+    size_t *offset = ct_arena_copy(l->arena, form->lowered.offsets, sizeof(*offset) * operands);
 
     for (int k = 0; k < launch->outs && k < 32; k++)
-        if (form->apart >> k & 1)
+        if (form->apart >> k & 1) {
             out[k] = ct_tensor_dense(NULL, out[k].dtype, out[k].ndim, out[k].shape);
+            offset[launch->ins + k] = 0;
+        }
     launch->out = out;
+    form->lowered.offsets = offset;
 }
 
 /* The op as it runs where it adds these outputs to their sums. */
@@ -233,9 +238,12 @@ static int prepare_sum(struct ct_expansion *x, struct ct_lowered_op *of, int out
     struct ct_tensor sum = l->program->tensors[v->id];
     struct ct_tensor *t = ct_arena_array(l->arena, struct ct_tensor, 3); /* sum, term, sum */
     struct ct_lowered *lowered = ct_arena_new(l->arena, struct ct_lowered);
+    struct ct_location at = ct_lower_location(l, v);
+    const size_t offsets[3] = {at.offset, 0, at.offset};
     struct ct_prepare p = {.op = sum_op(l, made, out),
                            .in = t,
                            .out = t + 2,
+                           .locations = (struct ct_location[]){at, {CT_ANYWHERE, 0}, at},
                            .ins = 2,
                            .outs = 1,
                            .present = (const bool[]){true, true},
@@ -245,7 +253,6 @@ static int prepare_sum(struct ct_expansion *x, struct ct_lowered_op *of, int out
 
     t[0] = t[2] = sum;
     t[1] = ct_tensor_dense(NULL, sum.dtype, sum.ndim, sum.shape);
-    t[0].data = t[2].data = ct_lower_location(l, v);
     lowered->kernel = ct_lower_kernel(l, &p);
     if (!lowered->kernel)
         return ct_fail(CT_ENOENT, "device %s has no kernel to add %%%s to a sum",
@@ -253,8 +260,8 @@ static int prepare_sum(struct ct_expansion *x, struct ct_lowered_op *of, int out
     rc = ct_lower_prepare(l, lowered->kernel, &p);
     if (rc < 0)
         return ct_context(rc, "preparing the sum of %%%s", v->name);
-    t[0].data = t[2].data = sum.data;
     lowered->workspace = p.workspace;
+    lowered->offsets = ct_arena_copy(l->arena, offsets, sizeof(offsets));
     lowered->launch = (struct ct_launch){
         .op = p.op, .in = t, .out = t + 2, .ins = 2, .outs = 1, .state = p.state};
     enter(x, lowered);

@@ -87,14 +87,10 @@ const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op
                              .graph = l->graph,
                              .repeatable = l->request->repeatable};
     for (int i = 0; i < op->ins; i++)
-        if ((present[i] = op->in[i] != NULL)) {
+        if ((present[i] = op->in[i] != NULL))
             in[i] = l->program->tensors[op->in[i]->id];
-            in[i].data = NULL;
-        }
-    for (int i = 0; i < op->outs; i++) {
+    for (int i = 0; i < op->outs; i++)
         out[i] = l->program->tensors[op->out[i]->id];
-        out[i].data = NULL;
-    }
     kernel = ct_kernel_find(p->device->name, p);
     if (!kernel && p->accumulate) {
         p->accumulate = 0; /* lower.c appends an add */
@@ -103,21 +99,37 @@ const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op
     return kernel ? kernel : other_kernel(l, op);
 }
 
-void *ct_lower_location(const struct ct_lowering *l, const struct ct_value *v)
+struct ct_location ct_lower_location(const struct ct_lowering *l, const struct ct_value *v)
 {
-    uint64_t buffer = (uint64_t)l->root[v->id] + 1;
-
-    return (void *)(uintptr_t)(buffer << CT_OFFSET_BITS |
-                               (uintptr_t)l->program->tensors[v->id].data);
+    if (!v)
+        return (struct ct_location){CT_ANYWHERE, 0};
+    return (struct ct_location){l->root[v->id], l->program->offsets[v->id]};
 }
 
-static void locate(const struct ct_lowering *l, const struct ct_op *op, struct ct_prepare *p)
+bool ct_prepare_distance(const struct ct_prepare *p, int a, int b, ptrdiff_t *bytes)
 {
-    for (int i = 0; i < op->ins; i++)
-        if (op->in[i])
-            ((struct ct_tensor *)p->in)[i].data = ct_lower_location(l, op->in[i]);
-    for (int i = 0; i < op->outs; i++)
-        ((struct ct_tensor *)p->out)[i].data = ct_lower_location(l, op->out[i]);
+    const struct ct_location *at = p->locations;
+
+    if (!at || at[a].buffer != at[b].buffer || at[a].buffer == CT_ANYWHERE)
+        return false;
+    *bytes = (ptrdiff_t)(at[b].offset - at[a].offset);
+    return true;
+}
+
+/* Locations of the op's operands in every call, in scratch. Terms of a sum that the kernel does not
+   add itself lie apart from it: see emit.c. */
+static const struct ct_location *locate(struct ct_lowering *l, const struct ct_op *op,
+                                        uint32_t apart)
+{
+    struct ct_location *at =
+        ct_arena_array(&l->scratch, struct ct_location, op->ins + op->outs + 1);
+
+    for (int i = 0; i < op->ins + op->outs; i++)
+        at[i] = ct_lower_location(l, i < op->ins ? op->in[i] : op->out[i - op->ins]);
+    for (int i = 0; i < op->outs && i < 32; i++)
+        if (apart >> i & 1)
+            at[op->ins + i].buffer = CT_ANYWHERE;
+    return at;
 }
 
 int ct_lower_prepare(struct ct_lowering *l, const struct ct_kernel *kernel, struct ct_prepare *p)
@@ -129,7 +141,7 @@ int ct_lower_prepare(struct ct_lowering *l, const struct ct_kernel *kernel, stru
     return rc;
 }
 
-/* The op's tensors, at their offsets in buffers. */
+/* The op's tensors; ndim -1: absent. */
 static const struct ct_tensor *tensors(struct ct_lowering *l, struct ct_value *const *values,
                                        int count)
 {
@@ -143,6 +155,16 @@ static const struct ct_tensor *tensors(struct ct_lowering *l, struct ct_value *c
     return t;
 }
 
+/* Offsets of the op's operands in their buffers. */
+static const size_t *offsets(struct ct_lowering *l, const struct ct_op *op)
+{
+    size_t *offset = ct_arena_array(l->arena, size_t, op->ins + op->outs + 1);
+
+    for (int i = 0; i < op->ins + op->outs; i++)
+        offset[i] = ct_lower_location(l, i < op->ins ? op->in[i] : op->out[i - op->ins]).offset;
+    return offset;
+}
+
 int ct_lower_choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowered_op *of)
 {
     struct ct_lowered *lowered = &of->lowered;
@@ -152,7 +174,8 @@ int ct_lower_choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lo
     lowered->kernel = ct_lower_find_kernel(l, op, &p);
     if (!lowered->kernel)
         return ct_kernel_lacking(&p);
-    locate(l, op, &p);
+    p.locations =
+        locate(l, op, lowered->kernel->flags & CT_KERNEL_ACCUMULATES ? 0 : of->accumulate);
     rc = ct_lower_prepare(l, lowered->kernel, &p);
     if (rc < 0)
         return ct_context(rc, "preparing kernel %s of %s", lowered->kernel->name, op->type->name);
@@ -169,6 +192,7 @@ int ct_lower_choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lo
                                          .rank = p.rank,
                                          .mesh = p.mesh,
                                          .graph = p.graph};
+    lowered->offsets = offsets(l, op);
     if (op->type->flops)
         of->flops = op->type->flops(op, p.in, p.out);
     return 0;

@@ -261,22 +261,6 @@ static int expand(struct ct_lowering *l)
     return rc;
 }
 
-/* Before memory is spent on it: are there numbers for all values, and for what is in their buffers?
-   See ct_lower_location. */
-static int check_locations(const struct ct_lowering *l)
-{
-    if (l->graph->value_count >> (64 - CT_OFFSET_BITS))
-        return ct_fail(CT_ECONFIG, "a graph of %zu values: use fewer layers",
-                       l->graph->value_count);
-    for (size_t i = 0; i < l->graph->value_count; i++)
-        if ((uint64_t)(uintptr_t)l->program->tensors[i].data >> CT_OFFSET_BITS)
-            return ct_fail(CT_ECONFIG,
-                           "%%%s begins more than 1 TiB behind its buffer's begin: use smaller "
-                           "batches, or more ranks",
-                           l->graph->values[i]->name);
-    return 0;
-}
-
 /* Counts the memory that lowering has taken since `before`, without untouched room. */
 static void count_bytes(struct ct_lowering *l, size_t before)
 {
@@ -308,8 +292,6 @@ int ct_lower(const struct ct_lower_request *request, struct ct_program **program
     rc = ct_lower_place(&l);
     if (rc == 0)
         rc = ct_lower_check_order(&l);
-    if (rc == 0)
-        rc = check_locations(&l);
     if (rc == 0) {
         p->buffer_of = ct_arena_array(request->arena, int32_t, slots + 1);
         memset(p->buffer_of, -1, sizeof(*p->buffer_of) * (slots + 1));

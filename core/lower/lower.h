@@ -10,7 +10,6 @@
 #include <ctitan/program.h>
 
 #define CT_NO_BUFFER (-1)
-#define CT_OFFSET_BITS 40 /* of a location; those above are the number of a buffer */
 
 /* How an op runs where it adds these outputs to sums. */
 struct ct_lowered_form {
@@ -48,7 +47,8 @@ struct ct_lowering {
     uint32_t *root;            /* by value id: the value whose buffer it uses */
     uint32_t *next;            /* by value id: the next of its class, a ring */
     size_t *bytes;             /* by root: size of the buffer */
-    size_t *offset;            /* by value id: of a part in its buffer, if that is dense */
+    size_t *offset;            /* by value id: of a part in its buffer, if that is dense; else
+                                  program->offsets has it */
     struct ct_lowered_op *ops; /* by position */
     struct ct_op **op_at;
     size_t op_count;
@@ -89,8 +89,8 @@ bool ct_lower_is_slow(const struct ct_op_type *type, const struct ct_kernel *ker
 int ct_lower_prepare(struct ct_lowering *l, const struct ct_kernel *kernel, struct ct_prepare *p);
 /* Find the op's kernel and prepare it. CT_ENOENT: the device has none. */
 int ct_lower_choose_kernel(struct ct_lowering *l, struct ct_op *op, struct ct_lowered_op *lowered);
-/* Where v lies in its buffer, as a number that is different for each buffer: for `prepare`. */
-void *ct_lower_location(const struct ct_lowering *l, const struct ct_value *v);
+/* Where v lies, for `prepare`; NULL: CT_ANYWHERE. */
+struct ct_location ct_lower_location(const struct ct_lowering *l, const struct ct_value *v);
 
 /* Position of a value and a microbatch in program->buffer_of. */
 size_t ct_lower_slot(const struct ct_program *p, const struct ct_value *v, int microbatch);

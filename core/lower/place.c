@@ -51,6 +51,7 @@ static void local_tensors(struct ct_lowering *l)
     const struct ct_graph *g = l->graph;
 
     l->program->tensors = ct_arena_array(l->arena, struct ct_tensor, g->value_count + 1);
+    l->program->offsets = ct_arena_array(l->arena, size_t, g->value_count + 1);
     l->root = ct_arena_array(&l->scratch, uint32_t, g->value_count + 1);
     l->next = ct_arena_array(&l->scratch, uint32_t, g->value_count + 1);
     l->bytes = ct_arena_array(&l->scratch, size_t, g->value_count + 1);
@@ -205,7 +206,7 @@ static void shift(struct ct_lowering *l, uint32_t root, size_t offset)
 
     do {
         l->offset[id] += offset;
-        l->program->tensors[id].data = (void *)l->offset[id];
+        l->program->offsets[id] = l->offset[id];
     } while ((id = l->next[id]) != root);
 }
 
@@ -478,7 +479,7 @@ static bool move_columns(struct ct_lowering *l, uint32_t root, int64_t columns, 
         if (l->graph->values[id]->fetch_count || l->offset[id] % (item * (size_t)columns) ||
             !stride_in(&tensors[id], columns, width))
             return false;
-        tensors[id].data = (void *)((row * (size_t)width + (size_t)column) * item);
+        l->program->offsets[id] = (row * (size_t)width + (size_t)column) * item;
     } while ((id = l->next[id]) != root);
     return true;
 }
@@ -490,7 +491,8 @@ static void move_back(struct ct_lowering *l, uint32_t root)
     do {
         struct ct_tensor *t = &l->program->tensors[id];
 
-        *t = ct_tensor_dense((void *)l->offset[id], t->dtype, t->ndim, t->shape);
+        *t = ct_tensor_dense(NULL, t->dtype, t->ndim, t->shape);
+        l->program->offsets[id] = l->offset[id];
     } while ((id = l->next[id]) != root);
 }
 

@@ -236,13 +236,10 @@ void ct_lower_plan(struct ct_program *p, struct ct_arena *scratch)
 size_t ct_instruction_offset(const struct ct_program *p, const struct ct_instruction *i,
                              int operand)
 {
-    const struct ct_launch *l = &i->lowered->launch;
     int32_t b = i->buffers[operand];
+    bool workspace = operand == i->op->ins + i->op->outs;
 
     if (b == CT_NO_BUFFER)
         return SIZE_MAX;
-    return p->buffers[b].offset + (operand < l->ins ? (size_t)(uintptr_t)l->in[operand].data
-                                   : operand < l->ins + l->outs
-                                       ? (size_t)(uintptr_t)l->out[operand - l->ins].data
-                                       : 0);
+    return p->buffers[b].offset + (workspace ? 0 : i->lowered->offsets[operand]);
 }

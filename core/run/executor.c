@@ -42,7 +42,7 @@ struct ct_tensor ct_executor_tensor(struct ct_executor *e, const struct ct_value
     if (ct_program_borrows(e->program, v))
         t.data = lender(e, v);
     else
-        t.data = b ? address(e, b->offset + (size_t)(uintptr_t)t.data) : NULL;
+        t.data = b ? address(e, b->offset + e->program->offsets[v->id]) : NULL;
     return t;
 }
 
@@ -59,9 +59,6 @@ static void bind_tensors(const struct ct_executor *e, struct ct_bound *bound, in
             of->ndim = 0;
         else if (ct_program_borrows(e->program, values[i]))
             bound->offset[from + i] = (uintptr_t)lender(e, values[i]);
-        else
-            bound->offset[from + i] = (uintptr_t)of->data;
-        of->data = NULL;
     }
 }
 
@@ -72,6 +69,8 @@ static void bind(struct ct_executor *e, const struct ct_lowered *lowered)
 
     bound->tensor = ct_arena_array(&e->arena, struct ct_tensor, l->ins + l->outs);
     bound->offset = ct_arena_array(&e->arena, uintptr_t, l->ins + l->outs);
+    for (int i = 0; i < l->ins + l->outs; i++)
+        bound->offset[i] = lowered->offsets[i];
     bind_tensors(e, bound, 0, l->in, l->ins, l->op->in);
     bind_tensors(e, bound, l->ins, l->out, l->outs, l->op->out);
     bound->launch = *l;
@@ -184,7 +183,7 @@ static bool place(const struct ct_program *p, const struct ct_value *v, size_t *
 {
     int32_t b = p->buffer_of[(size_t)v->id * (size_t)(p->microbatches + 1)];
 
-    *offset = b < 0 ? 0 : p->buffers[b].offset + (size_t)(uintptr_t)p->tensors[v->id].data;
+    *offset = b < 0 ? 0 : p->buffers[b].offset + p->offsets[v->id];
     return b >= 0;
 }
 

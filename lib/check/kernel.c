@@ -52,12 +52,17 @@ static int fault(const struct attempt *a, const char *format, ...)
 
 /* ---- running ---- */
 
-/* The tensors as `accepts` sees them: without data. */
-static void hide(const struct ct_tensor *from, struct ct_tensor *to, int count)
+/* The tensors as `accepts` and `prepare` see them, without data, and where they lie: all memory is
+   one buffer here. */
+static void hide(const struct ct_tensor *from, struct ct_tensor *to, int count,
+                 struct ct_location *locations)
 {
-    memcpy(to, from, sizeof(*to) * (size_t)count);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
+        to[i] = from[i];
         to[i].data = NULL;
+        locations[i].buffer = from[i].data ? 0 : CT_ANYWHERE;
+        locations[i].offset = (size_t)(uintptr_t)from[i].data;
+    }
 }
 
 int ct_check_prepare(struct ct_device *device, const struct ct_kernel *kernel, struct ct_launch *l,
@@ -66,6 +71,7 @@ int ct_check_prepare(struct ct_device *device, const struct ct_kernel *kernel, s
     struct ct_tensor *in = ct_arena_array(arena, struct ct_tensor, l->ins + 1);
     struct ct_tensor *out = ct_arena_array(arena, struct ct_tensor, l->outs + 1);
     bool *present = ct_arena_array(arena, bool, l->ins + 1);
+    struct ct_location *at = ct_arena_array(arena, struct ct_location, l->ins + l->outs + 1);
     struct ct_prepare p = {.op = l->op,
                            .in = in,
                            .out = out,
@@ -81,12 +87,11 @@ int ct_check_prepare(struct ct_device *device, const struct ct_kernel *kernel, s
 
     for (int i = 0; i < l->ins; i++)
         present[i] = l->in[i].data != NULL;
-    hide(l->in, in, l->ins);
-    hide(l->out, out, l->outs);
+    hide(l->in, in, l->ins, at);
+    hide(l->out, out, l->outs, at + l->ins);
     if (kernel->accepts && !kernel->accepts(&p))
         return 0;
-    memcpy(in, l->in, sizeof(*in) * (size_t)l->ins);
-    memcpy(out, l->out, sizeof(*out) * (size_t)l->outs);
+    p.locations = at;
     if (kernel->prepare)
         rc = kernel->prepare(&p);
     l->state = p.state;

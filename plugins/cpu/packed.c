@@ -87,28 +87,33 @@ static int64_t columns(const struct ct_tensor *t)
     return t->shape[t->ndim - 1];
 }
 
-/* True if the shards are columns of one matrix, without gaps between them. */
-static bool side_by_side(const struct ct_tensor *shard, int count, int64_t width)
+/* True if the shards, operands of the call from `first` on, are columns of one matrix, without gaps
+   between them. */
+static bool side_by_side(const struct ct_prepare *p, int first, const struct ct_tensor *shard,
+                         int count, int64_t width)
 {
-    uintptr_t at = (uintptr_t)shard->data;
+    int64_t at = 0;
 
     for (int i = 0; i < count; i++) {
-        if ((uintptr_t)shard[i].data != at ||
+        ptrdiff_t distance = 0;
+
+        if ((i && !ct_prepare_distance(p, first, first + i, &distance)) || distance != at ||
             cpu_rows_of(&shard[i]).stride != cpu_rows_of(shard).stride)
             return false;
-        at += (uintptr_t)columns(&shard[i]) * ct_dtype_size(shard[i].dtype);
+        at += columns(&shard[i]) * (int64_t)ct_dtype_size(shard[i].dtype);
     }
     return cpu_rows_of(shard).stride >= width;
 }
 
-static struct packed_linear *plan_shards(struct ct_prepare *p, const struct ct_tensor *shard,
-                                         int count)
+/* The shards are operands of the call from `first` on. */
+static struct packed_linear *plan_shards(struct ct_prepare *p, int first, int count)
 {
+    const struct ct_tensor *shard = first < p->ins ? p->in + first : p->out + (first - p->ins);
     struct packed_linear *state = ct_arena_new(p->arena, struct packed_linear);
 
     for (int i = 0; i < count; i++)
         state->width += columns(&shard[i]);
-    state->gathered = !side_by_side(shard, count, state->width);
+    state->gathered = !side_by_side(p, first, shard, count, state->width);
     p->state = state;
     return state;
 }
@@ -172,7 +177,7 @@ static bool accepts_linear(const struct ct_prepare *p)
 
 static int prepare_linear(struct ct_prepare *p)
 {
-    const struct packed_linear *state = plan_shards(p, p->out, p->outs);
+    const struct packed_linear *state = plan_shards(p, p->ins, p->outs);
     struct ct_matrix x;
 
     ct_tensor_as_matrix(&p->in[0], &x);
@@ -219,7 +224,7 @@ static bool accepts_linear_dx(const struct ct_prepare *p)
 
 static int prepare_linear_dx(struct ct_prepare *p)
 {
-    const struct packed_linear *state = plan_shards(p, p->in, p->ins - 1);
+    const struct packed_linear *state = plan_shards(p, 0, p->ins - 1);
     struct ct_matrix dx;
 
     ct_tensor_as_matrix(&p->out[0], &dx);

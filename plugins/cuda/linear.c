@@ -42,7 +42,8 @@ static bool accepts_dw(const struct ct_prepare *p)
 }
 
 /* How many shards from the first on lie side by side: columns of one matrix, weights in a row; bits
-   of accumulate must be the same. */
+   of accumulate must be the same. Weights that no op makes may have buffers of their own that the
+   plan puts one after the other: only addresses tell. */
 static int joined(const struct ct_tensor *wide, const struct ct_tensor *weight, int count,
                   uint32_t accumulate)
 {
@@ -70,6 +71,26 @@ static int prepare_linear(struct ct_prepare *p)
     return 0;
 }
 
+/* Do all calls find dx's shards and weights joined? */
+static bool always_joined(const struct ct_prepare *p, int count)
+{
+    struct ct_matrix w, n;
+    ptrdiff_t right, down;
+
+    for (int i = 1; i < count; i++) {
+        const struct ct_tensor *before = &p->in[i - 1], *above = &p->in[count + i - 1];
+
+        ct_tensor_as_matrix(before, &n);
+        ct_tensor_as_matrix(above, &w);
+        if (!ct_prepare_distance(p, i - 1, i, &right) ||
+            !ct_prepare_distance(p, count + i - 1, count + i, &down) || n.stride == n.columns ||
+            right != n.columns * (int64_t)ct_dtype_size(before->dtype) ||
+            down != w.rows * w.stride * (int64_t)ct_dtype_size(above->dtype))
+            return false;
+    }
+    return true;
+}
+
 /* Casts of dx to the sum and back. */
 struct casts {
     struct gpu_widths in, out;
@@ -78,11 +99,11 @@ struct casts {
 /* Several products are summed in float32, and rounded once. */
 static int prepare_dx(struct ct_prepare *p)
 {
-    int count = p->ins / 2, rc;
     struct casts *casts;
+    int rc;
 
     p->workspace = GPU_BLAS_WORKSPACE;
-    if (p->out[0].dtype != CT_BF16 || joined(p->in, p->in + count, count, 0) == count)
+    if (p->out[0].dtype != CT_BF16 || always_joined(p, p->ins / 2))
         return 0;
     p->workspace += (size_t)ct_tensor_count(&p->out[0]) * sizeof(float);
     p->state = casts = ct_arena_new(p->arena, struct casts);

@@ -34,15 +34,28 @@ static int run_reference(const struct ct_launch *launch)
     return launch->op->type->reference(&plain);
 }
 
+static int known_distances; /* between outputs of calls of these kernels */
+
 static int ask_for_workspace(struct ct_prepare *p)
 {
+    ptrdiff_t bytes;
+
     assert_int_equal(p->accumulate, 0);
     p->workspace = 100;
+    for (int i = 1; i < p->outs; i++)
+        known_distances += ct_prepare_distance(p, p->ins, p->ins + i, &bytes);
     return 0;
 }
 
+static int stack_outputs(const struct ct_op *op, struct ct_value ***values)
+{
+    *values = op->out;
+    return op->outs;
+}
+
 static const struct ct_kernel plain[] = {
-    CT_KERNEL("linear_dw", "plain", CT_KERNEL_STRIDED, offered, ask_for_workspace, run_reference),
+    CT_KERNEL("linear_dw", "plain", CT_KERNEL_STRIDED, offered, ask_for_workspace, run_reference,
+              .stack = stack_outputs),
     CT_KERNEL("embedding_grad", "plain", 0, offered, ask_for_workspace, run_reference),
     CT_KERNEL("linear_cross_entropy_grad", "plain", 0, offered, ask_for_workspace, run_reference),
 };
@@ -240,8 +253,11 @@ static void sums_by_kernels_and_behind_them(void **state)
             if (streams)
                 spread_over_streams(graph, 3);
             plain_kernels = true;
+            known_distances = 0;
             machine_start(&m, graph, shuffle_device(5), microbatches, FORWARDS_FIRST);
             plain_kernels = false;
+            /* gradients lie one after the other, but terms of later microbatches do not */
+            assert_int_equal(known_distances > 0, microbatches == 1);
             /* of each later microbatch: the loss, and in each layer seven weights */
             assert_int_equal(count_added_sums(m.program), (microbatches - 1) * (1 + 2 * 7));
             run_and_compare(&m, &expected, 1e-12);
@@ -503,7 +519,7 @@ static void outputs_lie_side_by_side(void **state)
     assert_int_equal(buffer_of(m.program, "q"), buffer_of(m.program, "v.heads"));
     assert_int_equal(q->stride[1], 16 + 8 + 8); /* four heads and two pairs of two, of 4 */
     assert_int_equal(k->stride[1], q->stride[1]);
-    assert_int_equal((uintptr_t)k->data, 16 * sizeof(double));
+    assert_int_equal(m.program->offsets[ct_graph_find(m.graph, "k")->id], 16 * sizeof(double));
     assert_int_equal(tensor(m.program, "v.heads")->stride[2], 4);
     assert_int_equal(gate->stride[1], 2 * 12);
     machine_finish(&m);

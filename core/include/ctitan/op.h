@@ -149,12 +149,20 @@ typedef void ct_range_body(void *context, int64_t begin, int64_t end);
 CT_API void ct_parallel(const struct ct_launch *launch, int64_t count, ct_range_body *body,
                         void *context);
 
+/* Where an operand begins: `offset` bytes behind the begin of a buffer. The number of a buffer only
+   says which operands lie in one; CT_ANYWHERE: the operand is absent, or may lie in any buffer. */
+#define CT_ANYWHERE UINT32_MAX
+struct ct_location {
+    uint32_t buffer;
+    size_t offset;
+};
+
 /* Arguments of a kernel's `accepts` and `prepare`, once per distinct call while lowering. */
 struct ct_prepare {
     const struct ct_op *op;
-    /* Local shapes and strides. For `accepts`, data is NULL. For `prepare`, data is not an address,
-       but differences of data are distances in memory between tensors of one buffer. */
-    const struct ct_tensor *in, *out;
+    const struct ct_tensor *in, *out; /* local shapes and strides; data NULL */
+    /* By operand, inputs first, for `prepare`: see ct_prepare_distance. NULL: not known. */
+    const struct ct_location *locations;
     const bool *present; /* by input: false for an optional one that is absent */
     int ins, outs;
     uint32_t accumulate; /* outputs that some call will accumulate into */
@@ -173,6 +181,10 @@ struct ct_prepare {
     double traffic;
 };
 
+/* True: in every call, operand b begins *bytes behind operand a. Operands count from 0, inputs
+   first. False: they may lie anywhere. */
+CT_API bool ct_prepare_distance(const struct ct_prepare *p, int a, int b, ptrdiff_t *bytes);
+
 /* Flags of a kernel. A kernel promises that one call gives the same bits in every run, unless it
    has CT_KERNEL_VARIES. */
 #define CT_KERNEL_ACCUMULATES 1u /* honours launch->accumulate on floating-point outputs */
@@ -188,8 +200,8 @@ struct ct_kernel {
     int (*prepare)(struct ct_prepare *);        /* NULL: nothing to do */
     int (*run)(const struct ct_launch *);
     /* Values (op->in + i or op->out + i) that it prefers one after the other in memory, without
-       gaps. The plan tries, where they are made together and used together; the kernel checks the
-       addresses. NULL: none. */
+       gaps. The plan tries, where they are made together and used together; `prepare` sees by
+       ct_prepare_distance whether they do. NULL: none. */
     int (*stack)(const struct ct_op *op, struct ct_value ***values);
 };
 

@@ -95,12 +95,12 @@ struct ct_run;
 struct ct_lowered {
     int32_t id; /* index into program->lowered */
     const struct ct_kernel *kernel;
-    struct ct_group *group; /* of a collective; NULL: none, or this rank alone */
-    double sent;            /* bytes to other ranks, by the algorithm that sends least */
-    size_t workspace;       /* bytes; 0: none */
-    /* Without addresses: `data` of tensors is the offset in their buffer; ndim -1: absent. */
-    struct ct_launch launch;
-    double traffic; /* of a call, bytes: see struct ct_prepare */
+    struct ct_group *group;  /* of a collective; NULL: none, or this rank alone */
+    double sent;             /* bytes to other ranks, by the algorithm that sends least */
+    size_t workspace;        /* bytes; 0: none */
+    struct ct_launch launch; /* without addresses: data NULL; ndim -1: absent */
+    const size_t *offsets;   /* by operand: where it begins in its buffer; absent: 0 */
+    double traffic;          /* of a call, bytes: see struct ct_prepare */
 };
 
 /* One call of a kernel in a step. Its operands are the inputs, then the outputs, then the
@@ -134,9 +134,9 @@ struct ct_program {
     struct ct_order order;
     struct ct_buffer *buffers;
     size_t buffer_count;
-    struct ct_tensor
-        *tensors;       /* by value id: local shape and strides; data: offset in the buffer */
-    int32_t *buffer_of; /* at value id * (microbatches + 1) + microbatch + 1; -1: none */
+    struct ct_tensor *tensors; /* by value id: local shape and strides; data NULL */
+    size_t *offsets;           /* by value id: where it begins in its buffer */
+    int32_t *buffer_of;        /* at value id * (microbatches + 1) + microbatch + 1; -1: none */
     int microbatches, events;
     struct ct_memory memory, host;     /* of the device; of its host memory */
     double flops;                      /* of one step on this rank */
