@@ -6,8 +6,9 @@
  * dg and du are rounded to it for the products that read them. Where it is widened, rows and
  * weights are when they are gathered and packed. Sums run in the order of the choices.
  *
- * Packing costs as much as some rows' products. An expert of fewer rows multiplies with its weights
- * as they lie (loops_rows.c) in the products of the forward: gate, up and down.
+ * Packing costs as much as some rows' products. A call of few choices, as decoding has, multiplies
+ * with weights as they lie (loops_rows.c) in the products of the forward: gate, up and down. That
+ * the shape decides, and not how many rows an expert has, keeps a row's bits those of its call.
  */
 #include <string.h>
 
@@ -17,9 +18,9 @@
 #include "products/product.h"
 
 #define ROWS 512
-/* Fewer rows do not pay for the packing of a weight, by the unit's dtype. */
+/* Choices of a call, below which the packing of weights does not pay, by the unit's dtype. */
 #define FEW_F32 48
-#define FEW_BF16 4
+#define FEW_BF16 16
 
 enum { GATE, DOWN, DH, DX, DW, DDOWN, PRODUCTS };
 
@@ -29,6 +30,7 @@ enum { P_GATE, P_UP, P_DOWN, P_GATE_BACK, P_UP_BACK, PACKINGS };
 struct state {
     struct experts_sizes sizes;
     int threads;
+    bool few; /* choices, so that weights of the forward are not packed */
     const struct cpu_unit *unit;
     /* In the workspace. [ROWS][n]: x and dy in the unit's dtype, rows; [ROWS][f]: g, u and dh, and
        in the unit's dtype a (h or dg) and b (du). [f]: an expert's biases. */
@@ -44,7 +46,6 @@ struct call {
     float *sums, *dweights;
     bool gradient; /* dy is wanted, too */
     bool kept;     /* g and u are kept, or were */
-    bool few;      /* the expert has few rows */
 };
 
 /* ---- products ---- */
@@ -106,6 +107,7 @@ static int prepare_experts(struct ct_prepare *p)
     s->sizes = cpu_experts_sizes(p);
     s->threads = cpu_threads();
     s->unit = cpu_own_unit(cpu_packed_type(p->in[cpu_experts_x(p->op)].dtype));
+    s->few = s->sizes.tokens * s->sizes.k < (s->unit->dtype == CT_F32 ? FEW_F32 : FEW_BF16);
     bytes = ct_dtype_size(s->unit->dtype);
     n = ROWS * (size_t)s->sizes.n;
     f = ROWS * (size_t)s->sizes.f;
@@ -193,7 +195,7 @@ static void multiply_columns(void *context, int thread, int threads)
     cpu_loops()->multiply_few(few->gemm, mine.begin, mine.end);
 }
 
-/* to = a w^T, of the rows at work, by a weight that is packed unless these are few. */
+/* to = a w^T, of the rows at work, by a weight that is packed unless choices are few. */
 static void project(const struct call *c, int which, const void *a, int packing, int input,
                     float *to)
 {
@@ -207,7 +209,7 @@ static void project(const struct call *c, int which, const void *a, int packing,
                                 .c = to,
                                 .c_row = w->shape[1]};
 
-    if (c->few)
+    if (c->s->few)
         cpu_parallel(multiply_columns, &(struct few){&gemm, w->shape[1]});
     else
         multiply(c, which, a, at(c, c->s->packed[packing]), to, false);
@@ -335,20 +337,15 @@ static void load_bias(const struct call *c, int i, int input)
     cpu_experts_copy(&c->in[input], c->expert * f, f, CT_F32, at(c, c->s->bias[i]));
 }
 
-static bool is_few(const struct call *c, int64_t rows)
-{
-    return rows < (c->s->unit->dtype == CT_F32 ? FEW_F32 : FEW_BF16);
-}
-
 static void pack_weights(const struct call *c)
 {
-    if (!c->few && !(c->gradient && c->kept)) {
+    if (!c->s->few && !(c->gradient && c->kept)) {
         pack(c, P_GATE, W_GATE, CPU_FORWARD);
         pack(c, P_UP, W_UP, CPU_FORWARD);
     }
     if (c->gradient)
         pack(c, P_DOWN, W_DOWN, CPU_BACKWARD);
-    else if (!c->few)
+    else if (!c->s->few)
         pack(c, P_DOWN, W_DOWN, CPU_FORWARD);
     if (c->gradient && c->sums) {
         pack(c, P_GATE_BACK, W_GATE, CPU_BACKWARD);
@@ -359,12 +356,9 @@ static void pack_weights(const struct call *c)
 /* Does the expert have rows? Then its weights are packed, and its biases loaded. */
 static bool begin_expert(struct call *c, int64_t expert)
 {
-    int64_t rows = c->choices.first[expert + 1] - c->choices.first[expert];
-
     c->expert = expert;
     c->from = c->choices.first[expert];
-    c->few = is_few(c, rows);
-    if (rows == 0)
+    if (c->from == c->choices.first[expert + 1])
         return false;
     pack_weights(c);
     if (c->s->sizes.biased) {

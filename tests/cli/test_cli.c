@@ -867,13 +867,15 @@ static void the_recipe_chooses_the_instructions_before_the_environment(void **st
     unsetenv("CTITAN_CPU_ISA");
 }
 
-static void own_products_that_are_not_there_are_refused(void **state)
+static void products_that_are_not_there_are_refused(void **state)
 {
     struct result r = run("plan %R --set cpu.products=own --set cpu.isa=portable");
 
     (void)state;
+    assert_int_equal(r.status, 0);
+    r = run("plan %R --set cpu.bf16_matmul=native --set cpu.isa=portable");
     assert_int_equal(r.status, 2);
-    assert_has(r.err, "[cpu] products = own: this CPU has no AVX2, or [cpu] isa excludes it");
+    assert_has(r.err, "[cpu] bf16_matmul = native: this CPU has no bfloat16 products; use auto");
     r = run("plan %R --set cpu.products=emulated --set cpu.bf16_matmul=widen");
     assert_int_equal(r.status, 2);
     assert_has(r.err, "[cpu] products = emulated: bf16_matmul = widen leaves");
@@ -1331,7 +1333,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_run_that_does_not_fit_is_refused),
         cmocka_unit_test(options_without_effect_are_reported),
         cmocka_unit_test(the_recipe_chooses_the_instructions_before_the_environment),
-        cmocka_unit_test(own_products_that_are_not_there_are_refused),
+        cmocka_unit_test(products_that_are_not_there_are_refused),
         cmocka_unit_test(too_many_microbatches_are_refused_before_they_take_memory),
         cmocka_unit_test(ends_of_ranks_are_seen_whatever_the_parent_ignores),
         cmocka_unit_test(a_warm_up_longer_than_the_run_is_reported),
