@@ -2,12 +2,22 @@
 
 #include <ctitan/clock.h>
 
-double ct_now(void)
+static double seconds_of(clockid_t clock)
 {
     struct timespec t;
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double ct_now(void)
+{
+    return seconds_of(CLOCK_MONOTONIC);
+}
+
+double ct_wall_clock(void)
+{
+    return seconds_of(CLOCK_REALTIME);
 }
 
 void ct_nap(double seconds)

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <ctitan/clock.h>
@@ -166,10 +165,7 @@ static int make_ring(struct ct_run *run)
 
 static int make_nonce(struct ct_run *run)
 {
-    struct timespec t;
-
-    clock_gettime(CLOCK_REALTIME, &t);
-    ckpt_own.nonce = (uint64_t)t.tv_sec << 32 ^ (uint64_t)t.tv_nsec << 16 ^ (uint64_t)getpid();
+    ckpt_own.nonce = (uint64_t)(1e6 * ct_wall_clock()) << 16 ^ (uint64_t)getpid();
     return ct_group_broadcast(ct_run_world(run), &ckpt_own.nonce, 1, CT_I64, 0);
 }
 

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <ctitan/error.h>
@@ -326,14 +325,6 @@ static int map_file(const char *path, size_t bytes, void **data)
                                 : "");
 }
 
-static double clock_difference(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9 - ct_now();
-}
-
 static void describe(struct ct_flight_header *h, const struct ct_run *run)
 {
     struct ct_identity identity;
@@ -347,7 +338,7 @@ static void describe(struct ct_flight_header *h, const struct ct_run *run)
     snprintf(h->job, sizeof(h->job), "%s", ct_config.job.name);
     if (ct_launch_identify(&identity) == 0)
         snprintf(h->start, sizeof(h->start), "%s", identity.job);
-    h->clock = clock_difference();
+    h->clock = ct_wall_clock() - ct_now();
     h->begin = run->start_time;
     h->beat = ct_now();
     h->timeout = ct_config.comm.timeout;

@@ -19,7 +19,6 @@
 #include <ctitan/state.h>
 
 #include "goodput.h"
-#include "status.h"
 
 #define AT_LEAST 1.0      /* seconds between two writings */
 #define SHARE 0.005       /* of the time, that they take at most */
@@ -190,7 +189,7 @@ static void take_back(int64_t step)
 
 int goodput_begin(const struct ct_run *run)
 {
-    double wall = status_wall_clock();
+    double wall = ct_wall_clock();
     int64_t first = run->progress.step;
 
     if (now.begun)
@@ -214,7 +213,7 @@ static void take_times(const struct ct_run *run)
 {
     struct attempt *a = &now.attempt[now.count - 1];
 
-    a->until = status_wall_clock();
+    a->until = ct_wall_clock();
     a->data = run->lost[CT_LOST_DATA];
     a->validation = run->lost[CT_LOST_VALIDATION];
     a->save = run->lost[CT_LOST_SAVE];

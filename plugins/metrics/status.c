@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <jansson.h>
@@ -23,14 +22,6 @@ static struct {
     int64_t ranks, step;
     double next; /* when the step is due to be written */
 } now;
-
-double status_wall_clock(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* Writes status.json. launcher: the process that may start the ranks again; 0: none. */
 static int write_status(const char *state, double ended, const char *message, pid_t launcher)
@@ -129,7 +120,7 @@ int status_job_end(const struct ct_event_data *data)
     if (!data->message || data->job->rank0 > 0 || !take_over(data->job, &ended) ||
         (interrupted && ended))
         return 0;
-    return write_status(interrupted ? "stopped" : "failed", status_wall_clock(), data->message,
+    return write_status(interrupted ? "stopped" : "failed", ct_wall_clock(), data->message,
                         getpid());
 }
 
@@ -139,7 +130,7 @@ int status_begin(const struct ct_run *run)
 {
     if (now.began > 0)
         return 0;
-    now.began = status_wall_clock();
+    now.began = ct_wall_clock();
     now.ranks = run->world;
     now.step = run->progress.step - 1;
     return write_running(launcher_of_rank());
@@ -164,5 +155,5 @@ int status_end(const struct ct_event_data *data)
         why = __atomic_load_n(&data->run->stop, __ATOMIC_ACQUIRE);
         message = why ? why : "";
     }
-    return write_status(state, status_wall_clock(), message, launcher_of_rank());
+    return write_status(state, ct_wall_clock(), message, launcher_of_rank());
 }

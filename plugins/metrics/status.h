@@ -7,8 +7,6 @@
 
 #include <ctitan/run.h>
 
-/* Seconds since 1970. */
-double status_wall_clock(void);
 /* A step begins. The first one counts, so that a run that only generates leaves no trace. */
 int status_begin(const struct ct_run *run);
 /* A step ended. The file is written about once a second. */

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <jansson.h>
 
@@ -120,10 +119,7 @@ static json_t *memory(const struct ct_run *run)
 
 static double wall_clock(double monotonic)
 {
-    struct timespec t;
-
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9 - ct_now() + monotonic;
+    return ct_wall_clock() - ct_now() + monotonic;
 }
 
 static json_t *summary(const struct profiled *p)

@@ -2,8 +2,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include <ctitan/clock.h>
 #include <ctitan/error.h>
 
 #include "events.h"
@@ -121,11 +121,8 @@ static int write_record(FILE *out, struct message *m)
 /* An event of now: 1 wall_time. */
 static void begin_event(struct message *m)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
     begin(m);
-    put_double(m, 1, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
+    put_double(m, 1, ct_wall_clock());
 }
 
 /* 3 file_version */

@@ -5,7 +5,6 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <xxhash.h>
@@ -47,7 +46,6 @@ static void add_reader(XXH3_state_t *hash, const char *path)
 static int add_file(XXH3_state_t *hash, const char *path)
 {
     char *whole = realpath(path, NULL);
-    struct timespec now;
     struct stat s;
     double age;
 
@@ -55,9 +53,7 @@ static int add_file(XXH3_state_t *hash, const char *path)
         free(whole);
         return ct_fail(CT_ECONFIG, "%s: %s", path, strerror(errno));
     }
-    clock_gettime(CLOCK_REALTIME, &now);
-    age =
-        (double)(now.tv_sec - s.st_ctim.tv_sec) + 1e-9 * (double)(now.tv_nsec - s.st_ctim.tv_nsec);
+    age = ct_wall_clock() - (double)s.st_ctim.tv_sec - 1e-9 * (double)s.st_ctim.tv_nsec;
     if (age >= 0 && age < TICK_SECONDS)
         ct_nap(TICK_SECONDS - age);
     XXH3_128bits_update(hash, whole, strlen(whole) + 1);
