@@ -19,6 +19,9 @@ static const struct ct_option job_options[] = {
     CT_OPT_STRING(struct ct_job_config, description, "description", "", "What the run is for"),
     {0}};
 
+#define DTYPES "float32|bfloat16"
+_Static_assert(CT_F32 == 0 && CT_BF16 == 1, "the first dtypes are those that DTYPES names");
+
 static const struct ct_option training_options[] = {
     CT_OPT_INT(struct ct_config, training.seq_len, "seq_len", "2048", 1, 1 << 30,
                "Tokens in a sequence"),
@@ -44,15 +47,13 @@ static const struct ct_option training_options[] = {
                "Seed of the initial weights and of the order of the data"),
     CT_OPT_FLOAT(struct ct_config, training.max_norm, "max_norm", "1.0", 0, INFINITY,
                  "Gradients are scaled down to this norm; 0: never"),
-    CT_OPT_CHOICE(struct ct_config, training.dtype, "dtype", "float32", "float32|bfloat16",
-                  "Type of weights, gradients and optimizer state"),
-    CT_OPT_CHOICE(struct ct_config, training.mixed_precision_param, "mixed_precision_param",
-                  "bfloat16", "float32|bfloat16",
-                  "Type that float32 weights are used in, forward and backward"),
-    CT_OPT_CHOICE(
-        struct ct_config, training.non_finite, "non_finite", "stop", "stop|skip|rewind",
-        "What a non-finite loss or gradient norm does: end the run, skip the update, or go "
-        "back to the last checkpoint and skip the batch"),
+    CT_OPT_ENUM(struct ct_config, training.dtype, "dtype", "float32", DTYPES,
+                "Type of weights, gradients and optimizer state"),
+    CT_OPT_ENUM(struct ct_config, training.mixed_precision_param, "mixed_precision_param",
+                "bfloat16", DTYPES, "Type that float32 weights are used in, forward and backward"),
+    CT_OPT_ENUM(struct ct_config, training.non_finite, "non_finite", "stop", "stop|skip|rewind",
+                "What a non-finite loss or gradient norm does: end the run, skip the update, or go "
+                "back to the last checkpoint and skip the batch"),
     CT_OPT_BOOL(struct ct_config, deterministic, "deterministic", "false",
                 "Only what gives the same bits in every run on this machine and mesh, also after a "
                 "restart, at the price of speed; what cannot is an error"),

@@ -178,15 +178,6 @@ static int add_stage(int64_t begin, size_t *index)
     return 0;
 }
 
-static const char *format(const struct ct_option *option, const void *config)
-{
-    size_t room = (size_t)ct_option_format(option, config, NULL, 0) + 1;
-    char *text = ct_arena_array(all.recipe->arena, char, room);
-
-    ct_option_format(option, config, text, room);
-    return text;
-}
-
 static struct varied *vary(const char *section, const struct ct_recipe_target *target,
                            const struct ct_option *option)
 {
@@ -201,7 +192,7 @@ static struct varied *vary(const char *section, const struct ct_recipe_target *t
     *v = (struct varied){.section = section,
                          .target = *target,
                          .option = option,
-                         .own = format(option, target->config)};
+                         .own = ct_option_text(option, target->config, all.recipe->arena)};
     return v;
 }
 

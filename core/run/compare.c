@@ -27,13 +27,8 @@
 static void print_options(const char *section, const struct ct_option *options, const void *config,
                           struct ct_arena *arena, FILE *out)
 {
-    for (const struct ct_option *o = options; o && o->name; o++) {
-        size_t room = (size_t)ct_option_format(o, config, NULL, 0) + 1;
-        char *text = ct_arena_array(arena, char, room);
-
-        ct_option_format(o, config, text, room);
-        fprintf(out, "[%s] %s = %s\n", section, o->name, text);
-    }
+    for (const struct ct_option *o = options; o && o->name; o++)
+        fprintf(out, "[%s] %s = %s\n", section, o->name, ct_option_text(o, config, arena));
 }
 
 /* A file that was loaded, by its contents. */

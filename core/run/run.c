@@ -107,15 +107,11 @@ static int find_offers(struct ct_run *run, bool train)
 /* ---- graph ---- */
 
 /* Weights of a second set are not updated: the dtype that they are computed with is enough. */
-static int set_parameter_dtypes(struct ct_graph *graph)
+static void set_parameter_dtypes(struct ct_graph *graph)
 {
-    enum ct_dtype dtype, computed;
-    int rc = ct_dtype_parse(ct_config.training.dtype, &dtype);
+    enum ct_dtype dtype = ct_config.training.dtype;
+    enum ct_dtype computed = ct_config.training.mixed_precision_param;
 
-    if (rc == 0)
-        rc = ct_dtype_parse(ct_config.training.mixed_precision_param, &computed);
-    if (rc < 0)
-        return rc;
     if (ct_dtype_size(computed) > ct_dtype_size(dtype))
         computed = dtype;
     for (size_t i = 0; i < graph->value_count; i++) {
@@ -124,7 +120,6 @@ static int set_parameter_dtypes(struct ct_graph *graph)
         if (v->role == CT_ROLE_PARAM && !v->dtype_fixed)
             v->dtype = v->set ? computed : dtype;
     }
-    return 0;
 }
 
 #define TRANSFORMS 256 /* of a run, at most */
@@ -237,7 +232,7 @@ static int build_graph(struct ct_run *run, const struct ct_model_request *reques
         return ct_context(rc, "model %s", ct_config.model.name);
     rc = ct_run_note_sets(run, *graph, request);
     if (rc == 0)
-        rc = set_parameter_dtypes(*graph);
+        set_parameter_dtypes(*graph);
     return rc < 0 ? rc : ct_graph_infer(*graph);
 }
 

@@ -19,12 +19,9 @@ static int precision(struct ct_graph *graph, struct ct_run *run)
 {
     struct ct_builder b = ct_pre_builder(graph);
     size_t count = graph->value_count;
-    enum ct_dtype dtype;
-    int rc = ct_dtype_parse(ct_config.training.mixed_precision_param, &dtype);
+    enum ct_dtype dtype = ct_config.training.mixed_precision_param;
 
     (void)run;
-    if (rc < 0)
-        return rc;
     b.why = "the forward pass computes in [training] mixed_precision_param";
     for (size_t i = 0; i < count; i++) {
         struct ct_value *param = graph->values[i], *copy;

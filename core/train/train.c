@@ -107,9 +107,9 @@ static void report_slow_data(const struct ct_run *run, const struct ct_step_resu
                 (long long)run->rank, r->data_seconds, (long long)r->step, (long long)times);
 }
 
-static bool policy_is(const char *policy)
+static bool policy_is(enum ct_non_finite policy)
 {
-    return !strcmp(ct_config.training.non_finite, policy);
+    return ct_config.training.non_finite == policy;
 }
 
 /* A batch without labels has gradients of 0, with which the optimizer would still move the weights.
@@ -119,7 +119,7 @@ static int find_labels(struct feed *f, bool *found)
     int64_t own = f->counted > 0, most = 1;
     int rc = 0;
 
-    if (policy_is("skip"))
+    if (policy_is(CT_NON_FINITE_SKIP))
         rc = ct_group_all_reduce(ct_run_world(f->run), &own, &most, 1, CT_I64, CT_REDUCE_MAX);
     *found = most > 0;
     return rc;
@@ -203,11 +203,11 @@ static int take_non_finite(const struct ct_run *run, struct ct_step_result *r,
     if (o->labels)
         snprintf(what, sizeof(what), "the loss %s, grad_norm %s; the update was %sapplied",
                  spoken(loss, r->loss), spoken(norm, r->grad_norm), o->applied ? "" : "not ");
-    if (policy_is("stop") || (policy_is("skip") && o->applied))
+    if (policy_is(CT_NON_FINITE_STOP) || (policy_is(CT_NON_FINITE_SKIP) && o->applied))
         return ct_fail(CT_EINVAL, "step %lld: %s ([training] non_finite = %s)", (long long)r->step,
                        what, o->applied ? "rewind goes back" : "skip continues without it");
     r->skipped = true;
-    r->goes_back = policy_is("rewind");
+    r->goes_back = policy_is(CT_NON_FINITE_REWIND);
     ct_warn("step %lld skipped: %s", (long long)r->step, what);
     return 0;
 }
@@ -226,7 +226,8 @@ static int judge(struct ct_run *run, struct ct_step_result *r, const struct outc
 /* The option by which steps go back; NULL: none does. */
 static const char *rewind_option(const struct ct_run *run)
 {
-    return policy_is("rewind") ? "[training] non_finite = rewind" : run->withheld_goes_back;
+    return policy_is(CT_NON_FINITE_REWIND) ? "[training] non_finite = rewind"
+                                           : run->withheld_goes_back;
 }
 
 static int fire(struct ct_run *run, enum ct_event event, const struct ct_step_result *r)

@@ -140,9 +140,7 @@ static void choose(struct save *s, const char *prefix)
 {
     const struct ct_run *run = s->run;
     size_t skipped = prefix ? strlen(prefix) : 0;
-    enum ct_dtype dtype = CT_F32;
 
-    ct_dtype_parse(ct_config.training.dtype, &dtype); /* checked when the recipe was applied */
     s->params = ct_arena_array(&s->arena, struct ct_state, run->state_count + 1);
     for (size_t i = 0; i < run->state_count; i++) {
         const struct ct_state *state = &run->states[i];
@@ -153,7 +151,7 @@ static void choose(struct save *s, const char *prefix)
             continue;
         s->params[s->param_count] = *state;
         if (state->coding) /* decoded when it is read */
-            s->params[s->param_count].dtype = dtype;
+            s->params[s->param_count].dtype = ct_config.training.dtype;
         s->params[s->param_count++].name += skipped;
     }
 }

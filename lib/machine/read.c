@@ -79,16 +79,17 @@ static const struct ct_option link_options[] = {
     {0}};
 
 struct rate_text {
-    const char *ops, *reach, *work;
+    const char *ops, *reach;
+    enum { WORK_ALL, WORK_OUTPUTS, WORK_FLOPS } work;
 };
 
 static const struct ct_option rate_options[] = {
     CT_OPT_STRING(struct rate_text, ops, "ops", "", "Op types of this class; none: all others"),
     CT_OPT_STRING(struct rate_text, reach, "reach", NULL,
                   "Share of the peak, by seconds at the peak"),
-    CT_OPT_CHOICE(struct rate_text, work, "work", "all", "all|outputs|flops",
-                  "The operands whose bytes count; flops: all, and without ops, the class is for "
-                  "those with FLOPs"),
+    CT_OPT_ENUM(struct rate_text, work, "work", "all", "all|outputs|flops",
+                "The operands whose bytes count; flops: all, and without ops, the class is for "
+                "those with FLOPs"),
     {0}};
 
 static int read_section(const struct ct_recipe *file, const char *section,
@@ -173,8 +174,8 @@ static int read_rate(struct ct_arena *arena, const struct ct_recipe *file, const
     if (rc < 0)
         return rc;
     read_ops(arena, text.ops, rate);
-    rate->lookup = !strcmp(text.work, "outputs");
-    rate->flops = !strcmp(text.work, "flops");
+    rate->lookup = text.work == WORK_OUTPUTS;
+    rate->flops = text.work == WORK_FLOPS;
     return read_curve(arena, ct_arena_printf(arena, "%s: [%s]", file->path, section), text.reach,
                       &rate->reach);
 }

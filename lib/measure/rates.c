@@ -6,9 +6,7 @@
 
 enum ct_dtype ct_compute_dtype(void)
 {
-    enum ct_dtype dtype;
-
-    return ct_dtype_parse(ct_config.training.mixed_precision_param, &dtype) < 0 ? CT_F32 : dtype;
+    return ct_config.training.mixed_precision_param;
 }
 
 #define AGAIN 5 /* measurements of a peak that turns out to be too low */

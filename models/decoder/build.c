@@ -327,7 +327,7 @@ static struct ct_value *whole(struct build *s, enum decoder_weight which, const 
 static double embedding_scale(const struct ct_model *m)
 {
     double scale = m->embedding_multiplier > 0 ? m->embedding_multiplier : 1;
-    bool narrow = !strcmp(ct_config.training.mixed_precision_param, "bfloat16");
+    bool narrow = ct_config.training.mixed_precision_param == CT_BF16;
     float root = (float)sqrt((double)m->sizes.dim);
 
     if (!m->embedding_root)

@@ -54,9 +54,9 @@ static const struct ct_option options[] = {
                   "Parts not to load, separated by commas: optimizer, lr_scheduler, dataloader"),
     CT_OPT_BOOL(struct ckpt_config, last_model_only, "last_save_model_only", "false",
                 "Save only the weights after the last step"),
-    CT_OPT_CHOICE(struct ckpt_config, export_dtype, "export_dtype", "same",
-                  "same|float32|bfloat16|float16",
-                  "Dtype of the weights that last_save_model_only saves"),
+    CT_OPT_ENUM(struct ckpt_config, export_dtype, "export_dtype", "same",
+                "same|float32|bfloat16|float16",
+                "Dtype of the weights that last_save_model_only saves"),
     CT_OPT_ENUM(struct ckpt_config, async_mode, "async_mode", "async", "disabled|async",
                 "async: write in the background while the next steps run"),
     CT_OPT_INT(struct ckpt_config, staging, "staging", "256", 8, 1e9,
@@ -139,7 +139,7 @@ static int check_config(void)
                                    "the only one; expected 0 or at least 2");
     if (ckpt_config.keep_best && !ct_config.validation.freq)
         return ct_fail(CT_ECONFIG, "[ckpt] keep_best has no effect, as [validation] freq is 0");
-    if (strcmp(ckpt_config.export_dtype, "same") != 0 && !ckpt_config.last_model_only)
+    if (ckpt_config.export_dtype != CKPT_SAME && !ckpt_config.last_model_only)
         return ct_fail(
             CT_ECONFIG,
             "[ckpt] export_dtype applies to weights only: set last_save_model_only = true");

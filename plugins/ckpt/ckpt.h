@@ -414,14 +414,15 @@ int ckpt_diff(const char *first, const char *second, bool json);
 
 #define CKPT_REWINDS 64 /* most of [ckpt] rewinds */
 
-enum { CKPT_STOP, CKPT_WARN };    /* on_error */
-enum { CKPT_SHARED, CKPT_LOCAL }; /* files */
+enum { CKPT_STOP, CKPT_WARN };                     /* on_error */
+enum { CKPT_SHARED, CKPT_LOCAL };                  /* files */
+enum { CKPT_SAME, CKPT_F32, CKPT_BF16, CKPT_F16 }; /* export_dtype */
 
 extern struct ckpt_config {
     bool enable, load_only, first_step, last_model_only, initial_model_only, verify, keep_best;
-    const char *folder, *initial_load_path, *exclude, *export_dtype;
+    const char *folder, *initial_load_path, *exclude;
     int64_t interval, load_step, keep_latest_k, keep_every, staging, rewinds;
-    unsigned async_mode, on_error, files;
+    unsigned async_mode, on_error, files, export_dtype;
 } ckpt_config; /* [ckpt] */
 
 /* The run and its own checkpoints. */

@@ -39,12 +39,11 @@ double ckpt_state_bytes(const struct ct_run *run, const struct ct_state *s,
 
 struct ckpt_what ckpt_what_of(bool model_only)
 {
-    struct ckpt_what what = {.model_only = model_only, .dtype = -1};
-    enum ct_dtype dtype;
+    static const int dtypes[] = {
+        [CKPT_SAME] = -1, [CKPT_F32] = CT_F32, [CKPT_BF16] = CT_BF16, [CKPT_F16] = CT_F16};
 
-    if (model_only && ct_dtype_parse(ckpt_config.export_dtype, &dtype) == 0)
-        what.dtype = (int)dtype;
-    return what;
+    return (struct ckpt_what){.model_only = model_only,
+                              .dtype = model_only ? dtypes[ckpt_config.export_dtype] : -1};
 }
 
 /* The rows of a state that rank writes, as a box; false: none. */

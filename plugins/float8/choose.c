@@ -56,11 +56,11 @@ static int read_filter(struct choosing *c)
                        "[float8] filter = %s needs a recipe: with recipe = none no linear layer is "
                        "changed",
                        float8_config.filter);
-    if (!c->small || !strcmp(float8_config.recipe, "tensorwise") ||
-        !strcmp(float8_config.recipe, "rowwise"))
+    if (!c->small || float8_config.recipe == FLOAT8_TENSORWISE ||
+        float8_config.recipe == FLOAT8_ROWWISE)
         return 0;
     return ct_fail(CT_ECONFIG, "[float8] filter: " AUTO " has no sizes for recipe = %s",
-                   float8_config.recipe);
+                   float8_word("recipe", &c->scratch));
 }
 
 /* The parameter that w is cast or gathered from, or w itself; NULL: none. */
@@ -75,7 +75,7 @@ static const struct ct_value *parameter_of(const struct ct_value *w)
 /* torchao's sizes, measured on H100: smaller products are no faster in Float8. */
 static bool is_small(int64_t k, int64_t n)
 {
-    if (!strcmp(float8_config.recipe, "tensorwise"))
+    if (float8_config.recipe == FLOAT8_TENSORWISE)
         return k <= 4096 && n <= 1024;
     return n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
 }
@@ -164,7 +164,7 @@ static void decide(struct choosing *c, struct ct_op *op)
         return;
     }
     c->chosen++;
-    op->why = ct_arena_printf(c->graph->arena, "float8: %s", float8_config.recipe);
+    op->why = ct_arena_printf(c->graph->arena, "float8: %s", float8_word("recipe", &c->scratch));
     ct_op_become(c->graph, op, &float8_op_linear, (struct ct_value *[]){op->in[0], op->in[1]}, 2,
                  &(struct float8_product){.dtype = op->out[0]->dtype,
                                           .fast_accumulation = true,
@@ -250,35 +250,35 @@ static int check_names(struct choosing *c)
     return 0;
 }
 
-static void report(const struct choosing *c)
+static void report(struct choosing *c)
 {
     if (float8_recipe())
         ct_info("float8: %d of %d linear layers have %s products", c->chosen, c->layers,
-                float8_config.recipe);
+                float8_word("recipe", &c->scratch));
     for (size_t i = 0; i < c->lefts; i++)
         ct_info("float8: %d do not, as %s: %s%s", c->left[i].count, c->left[i].reason,
                 c->left[i].first, c->left[i].count > 1 ? ", .." : "");
-    if (c->mixtures && strcmp(float8_config.experts, "none") != 0)
+    if (c->mixtures && float8_config.experts != FLOAT8_EXPERTS_NONE)
         ct_info("float8: the experts of %d mixtures have %s products", c->mixtures,
-                float8_config.experts);
+                float8_word("experts", &c->scratch));
     else if (c->mixtures)
         ct_info("float8: the experts of %d mixtures stay in %s, as they are no linear layers",
                 c->mixtures, c->kept);
 }
 
-static int check_options(void)
+static int check_options(struct ct_arena *scratch)
 {
-    if (!float8_recipe() && !strcmp(float8_config.experts, "none"))
+    if (!float8_recipe() && float8_config.experts == FLOAT8_EXPERTS_NONE)
         return ct_fail(CT_ECONFIG, "[float8] recipe = none and experts = none leave nothing to do: "
                                    "choose a recipe of one, or leave the plugin float8 out");
     if (float8_config.all_gather && !float8_recipe())
         return ct_fail(CT_ECONFIG, "[float8] all_gather = true needs recipe = tensorwise: with "
                                    "none no weight is quantised");
-    if (float8_config.all_gather && strcmp(float8_config.recipe, "tensorwise") != 0)
+    if (float8_config.all_gather && float8_config.recipe != FLOAT8_TENSORWISE)
         return ct_fail(CT_ECONFIG,
                        "[float8] all_gather = true needs recipe = tensorwise: with %s a weight has "
                        "several scales",
-                       float8_config.recipe);
+                       float8_word("recipe", scratch));
     return 0;
 }
 
@@ -300,16 +300,16 @@ static int look_at_experts(struct choosing *c)
     ct_for_each_op (op, c->graph)
         if (op->type != &ct_op_linear && op->type != &float8_op_linear)
             count_mixture(c, op);
-    if (c->mixtures || !strcmp(float8_config.experts, "none"))
+    if (c->mixtures || float8_config.experts == FLOAT8_EXPERTS_NONE)
         return 0;
     return ct_fail(CT_ECONFIG, "[float8] experts = %s, but the model has no experts",
-                   float8_config.experts);
+                   float8_word("experts", &c->scratch));
 }
 
 int float8_choose(struct ct_graph *graph, struct ct_run *run)
 {
     struct choosing c = {.graph = graph};
-    int rc = check_options();
+    int rc = check_options(&c.scratch);
 
     if (rc == 0)
         rc = read_filter(&c);

@@ -456,7 +456,7 @@ static const struct ct_option attrs[] = {
                  "Upper limit of the gate, and of the other half's magnitude; 0: none"),
     CT_OPT_FLOAT(struct float8_experts, gate.offset, "offset", "0", -1e300, 1e300,
                  "Added to the other half"),
-    CT_OPT_ENUM(struct float8_experts, recipe, "recipe", "rowwise", "none|rowwise|blockwise",
+    CT_OPT_ENUM(struct float8_experts, recipe, "recipe", "rowwise", FLOAT8_EXPERTS_RECIPES,
                 "Which numbers share a scale"),
     {0}};
 
@@ -573,10 +573,10 @@ static int check(const struct ct_graph *graph, const struct ct_op *op, const str
         return ct_fail(CT_ECONFIG,
                        "[float8] experts = %s: the experts of %s have %lld hidden units of %lld "
                        "inputs: both must be multiples of %d",
-                       float8_config.experts, op->region, (long long)gate->shape[1],
+                       float8_word("experts", graph->arena), op->region, (long long)gate->shape[1],
                        (long long)gate->shape[2], UNIT);
     ct_sharding_local(&gate->sharding, &graph->mesh, 0, gate->ndim, gate->shape, local, NULL);
-    if (!strcmp(float8_config.experts, "blockwise") && local[1] != gate->shape[1] &&
+    if (float8_config.experts == FLOAT8_EXPERTS_BLOCKWISE && local[1] != gate->shape[1] &&
         local[1] % TILE)
         return ct_fail(CT_ECONFIG,
                        "[float8] experts = blockwise: ranks have %lld of the %lld hidden units of "
@@ -587,12 +587,10 @@ static int check(const struct ct_graph *graph, const struct ct_op *op, const str
 
 int float8_use_experts(struct ct_graph *graph, struct ct_run *run)
 {
-    struct float8_experts how = {.recipe = !strcmp(float8_config.experts, "blockwise")
-                                               ? FLOAT8_EXPERTS_BLOCKWISE
-                                               : FLOAT8_EXPERTS_ROWWISE};
+    struct float8_experts how = {.recipe = float8_config.experts};
     int rc = 0;
 
-    if (!strcmp(float8_config.experts, "none"))
+    if (how.recipe == FLOAT8_EXPERTS_NONE)
         return 0;
     ct_for_each_op (op, graph) {
         const struct ct_op_type *type = instead_of(op);
@@ -605,8 +603,8 @@ int float8_use_experts(struct ct_graph *graph, struct ct_run *run)
             continue;
         how.gate = *(const struct ct_experts *)op->attrs;
         memcpy(in, op->in, sizeof(*in) * (size_t)op->ins);
-        op->why =
-            ct_arena_printf(graph->arena, "float8: %s products of experts", float8_config.experts);
+        op->why = ct_arena_printf(graph->arena, "float8: %s products of experts",
+                                  float8_word("experts", graph->arena));
         ct_op_become(graph, op, type, in, op->ins, &how);
     }
     (void)run;

@@ -13,28 +13,25 @@
  * magnitude over shards is a pending maximum, and an operand that a rank needs whole is gathered
  * after it was quantised, one byte for each element.
  */
-#include <string.h>
-
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
+#include <ctitan/text.h>
 
 #include "float8.h"
 
 struct float8_config float8_config;
 
 static const struct ct_option options[] = {
-    CT_OPT_CHOICE(
-        struct float8_config, recipe, "recipe", "tensorwise",
-        "tensorwise|rowwise|rowwise_with_gw_hp|mxfp8|mxfp8_floor|none",
-        "Which elements share a scale, and how scales are rounded; none: no linear layer is "
-        "changed"),
+    CT_OPT_ENUM(struct float8_config, recipe, "recipe", "tensorwise",
+                "tensorwise|rowwise|rowwise_with_gw_hp|mxfp8|mxfp8_floor|none",
+                "Which elements share a scale, and how scales are rounded; none: no linear layer "
+                "is changed"),
     CT_OPT_STRING(struct float8_config, filter, "filter", FLOAT8_HEAD,
                   "Layers to leave unchanged, comma-separated: regions, or parts of weights' "
                   "names; auto_filter_small_kn: layers too small to gain"),
-    CT_OPT_CHOICE(
-        struct float8_config, experts, "experts", "none", "none|rowwise|blockwise",
-        "Products of mixtures' experts: none: as without Float8; else which elements share "
-        "a scale"),
+    CT_OPT_ENUM(struct float8_config, experts, "experts", "none", FLOAT8_EXPERTS_RECIPES,
+                "Products of mixtures' experts: none: as without Float8; else which elements share "
+                "a scale"),
     CT_OPT_BOOL(struct float8_config, all_gather, "all_gather", "false",
                 "recipe = tensorwise: quantise parameters before they are gathered, so that Float8 "
                 "is sent"),
@@ -49,29 +46,29 @@ static const struct ct_option options[] = {
     .dx = {FLOAT8_ROW_BLOCK, FLOAT8_COLUMN_BLOCK}, .dw = BOTH(FLOAT8_COLUMN_BLOCK)
 
 static const struct float8_recipe recipes[] = {
-    {.name = "tensorwise", .rule = FLOAT8_EXACT, .gradient = CT_E5M2},
-    {.name = "rowwise",
-     .rule = FLOAT8_POWER_OF_TWO,
-     .gradient = CT_E4M3,
-     .y = BOTH(FLOAT8_ROW),
-     .dx = {FLOAT8_ROW, FLOAT8_COLUMN},
-     .dw = BOTH(FLOAT8_COLUMN)},
-    {.name = "rowwise_with_gw_hp",
-     .rule = FLOAT8_POWER_OF_TWO,
-     .gradient = CT_E4M3,
-     .y = BOTH(FLOAT8_ROW),
-     .dx = {FLOAT8_ROW, FLOAT8_TENSOR},
-     .plain_dw = true},
-    {.name = "mxfp8", .rule = FLOAT8_MX_RCEIL, MX},
-    {.name = "mxfp8_floor", .rule = FLOAT8_MX_FLOOR, MX},
+    [FLOAT8_TENSORWISE] = {.rule = FLOAT8_EXACT, .gradient = CT_E5M2},
+    [FLOAT8_ROWWISE] = {.rule = FLOAT8_POWER_OF_TWO,
+                        .gradient = CT_E4M3,
+                        .y = BOTH(FLOAT8_ROW),
+                        .dx = {FLOAT8_ROW, FLOAT8_COLUMN},
+                        .dw = BOTH(FLOAT8_COLUMN)},
+    [FLOAT8_ROWWISE_WITH_GW_HP] = {.rule = FLOAT8_POWER_OF_TWO,
+                                   .gradient = CT_E4M3,
+                                   .y = BOTH(FLOAT8_ROW),
+                                   .dx = {FLOAT8_ROW, FLOAT8_TENSOR},
+                                   .plain_dw = true},
+    [FLOAT8_MXFP8] = {.rule = FLOAT8_MX_RCEIL, MX},
+    [FLOAT8_MXFP8_FLOOR] = {.rule = FLOAT8_MX_FLOOR, MX},
 };
 
 const struct float8_recipe *float8_recipe(void)
 {
-    for (size_t i = 0; i < CT_COUNT(recipes); i++)
-        if (!strcmp(recipes[i].name, float8_config.recipe))
-            return &recipes[i];
-    return NULL;
+    return float8_config.recipe == FLOAT8_NONE ? NULL : &recipes[float8_config.recipe];
+}
+
+const char *float8_word(const char *option, struct ct_arena *arena)
+{
+    return ct_option_text(ct_option_find(options, option), &float8_config, arena);
 }
 
 static const struct ct_transform choose = {

@@ -12,11 +12,31 @@
 #include <ctitan/lib/ops.h>
 #include <ctitan/run.h>
 
+enum float8_recipe_name {
+    FLOAT8_TENSORWISE,
+    FLOAT8_ROWWISE,
+    FLOAT8_ROWWISE_WITH_GW_HP,
+    FLOAT8_MXFP8,
+    FLOAT8_MXFP8_FLOOR,
+    FLOAT8_NONE
+};
+
+enum float8_experts_recipe {
+    FLOAT8_EXPERTS_NONE,
+    FLOAT8_EXPERTS_ROWWISE,  /* rows and columns that are summed over */
+    FLOAT8_EXPERTS_BLOCKWISE /* 128 numbers of a row, 128 x 128 of a weight (DeepSeek-V3) */
+};
+#define FLOAT8_EXPERTS_RECIPES "none|rowwise|blockwise"
+
 struct float8_config {
-    const char *recipe, *filter, *experts;
+    enum float8_recipe_name recipe;
+    enum float8_experts_recipe experts;
+    const char *filter;
     bool all_gather;
 };
 extern struct float8_config float8_config;
+/* The value of an option, as recipes write it. */
+const char *float8_word(const char *option, struct ct_arena *arena);
 
 #define FLOAT8_HEAD "head" /* region that models give the layer that makes logits */
 #define FLOAT8_BLOCK 32    /* elements with one scale (OCP MX) */
@@ -65,15 +85,9 @@ float float8_scale_of(float amax, float largest, enum float8_rule rule);
 
 /* ---- experts.c ---- */
 
-enum float8_experts_recipe {
-    FLOAT8_EXPERTS_NONE,
-    FLOAT8_EXPERTS_ROWWISE,  /* rows and columns that are summed over */
-    FLOAT8_EXPERTS_BLOCKWISE /* 128 numbers of a row, 128 x 128 of a weight (DeepSeek-V3) */
-};
-
 struct float8_experts {
     struct ct_experts gate;
-    unsigned recipe; /* enum float8_experts_recipe */
+    enum float8_experts_recipe recipe;
 };
 
 /* As ct_op_experts and its gradients. */
@@ -99,7 +113,6 @@ struct float8_operands {
 };
 
 struct float8_recipe {
-    const char *name;
     enum float8_rule rule;
     enum ct_dtype gradient;           /* of dy */
     struct float8_operands y, dx, dw; /* x and w, dy and w, x and dy */

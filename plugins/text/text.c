@@ -47,10 +47,10 @@ static const struct ct_option options[] = {
                   "Date that chat templates write, as YYYY-MM-DD; empty: they are told none"),
     CT_OPT_STRING(struct text_config, field, "field", "",
                   "The field of JSON lines; empty: text, or messages for chat"),
-    CT_OPT_CHOICE(struct text_config, template, "template", "auto", "auto|folder|chatml|llama3",
-                  "How conversations are written: by the chat template of the folder [model] "
-                  "init_from, or in one of these formats; auto: folder if that has one, else "
-                  "chatml"),
+    CT_OPT_ENUM(struct text_config, template, "template", "auto", "auto|folder|chatml|llama3",
+                "How conversations are written: by the chat template of the folder [model] "
+                "init_from, or in one of these formats; auto: folder if that has one, else "
+                "chatml"),
     CT_OPT_BOOL(struct text_config, any_template, "any_template", "false",
                 "Allow another template than that of the folder [model] init_from"),
     CT_OPT_ENUM(
@@ -191,17 +191,16 @@ void text_close(struct ct_data *data)
 
 bool text_runs_template(void)
 {
-    if (!strcmp(text_config.template, "auto"))
+    if (text_config.template == TEMPLATE_AUTO)
         return ct_chat_has_template(ct_config.model.init_from);
-    return !strcmp(text_config.template, "folder");
+    return text_config.template == TEMPLATE_FOLDER;
 }
 
-/* The table in which conversations are written; NULL: the folder's template writes them. */
 const char *text_format(void)
 {
-    return text_runs_template()                    ? NULL
-           : !strcmp(text_config.template, "auto") ? "chatml"
-                                                   : text_config.template;
+    if (text_runs_template())
+        return NULL;
+    return text_config.template == TEMPLATE_LLAMA3 ? "llama3" : "chatml";
 }
 
 bool text_has_messages(void)

@@ -7,8 +7,9 @@
 #include "source.h"
 
 struct text_config {
-    const char *path, *command, *command_key, *validation_path, *weights, *field, *template, *cache,
-        *spool, *fields, *date;
+    const char *path, *command, *command_key, *validation_path, *weights, *field, *cache, *spool,
+        *fields, *date;
+    enum { TEMPLATE_AUTO, TEMPLATE_FOLDER, TEMPLATE_CHATML, TEMPLATE_LLAMA3 } template;
     enum { TEXT_STOP, TEXT_SKIP } malformed;
     unsigned split, format, packing, too_long, document_mask, train_on;
     int64_t packing_window;

@@ -387,7 +387,7 @@ static void precision_casts_weights_once(void **state)
     struct ct_arena arena = {0};
 
     (void)state;
-    ct_config.training.mixed_precision_param = "bfloat16";
+    ct_config.training.mixed_precision_param = CT_BF16;
     before_and_after("precision.graph", &ct_pass_precision,
                      parse(&arena, "graph \"precision\"\n"
                                    "param %table : float32[7,4]\n"
@@ -411,7 +411,7 @@ static void precision_leaves_what_is_right(void **state)
     const char *before = ct_graph_text(graph, &arena);
 
     (void)state;
-    ct_config.training.mixed_precision_param = "float32";
+    ct_config.training.mixed_precision_param = CT_F32;
     assert_ok(ct_pass_precision.apply(graph, NULL));
     assert_string_equal(ct_graph_text(graph, &arena), before);
     ct_arena_finish(&arena);

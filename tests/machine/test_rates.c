@@ -39,12 +39,12 @@ static const struct ct_model_ops model_ops = {.size = sizeof(model_ops),
 static void the_peak_is_that_of_what_is_computed(void **state)
 {
     static const struct {
-        const char *dtype, *mixed;
+        enum ct_dtype dtype, mixed;
         double peak;
-    } cases[] = {{"float32", "float32", 1e12},
-                 {"float32", "bfloat16", 8e12},
-                 {"bfloat16", "float32", 1e12},
-                 {"bfloat16", "bfloat16", 8e12}};
+    } cases[] = {{CT_F32, CT_F32, 1e12},
+                 {CT_F32, CT_BF16, 8e12},
+                 {CT_BF16, CT_F32, 1e12},
+                 {CT_BF16, CT_BF16, 8e12}};
     struct ct_device device = {.ops = &device_ops};
     struct ct_run run = {.model_ops = &model_ops, .device = &device, .world = 2};
 
@@ -133,7 +133,7 @@ static void a_peak_that_is_too_low_is_measured_again(void **state)
     struct ct_rate r;
 
     (void)state;
-    ct_config.training.mixed_precision_param = "float32";
+    ct_config.training.mixed_precision_param = CT_F32;
     run.device = open_cpu();
     ct_log_to(count_warnings, NULL, CT_LOG_WARNING);
     r = take_too_much(&rates, &run);

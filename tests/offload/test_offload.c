@@ -124,7 +124,7 @@ static struct ct_graph *training_step(struct ct_arena *arena, bool away)
 
     TEST_OPTIONS(adamw, "lr=0.01");
     TEST_OPTIONS(offload, "parameters=true");
-    ct_config.training.mixed_precision_param = "float32";
+    ct_config.training.mixed_precision_param = CT_F32;
     ct_config.training.max_norm = 0.5;
     if (away) {
         assert_ok(test_transform(offload, "offload.update")->apply(g, NULL));

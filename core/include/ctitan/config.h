@@ -5,19 +5,21 @@
 #ifndef CT_CONFIG_H
 #define CT_CONFIG_H
 
-#include <ctitan/base.h>
+#include <ctitan/tensor.h>
 
 CT_BEGIN_DECLS
 
 struct ct_job_config {
     const char *name, *dump_folder, *description;
 };
+/* [training] non_finite */
+enum ct_non_finite { CT_NON_FINITE_STOP, CT_NON_FINITE_SKIP, CT_NON_FINITE_REWIND };
 struct ct_training_config {
     int64_t seq_len, local_batch_size, global_batch_size, steps, seed;
     double max_norm;
-    const char *dtype, *mixed_precision_param;
-    const char *non_finite; /* stop, skip, rewind */
-    const char *skip;       /* names of transforms, comma-separated */
+    enum ct_dtype dtype, mixed_precision_param;
+    enum ct_non_finite non_finite;
+    const char *skip; /* names of transforms, comma-separated */
 };
 struct ct_model_config {
     const char *name, *flavor, *init_from, *save_to;

@@ -34,6 +34,9 @@ CT_API const char *ct_option_type_name(enum ct_option_type type);
  */
 CT_API int ct_option_format(const struct ct_option *option, const void *config, char *text,
                             size_t room);
+/* The same text, in arena. */
+CT_API const char *ct_option_text(const struct ct_option *option, const void *config,
+                                  struct ct_arena *arena);
 /* The same for an attribute of op. */
 CT_API int ct_attribute_format(const struct ct_mesh *mesh, const struct ct_op *op,
                                const struct ct_option *option, char *text, size_t room);

@@ -71,6 +71,16 @@ int ct_option_format(const struct ct_option *o, const void *config, char *text, 
     }
 }
 
+const char *ct_option_text(const struct ct_option *option, const void *config,
+                           struct ct_arena *arena)
+{
+    size_t room = (size_t)ct_option_format(option, config, NULL, 0) + 1;
+    char *text = ct_arena_array(arena, char, room);
+
+    ct_option_format(option, config, text, room);
+    return text;
+}
+
 /* A target that is replicated on purpose is written out: "[-, -]". */
 static int format_target(const struct ct_mesh *mesh, const struct ct_target *target, int ndim,
                          char *text, size_t room)
