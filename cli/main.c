@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include <ctitan/app/exhausted.h>
 #include <ctitan/error.h>
 #include <ctitan/model.h>
+#include <ctitan/plugins.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/outlet.h>
@@ -70,13 +72,32 @@ static int explain_verb(const char *name)
                : 0;
 }
 
+/* A failure with words about the plugin that has the verb, and that is not found; 0: there is none.
+   A file verbs/VERB beside plugins names it. */
+static int explain_absent(const char *name)
+{
+    char path[PATH_MAX], plugin[256] = "";
+    FILE *in;
+    int rc;
+
+    if (strchr(name, '/') || !ct_plugin_file("verbs", name, path, sizeof(path)))
+        return 0;
+    in = fopen(path, "re");
+    if (in && fgets(plugin, sizeof(plugin), in))
+        plugin[strcspn(plugin, "\n")] = '\0';
+    if (in)
+        fclose(in);
+    rc = *plugin ? ct_plugin_path(plugin, path, sizeof(path)) : 0;
+    return ct_context(rc, "the verb %s comes with the plugin %s", name, plugin);
+}
+
 static int unknown_verb(const char *name, const struct plugin_verbs *all)
 {
     const char *names[128], *near;
     char more[128] = "";
     size_t count = 0;
 
-    if (explain_verb(name) < 0)
+    if (explain_verb(name) < 0 || explain_absent(name) < 0)
         return CT_ECONFIG;
     for (; verb_at(count); count++)
         names[count] = verb_at(count)->name;

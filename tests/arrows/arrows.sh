@@ -240,7 +240,14 @@ check_json() {
         sed -E 's/^([^:]*:[0-9]+):.*/\1 reads JSON without lib\/json/'
 }
 
+# Who lacks a plugin reads in verbs/ which one has a verb.
+check_verbs() {
+    comm -23 <(grep -roE '\{CT_VERB, "[a-z_]+"' plugins models --include='*.c' | sed -E 's,^[a-z]+/([a-z0-9_]+)/.*"([a-z_]+)"$,\2 \1,' | sort) \
+        <(grep -oE "'[a-z_]+': '[a-z0-9_]+'" verbs/meson.build | tr -d "':" | sort) |
+        sed 's/\(.*\) \(.*\)/verbs\/meson.build lacks the verb \1 of plugin \2/'
+}
+
 scratch=$(mktemp)
 trap 'rm -f "$scratch"' EXIT
-faults=$({ check_core; check_lib; check_others; check_words; check_plugins; check_json; check_places; check_ops; } | sort -u)
+faults=$({ check_core; check_lib; check_others; check_words; check_plugins; check_json; check_places; check_ops; check_verbs; } | sort -u)
 [[ ! $faults ]] || { printf '%s\n' "$faults"; exit 1; }

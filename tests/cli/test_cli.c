@@ -1249,6 +1249,10 @@ static void a_verb_or_a_format_of_a_plugin_that_cannot_be_read_is_said(void **st
     assert_int_equal(r.status, 2);
     assert_has(r.err, "no verb export; ");
     assert_has(r.err, "1 plugin, which may have it, cannot be read: `ctitan plugins` says why");
+    shell("mkdir no_verb/verbs && echo dancer > no_verb/verbs/dance");
+    r = run("dance goes_on");
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, "the verb dance comes with the plugin dancer: no plugin named dancer");
     unsetenv("CTITAN_PLUGIN_PATH");
 }
 
