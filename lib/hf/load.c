@@ -13,6 +13,8 @@
 #include <ctitan/log.h>
 #include <ctitan/state.h>
 
+#include "load.h"
+
 #define MOST_WARNINGS 4 /* of tensors that no parameter is read from */
 
 /* The tensor called name. Files of a base model lack the first part of the names. */
@@ -33,6 +35,27 @@ static int fail_shape(const struct ct_weight *is, const struct ct_weight *want)
     ct_shape_print(&b, text[1], sizeof(text[1]));
     return ct_fail(CT_ECONFIG, "tensor %s is [%s], but the model's, by config.json, is [%s]",
                    want->name, text[0], text[1]);
+}
+
+int hf_find_tensor(struct ct_arena *arena, const struct ct_weights *weights,
+                   const struct ct_stored_rule *rule, const struct ct_state *param, int64_t index,
+                   struct hf_tensor *tensor)
+{
+    struct ct_weight want = ct_stored_tensor(arena, rule, param, index);
+    const struct ct_weight *w = find(weights, want.name);
+
+    *tensor = (struct hf_tensor){.weight = w};
+    if (!w)
+        return ct_fail(CT_ENOENT, "it has no tensor %s", want.name);
+    if (rule) {
+        tensor->own = ct_stored_rule_for(rule, w);
+        tensor->rule = &tensor->own;
+        want = ct_stored_tensor(arena, tensor->rule, param, index);
+    }
+    if (w->ndim != want.ndim ||
+        memcmp(w->shape, want.shape, sizeof(*w->shape) * (size_t)w->ndim) != 0)
+        return fail_shape(w, &want);
+    return 0;
 }
 
 /* Room for a box of a tensor in another layout than the parameter's. */
@@ -75,27 +98,17 @@ static int read_box(const struct ct_run *run, const struct ct_weights *weights,
     const struct ct_stored_rule *rule = ct_stored_rule(run->model_ops->stored, param->name);
     struct ct_arena arena = {0};
     int64_t index = ct_stored_stacked(rule) ? box->offset[0] : 0;
-    struct ct_weight want = ct_stored_tensor(&arena, rule, param, index);
-    const struct ct_weight *w = find(weights, want.name);
-    struct ct_stored_rule own;
+    struct hf_tensor found;
     struct ct_stored_box t;
-    int rc;
+    int rc = hf_find_tensor(&arena, weights, rule, param, index, &found);
 
-    if (rule && w) {
-        own = ct_stored_rule_for(rule, w);
-        rule = &own;
-        want = ct_stored_tensor(&arena, rule, param, index);
+    if (rc == 0) {
+        t = ct_stored_to_tensor(found.rule, param, box);
+        if (ct_stored_dense(found.rule))
+            rc = ct_weights_read(found.weight, t.offset, t.shape, param->dtype, host);
+        else
+            rc = read_between(found.weight, found.rule, param, box, &t, scratch, host);
     }
-    t = ct_stored_to_tensor(rule, param, box);
-    if (!w)
-        rc = ct_fail(CT_ENOENT, "it has no tensor %s", want.name);
-    else if (w->ndim != want.ndim ||
-             memcmp(w->shape, want.shape, sizeof(*w->shape) * (size_t)w->ndim))
-        rc = fail_shape(w, &want);
-    else if (ct_stored_dense(rule))
-        rc = ct_weights_read(w, t.offset, t.shape, param->dtype, host);
-    else
-        rc = read_between(w, rule, param, box, &t, scratch, host);
     ct_arena_finish(&arena);
     return rc;
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/checkpoint.h>
 #include <ctitan/lib/hf.h>
@@ -128,9 +129,13 @@ static int take_weights(struct import *m, const struct ct_weights *weights)
     return rc;
 }
 
-static int import(struct import *m, const struct ct_weights *weights, const char *folder)
+static int import(struct import *m, const struct ct_weights *weights, const char *folder,
+                  const char *ignore)
 {
-    int rc = ct_hf_config_as_numbers(m->arena, folder, weights, &m->c.config);
+    int rc;
+
+    ct_config.model_ignore = ignore;
+    rc = ct_hf_config_as_numbers(m->arena, folder, weights, &m->c.config);
 
     if (rc == 0)
         rc = ct_hf_rules(m->c.config, m->arena, &m->rules);
@@ -139,18 +144,22 @@ static int import(struct import *m, const struct ct_weights *weights, const char
                                  "how they lie");
     if (rc == 0)
         rc = ct_hf_read_files(m->arena, folder, &m->c.files);
-    return rc < 0 ? rc : take_weights(m, weights);
+    if (rc == 0)
+        rc = take_weights(m, weights);
+    return rc < 0 || !m->c.config ? rc : ct_hf_check_whole(folder, ignore, weights);
 }
 
 struct request {
     struct ct_arena arena;
-    const char *folder, *checkpoints;
+    const char *folder, *checkpoints, *ignore;
     bool force;
 };
 
 static const struct ct_argument arguments[] = {
     CT_ARG_WORD(struct request, folder, "HF_FOLDER", "The Hugging Face folder to read"),
     CT_ARG_WORD(struct request, checkpoints, "CHECKPOINTS", "Folder to write the checkpoint to"),
+    CT_ARG_TEXT(struct request, ignore, "ignore", 0, "KEYS",
+                "Keys of config.json to ignore, as [model] ignore"),
     CT_ARG_FLAG(struct request, force, "force", 0, "Replace a checkpoint that is there"),
     {0}};
 
@@ -168,7 +177,7 @@ static int run_import(int argc, char **argv)
         goto out;
     rc = ct_weights_open(r.folder, &weights);
     if (rc == 0)
-        rc = import(&m, weights, r.folder);
+        rc = import(&m, weights, r.folder, r.ignore ? r.ignore : "");
     if (rc == 0)
         rc = format->write(m.arena, r.checkpoints, r.force, &m.c, m.boxes, m.box_count);
     if (rc == 0)

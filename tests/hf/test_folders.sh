@@ -96,3 +96,12 @@ chmod -R u+w bad
 LC_ALL=C sed -i 's/mlp\.experts\.\([013-9]\)\./mlp.exparts.\1./g' bad/model.safetensors
 refused 'mlp\.experts\..*: the folder has 1 of its 3 rows' import bad imported_bad
 [ ! -e imported_bad ]
+
+# All experts but the last: the others are numbered as those of a smaller model.
+rm -rf bad
+cp -r "${cases[3]}/hf" bad
+chmod -R u+w bad
+last=$(($(grep -oE '"(num_experts|num_local_experts|n_routed_experts)": *[0-9]+' bad/config.json | grep -oE '[0-9]+$') - 1))
+LC_ALL=C sed -i "s/mlp\.experts\.$last\./mlp.exparts.$last./g" bad/model.safetensors
+refused "it has no tensor model\.layers\..*mlp\.experts\.$last\." import bad imported_bad
+[ ! -e imported_bad ]

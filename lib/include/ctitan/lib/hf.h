@@ -72,6 +72,11 @@ CT_API void ct_hf_writer_finish(struct ct_hf_writer *w);
    several kinds of input. */
 CT_API int ct_hf_rules(const char *config, struct ct_arena *arena,
                        const struct ct_stored_rule **rules);
+/* Check that a folder's files have each tensor of the model of its config.json, in its shape.
+   Applies a recipe of this model to the process. ignore: as [model] ignore. CT_ENOENT: a tensor is
+   missing; CT_ECONFIG: it has another shape, or no model is known. */
+CT_API int ct_hf_check_whole(const char *folder, const char *ignore,
+                             const struct ct_weights *weights);
 /* The config.json of a folder (in arena; NULL: it has none) for its weights as numbers: without
    quantization_config where some are in MXFP4. */
 CT_API int ct_hf_config_as_numbers(struct ct_arena *arena, const char *folder,
