@@ -1,13 +1,11 @@
 /*
- * Measured facts of this machine, kept in a file: each is measured once, by the first process that
- * needs it, and every other process and run uses the same. Results then do not change from run to
+ * Measured speeds of this machine (ctitan/lib/facts.h), so that results do not change from run to
  * run.
  *
- * The file is ctitan/cpu/MODEL.txt in $XDG_CACHE_HOME or ~/.cache, where MODEL names the processor
- * and the versions of oneDNN and of own kernels: lines "NAME VALUE". Deleting it, or a line,
- * measures again. Where no file can be written, nothing is measured, and a warning says so once:
- * every process takes the defaults. So does every run with [training] deterministic, whatever the
- * file says: it may be lost, or another on the machine where a run goes on.
+ * The file is ctitan/cpu/MODEL.txt, where MODEL names the processor and the versions of oneDNN and
+ * of own kernels. Where no file can be written, every process takes the defaults. So does every run
+ * with [training] deterministic, whatever the file says: it may be lost, or another on the machine
+ * where a run goes on.
  */
 #ifndef CPU_TUNING_H
 #define CPU_TUNING_H

@@ -19,7 +19,7 @@ cd "$1" || exit
 build=$2
 
 order=(base ir shard plugin comm lower recipe run train)
-lib_order=(kit cpu rows cuda json tokenizer jinja patterns numa outlet secret launch ops chat hf checkpoint samples decoder mixture measure trace flight machine pipeline generate check formulas)
+lib_order=(kit facts cpu rows cuda json tokenizer jinja patterns numa outlet secret launch ops chat hf checkpoint samples decoder mixture measure trace flight machine pipeline generate check formulas)
 techniques='ddp|hsdp|offloaded|pipeline|pipelines|zero_bubble|unshard|reshard|experts|ring|ulysses'
 # But for names that are common words, or the name of a phase. The core's stages are those of a recipe, [stage.N].
 for plugin in plugins/*/ models/*/; do
