@@ -7,6 +7,7 @@
  * the planned step beside it.
  */
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <ctitan/config.h>
@@ -20,7 +21,7 @@
 static struct config {
     const char *steps;
     int64_t freq;
-    bool nvtx;
+    bool nvtx, kernels;
 } config;
 
 static const struct ct_option options[] = {
@@ -30,6 +31,8 @@ static const struct ct_option options[] = {
                "Also profile every step whose number is a multiple of this; 0: none"),
     CT_OPT_BOOL(struct config, nvtx, "nvtx", "false",
                 "Name steps, sections and instructions for Nsight Systems (NVTX), in all steps"),
+    CT_OPT_BOOL(struct config, kernels, "kernels", "true",
+                "On GPUs, have the names and times of kernels in traces, where CUPTI is installed"),
     {0}};
 
 static struct {
@@ -91,6 +94,11 @@ static int leave_former(const struct ct_run *run)
     return rc < 0 || access(path, F_OK) < 0 ? rc : ct_file_keep_former(path, "", kept);
 }
 
+static bool has_kernels(const struct ct_run *run)
+{
+    return config.kernels && !strcmp(run->device->name, "cuda");
+}
+
 static int step_begin(const struct ct_event_data *d)
 {
     bool first = !now.begun && d->step == 1 && d->run->rank == 0;
@@ -101,6 +109,8 @@ static int step_begin(const struct ct_event_data *d)
         return rc;
     now.step = wanted(d->step) ? d->step : 0;
     now.began = d->time;
+    if (now.step && has_kernels(d->run))
+        profile_kernels_begin();
     return now.step ? ct_executor_time_next(d->run->executor) : 0;
 }
 
@@ -111,10 +121,16 @@ static int step_end(const struct ct_event_data *d)
                          .began = now.began,
                          .times = ct_executor_times(d->run->executor)};
 
+    int rc;
+
     if (!now.step || !p.times)
         return 0;
     now.any = true;
-    return profile_write(&p);
+    if (has_kernels(d->run))
+        p.kernels = profile_kernels_end(&p.kernel);
+    rc = profile_write(&p);
+    profile_kernels_forget();
+    return rc;
 }
 
 static void say_nothing(const struct ct_run *run)

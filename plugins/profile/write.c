@@ -149,6 +149,29 @@ static void put_instructions(struct ct_trace *t, const struct profiled *p)
     }
 }
 
+/* A thread of the trace for each stream of CUDA. */
+static void put_kernels(struct ct_trace *t, const struct profiled *p)
+{
+    int rank = (int)p->run->rank;
+    char name[48];
+
+    for (size_t i = 0; i < p->kernels; i++) {
+        const struct profiled_kernel *k = &p->kernel[i];
+        int thread = CT_TRACE_STEPS + 1 + (int)k->stream;
+        bool named = false;
+
+        for (size_t j = 0; !named && j < i; j++)
+            named = p->kernel[j].stream == k->stream;
+        snprintf(name, sizeof(name), "kernels, CUDA stream %u", k->stream);
+        if (!named)
+            ct_trace_name(t, rank, thread, name);
+        ct_trace_slice(t, rank, thread, k->name, k->start - p->began, k->end - p->began);
+        if (k->bytes)
+            ct_trace_integer(t, "bytes", k->bytes);
+        ct_trace_close(t);
+    }
+}
+
 static int write_trace(const struct profiled *p, const char *path, const char *text)
 {
     struct ct_new_file file;
@@ -163,6 +186,7 @@ static int write_trace(const struct profiled *p, const char *path, const char *t
     ct_trace_name(&t, rank, CT_TRACE_STEPS, "steps");
     ct_trace_step(&t, rank, p->result->step, 0, p->result->data_seconds, p->result->seconds);
     put_instructions(&t, p);
+    put_kernels(&t, p);
     return ct_file_end(&file, ct_trace_end(&t, text));
 }
 

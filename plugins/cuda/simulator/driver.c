@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "streams.h"
@@ -162,6 +163,7 @@ int cuModuleLoadData(CUmodule *module, const void *image)
 {
     const struct simulated_object *object = image;
 
+    simulated_count("cuModuleLoadData");
     *module =
         strncmp(image, SIMULATED_OBJECT, sizeof(object->magic)) ? self() : load_object(object);
     return *module ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
@@ -213,12 +215,32 @@ struct launch {
     _Alignas(16) unsigned char arguments[ARGUMENTS];
 };
 
+static simulated_watcher *_Atomic watcher;
+
+void simulated_watch(simulated_watcher *to)
+{
+    watcher = to;
+}
+
+uint64_t simulated_clock(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
 static int run_launch(const void *arguments)
 {
     struct simulated_launch l = ((const struct launch *)arguments)->launch;
+    simulated_watcher *tell = watcher;
+    uint64_t begin = simulated_clock();
+    Dl_info info;
 
     l.arguments = ((const struct launch *)arguments)->arguments;
     simulated_run(&l);
+    if (tell && dladdr((void *)(uintptr_t)l.kernel, &info) && info.dli_sname)
+        tell(info.dli_sname, begin, simulated_clock());
     return CUDA_SUCCESS;
 }
 

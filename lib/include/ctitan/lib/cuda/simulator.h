@@ -45,6 +45,11 @@ void simulated_run(const struct simulated_launch *launch);
    its end the number of calls of each name, a line each, into FILE.RANK (RANK, or 0). */
 __attribute__((visibility("default"), format(printf, 1, 2))) void simulated_count(const char *name,
                                                                                   ...);
+/* Have every launch told, once it has run, by name and in nanoseconds of simulated_clock; NULL: no
+   longer. */
+typedef void simulated_watcher(const char *kernel, uint64_t begin, uint64_t end);
+__attribute__((visibility("default"))) void simulated_watch(simulated_watcher *watcher);
+__attribute__((visibility("default"))) uint64_t simulated_clock(void);
 /* For all libraries: do a call when the stream gets to it, with a copy of its arguments, or note it
    if the step is being captured. Returns what the call does if it was done at once, else 0. The
    second kind waits for other ranks, and never blocks the host; *holders is the number of queues
