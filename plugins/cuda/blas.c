@@ -2,15 +2,19 @@
  * Matrix products through cuBLASLt.
  */
 #include <assert.h>
-#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
+#include <ctitan/lib/facts.h>
 #include <ctitan/log.h>
 
 #include "blas.h"
 #include "blas_library.h"
+#include "fastest.h"
+#include "graph.h"
 
-#define TIMED_CALLS 3
+#define SEARCH 1 /* rises when the algorithms that are offered, or how they are timed, change */
+#define TRIES 4  /* calls of a product whose operands are looked at before it is searched for */
 
 static struct {
     void *library;
@@ -44,6 +48,7 @@ struct plan {
     cublasLtMatmulHeuristicResult_t offer[OFFERS]; /* algorithms, the best first by its heuristic */
     int offers, chosen;                            /* chosen: -1 until the first call */
     bool timed;                                    /* chosen is the fastest */
+    int tries;                                     /* calls that were not fit for a search */
 };
 
 struct gpu_blas {
@@ -51,6 +56,9 @@ struct gpu_blas {
     struct plan *plans;
     const struct ct_graph *graph; /* the last call's */
     bool shared;                  /* it has collectives beside what is computed */
+    struct ct_facts *facts;       /* the fastest algorithms; NULL: not asked for yet */
+    struct gpu_warm warm;
+    bool unkept; /* no file can be written */
 };
 
 static int check(int status, const char *what)
@@ -395,54 +403,154 @@ static int choose_first(const struct product_call *c)
     return check(status, "no algorithm runs");
 }
 
-static int time_offer(const struct product_call *c, int i, CUevent begin, CUevent end,
-                      float *milliseconds)
-{
-    CUstream stream = c->l->stream;
-    int rc =
-        run_offer(c, i) ? CT_EIO : gpu_check(gpu_driver.cuEventRecord(begin, stream), "timing");
+/* ---- the fastest ---- */
 
-    for (int k = 0; rc == 0 && k < TIMED_CALLS; k++)
-        rc = run_offer(c, i) ? CT_EIO : 0;
-    if (rc == 0)
-        rc = gpu_check(gpu_driver.cuEventRecord(end, stream), "timing");
-    if (rc == 0)
-        rc = gpu_check(gpu_driver.cuEventSynchronize(end), "timing");
-    if (rc == 0)
-        rc = gpu_check(gpu_driver.cuEventElapsedTime(milliseconds, begin, end), "timing");
-    return rc;
+#define ALGORITHM 16 /* characters of a word, and of the checksum behind all words */
+
+static void print_algorithm(const cublasLtMatmulAlgo_t *algo, char text[CT_FACT_ROOM])
+{
+    int used = 0;
+
+    for (size_t i = 0; i < CT_COUNT(algo->data); i++)
+        used += snprintf(text + used, CT_FACT_ROOM - (size_t)used, "%016llx",
+                         (unsigned long long)algo->data[i]);
+    snprintf(text + used, CT_FACT_ROOM - (size_t)used, "%016llx",
+             (unsigned long long)ct_hash(text));
 }
 
-/* The fastest; the product is made again and again, which only one that adds to c could tell. */
+static bool is_algorithm(const char *text)
+{
+    size_t words = ALGORITHM * CT_COUNT(((cublasLtMatmulAlgo_t *)0)->data);
+    char copy[CT_FACT_ROOM], sum[ALGORITHM + 1];
+
+    if (strlen(text) != words + ALGORITHM)
+        return false;
+    memcpy(copy, text, words);
+    copy[words] = '\0';
+    snprintf(sum, sizeof(sum), "%016llx", (unsigned long long)ct_hash(copy));
+    return !strcmp(text + words, sum);
+}
+
+static struct ct_facts *facts_of(struct gpu *gpu)
+{
+    char device[160], version[64], file[256];
+    size_t used;
+
+    if (gpu->blas->facts)
+        return gpu->blas->facts;
+    gpu_identify(gpu, device, sizeof(device));
+    snprintf(version, sizeof(version), " cuBLASLt %d search %d", gpu_blas_version(), SEARCH);
+    used = ct_facts_name(file, 0, sizeof(file) - 4, device);
+    used = ct_facts_name(file, used, sizeof(file) - 4, version);
+    strcpy(file + used, ".txt");
+    return gpu->blas->facts = ct_facts_create("cuda", file, is_algorithm);
+}
+
+static void name_product(const struct key *k, char name[CT_FACT_ROOM])
+{
+    snprintf(name, CT_FACT_ROOM, "%lldx%lldx%lld,%lld,%lld,%lld,%s,%s,%s,%u,%u,%u,%x,%d",
+             (long long)k->m, (long long)k->n, (long long)k->k, (long long)k->a_stride,
+             (long long)k->b_stride, (long long)k->c_stride,
+             ct_dtype_name((enum ct_dtype)k->a_dtype), ct_dtype_name((enum ct_dtype)k->b_dtype),
+             ct_dtype_name((enum ct_dtype)k->c_dtype), k->a_align, k->b_align, k->c_align, k->flags,
+             k->units);
+}
+
+/* The offer that a fact names; -1: there is none. */
+static int offer_of(const struct plan *plan, const char *fact)
+{
+    char text[CT_FACT_ROOM];
+
+    for (int i = 0; fact && i < plan->offers; i++) {
+        print_algorithm(&plan->offer[i].algo, text);
+        if (!strcmp(text, fact))
+            return i;
+    }
+    return -1;
+}
+
+static int run_way(const void *context, int i)
+{
+    return run_offer(context, i) == CUBLAS_STATUS_SUCCESS ? 0 : CT_EIO;
+}
+
+static int copy_fact(void *context, char value[CT_FACT_ROOM])
+{
+    print_algorithm(context, value);
+    return 0;
+}
+
+/* Searches, unless an earlier run has. Ranks search at once, as one that waited for another could
+   wait for ever: the other may need its collectives. Of their findings the first counts. Where none
+   can be kept, the heuristic's first counts. */
 static int choose_fastest(const struct product_call *c)
 {
-    CUevent begin = NULL, end = NULL;
-    float least = INFINITY, milliseconds;
-    int rc = gpu_check(gpu_driver.cuEventCreate(&begin, 0), "an event");
+    struct gpu *gpu = gpu_of(c->l->device);
+    struct ct_facts *facts = facts_of(gpu);
+    struct plan *plan = c->plan;
+    char name[CT_FACT_ROOM];
+    const char *fact;
+    struct gpu_ways ways = {plan->offers, run_way, c, c->l->stream};
+    int rc;
 
-    if (rc == 0)
-        rc = gpu_check(gpu_driver.cuEventCreate(&end, 0), "an event");
-    for (int i = 0; rc == 0 && i < c->plan->offers; i++)
-        if (time_offer(c, i, begin, end, &milliseconds) == 0 && milliseconds < least) {
-            least = milliseconds;
-            c->plan->chosen = i;
-        }
-    if (begin)
-        gpu_driver.cuEventDestroy(begin);
-    if (end)
-        gpu_driver.cuEventDestroy(end);
-    if (rc == 0 && c->plan->chosen < 0)
+    if (!facts)
+        return ct_fail(CT_ENOMEM, "the fastest algorithms");
+    name_product(&plan->key, name);
+    plan->chosen = offer_of(plan, ct_fact_find(facts, name));
+    if (plan->chosen >= 0)
+        return check(run_offer(c, plan->chosen), "a matrix product");
+    rc = gpu_find_fastest(&gpu->blas->warm, &ways, &plan->chosen);
+    if (rc < 0 || plan->chosen < 0)
+        return rc < 0 ? rc : choose_first(c);
+    fact = ct_fact(facts, name, copy_fact, &plan->offer[plan->chosen].algo);
+    gpu->blas->unkept = !fact;
+    plan->chosen = offer_of(plan, fact);
+    if (plan->chosen < 0)
         return choose_first(c);
-    return rc < 0 ? rc : check(run_offer(c, c->plan->chosen), "a matrix product");
+    return check(run_offer(c, plan->chosen), "a matrix product");
 }
 
-/* A product that adds to c cannot be repeated, and takes the choice of one that does not. */
+/* Some numbers in the middle of a matrix differ: multiplying equal ones takes less power, and so
+   less time, than a training does. */
+static bool differs_within(const struct product_call *c, const void *matrix, int64_t rows,
+                           int64_t columns, int64_t stride, enum ct_dtype dtype)
+{
+    unsigned char sample[256];
+    size_t size = ct_dtype_size(dtype), row = (size_t)columns * size;
+    size_t bytes = row < sizeof(sample) ? row : sizeof(sample), i = 1;
+    uintptr_t at = (uintptr_t)matrix + (size_t)(rows / 2 * stride) * size;
+
+    if (gpu_driver.cuMemcpyDtoHAsync(sample, at, bytes, c->l->stream) ||
+        gpu_driver.cuStreamSynchronize(c->l->stream))
+        return false;
+    while (i < bytes / size && !memcmp(sample, sample + i * size, size))
+        i++;
+    return i < bytes / size;
+}
+
+/* A product that adds to c cannot be repeated, and takes the choice of one that does not. Nothing
+   is measured while a step is captured. */
+static bool is_fit_for_search(const struct product_call *c)
+{
+    const struct gpu *gpu = gpu_of(c->l->device);
+    const struct gpu_product *p = c->p;
+    struct plan *plan = c->plan;
+
+    if (!gpu_config.tune || p->a_dtype == CT_F32 || p->accumulate || plan->timed ||
+        plan->offers < 2 || plan->tries >= TRIES || gpu->blas->unkept || !gpu_graph_is_plain(gpu))
+        return false;
+    plan->tries++;
+    return differs_within(c, p->a, p->a_by_k ? p->k : p->m, p->a_by_k ? p->m : p->k, p->a_stride,
+                          p->a_dtype) &&
+           differs_within(c, p->b, p->b_by_k ? p->k : p->n, p->b_by_k ? p->n : p->k, p->b_stride,
+                          p->b_dtype);
+}
+
 static int run_product(const struct product_call *c)
 {
     struct plan *plan = c->plan;
 
-    if (gpu_config.tune && c->p->a_dtype != CT_F32 && !c->p->accumulate && !plan->timed &&
-        plan->offers > 1) {
+    if (is_fit_for_search(c)) {
         plan->timed = true;
         return choose_fastest(c);
     }

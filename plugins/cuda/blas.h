@@ -4,7 +4,8 @@
  *
  * The algorithm of a product is chosen at its first call, and kept for all calls of the same shape,
  * strides, dtypes and alignment: the first of the library's heuristic that runs, or, with [cuda]
- * tune = true, the fastest.
+ * tune = true, the fastest. The fastest are kept for later runs (ctitan/lib/facts.h), by the names
+ * and versions of device, driver and library, in ctitan/cuda.
  */
 #ifndef GPU_BLAS_H
 #define GPU_BLAS_H

@@ -20,7 +20,11 @@ static const struct ct_option options[] = {
     CT_OPT_BOOL(
         struct gpu_config, tune, "tune", "false",
         "Time up to 8 algorithms for each bfloat16 or Float8 product at its first call, and "
-        "keep the fastest; runs may then differ in the last bits, and so may ranks"),
+        "keep the fastest, also for later runs on such a device; runs on others may then differ "
+        "in the last bits, and so may ranks"),
+    CT_OPT_FLOAT(struct gpu_config, warm, "warm", "3", 0, 600,
+                 "Seconds, at most, for which a product runs before `tune` times the first: until "
+                 "the clocks of a cool device settle"),
     CT_OPT_BOOL(struct gpu_config, graph, "graph", "false",
                 "Capture the step as one CUDA graph after two steps"),
     CT_OPT_BOOL(struct gpu_config, keep_hidden, "keep_hidden", "true",
@@ -47,11 +51,11 @@ static const struct ct_offer offers[] = {{CT_DEVICE, "cuda", &gpu_device_ops},
                                          {CT_COMPILER, "cuda", &gpu_compiler_ops},
                                          {CT_NOTHING, NULL, NULL}};
 
-/* Which of the algorithms is the fastest differs from run to run. */
+/* Which of the algorithms was found to be the fastest differs from machine to machine. */
 static const char *varies(void)
 {
-    return gpu_config.tune ? "[cuda] tune = true takes the fastest algorithm of each product, and "
-                             "measures anew in every run"
+    return gpu_config.tune ? "[cuda] tune = true takes the algorithm of each product that was the "
+                             "fastest when it was measured, here or in an earlier run"
                            : NULL;
 }
 

@@ -131,7 +131,7 @@ static int start(struct gpu *gpu)
     if (rc == 0)
         rc = create_fault(gpu);
     if (rc == 0)
-        rc = gpu_functions_load(gpu);
+        rc = gpu_functions_open(gpu);
     if (rc == 0)
         rc = gpu_blas_open(gpu);
     if (rc == 0 && gpu_config.graph && !(gpu->graph = gpu_graph_create()))
@@ -148,11 +148,26 @@ static int check_spare(const struct gpu *gpu)
                    (int)gpu_config.spare, gpu->cuda.multiprocessors);
 }
 
+/* Where a receive waits on the device for a peer, a kernel that is loaded at its first launch may
+   wait until the device is idle, which it never is if the peer waits for this kernel's result: the
+   libraries load all kernels early. Elsewhere they load what is called, as is the driver's way. */
+static void choose_loading(void)
+{
+    if (!gpu_collectives_wait())
+        setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+static int open_driver(void)
+{
+    choose_loading();
+    return gpu_driver_open();
+}
+
 static int open_device(const struct ct_device_request *request, struct ct_device **out)
 {
     bool described = *gpu_config.describe;
     struct gpu *gpu;
-    int rc = described ? 0 : gpu_driver_open();
+    int rc = described ? 0 : open_driver();
 
     if (rc < 0)
         return rc;
@@ -203,11 +218,22 @@ static double peak(const char *name, enum ct_dtype compute)
     return 0;
 }
 
+void gpu_identify(const struct gpu *gpu, char *text, size_t room)
+{
+    char name[64] = "CUDA device";
+    int version = 0;
+
+    gpu_driver.cuDeviceGetName(name, sizeof(name), gpu->device);
+    gpu_driver.cuDriverGetVersion(&version);
+    snprintf(text, room, "%.40s, %d SMs, capability %d.%d, CUDA %d.%d", name,
+             gpu->cuda.multiprocessors, gpu->cuda.capability / 10, gpu->cuda.capability % 10,
+             version / 1000, version % 1000 / 10);
+}
+
 static void info(struct ct_device *device, enum ct_dtype compute, struct ct_device_info *info)
 {
     struct gpu *gpu = gpu_of(device);
     char name[64] = "CUDA device";
-    int version = 0;
 
     if (gpu->described) {
         gpu_described_info(gpu, compute, info);
@@ -216,11 +242,8 @@ static void info(struct ct_device *device, enum ct_dtype compute, struct ct_devi
     *info = (struct ct_device_info){.threads = gpu->cuda.multiprocessors, .beside = GPU_BESIDE};
     gpu_driver.cuDeviceGetName(name, sizeof(name), gpu->device);
     gpu_driver.cuDeviceTotalMem(&info->memory, gpu->device);
-    gpu_driver.cuDriverGetVersion(&version);
     info->peak_flops = peak(name, compute);
-    snprintf(info->name, sizeof(info->name), "%.40s, %d SMs, capability %d.%d, CUDA %d.%d", name,
-             gpu->cuda.multiprocessors, gpu->cuda.capability / 10, gpu->cuda.capability % 10,
-             version / 1000, version % 1000 / 10);
+    gpu_identify(gpu, info->name, sizeof(info->name));
 }
 
 /* ---- memory ---- */

@@ -5,7 +5,8 @@
 
 #include "dnn.h"
 
-#define PLANS 8 /* of those that the heuristic offers */
+#define PLANS 8            /* of those that the heuristic offers */
+#define FIRST_VIRTUAL 1000 /* id: greater than those that tensors are given */
 
 static struct {
     void *library;
@@ -73,9 +74,55 @@ static cudnnBackendDescriptor_t create(struct dnn_graph *g, int type)
     return d;
 }
 
+static size_t size_of(int type)
+{
+    switch (type) {
+    case CUDNN_TYPE_BOOLEAN:
+    case CUDNN_TYPE_CHAR:
+        return 1;
+    case CUDNN_TYPE_INT64:
+    case CUDNN_TYPE_DOUBLE:
+        return 8;
+    default:
+        return 4;
+    }
+}
+
+/* The place of a descriptor in its graph, which is the same whenever it is described. */
+static int64_t number_of(const struct dnn_graph *g, cudnnBackendDescriptor_t d)
+{
+    int64_t i = 0;
+
+    while (i < g->descriptors && g->all[i] != d)
+        i++;
+    return i;
+}
+
+static void hash_bytes(struct dnn_graph *g, const void *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        g->hash = (g->hash ^ ((const unsigned char *)bytes)[i]) * 1099511628211u;
+}
+
+/* An attribute, with descriptors by their places instead of their addresses. */
+static void hash_attribute(struct dnn_graph *g, const int64_t of[4], const void *values)
+{
+    int64_t count = of[3], number;
+
+    hash_bytes(g, of, 4 * sizeof(*of));
+    for (int64_t i = 0; of[2] == CUDNN_TYPE_BACKEND_DESCRIPTOR && i < count; i++) {
+        number = number_of(g, ((const cudnnBackendDescriptor_t *)values)[i]);
+        hash_bytes(g, &number, sizeof(number));
+    }
+    if (of[2] != CUDNN_TYPE_BACKEND_DESCRIPTOR && of[2] != CUDNN_TYPE_HANDLE &&
+        of[2] != CUDNN_TYPE_VOID_PTR)
+        hash_bytes(g, values, (size_t)count * size_of((int)of[2]));
+}
+
 static void set(struct dnn_graph *g, cudnnBackendDescriptor_t d, int attribute, int type,
                 int64_t count, const void *values)
 {
+    hash_attribute(g, (int64_t[4]){number_of(g, d), attribute, type, count}, values);
     if (g->status == 0)
         g->status = check(dnn.cudnnBackendSetAttribute(d, attribute, type, count, values),
                           "describing a graph");
@@ -97,13 +144,12 @@ static void finalize(struct dnn_graph *g, cudnnBackendDescriptor_t d)
 static dnn_tensor make_tensor(struct dnn_graph *g, int64_t id, int type, const int64_t size[4],
                               const int64_t stride[4], bool by_value, dnn_tensor offsets)
 {
-    static int64_t next_virtual = 1000;
     bool is_virtual = id == 0;
     int64_t align = type == CUDNN_DATA_FLOAT && !is_virtual && !by_value ? 4 : 16;
     dnn_tensor t = create(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
 
     if (is_virtual)
-        id = next_virtual++;
+        id = FIRST_VIRTUAL + g->virtuals++;
     set(g, t, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
     set(g, t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, size);
     set(g, t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, stride);
@@ -254,16 +300,21 @@ static int ask_heuristic(struct dnn_graph *g, cudnnHandle_t handle, cudnnBackend
     return (int)(count < PLANS ? count : PLANS);
 }
 
-static int try_config(struct dnn_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t device,
-                      cudnnBackendDescriptor_t config)
+static cudnnBackendDescriptor_t begin_plan(struct dnn_graph *g, cudnnHandle_t handle,
+                                           cudnnBackendDescriptor_t device)
 {
     cudnnBackendDescriptor_t plan = create(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    int64_t count = 0, bytes = 0;
 
-    set_descriptor(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     if (handle)
         set(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     set_descriptor(g, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device);
+    return plan;
+}
+
+static int finish_plan(struct dnn_graph *g, cudnnBackendDescriptor_t plan)
+{
+    int64_t count = 0, bytes = 0;
+
     finalize(g, plan);
     if (g->status == 0)
         g->status =
@@ -273,6 +324,15 @@ static int try_config(struct dnn_graph *g, cudnnHandle_t handle, cudnnBackendDes
     g->workspace = (size_t)bytes;
     g->plan = plan;
     return g->status;
+}
+
+static int try_config(struct dnn_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t device,
+                      cudnnBackendDescriptor_t config)
+{
+    cudnnBackendDescriptor_t plan = begin_plan(g, handle, device);
+
+    set_descriptor(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+    return finish_plan(g, plan);
 }
 
 int dnn_graph_plan(struct dnn_graph *g, cudnnHandle_t handle, const char *properties)
@@ -292,6 +352,40 @@ int dnn_graph_plan(struct dnn_graph *g, cudnnHandle_t handle, const char *proper
         g->status = 0; /* the next one may do */
     }
     return g->status = ct_context(CT_EINVAL, "no plan of cuDNN works");
+}
+
+/* ---- plans as text ---- */
+
+int dnn_graph_restore(struct dnn_graph *g, cudnnHandle_t handle, const char *properties,
+                      const char *text, size_t size)
+{
+    cudnnBackendDescriptor_t device = properties ? describe_device(g, properties) : NULL, plan;
+    int status = g->status;
+
+    plan = begin_plan(g, handle, device);
+    set(g, plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)size,
+        text);
+    finish_plan(g, plan);
+    if (status < 0 || g->status == 0)
+        return g->status;
+    status = g->status;
+    g->status = 0; /* a plan can be made */
+    return status;
+}
+
+int dnn_graph_text(const struct dnn_graph *g, struct ct_arena *arena, char **text, size_t *size)
+{
+    int64_t room = 0, bytes = 0;
+    int status = dnn.cudnnBackendGetAttribute(
+        g->plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, 0, &room, NULL);
+
+    *text = ct_arena_alloc(arena, (size_t)room + 1);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status =
+            dnn.cudnnBackendGetAttribute(g->plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                                         CUDNN_TYPE_CHAR, room, &bytes, *text);
+    *size = (size_t)bytes;
+    return check(status, "a plan as text");
 }
 
 void dnn_graph_destroy(struct dnn_graph *g)

@@ -21,6 +21,8 @@ struct dnn_graph {
     cudnnBackendDescriptor_t operation[DNN_OPERATIONS];
     cudnnBackendDescriptor_t plan;
     int descriptors, operations;
+    int virtuals;    /* tensors without an id of their own */
+    uint64_t hash;   /* of all that was described; equal for equal graphs */
     int passed_over; /* engines that the heuristic ranked higher, but that gave no plan */
     size_t workspace;
     int status;
@@ -59,6 +61,11 @@ void dnn_reshape(struct dnn_graph *g, dnn_tensor x, dnn_tensor y);
 /* Find a plan for the operations on this device (properties: cuDNN's text about one, instead of
    handle, to see what plan there would be). CT_EINVAL: cuDNN has none. */
 int dnn_graph_plan(struct dnn_graph *g, cudnnHandle_t handle, const char *properties);
+/* A plan as text, and the plan of such a text, in the place of dnn_graph_plan; the operations must
+   be those that it was made for. Negative: cuDNN gives none, or does not take it. */
+int dnn_graph_text(const struct dnn_graph *g, struct ct_arena *arena, char **text, size_t *size);
+int dnn_graph_restore(struct dnn_graph *g, cudnnHandle_t handle, const char *properties,
+                      const char *text, size_t size);
 void dnn_graph_destroy(struct dnn_graph *g);
 
 /* addresses[i] is that of the tensor ids[i]; of scalars, on the host. */

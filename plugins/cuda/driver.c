@@ -51,13 +51,6 @@ static void ask_for_queues(void)
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
-/* A kernel that is loaded at its first launch may wait until the device is idle, which it never is
-   while a receive waits for a peer that waits for this kernel's result. */
-static void load_at_once(void)
-{
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-}
-
 int gpu_driver_open(void)
 {
     static const char *const names[] = {"libcuda.so.1", NULL};
@@ -78,7 +71,6 @@ int gpu_driver_open(void)
         return ct_fail(CT_ENOENT, "the NVIDIA driver is too old for this plugin: it has no %s",
                        missing);
     ask_for_queues();
-    load_at_once();
     code = gpu_driver.cuInit(0);
     if (code == CUDA_ERROR_NO_DEVICE)
         return ct_fail(CT_ENOENT, "there is no CUDA device: the NVIDIA driver sees none");

@@ -1,6 +1,6 @@
 /*
- * Functions on the device: the images of this plugin and of others, loaded when the device is
- * opened, and their functions, found by name while programs are lowered.
+ * Functions on the device, found by name while programs are lowered. An image, of this plugin or of
+ * another, is loaded with the first of its functions that a program needs.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +21,9 @@ struct ct_cuda_function {
 };
 
 struct module {
-    CUmodule handle;
+    CUmodule handle;                    /* NULL: not loaded yet */
     const struct ct_cuda_image *images; /* of the plugin that it belongs to; NULL: compiled */
+    const struct ct_cuda_image *image;  /* the one of them */
 };
 
 struct gpu_functions {
@@ -46,36 +47,38 @@ static int check_driver(const struct ct_cuda_code *code)
                    driver / 1000);
 }
 
-static int add_module(struct gpu_functions *f, const void *image,
-                      const struct ct_cuda_image *images)
+static int add_module(struct gpu_functions *f, struct module module)
 {
     struct module *grown = realloc(f->module, ((size_t)f->modules + 1) * sizeof(*grown));
-    int rc;
 
     if (!grown)
         return ct_fail(CT_ENOMEM, "the kernels of the device");
     f->module = grown;
-    f->module[f->modules] = (struct module){.images = images};
-    rc = gpu_check(gpu_driver.cuModuleLoadData(&f->module[f->modules].handle, image),
-                   "loading kernels");
-    f->modules += rc == 0;
-    return rc;
+    f->module[f->modules++] = module;
+    return 0;
 }
 
-static int load_code(struct gpu *gpu, const struct ct_cuda_code *code)
+static int load_module(struct gpu *gpu, struct module *m)
+{
+    int rc = m->handle ? 0
+                       : gpu_check(gpu_driver.cuModuleLoadData(&m->handle, m->image->data),
+                                   "loading kernels");
+
+    return rc < 0 ? ct_context(rc, "%s, for compute capability %d.%d", m->image->name,
+                               gpu->cuda.capability / 10, gpu->cuda.capability % 10)
+                  : 0;
+}
+
+static int add_code(struct gpu *gpu, const struct ct_cuda_code *code)
 {
     int rc = code->images->data ? check_driver(code) : 0;
 
-    for (const struct ct_cuda_image *i = code->images; rc == 0 && i->data; i++) {
-        rc = add_module(gpu->functions, i->data, code->images);
-        if (rc < 0)
-            rc = ct_context(rc, "%s, for compute capability %d.%d", i->name,
-                            gpu->cuda.capability / 10, gpu->cuda.capability % 10);
-    }
+    for (const struct ct_cuda_image *i = code->images; rc == 0 && i->data; i++)
+        rc = add_module(gpu->functions, (struct module){.images = code->images, .image = i});
     return rc;
 }
 
-static int load_offer(struct gpu *gpu, const struct ct_offer *offer)
+static int add_offer(struct gpu *gpu, const struct ct_offer *offer)
 {
     size_t least = offsetof(struct ct_cuda_code, images) + sizeof(struct ct_cuda_image *);
     const void *code;
@@ -85,22 +88,22 @@ static int load_offer(struct gpu *gpu, const struct ct_offer *offer)
         rc = ct_fail(CT_EINVAL, "its `images` is not set");
     return rc < 0 ? ct_context(rc, "the %s of a plugin: struct ct_cuda_code",
                                ct_kind_name(offer->kind))
-                  : load_code(gpu, code);
+                  : add_code(gpu, code);
 }
 
-/* Loads functions of other plugins. */
-static int load_offers(struct gpu *gpu)
+/* The functions of other plugins. */
+static int add_offers(struct gpu *gpu)
 {
     const struct ct_offer *offer;
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && (offer = ct_offer_at(CT_CODE, i)); i++)
         if (!strcmp(offer->name, "cuda") && offer->ops != &gpu_code)
-            rc = load_offer(gpu, offer);
+            rc = add_offer(gpu, offer);
     return rc;
 }
 
-int gpu_functions_load(struct gpu *gpu)
+int gpu_functions_open(struct gpu *gpu)
 {
     int rc;
 
@@ -111,19 +114,18 @@ int gpu_functions_load(struct gpu *gpu)
     gpu->functions = calloc(1, sizeof(*gpu->functions));
     if (!gpu->functions)
         return ct_fail(CT_ENOMEM, "the kernels of the device");
-    rc = load_code(gpu, &gpu_code);
-    return rc < 0 ? rc : load_offers(gpu);
+    rc = add_code(gpu, &gpu_code);
+    return rc < 0 ? rc : add_offers(gpu);
 }
 
 int gpu_functions_add(struct gpu *gpu, const void *image, const char *name, CUfunction *function)
 {
-    struct gpu_functions *f = gpu->functions;
-    int rc = add_module(f, image, NULL);
+    struct module m = {NULL, NULL, NULL};
+    int rc = gpu_check(gpu_driver.cuModuleLoadData(&m.handle, image), "loading kernels");
 
-    if (rc < 0)
-        return rc;
-    return gpu_check(
-        gpu_driver.cuModuleGetFunction(function, f->module[f->modules - 1].handle, name), name);
+    if (rc == 0)
+        rc = add_module(gpu->functions, m);
+    return rc < 0 ? rc : gpu_check(gpu_driver.cuModuleGetFunction(function, m.handle, name), name);
 }
 
 void gpu_functions_unload(struct gpu *gpu)
@@ -133,7 +135,8 @@ void gpu_functions_unload(struct gpu *gpu)
     if (!f)
         return;
     for (int i = 0; i < f->modules; i++)
-        gpu_driver.cuModuleUnload(f->module[i].handle);
+        if (f->module[i].handle)
+            gpu_driver.cuModuleUnload(f->module[i].handle);
     free(f->module);
     free(f);
 }
@@ -153,39 +156,74 @@ static struct ct_cuda_function *find_slot(struct gpu_functions *f,
     }
 }
 
-static int load_function(struct gpu_functions *f, const struct ct_cuda_image *images,
-                         const char *name, struct ct_cuda_function *slot)
+/* Whether the image may have the function: known of this plugin's images, where nvcc made them. */
+static bool may_have(const struct module *m, const char *function)
 {
-    CUfunction handle = NULL;
+    if (m->images != gpu_code.images)
+        return true;
+    for (const struct gpu_image_function *f = gpu_image_functions; f->name; f++)
+        if (!strcmp(f->name, function))
+            return !strcmp(f->image, m->image->name);
+    return true;
+}
+
+/* *handle is NULL if no image has it. */
+static int find_in_images(struct gpu *gpu, const struct ct_cuda_image *images, const char *name,
+                          CUfunction *handle)
+{
+    struct gpu_functions *f = gpu->functions;
+
+    *handle = NULL;
+    for (int i = 0; i < f->modules; i++) {
+        struct module *m = &f->module[i];
+        int rc;
+
+        if (m->images != images || !may_have(m, name))
+            continue;
+        rc = load_module(gpu, m);
+        if (rc < 0)
+            return rc;
+        if (gpu_driver.cuModuleGetFunction(handle, m->handle, name) == 0)
+            return 0;
+        *handle = NULL;
+    }
+    return 0;
+}
+
+static int load_function(struct gpu *gpu, const struct ct_cuda_image *images, const char *name,
+                         struct ct_cuda_function *slot)
+{
+    struct gpu_functions *f = gpu->functions;
+    CUfunction handle;
+    int rc;
 
     if (f->slots == SLOTS / 2)
         return ct_fail(CT_ENOMEM, "more than %d functions of kernels", SLOTS / 2);
-    for (int i = 0; i < f->modules; i++)
-        if (f->module[i].images == images &&
-            gpu_driver.cuModuleGetFunction(&handle, f->module[i].handle, name) == 0) {
-            *slot = (struct ct_cuda_function){
-                .images = images, .handle = handle, .shared = PLAIN_SHARED};
-            snprintf(slot->name, sizeof(slot->name), "%s", name);
-            f->slots++;
-            return 0;
-        }
-    if (!images->data)
+    rc = find_in_images(gpu, images, name, &handle);
+    if (rc < 0)
+        return rc;
+    if (!handle && !images->data)
         return ct_fail(CT_ENOENT,
                        "its plugin was built without kernels for CUDA: build it where nvcc of the "
                        "CUDA toolkit is installed");
-    return ct_fail(CT_EIO, "the images have no kernel %s", name);
+    if (!handle)
+        return ct_fail(CT_EIO, "the images have no kernel %s", name);
+    *slot = (struct ct_cuda_function){.images = images, .handle = handle, .shared = PLAIN_SHARED};
+    snprintf(slot->name, sizeof(slot->name), "%s", name);
+    f->slots++;
+    return 0;
 }
 
 int gpu_find_function(struct ct_device *device, const struct ct_cuda_code *code, const char *name,
                       struct ct_cuda_function **function)
 {
-    struct gpu_functions *f = gpu_of(device)->functions;
+    struct gpu *gpu = gpu_of(device);
 
     *function = NULL;
-    if (gpu_of(device)->described)
+    if (gpu->described)
         return 0;
-    *function = find_slot(f, code->images, name);
-    return (*function)->handle ? 0 : load_function(f, code->images, name, *function);
+    *function = find_slot(gpu->functions, code->images, name);
+    return (*function)->handle ? 0 : load_function(gpu, code->images, name, *function);
 }
 
 static int allow_shared(struct ct_cuda_function *f, size_t shared)

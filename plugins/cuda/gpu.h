@@ -29,6 +29,7 @@ struct gpu_config {
     int64_t spare;         /* multiprocessors that products leave to collectives */
     int64_t logits_memory; /* MiB */
     int64_t device;        /* -1: the local rank's */
+    double warm;           /* seconds before products are timed, at most */
     const char *describe;  /* a description, instead of a device; "": none */
 };
 extern struct gpu_config gpu_config;
@@ -70,6 +71,8 @@ struct gpu {
 };
 
 extern const struct ct_device_ops gpu_device_ops;
+/* The device and its driver, as keys of what is kept for later runs say them. */
+void gpu_identify(const struct gpu *gpu, char *text, size_t room);
 /* diagnose.c */
 void gpu_diagnose(void (*say)(const char *line));
 
@@ -103,7 +106,7 @@ void gpu_release_host(struct ct_device *device, void *base, size_t bytes);
 
 /* ---- functions.c ---- */
 
-int gpu_functions_load(struct gpu *gpu);
+int gpu_functions_open(struct gpu *gpu);
 void gpu_functions_unload(struct gpu *gpu);
 /* The device's `find` and `launch`. */
 int gpu_find_function(struct ct_device *device, const struct ct_cuda_code *code, const char *name,
@@ -114,6 +117,10 @@ int gpu_launch_function(const struct ct_launch *l, struct ct_cuda_function *f,
 
 /* This plugin's own functions. */
 extern const struct ct_cuda_code gpu_code;
+/* Which image has which of them, ended by {0}. */
+extern const struct gpu_image_function {
+    const char *name, *image;
+} gpu_image_functions[];
 
 /* ct_cuda_find and ct_cuda_prepare for them; `*` in a name stands for dtype. */
 #define gpu_find_as(p, dtype, f, ...)                                                              \

@@ -9,6 +9,7 @@
 
 #include <ctitan/lib/ops.h>
 
+#include "dnn_cache.h"
 #include "sdpa_plans.h"
 
 #define LARGEST_HEAD 128
@@ -76,14 +77,14 @@ static const char *known_fault(int version, const struct sdpa_shape *s)
     return s->queries < 2 || s->keys < 2 ? "cuDNN requires at least two tokens" : NULL;
 }
 
-static int make_plan(struct gpu_dnn *dnn, struct sdpa_plan *p)
+static int make_plan(struct gpu *gpu, struct sdpa_plan *p)
 {
     const char *fault = known_fault(dnn_version(), &p->shape);
 
     if (fault)
         return ct_fail(CT_EINVAL, "%s", fault);
     sdpa_describe(&p->graph, &p->shape);
-    return dnn_graph_plan(&p->graph, dnn->handle, NULL);
+    return dnn_cache_plan(gpu, &p->graph, gpu->dnn->handle);
 }
 
 /* Plan for a described device, without cuDNN. The workspace is a bound: sums in float32 of the
@@ -118,7 +119,7 @@ const struct sdpa_plan *sdpa_find_plan(struct gpu *gpu, const struct sdpa_shape 
     p->shape = *shape;
     p->next = dnn->plans;
     dnn->plans = p;
-    p->works = (gpu->described ? bound_plan(p) : make_plan(dnn, p)) == 0;
+    p->works = (gpu->described ? bound_plan(p) : make_plan(gpu, p)) == 0;
     if (!p->works)
         ct_warn("cuda: attention of %lld queries in %lld heads of %lld runs without cuDNN: %s",
                 (long long)shape->queries, (long long)shape->heads, (long long)shape->size,

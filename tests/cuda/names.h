@@ -126,6 +126,7 @@ extern const struct declared own_declarations[];
     X(CUDNN_ATTR_EXECUTION_PLAN_HANDLE)                                                            \
     X(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)                                                     \
     X(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)                                                    \
+    X(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION)                                               \
     X(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP)                                                        \
     X(CUDNN_ATTR_OPERATIONGRAPH_HANDLE)                                                            \
     X(CUDNN_ATTR_OPERATIONGRAPH_OPS)                                                               \

@@ -81,6 +81,27 @@ static void strides(int64_t to[3], int64_t tokens, int64_t heads, int64_t size)
 
 static int number;
 
+/* A plan that is read from the text of another needs as much. */
+static int read_again(const struct dnn_graph *plan, const struct sdpa_shape *s,
+                      const char *properties)
+{
+    struct dnn_graph again = {.status = 0};
+    struct ct_arena arena = {0};
+    char *text;
+    size_t size;
+    int rc = dnn_graph_text(plan, &arena, &text, &size);
+
+    sdpa_describe(&again, s);
+    if (rc == 0)
+        rc = dnn_graph_restore(&again, NULL, properties, text, size);
+    if (rc == 0 && again.workspace != plan->workspace)
+        rc = ct_fail(CT_EINVAL, "read from its text, it has a workspace of %zu bytes",
+                     again.workspace);
+    dnn_graph_destroy(&again);
+    ct_arena_finish(&arena);
+    return rc;
+}
+
 static int ask(const struct device *device, size_t i, bool backward)
 {
     struct sdpa_shape s = {.batch = cases[i].batch,
@@ -128,6 +149,8 @@ static int ask(const struct device *device, size_t i, bool backward)
     if (rc == 0 && s.ordered &&
         (g.workspace < SDPA_ORDERED_BYTES(&s) / 2 || g.workspace > SDPA_ORDERED_BYTES(&s) + 4096))
         rc = ct_fail(CT_EINVAL, "a workspace of %zu bytes", g.workspace);
+    if (rc == 0)
+        rc = read_again(&g, &s, properties);
     printf("%s %d - %s: %s, %s%s%s\n", rc < 0 ? "not ok" : "ok", ++number, device->name,
            cases[i].name, backward ? "backward" : "forward", rc < 0 ? " # " : "",
            rc < 0 ? ct_error_message() : "");

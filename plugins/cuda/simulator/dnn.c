@@ -24,13 +24,14 @@ CT_API void cudnnGetLastErrorString(char *text, size_t room);
 CT_API size_t cudnnGetVersion(void);
 
 #define ATTRIBUTES 12
+#define PARTS 512 /* descriptors of a plan */
 #define BAD_PARAM 2000
 
 /* The attributes of a descriptor. */
 struct descriptor {
     int type, count;
     struct {
-        int attribute;
+        int attribute, type;
         int64_t count;
         void *values;
     } at[ATTRIBUTES];
@@ -93,12 +94,6 @@ int cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
     return CUDNN_STATUS_SUCCESS;
 }
 
-int cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
-{
-    (void)descriptor;
-    return CUDNN_STATUS_SUCCESS;
-}
-
 static size_t size_of(int type)
 {
     switch (type) {
@@ -125,6 +120,7 @@ int cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, int attribute,
     if (d->count == ATTRIBUTES)
         return BAD_PARAM;
     d->at[d->count].attribute = attribute;
+    d->at[d->count].type = type;
     d->at[d->count].count = count;
     d->at[d->count].values = memcpy(malloc(bytes), values, bytes);
     d->count++;
@@ -149,6 +145,126 @@ static struct descriptor *get_descriptor(const struct descriptor *d, int attribu
     return value ? *value : NULL;
 }
 
+/* ---- plans as text: "{type attribute:type:count:bytes ..} .." of parts, by number ---- */
+
+struct parts {
+    struct descriptor *all[PARTS];
+    int count;
+};
+
+static int number_of(struct parts *p, struct descriptor *d)
+{
+    int i = 0;
+
+    while (i < p->count && p->all[i] != d)
+        i++;
+    if (i == p->count && i < PARTS)
+        p->all[p->count++] = d;
+    return i;
+}
+
+static void write_values(struct parts *p, FILE *out, const struct descriptor *d, int i)
+{
+    size_t bytes = (size_t)d->at[i].count * size_of(d->at[i].type);
+
+    fprintf(out, " %d:%d:%lld:", d->at[i].attribute, d->at[i].type, (long long)d->at[i].count);
+    for (int64_t k = 0; d->at[i].type == CUDNN_TYPE_BACKEND_DESCRIPTOR && k < d->at[i].count; k++)
+        fprintf(out, "%08x", number_of(p, ((struct descriptor **)d->at[i].values)[k]));
+    for (size_t k = 0; d->at[i].type != CUDNN_TYPE_BACKEND_DESCRIPTOR && k < bytes; k++)
+        fprintf(out, "%02x", ((unsigned char *)d->at[i].values)[k]);
+}
+
+/* The engine of a plan, with all that it leads to. */
+static char *write_text(const struct descriptor *plan)
+{
+    struct parts parts = {.count = 0};
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+
+    number_of(&parts, get_descriptor(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG));
+    for (int n = 0; n < parts.count; n++) {
+        fprintf(out, "{%d", parts.all[n]->type);
+        for (int i = 0; i < parts.all[n]->count; i++)
+            if (parts.all[n]->at[i].type != CUDNN_TYPE_HANDLE)
+                write_values(&parts, out, parts.all[n], i);
+        fputs("}", out);
+    }
+    fclose(out);
+    return text;
+}
+
+static const char *read_values(struct descriptor **all, struct descriptor *d, const char *at)
+{
+    char values[4096];
+    int attribute, type, used;
+    long long count;
+    unsigned n;
+
+    if (sscanf(at, " %d:%d:%lld:%n", &attribute, &type, &count, &used) != 3)
+        return NULL;
+    at += used;
+    for (int64_t k = 0; type == CUDNN_TYPE_BACKEND_DESCRIPTOR && k < count; k++, at += 8) {
+        if (sscanf(at, "%8x", &n) != 1 || n >= PARTS)
+            return NULL;
+        memcpy(values + 8 * k, &all[n], 8);
+    }
+    for (size_t k = 0; type != CUDNN_TYPE_BACKEND_DESCRIPTOR && k < (size_t)count * size_of(type);
+         k++, at += 2) {
+        if (sscanf(at, "%2x", &n) != 1)
+            return NULL;
+        values[k] = (char)n;
+    }
+    return cudnnBackendSetAttribute(d, attribute, type, count, values) ? NULL : at;
+}
+
+/* NULL: it is no such text. All parts stay until the process ends. */
+static struct descriptor *read_text(const char *at)
+{
+    struct descriptor **all = calloc(PARTS, sizeof(struct descriptor *));
+    int type, used;
+
+    for (int n = 0; n < PARTS; n++)
+        cudnnBackendCreateDescriptor(-1, (cudnnBackendDescriptor_t *)&all[n]);
+    for (int n = 0; at && n < PARTS && sscanf(at, "{%d%n", &type, &used) == 1; n++) {
+        all[n]->type = type;
+        for (at += used; at && *at == ' ';)
+            at = read_values(all, all[n], at);
+        at = at && *at == '}' ? at + 1 : NULL;
+    }
+    return at && !*at && all[0]->type == CUDNN_BACKEND_ENGINECFG_DESCRIPTOR ? all[0] : NULL;
+}
+
+/* A plan that has only a text gets the engine that the text says. */
+int cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
+{
+    struct descriptor *plan = descriptor, *engine;
+    int64_t size = 0;
+    const char *text = get(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, &size);
+    char *copy;
+
+    if (!text)
+        return CUDNN_STATUS_SUCCESS;
+    copy = strndup(text, (size_t)size);
+    engine = read_text(copy);
+    free(copy);
+    simulated_count("a plan of cuDNN is read");
+    return engine ? cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                                             CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine)
+                  : BAD_PARAM;
+}
+
+static int get_text(const struct descriptor *plan, int64_t wanted, int64_t *count, char *to)
+{
+    char *text = write_text(plan);
+
+    *count = (int64_t)strlen(text);
+    if (to)
+        memcpy(to, text, (size_t)(wanted < *count ? wanted : *count));
+    free(text);
+    return CUDNN_STATUS_SUCCESS;
+}
+
 /* One engine, its configuration made of the graph; a plan needs some workspace, to see it given. */
 int cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, int attribute, int type,
                              int64_t wanted, int64_t *count, void *values)
@@ -156,15 +272,17 @@ int cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, int attribute,
     struct descriptor *d = descriptor;
 
     (void)type;
-    (void)wanted;
+    if (attribute == CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION)
+        return get_text(d, wanted, count, values);
     *count = 1;
-    if (attribute == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)
+    if (attribute == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
         *(int64_t *)values = 4096;
-    else
-        return cudnnBackendSetAttribute(
-            *(cudnnBackendDescriptor_t *)values, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
-            CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, get(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, NULL));
-    return CUDNN_STATUS_SUCCESS;
+        return CUDNN_STATUS_SUCCESS;
+    }
+    simulated_count("a plan of cuDNN is made");
+    return cudnnBackendSetAttribute(
+        *(cudnnBackendDescriptor_t *)values, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
+        CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, get(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, NULL));
 }
 
 /* ---- tensors ---- */

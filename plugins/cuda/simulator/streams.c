@@ -355,6 +355,7 @@ int cuEventSynchronize(CUevent event)
 
 int cuEventElapsedTime(float *milliseconds, CUevent begin, CUevent end)
 {
+    simulated_count("cuEventElapsedTime");
     if (begin->untimed || end->untimed || !begin->last || !end->last || begin->last->inner ||
         end->last->inner)
         return CUDA_ERROR_INVALID_HANDLE;

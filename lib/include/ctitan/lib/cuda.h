@@ -11,8 +11,8 @@
  *     ..
  *     {CT_CODE, "cuda", &code}, {CT_KERNELS, "cuda", kernels}
  *
- * The device loads the images of all plugins when it is opened. The `prepare` of a kernel finds
- * functions by their names (ct_cuda_prepare), and its `run` calls ct_cuda_launch, which enqueues
+ * The `prepare` of a kernel finds functions by their names (ct_cuda_prepare): the device loads an
+ * image with the first function that is found there. Its `run` calls ct_cuda_launch, which enqueues
  * one of them on the stream of its launch; it neither waits for the device nor touches the device's
  * memory. share/ctitan/kit/plugin.mk has the rules of make that build such a plugin, for NVIDIA's
  * devices and for the simulated one (docs/plugins.md).
