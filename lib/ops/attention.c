@@ -156,9 +156,9 @@ static double scores(const struct heads *a, const double *q, const double *k, in
 
     q += query_row(a, b, i, h) * a->d;
     for (int64_t j = 0; j < a->s; j++) {
-        double score = a->scale * dot(q, k + key_row(a, b, j, h) * a->d, a->d);
+        const double *key = k + key_row(a, b, j, h) * a->d;
 
-        s[j] = sees(a, b, i, j) ? changed(a, b, i, j, h, score) : -INFINITY;
+        s[j] = sees(a, b, i, j) ? changed(a, b, i, j, h, a->scale * dot(q, key, a->d)) : -INFINITY;
         largest = s[j] > largest || isnan(s[j]) ? s[j] : largest;
     }
     for (int64_t j = 0; j < a->s && largest != -INFINITY; j++)

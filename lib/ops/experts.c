@@ -79,16 +79,16 @@ static bool hidden(const struct experts *s, int64_t i, int64_t *expert)
     for (int64_t j = 0; j < s->f; j++) {
         int64_t at = e * s->f + j;
         const double *gate = s->gate + at * s->n, *up = s->up + at * s->n;
-        double g;
+        double g = s->gate_bias ? s->gate_bias[at] : 0, u = s->up_bias ? s->up_bias[at] : 0;
 
-        s->g[j] = s->gate_bias ? s->gate_bias[at] : 0;
-        s->u[j] = s->up_bias ? s->up_bias[at] : 0;
         for (int64_t n = 0; n < s->n; n++) {
-            s->g[j] += gate[n] * x[n];
-            s->u[j] += up[n] * x[n];
+            g += gate[n] * x[n];
+            u += up[n] * x[n];
         }
-        g = at_most(s->g[j], s->limit);
-        s->h[j] = g * sigmoid_of(s->alpha * g) * (within(s->u[j], s->limit) + s->offset);
+        s->g[j] = g;
+        s->u[j] = u;
+        g = at_most(g, s->limit);
+        s->h[j] = g * sigmoid_of(s->alpha * g) * (within(u, s->limit) + s->offset);
     }
     *expert = e;
     return true;
