@@ -97,6 +97,6 @@ grep -q 'schedule plus: [1-9][0-9]* cases verified' log || { cat log; exit 1; }
 needed=$(readelf -d plus/plus.so | sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p')
 [[ $needed == *libctitan-lib.so.[0-9]* ]] || { echo "it needs: $needed"; exit 1; }
 plugins=$(pkg-config --variable=plugindir ctitan)
-[[ -e $plugins/cpu.so || -e $work$plugins/cpu.so ]] || { echo "no plugins in $plugins"; exit 1; }
+[[ -e $plugins/cpu.so || -e $installed$plugins/cpu.so ]] || { echo "no plugins in $plugins"; exit 1; }
 minor=$(sed -nE 's/^#define CT_ABI_MINOR ([0-9]+).*/\1/p' "$2/core/include/ctitan/plugin.h")
 [[ $(pkg-config --variable=abi ctitan) == *".$minor" && $minor ]] || { echo "abi is not .$minor"; exit 1; }

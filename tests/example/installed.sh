@@ -1,15 +1,29 @@
 # shellcheck shell=bash
-# For the tests of examples, beside lib/test.sh: `. installed.sh BUILD SOURCE [EXAMPLE]` installs the build into $work, and goes there.
-# It makes the example against what was installed, checks it, and writes recipe.ini.
+# For the tests of examples, beside lib/test.sh: `. installed.sh BUILD SOURCE [EXAMPLE]` goes to $work. The build is installed into
+# $installed, which all tests share and none changes. The example is made against what was installed, and checked; recipe.ini is written.
 source "$(dirname "${BASH_SOURCE[0]}")/../lib/test.sh"
 build=$1 source=$2 example=${3-}
 enter
 
-DESTDIR=$work meson install -C "$build" --no-rebuild --quiet >/dev/null
-pc=$(find "$work" -name ctitan.pc)
-library=$(dirname "$(find "$work" -name libctitan.so)")
-ctitan=$(find "$work" -path '*/bin/ctitan')
-export PKG_CONFIG_LIBDIR=${pc%/*} PKG_CONFIG_SYSROOT_DIR=$work LD_LIBRARY_PATH=$library
+# install_build: unless it is as the build and the sources are. The first test does it, and others wait for that.
+install_build() {
+    local sources=("$source"/{core,lib,examples,docs,recipes})
+    [[ ! -e $installed.whole || $build/.ninja_log -nt $installed.whole || $(find "${sources[@]}" -newer "$installed.whole" -print -quit) ]] ||
+        return 0
+    rm -rf "$installed" "$installed.whole"
+    DESTDIR=$installed meson install -C "$build" --no-rebuild --quiet >/dev/null
+    touch "$installed.whole"
+}
+
+installed=$build/tests/example/installed
+exec {lock}>"$installed.lock"
+flock "$lock"
+install_build
+exec {lock}>&-
+pc=$(find "$installed" -name ctitan.pc)
+library=$(dirname "$(find "$installed" -name libctitan.so)")
+ctitan=$(find "$installed" -path '*/bin/ctitan')
+export PKG_CONFIG_LIBDIR=${pc%/*} PKG_CONFIG_SYSROOT_DIR=$installed LD_LIBRARY_PATH=$library
 
 [[ $example ]] || return 0
 cp -r "$source/examples/$example" "$work/$example"

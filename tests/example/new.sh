@@ -7,7 +7,7 @@ source "$(dirname "$0")/installed.sh" "$1" "$(dirname "$0")/../.."
 flags='-std=gnu11 -O2 -Wall -Wextra -Werror -fvisibility=hidden -fPIC'
 
 # A compiler is for a device: that of the example plain.
-cp -r "$(find "$work" -path '*/examples/plain')" plain
+cp -r "$(find "$installed" -path '*/examples/plain')" plain
 make -s -C plain CC="${CC:-cc}" CFLAGS="$flags"
 
 kinds=$("$ctitan" help --bash | sed -nE 's/^ *new:\) first="([a-z_ ]*)".*/\1/p')
