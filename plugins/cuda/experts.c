@@ -103,7 +103,7 @@ static int prepare_experts(struct ct_prepare *p)
                                              "experts_combine"));
 }
 
-static struct gpu_gate gate_of(const struct ct_experts *how)
+struct gpu_gate gpu_gate_of(const struct ct_experts *how)
 {
     float limit = how->limit > 0 ? (float)how->limit : INFINITY;
 
@@ -137,7 +137,7 @@ struct experts_call gpu_experts_call(const struct ct_launch *l, size_t element)
                 .experts = in[GATE].shape[0],
                 .all = l->op->in[at + GATE]->shape[0],
                 .fault = ct_cuda_of(l->device)->fault},
-        .how = gate_of(l->op->attrs),
+        .how = gpu_gate_of(l->op->attrs),
         .gate_bias = biased ? in[GATE_BIAS].data : NULL,
         .up_bias = biased ? in[UP_BIAS].data : NULL,
         .tokens = rows_of(&in[X]),

@@ -1,6 +1,7 @@
 /*
  * Calls of experts and of their gradients: what plain kernels (experts.c) and those on tensor cores
- * (experts_tensor.c) share. Sorted choices, and sums of their rows: expert_bias.c, too.
+ * (experts_tensor.c) share. Sorted choices, and sums of their rows: expert_bias.c and
+ * experts_float8.c, too.
  */
 #ifndef GPU_EXPERTS_H
 #define GPU_EXPERTS_H
@@ -67,6 +68,7 @@ bool gpu_experts_accept(const struct ct_prepare *p);
 int gpu_experts_prepare(struct ct_prepare *p, size_t element, const char *const *functions);
 struct experts_call gpu_experts_call(const struct ct_launch *l, size_t element);
 
+struct gpu_gate gpu_gate_of(const struct ct_experts *how);
 int gpu_find_choices(const struct ct_prepare *p, struct gpu_choices *f);
 int gpu_sort_choices(const struct ct_launch *l, const struct gpu_choices *f,
                      const struct gpu_experts *all);

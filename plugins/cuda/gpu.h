@@ -237,6 +237,7 @@ static inline bool gpu_may_load_8(const void *rows, int kind, int64_t columns)
     X(expert_bias)                                                                                 \
     X(experts_tensor)                                                                              \
     X(experts)                                                                                     \
+    X(experts_float8)                                                                              \
     X(top_k)                                                                                       \
     X(embedding)                                                                                   \
     X(loss)                                                                                        \

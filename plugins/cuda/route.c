@@ -137,8 +137,62 @@ static int run_sum(const struct ct_launch *l)
     return launch(l, 0, ct_cuda_blocks(a.tokens, THREADS / 32), &a);
 }
 
+/* ---- rows in 8 bits ---- */
+
+static bool is_quantised(const struct ct_tensor *x, const struct ct_tensor *codes,
+                         const struct ct_tensor *factors)
+{
+    return ct_cuda_computes(x->dtype) && codes->dtype == CT_E4M3 && factors->dtype == CT_F32;
+}
+
+static bool accepts_quantise(const struct ct_prepare *p)
+{
+    return is_quantised(&p->in[0], &p->out[0], &p->out[1]);
+}
+
+static bool accepts_dequantise(const struct ct_prepare *p)
+{
+    return is_quantised(&p->out[0], &p->in[0], &p->in[1]);
+}
+
+static int prepare_quantise(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "route_quantise");
+}
+
+static int prepare_dequantise(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "route_dequantise");
+}
+
+static int launch_codes(const struct ct_launch *l, const struct ct_tensor *x,
+                        const struct ct_tensor *codes, const struct ct_tensor *factors)
+{
+    struct gpu_row_codes a = {.x = x->data,
+                              .codes = codes->data,
+                              .factors = factors->data,
+                              .rows = rows_of(x),
+                              .columns = columns_of(x),
+                              .blocks = ct_cuda_blocks(columns_of(x), GPU_ROW_BLOCK),
+                              .kind = ct_cuda_float_of(x->dtype)};
+
+    return launch(l, 0, ct_cuda_blocks(a.rows * a.blocks, THREADS / 32), &a);
+}
+
+static int run_quantise(const struct ct_launch *l)
+{
+    return launch_codes(l, &l->in[0], &l->out[0], &l->out[1]);
+}
+
+static int run_dequantise(const struct ct_launch *l)
+{
+    return launch_codes(l, &l->out[0], &l->in[0], &l->in[1]);
+}
+
 const struct ct_kernel gpu_route_kernels[] = {
     CT_KERNEL("ep.route", "rows", 0, NULL, prepare_route, run_route),
     CT_KERNEL("ep.pack", "rows", 0, accepts_pack, prepare_pack, run_pack),
     CT_KERNEL("ep.sum", "rows", 0, accepts_sum, prepare_sum, run_sum),
+    CT_KERNEL("ep.quantise", "rows", 0, accepts_quantise, prepare_quantise, run_quantise),
+    CT_KERNEL("ep.dequantise", "rows", 0, accepts_dequantise, prepare_dequantise, run_dequantise),
     {0}};

@@ -272,6 +272,29 @@
     "{" how "} : float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n "], float32![" #e     \
     "," #n "," #f "]\n"
 
+#define BIASED_FLOAT8_EXPERTS(b, t, n, f, e, k, how)                                               \
+    "input %x : T[" #b "," #t "," #n "]\n"                                                         \
+    "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
+    "input %weights : float32[" #b "," #t "," #k "]\n"                                             \
+    "input %choices : int32[" #b "," #t "," #k "]\n"                                               \
+    "param %gate : T[" #e "," #f "," #n "]\n"                                                      \
+    "param %up : T[" #e "," #f "," #n "]\n"                                                        \
+    "param %down : T[" #e "," #n "," #f "]\n"                                                      \
+    "param %gb : T[" #e "," #f "]\n"                                                               \
+    "param %ub : T[" #e "," #f "]\n"                                                               \
+    "F - %y = float8.experts(%x, %weights, %choices, %gate, %up, %down, %gb, %ub) {" how           \
+    "} : T[" #b "," #t "," #n "]\n"                                                                \
+    "W - %dgate, %dup, %ddown, %dgb, %dub = float8.experts_dw(%dy, %x, %weights, %choices, "       \
+    "%gate, "                                                                                      \
+    "%up, %down, %gb, %ub) {" how "} : T[" #e "," #f "," #n "], T[" #e "," #f "," #n "], T[" #e    \
+    "," #n "," #f "], T[" #e "," #f "], T[" #e "," #f "]\n"
+
+#define ROW_CODES(b, t, n, blocks)                                                                 \
+    "input %x : T[" #b "," #t "," #n "]\n"                                                         \
+    "F - %q, %factor = ep.quantise(%x) : float8_e4m3[" #b "," #t "," #n "], float32[" #b "," #t    \
+    "," #blocks "]\n"                                                                              \
+    "F - %y = ep.dequantise(%q, %factor) : float32![" #b "," #t "," #n "]\n"
+
 #define EXPERT_BIAS(b, t, n, e, k)                                                                 \
     "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
     "input %weights : float32[" #b "," #t "," #k "]\n"                                             \
@@ -941,6 +964,11 @@ const struct conformance_case conformance_cases[] = {
     {"experts, odd", EXPERTS(2, 9, 11, 7, 5, 2), 5, 3},
     {"experts in 8 bits, rows", FLOAT8_EXPERTS(2, 9, 11, 7, 5, 2, "recipe=rowwise"), 5, 3},
     {"experts in 8 bits, blocks", FLOAT8_EXPERTS(1, 5, 130, 132, 2, 2, "recipe=blockwise"), 2, 3},
+    {"experts in 8 bits, many rows", FLOAT8_EXPERTS(1, 150, 20, 24, 2, 2, "recipe=blockwise"), 2,
+     3},
+    {"experts in 8 bits, biased",
+     BIASED_FLOAT8_EXPERTS(1, 7, 20, 18, 3, 2, "recipe=rowwise, alpha=1.702, limit=2, offset=1"), 3,
+     3},
     {"experts, full tiles", EXPERTS(2, 70, 32, 24, 3, 2), 3, 3},
     {"experts, odd tiles", EXPERTS(1, 170, 136, 72, 2, 2), 2, 3, false, true},
     {"experts, several slices", EXPERTS(1, 270, 328, 264, 2, 2), 2, 3, false, true},
@@ -988,6 +1016,7 @@ const struct conformance_case conformance_cases[] = {
      "scalar %lr : float64[]\nscalar %skip : float32[]\nparam %p : float32[5,7]\n"
      "state %o : T[5,7]\npost - muon.update(%lr, %skip, %p, %o) {weight_decay=0.1, scale=3}\n",
      0, false},
+    {"rows in 8 bits, odd", ROW_CODES(2, 5, 131, 2), 1, false},
     {"rows of experts, odd", ROUTE(2, 29, 7, 2, 5, 3, 31), 5, false},
     {"rows of experts", ROUTE(1, 300, 16, 2, 4, 2, 200), 4, false},
     {"adamw, 8 bits, skipped", ADAMW_FLOAT8(3, 48, 3, "skip"), 0, false},

@@ -370,6 +370,7 @@ struct gpu_experts_rows {
     int64_t f;
     struct gpu_gate how;
     int32_t bias_kind, accumulate; /* dweights */
+    int32_t kind;                  /* of g, u and dh, for kernels on any */
 };
 
 /* Sums of each expert's rows. */
@@ -402,7 +403,70 @@ struct gpu_experts_combine {
     int32_t kind, accumulate;
 };
 
+/* ---- experts in 8 bits ---- */
+
+#define GPU_CODES_LARGEST 448.0f /* of float8_e4m3 */
+#define GPU_CODES_BLOCK 128      /* numbers along a line with one factor, where there are several */
+#define GPU_CODES_CHUNK 32       /* lines that a block writes at once */
+
+/* Lines of float8_e4m3 codes, along which products sum. Number k of line i is its code times
+   factors[i / share * line + k / GPU_CODES_BLOCK * block]; those of expert e begin `each` later for
+   every one before it. Where experts share a line, rows of choices along it, e's numbers begin at
+   gpu_codes_begin. */
+struct gpu_codes {
+    uint8_t *codes;
+    float *factors;
+    int64_t stride; /* bytes of a line, a multiple of 16: zeros fill it up */
+    int64_t share, line, block, each;
+};
+
+/* to = codes of x[rows, columns], of each expert. `rows` of choices are as many as counts say.
+   Scales are of so many rows or columns: `along`, those of one line; in squares, of
+   GPU_CODES_BLOCK x GPU_CODES_BLOCK. */
+struct gpu_encode {
+    struct gpu_codes to;
+    const void *x;
+    const int32_t *counts; /* NULL: x are weights, or rows of tokens */
+    const int32_t *tokens; /* row i of x is row tokens[i]; NULL: row i */
+    const int32_t *order;
+    const float
+        *weights; /* row i is multiplied by weights[order[i]], and rounded; NULL: it is not */
+    int64_t rows, columns, experts, along;
+    int32_t kind, power_of_two;
+};
+
+/* c[row][i] = in's line times the expert's line i of weight; + bias[expert][i], or + c */
+struct gpu_codes_product {
+    void *c;
+    struct gpu_codes in, weight;
+    const void *bias;      /* of kind, or NULL */
+    const int32_t *counts; /* of rows of c */
+    const int32_t *tokens; /* in has a line for each token; NULL: for each row */
+    int64_t experts, columns, depth;
+    int32_t kind, accumulate;
+};
+
+/* out[expert][i][j] = left's line i times right's line j, of the expert's numbers */
+struct gpu_codes_outer {
+    void *out;
+    struct gpu_codes left, right;
+    const int32_t *counts;
+    int64_t rows, columns;
+    int32_t kind, accumulate;
+};
+
 /* ---- rows on their way to the ranks of experts ---- */
+
+#define GPU_ROW_BLOCK 128 /* numbers of a row with one factor */
+
+/* Rows of x[rows, columns] and their codes. */
+struct gpu_row_codes {
+    void *x;
+    uint8_t *codes;
+    float *factors;
+    int64_t rows, columns, blocks;
+    int32_t kind; /* of x */
+};
 
 struct gpu_route {
     int32_t *slot, *counts, *most; /* [tokens][ranks], [ranks], [1] */

@@ -4,23 +4,6 @@
  */
 #include "float8.cuh"
 
-/* ---- rounding ---- */
-
-template <bool E5M2> DEVICE uint8_t narrowed(float x)
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    uint16_t pair;
-
-    if (E5M2)
-        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
-    else
-        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
-    return (uint8_t)pair;
-#else
-    return by_hand<E5M2>(x);
-#endif
-}
-
 /* ---- largest magnitudes ---- */
 
 #define BATCH 4 /* vectors that a thread asks for before it uses the first */

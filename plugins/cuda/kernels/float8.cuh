@@ -1,4 +1,4 @@
-/* Numbers of 8 bits, by integer arithmetic. */
+/* Numbers of 8 bits. */
 #ifndef GPU_FLOAT8_CUH
 #define GPU_FLOAT8_CUH
 
@@ -27,6 +27,22 @@ template <bool E5M2> DEVICE uint8_t by_hand(float x)
     bits = __float_as_uint(size);
     bits += (1u << (22 - mantissa)) - 1 + (bits >> (23 - mantissa) & 1);
     return sign | (uint8_t)((bits >> (23 - mantissa)) - (uint32_t)((127 - bias) << mantissa));
+}
+
+/* As by_hand, by the hardware where it can. */
+template <bool E5M2> DEVICE uint8_t narrowed(float x)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint16_t pair;
+
+    if (E5M2)
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+    else
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+    return (uint8_t)pair;
+#else
+    return by_hand<E5M2>(x);
+#endif
 }
 
 /* The value of an e4m3 code. */

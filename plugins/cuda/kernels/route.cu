@@ -3,9 +3,7 @@
  * does not know how many there are. Rows to a rank are numbered in the order of tokens, and a
  * token's rows are summed in the order of ranks: there is no atomic.
  */
-#include <ctitan/lib/cuda/device.cuh>
-
-#include "arguments.h"
+#include "float8.cuh"
 
 /* The rank of an expert, as ct_shard_of says. */
 DEVICE int64_t rank_of(const gpu_route &a, int64_t expert)
@@ -125,5 +123,48 @@ KERNEL(route_sum, gpu_rows, 256)
             sum[0] += x[0];
         }
         store_as<1>(a.out_kind, a.y, token * a.size + i, sum);
+    }
+}
+
+/* ---- rows in 8 bits ---- */
+
+/* A warp for each block of a row: its codes, and its largest magnitude over that of the dtype. */
+KERNEL(route_quantise, gpu_row_codes, 256)
+{
+    int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32, row = at / a.blocks;
+    int64_t begin = at % a.blocks * GPU_ROW_BLOCK, lane = threadIdx.x % 32;
+    int64_t end = begin + GPU_ROW_BLOCK < a.columns ? begin + GPU_ROW_BLOCK : a.columns;
+    float x[1], most = 0;
+
+    if (row >= a.rows)
+        return;
+    for (int64_t i = begin + lane; i < end; i += 32) {
+        load_as<1>(a.kind, a.x, row * a.columns + i, x);
+        most = fmaxf(most, fabsf(x[0]));
+    }
+    most = warp_max(most);
+    most = most > 0 ? fmaxf(most, 1e-12f) : most;
+    for (int64_t i = begin + lane; i < end; i += 32) {
+        load_as<1>(a.kind, a.x, row * a.columns + i, x);
+        a.codes[row * a.columns + i] =
+            narrowed<false>(most > 0 ? x[0] * (GPU_CODES_LARGEST / most) : x[0]);
+    }
+    if (lane == 0)
+        a.factors[at] = most / GPU_CODES_LARGEST;
+}
+
+/* A warp for each block of a row: codes times its factor. */
+KERNEL(route_dequantise, gpu_row_codes, 256)
+{
+    int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32, row = at / a.blocks;
+    int64_t begin = at % a.blocks * GPU_ROW_BLOCK;
+    int64_t end = begin + GPU_ROW_BLOCK < a.columns ? begin + GPU_ROW_BLOCK : a.columns;
+
+    if (row >= a.rows)
+        return;
+    for (int64_t i = begin + threadIdx.x % 32; i < end; i += 32) {
+        float x[1] = {from_e4m3(a.codes[row * a.columns + i]) * a.factors[at]};
+
+        store_as<1>(a.kind, a.x, row * a.columns + i, x);
     }
 }
