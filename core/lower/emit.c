@@ -353,7 +353,7 @@ static int check_made(const struct ct_expansion *x, const struct ct_op *op, int 
     return 0;
 }
 
-int ct_lower_emit(struct ct_expansion *x, size_t n, int item, int microbatch)
+static int emit_op(struct ct_expansion *x, size_t n, int item, int microbatch)
 {
     const struct ct_op *op = x->l->op_at[n];
     struct ct_lowered_op *of = &x->l->ops[n];
@@ -378,6 +378,13 @@ int ct_lower_emit(struct ct_expansion *x, size_t n, int item, int microbatch)
         if (form->apart >> k & 1)
             rc = add_behind(x, of, at, k);
     return rc;
+}
+
+int ct_lower_emit(struct ct_expansion *x, size_t n, int item, int microbatch)
+{
+    int rc = emit_op(x, n, item, microbatch);
+
+    return rc == 0 ? ct_lower_emit_soon(x, n, item) : rc;
 }
 
 /* The number of outputs that other instructions may add. */

@@ -16,7 +16,7 @@ static int expand_part(struct ct_expansion *x, enum ct_part part)
     for (size_t n = 0; rc == 0 && n < x->l->op_count; n++) {
         const struct ct_section *s = x->l->op_at[n]->section;
 
-        if (s->part == part && !x->l->listed[s->id])
+        if (s->part == part && !x->l->listed[s->id] && !x->l->ops[n].soon)
             rc = ct_lower_emit(x, n, -1, -1);
     }
     return rc;
@@ -295,6 +295,7 @@ int ct_lower(const struct ct_lower_request *request, struct ct_program **program
     if (rc == 0) {
         p->buffer_of = ct_arena_array(request->arena, int32_t, slots + 1);
         memset(p->buffer_of, -1, sizeof(*p->buffer_of) * (slots + 1));
+        ct_lower_find_soon(&l);
         rc = expand(&l);
     }
     if (rc == 0) {

@@ -1,8 +1,9 @@
 /*
  * Interface between the sources of lowering. sums.c finds sums, place.c decides which values share
  * memory and with what strides, kernels.c finds the kernels of ops, order.c sorts ops by their
- * sections, lower.c expands the order, emit.c makes an op's instructions, plan.c gives buffers
- * their offsets, and events.c orders the streams.
+ * sections, soon.c finds ops of post that run among the microbatches, lower.c expands the order,
+ * emit.c makes an op's instructions, plan.c gives buffers their offsets, and events.c orders the
+ * streams.
  */
 #ifndef CT_LOWER_H
 #define CT_LOWER_H
@@ -26,7 +27,9 @@ struct ct_lowered_op {
     struct ct_lowered **sums;      /* by output: what adds a term to it; NULL: none yet */
     uint32_t accumulate;           /* outputs that are added to what is there, if something is */
     double flops;
-    int32_t order; /* position in the graph */
+    int32_t order;    /* position in the graph */
+    bool soon;        /* runs as soon as its inputs are complete (CT_SOON) */
+    uint32_t awaited; /* inputs of such an op that are not complete yet */
 };
 
 /* Positions of ops in the graph, ascending. */
@@ -54,6 +57,8 @@ struct ct_lowering {
     size_t op_count;
     struct ct_positions *section; /* by section id: its ops */
     bool *listed;                 /* by section id: is in the order */
+    uint32_t *runs;               /* by section id: times that the order runs it */
+    uint32_t *missing;            /* by value id: runs that have yet to make or add to it */
     size_t unused;                /* bytes of the program's arena that were not needed */
 };
 
@@ -71,6 +76,10 @@ struct ct_expansion {
 /* Report faults in the order by name: a section that is missing, repeated, or not of the graph. */
 int ct_lower_check_order(struct ct_lowering *l);
 
+/* Find the ops that run soon; after ct_lower_check_order. */
+void ct_lower_find_soon(struct ct_lowering *l);
+/* The op at position n was emitted: emit those that can run now. */
+int ct_lower_emit_soon(struct ct_expansion *x, size_t n, int item);
 /* Fill summed. */
 void ct_lower_find_sums(struct ct_lowering *l);
 /* Fill sum, and mark the adds whose terms are made in the sum as in place. */
@@ -103,7 +112,7 @@ int32_t ct_lower_buffer(struct ct_expansion *x, const struct ct_value *v, int mi
 bool *ct_lower_begun(struct ct_expansion *x, const struct ct_value *v, int microbatch);
 /* The buffers that an instruction reads are not reused until `last`. */
 void ct_lower_keep_inputs(struct ct_expansion *x, const struct ct_instruction *i, int32_t last);
-/* Append the instructions of the op at position n of the graph. */
+/* Append the instructions of the op at position n of the graph, and of those that can run then. */
 int ct_lower_emit(struct ct_expansion *x, size_t n, int item, int microbatch);
 /* At most as many instructions, and new buffers, are emitted for the op at position n. */
 size_t ct_lower_most_instructions(const struct ct_lowering *l, size_t n);

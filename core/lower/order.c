@@ -42,6 +42,7 @@ static void sort_by_section(struct ct_lowering *l)
 
     l->section = ct_arena_array(&l->scratch, struct ct_positions, sections + 1);
     l->listed = ct_arena_array(&l->scratch, bool, sections + 1);
+    l->runs = ct_arena_array(&l->scratch, uint32_t, sections + 1);
     for (size_t n = 0; n < l->op_count; n++)
         l->section[l->op_at[n]->section->id].count++;
     for (size_t s = 0; s < sections; s++) {
@@ -83,6 +84,7 @@ static int count_section(const struct tally *t, const struct ct_order_item *item
         return ct_fail(CT_EINVAL, "%s: section %s, microbatch %d of %d", item->name, s->name,
                        microbatch, t->l->request->microbatches);
     t->l->listed[s->id] = true;
+    t->l->runs[s->id] += !item->release;
     if (item->release)
         *runs_of(t, s, microbatch) = 0;
     else if ((*runs_of(t, s, microbatch))++)

@@ -152,12 +152,14 @@ static bool runs_as_often(const struct ct_section *a, const struct ct_section *b
     return a->part == b->part || (ct_part_is_microbatch(a->part) && ct_part_is_microbatch(b->part));
 }
 
+/* An op that runs soon overwrites nothing: others before it in the graph may run after it. */
 static bool may_overwrite(const struct ct_lowering *l, const struct ct_op *op, int out, int in)
 {
     const struct ct_value *to = op->out[out], *from = op->in[in];
     const struct ct_value *root = from ? l->graph->values[find(l, from->id)] : NULL;
 
-    if (!root || !root->producer || l->summed[to->id] || l->summed[root->id])
+    if (!root || !root->producer || l->summed[to->id] || l->summed[root->id] ||
+        op->marks & ct_mark(CT_SOON))
         return false;
     return runs_as_often(root->producer->section, op->section) && !root->opaque_bytes &&
            !to->opaque_bytes && has_form_of(l, from, to) &&

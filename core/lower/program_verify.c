@@ -1,7 +1,8 @@
 /*
  * Checks a lowered program against its rules, independently of how it was lowered. Live buffers do
- * not overlap, every tensor lies in a live buffer, nothing is read before it is written, and
- * conflicting accesses on different streams are ordered by events.
+ * not overlap, every tensor lies in a live buffer, nothing is read before it is written, nothing is
+ * added to a sum that was taken, and conflicting accesses on different streams are ordered by
+ * events.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,8 @@ struct check {
     size_t count;
     struct ct_sorted live; /* buffers, by offset */
     struct ct_segments segments;
+    int64_t
+        *taken; /* by buffer: 1 + the instruction of no microbatch that first read it; 0: none */
 };
 
 static const char *buffer_name(const struct ct_buffer *b)
@@ -232,6 +235,20 @@ static void check_order(struct check *c, const struct access *now, const char *n
                  ct_stream_name(c->p->step[newest].stream));
 }
 
+/* A sum over the microbatches is taken after its last term. */
+static void check_sum(struct check *c, int64_t n, const struct ct_buffer *b, const char *name,
+                      bool write)
+{
+    int64_t *taken = &c->taken[b - c->p->buffers];
+    bool once = c->p->step[n].microbatch < 0;
+
+    if (once && !write && !*taken)
+        *taken = n + 1;
+    if (!once && write && *taken)
+        ct_fault(&c->faults, "instruction %lld adds to %%%s, which instruction %lld has taken",
+                 (long long)n, name, (long long)*taken - 1);
+}
+
 /* Check an access of instruction n to an operand. adds: it reads and writes. */
 static void check_tensor(struct check *c, int64_t n, int operand, const struct ct_tensor *t,
                          const struct ct_value *v, bool write, bool adds)
@@ -253,6 +270,8 @@ static void check_tensor(struct check *c, int64_t n, int operand, const struct c
     if ((!write || adds) && !source && !was_written(c, &now, b))
         ct_fault(&c->faults, "instruction %lld reads %%%s before anything wrote it", (long long)n,
                  v->name);
+    if (b && !source)
+        check_sum(c, n, b, v->name, write);
     check_order(c, &now, v->name);
 }
 
@@ -277,6 +296,7 @@ static void check_accesses(struct check *c)
     const struct ct_program *p = c->p;
 
     ct_segments_init(&c->segments, &c->arena);
+    c->taken = ct_arena_array(&c->arena, int64_t, p->buffer_count + 1);
     for (size_t n = 0; n < p->step_count; n++) {
         const struct ct_instruction *i = &p->step[n];
         const struct ct_launch *l = &i->lowered->launch;

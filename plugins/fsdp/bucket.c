@@ -149,8 +149,7 @@ static int merge_ahead(struct buckets *all)
 
 static bool is_reduction(const struct ct_op *op)
 {
-    return op && op->ins == 1 &&
-           (op->type == &ct_op_reduce_scatter || op->type == &ct_op_all_reduce);
+    return op && op->ins == 1 && fsdp_reduces(op);
 }
 
 static void mark_reductions(struct buckets *all)

@@ -6,7 +6,9 @@
  * stream and to the front of the preceding region, so that they overlap its computation. At most
  * two regions' parameters are alive at a time. Without reshard, gathers move in front of all
  * microbatches. Reductions move to the reduce stream and keep their position, because nothing in
- * the backward waits for them.
+ * the backward waits for them. Those that run once a step run as soon as the last microbatch has
+ * added to the gradient. Sums over replicas have a stream of their own: they cross a slower link,
+ * and reductions into shards must not wait behind them.
  */
 #include <string.h>
 
@@ -19,6 +21,11 @@
 bool fsdp_is_gather(const struct ct_op *op)
 {
     return op->marks & ct_mark(FSDP_GATHER) && op->type == &ct_op_all_gather;
+}
+
+bool fsdp_reduces(const struct ct_op *op)
+{
+    return op->type == &ct_op_reduce_scatter || op->type == &ct_op_all_reduce;
 }
 
 static bool backward(const struct ct_op *op)
@@ -165,10 +172,17 @@ static bool reduces_sum(const struct ct_op *op)
 
 static void reduce_aside(struct ct_graph *graph)
 {
-    ct_for_each_op (op, graph)
-        if (op->type->flags & CT_OP_COLLECTIVE &&
-            (op->section->part == CT_PART_W || reduces_sum(op)))
-            op->stream = ct_stream("reduce", 0);
+    int copies = ct_mesh_find(&graph->mesh, "dp_replicate");
+    ct_axes replicas = copies < 0 ? 0 : (ct_axes)1 << copies;
+
+    ct_for_each_op (op, graph) {
+        if (!(op->type->flags & CT_OP_COLLECTIVE) ||
+            (op->section->part != CT_PART_W && !reduces_sum(op)))
+            continue;
+        op->stream = ct_stream(ct_op_axes(op, "axes") & replicas ? "replicas" : "reduce", 0);
+        if (op->section->part == CT_PART_POST && fsdp_reduces(op))
+            op->marks |= ct_mark(CT_SOON);
+    }
 }
 
 /* ---- sections of a group, for orders that name them ---- */

@@ -32,15 +32,9 @@ static bool is_found(const struct reductions *r, const struct ct_value *v)
     return v->id < r->ids && r->found[v->id];
 }
 
-/* Output i is the sum of input i. */
-static bool reduces(const struct ct_op *op)
-{
-    return op->type == &ct_op_reduce_scatter || op->type == &ct_op_all_reduce;
-}
-
 static bool sums_gradients(const struct reductions *r, const struct ct_op *op)
 {
-    return reduces(op) && op->in[0]->dtype == CT_F32 && ct_op_axes(op, "axes") & r->data;
+    return fsdp_reduces(op) && op->in[0]->dtype == CT_F32 && ct_op_axes(op, "axes") & r->data;
 }
 
 static int64_t elements(const struct ct_value *v)
@@ -54,7 +48,7 @@ static bool has_elements(const struct ct_op *op, const struct ct_value *v, int i
 {
     if (!op->in[i])
         return false;
-    if (reduces(op))
+    if (fsdp_reduces(op))
         return op->out[i] == v;
     return op->type->collective ||
            (op->type->flags & CT_OP_LINEAR && elements(op->in[i]) <= elements(v));
@@ -116,6 +110,7 @@ static struct ct_value *narrow(struct ct_graph *graph, struct ct_op *op, struct 
     if (here && maker->type == &ct_op_cast && maker->in[0]->dtype == CT_BF16)
         return maker->in[0];
     b.why = "fsdp: reduce_dtype";
+    b.marks = op->marks;
     return cast_to(&b, v, CT_BF16, here ? maker->stream : op->stream);
 }
 
@@ -129,6 +124,7 @@ static int widen(struct ct_graph *graph, struct ct_op *reduction, int i, struct 
     ct_value_rename(graph, reduction->out[i],
                     ct_arena_printf(graph->arena, "%s.bfloat16", out->name));
     b.why = "fsdp: reduce_dtype";
+    b.marks = reduction->marks;
     wide = cast_to(&b, reduction->out[i], CT_F32, reduction->stream);
     if (wide)
         ct_op_set_output(wide->producer, 0, out);

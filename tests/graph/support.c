@@ -194,6 +194,7 @@ void declare_streams(void)
     ct_stream("copy_out", CT_STREAM_KEEPS);
     ct_stream("chunk", CT_STREAM_KEEPS);
     ct_stream("reduce", 0);
+    ct_stream("replicas", 0);
     ct_stream("p2p", 0);
     ct_stream("copy_in", 0);
     ct_stream("send", 0);

@@ -318,6 +318,62 @@ static void terms_are_made_in_their_sum(void **state)
     ct_arena_finish(&arena);
 }
 
+/* Position of the only instruction that makes the value. */
+static size_t position(const struct ct_program *p, const char *name)
+{
+    size_t at = SIZE_MAX;
+
+    for (size_t i = 0; i < p->step_count; i++)
+        if (p->step[i].op->outs && !strcmp(p->step[i].op->out[0]->name, name)) {
+            assert_int_equal(at, SIZE_MAX);
+            at = i;
+        }
+    assert_int_not_equal(at, SIZE_MAX);
+    return at;
+}
+
+/* Once in a step, in the last microbatch; behind a view, too. One that takes a parameter waits. */
+static void marked_ops_follow_the_last_term_of_their_sums(void **state)
+{
+    static const enum order orders[] = {IN_TURN, FORWARDS_FIRST, SPLIT};
+    struct ct_arena arena = {0};
+    struct ct_graph *graph =
+        parse(&arena, "param %w : float64[8]\n"
+                      "input %x : float64[8]\n"
+                      "F - %a = scale(%x) {factor=2} : float64[8]\n"
+                      "I - %b = scale(%a) {factor=3} : float64[8]\n"
+                      "W - %c = scale(%b) {factor=5} : float64[8]\n"
+                      "W - %last = scale(%b) {factor=7} : float64[8]\n"
+                      "post - %n = squared_norm(%last) : float64[]\n"
+                      "post - %row = view(%c) {shape=\"1,8\"} : float64[1,8]\n"
+                      "post - /reduce #soon %d = scale(%row) {factor=11} : float64[1,8]\n"
+                      "post - /reduce #soon %e = scale(%d) {factor=13} : float64[1,8]\n"
+                      "post - /reduce #soon %late = add(%last, %w) : float64[8]\n"
+                      "fetch n = %n\nfetch d = %d\nfetch e = %e\nfetch late = %late\n");
+
+    (void)state;
+    assert_ok(ct_graph_verify(graph, stderr));
+    for (int microbatches = 1; microbatches <= SAMPLES; microbatches *= 2)
+        for (size_t o = 0; o < CT_COUNT(orders); o++) {
+            struct machine m;
+            const struct ct_program *p;
+            size_t d;
+
+            machine_lower(&m, graph, shuffle_device(1), microbatches, orders[o]);
+            p = m.program;
+            d = position(p, "d");
+            assert_int_equal(position(p, "e"), d + 1);
+            assert_string_equal(p->step[d - 1].op->out[0]->name, "c");
+            assert_string_equal(p->step[d + 2].op->out[0]->name, "last");
+            assert_int_equal(p->step[d].microbatch, -1);
+            assert_int_equal(p->step[d].item, p->step[d - 1].item);
+            assert_int_equal(position(p, "n"), d + 3);
+            assert_int_equal(position(p, "late"), d + 4);
+            machine_finish(&m);
+        }
+    ct_arena_finish(&arena);
+}
+
 /* F of both groups, then their backwards, the other way round. */
 static void groups_of_sections_run_as_the_order_says(void **state)
 {
@@ -1124,6 +1180,7 @@ int main(void)
         cmocka_unit_test(streams_in_any_order),
         cmocka_unit_test(sums_by_kernels_and_behind_them),
         cmocka_unit_test(terms_are_made_in_their_sum),
+        cmocka_unit_test(marked_ops_follow_the_last_term_of_their_sums),
         cmocka_unit_test(groups_of_sections_run_as_the_order_says),
         cmocka_unit_test(plans_are_exact),
         cmocka_unit_test(microbatches_share_what_an_op_has),

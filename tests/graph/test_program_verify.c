@@ -276,6 +276,43 @@ static void swapped_instructions_are_found(void **state)
     finish(&m, &arena);
 }
 
+/* %b's first taker, moved in front of its second term. */
+static void sums_taken_too_early_are_found(void **state)
+{
+    struct ct_arena arena = {0};
+    struct machine m;
+    struct ct_instruction *step, second;
+    size_t end;
+
+    (void)state;
+    lower_text(&m, &arena,
+               "input %x : float64[64]\n"
+               "F - %b = add(%x, %x) : float64[64]\n"
+               "post - %s = squared_norm(%b) : float64[]\n"
+               "fetch s = %s\n",
+               2);
+    step = m.program->step;
+    second = step[m.program->step_count - 2];
+    step[m.program->step_count - 2] = step[m.program->step_count - 1];
+    step[m.program->step_count - 1] = second;
+    end = m.program->memory.bytes;
+    m.program->memory.bytes += 4096;
+    for (size_t i = 0; i < m.program->buffer_count; i++) {
+        struct ct_buffer *b = &m.program->buffers[i];
+
+        if (b->first < 0)
+            continue;
+        *b = (struct ct_buffer){.value = b->value,
+                                .bytes = b->bytes,
+                                .microbatch = b->microbatch,
+                                .offset = end,
+                                .last = INT32_MAX};
+        end += 1024;
+    }
+    must_complain(&m, "adds to %b, which instruction");
+    finish(&m, &arena);
+}
+
 static void adding_to_nothing(void **state)
 {
     struct ct_arena arena = {0};
@@ -328,6 +365,7 @@ int main(void)
         cmocka_unit_test(shared_memory_is_found),
         cmocka_unit_test(a_small_arena),
         cmocka_unit_test(swapped_instructions_are_found),
+        cmocka_unit_test(sums_taken_too_early_are_found),
         cmocka_unit_test(adding_to_nothing),
         cmocka_unit_test(all_faults_are_reported),
     };

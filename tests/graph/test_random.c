@@ -107,7 +107,8 @@ static void begin_op(struct drawing *d, int part)
 {
     static const char *const streams[] = {"", "", "/gather ", "/reduce ", "/send "};
 
-    fprintf(d->out, "%s - %s%%v%d = ", parts[part], streams[draw(5)], d->count);
+    fprintf(d->out, "%s - %s%s%%v%d = ", parts[part], streams[draw(5)],
+            part == POST && chance(50) ? "#soon " : "", d->count);
 }
 
 static void end_op(struct drawing *d, enum shape shape, bool wide, int part)

@@ -355,6 +355,13 @@ CT_API struct ct_op *ct_op_clone(struct ct_builder *builder, const struct ct_op 
 #define CT_MARKS 64
 /* The mark of the ops of a forward pass into which no gradient flows (objective.h). */
 #define CT_REFERENCE "reference"
+/*
+ * The mark of ops of post that run as soon as the sums that they take are complete, beside the rest
+ * of the backward, instead of behind the last microbatch. An op so marked takes only such sums and
+ * results of others so marked, or of views; in a section that the step's order lists, and with
+ * other inputs, it runs where it would without the mark.
+ */
+#define CT_SOON "soon"
 /* The set with only this mark; empty, with the failure recorded, if all numbers are taken. */
 CT_API ct_marks ct_mark(const char *name);
 /* The name of mark number index, NULL if there is none (yet). */
