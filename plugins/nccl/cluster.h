@@ -82,18 +82,21 @@ int nccl_store_get(struct store *store, const char *key, void *value, size_t byt
 struct greeting {
     uint32_t magic;
     uint8_t nonce[CT_CODE_BYTES], code[CT_CODE_BYTES];
+    char credential[CT_CREDENTIAL_ROOM]; /* of munge, from rank 0; empty: none */
 };
 
-/* One side of a connection; secret and client are set by its owner. */
+/* One side of a connection; secret, client and munge are set by its owner. */
 struct greeter {
     const char *secret; /* empty: none */
     bool client;
+    bool munge;               /* rank 0 hands the secret out; a client without one asks for it */
+    char key[CT_SECRET_ROOM]; /* the secret that a client got; empty: none */
     int stage;
     uint8_t mine[CT_CODE_BYTES], other[CT_CODE_BYTES]; /* nonces */
 };
 
 /* Take a greeting, and put the next one in its place. A client begins with an empty one.
-   CT_ECONFIG: the other side has another secret. */
+   CT_ECONFIG: the other side has another secret. CT_EIO: munge does not hand it over. */
 int nccl_greet(struct greeter *greeter, struct greeting *greeting);
 /* Whether the other side has shown that it knows the secret. */
 bool nccl_is_known(const struct greeter *greeter);

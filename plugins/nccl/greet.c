@@ -2,12 +2,13 @@
  * Greetings, by which rank 0 and a client show each other that they know the job's secret.
  *
  *     client  its nonce
- *     rank 0  its nonce, and a code of both nonces
+ *     rank 0  its nonce, and a code of both nonces; with munge, the secret in a credential
  *     client  another code of both
  *     rank 0  the same greeting again: the client is known
  *
- * The secret is never sent. Without a secret, codes are made with an empty key, so that a rank that
- * has one and a rank that has none refuse each other.
+ * The secret itself is never sent. Without a secret, codes are made with an empty key, so that a
+ * rank that has one and a rank that has none refuse each other. A rank with munge refuses a rank 0
+ * without: anybody may be that.
  */
 #include <string.h>
 
@@ -21,11 +22,12 @@ static void make_code(const struct greeter *g, const char *who, uint8_t code[CT_
         char who[16];
         uint8_t client[CT_CODE_BYTES], server[CT_CODE_BYTES];
     } text = {{0}, {0}, {0}};
+    const char *secret = *g->key ? g->key : g->secret;
 
     memcpy(text.who, who, strlen(who));
     memcpy(text.client, g->client ? g->mine : g->other, sizeof(text.client));
     memcpy(text.server, g->client ? g->other : g->mine, sizeof(text.server));
-    ct_code(g->secret, strlen(g->secret), &text, sizeof(text), code);
+    ct_code(secret, strlen(secret), &text, sizeof(text), code);
 }
 
 static int check_code(const struct greeter *g, const char *who, const uint8_t code[CT_CODE_BYTES])
@@ -34,6 +36,20 @@ static int check_code(const struct greeter *g, const char *who, const uint8_t co
 
     make_code(g, who, right);
     return ct_code_is(right, code) ? 0 : ct_fail(CT_ECONFIG, "another secret");
+}
+
+/* A client's own secret goes first. */
+static int take_credential(struct greeter *g, struct greeting *m)
+{
+    m->credential[CT_CREDENTIAL_ROOM - 1] = '\0';
+    if (*g->secret)
+        return 0;
+    if (*m->credential)
+        return ct_munge_unwrap(m->credential, g->key);
+    return g->munge ? ct_fail(CT_EIO, "rank 0 sends no credential of munge, which runs on this "
+                                      "host: start munged on its host too, or give all ranks of "
+                                      "the job a secret (CTITAN_SECRET)")
+                    : 0;
 }
 
 /* m: rank 0's last greeting, and then the one to send. */
@@ -46,7 +62,9 @@ static int greet_server(struct greeter *g, struct greeting *m)
         memcpy(m->nonce, g->mine, sizeof(m->nonce));
     } else if (g->stage == CODE) {
         memcpy(g->other, m->nonce, sizeof(g->other));
-        rc = check_code(g, "rank 0", m->code);
+        rc = take_credential(g, m);
+        if (rc == 0)
+            rc = check_code(g, "rank 0", m->code);
         make_code(g, "client", m->code);
         memcpy(m->nonce, g->mine, sizeof(m->nonce));
     }
@@ -64,6 +82,8 @@ static int greet_client(struct greeter *g, struct greeting *m)
     rc = ct_random(g->mine, sizeof(g->mine));
     memcpy(m->nonce, g->mine, sizeof(m->nonce));
     make_code(g, "rank 0", m->code);
+    if (!g->munge || ct_munge_wrap(g->secret, m->credential) < 0)
+        m->credential[0] = '\0';
     return rc;
 }
 

@@ -1,7 +1,8 @@
 /*
  * The store: a thread of rank 0 answers requests as they become complete, and waits for no client,
- * as anything may connect to its port. All ranks, including rank 0, are its clients. A client that
- * has not shown in time that it knows the job's secret (greet.c) is sent away.
+ * as anything may connect to its port; for munged, on this host, it does wait. All ranks, including
+ * rank 0, are its clients. A client that has not shown in time that it knows the job's secret
+ * (greet.c) is sent away.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +35,10 @@ struct entry {
 
 struct client {
     struct greeter greeter;
-    struct message request;
+    union {
+        struct message request;
+        struct greeting greeting; /* until it is known */
+    };
     size_t bytes; /* of the request, or of a greeting, that have come */
     double since; /* the first of them; before it is known, when it came */
 };
@@ -45,6 +49,7 @@ struct store {
     int stop[2];  /* a pipe; its end tells the server to stop */
     char place[160];
     char secret[CT_SECRET_ROOM];
+    bool munge; /* hands it out */
     const char *interface;
     int world;
     pthread_t server;
@@ -117,12 +122,8 @@ static bool send_whole(int socket, const void *data, size_t bytes)
 
 static bool greet(struct client *c, int socket)
 {
-    struct greeting g;
-
-    memcpy(&g, &c->request, sizeof(g));
-    if (nccl_greet(&c->greeter, &g) < 0)
-        return false;
-    return send_whole(socket, &g, sizeof(g));
+    return nccl_greet(&c->greeter, &c->greeting) == 0 &&
+           send_whole(socket, &c->greeting, sizeof(c->greeting));
 }
 
 static bool serve_one(struct server *v, int i)
@@ -207,8 +208,8 @@ static void admit(struct server *v)
         return;
     }
     v->fds[v->count] = (struct pollfd){.fd = socket, .events = POLLIN};
-    v->clients[v->count++] =
-        (struct client){.greeter = {.secret = v->store->secret}, .since = ct_now()};
+    v->clients[v->count++] = (struct client){
+        .greeter = {.secret = v->store->secret, .munge = v->store->munge}, .since = ct_now()};
 }
 
 static bool is_waiting(const struct server *v)
@@ -379,7 +380,7 @@ int nccl_store_get(struct store *s, const char *key, void *value, size_t bytes, 
 /* Show rank 0 that this rank knows the secret, and see that rank 0 does. */
 static int introduce(struct store *s, double deadline)
 {
-    struct greeter greeter = {.secret = s->secret, .client = true};
+    struct greeter greeter = {.secret = s->secret, .client = true, .munge = s->munge};
     struct greeting g = {.magic = MAGIC};
     int rc = 0;
 
@@ -392,6 +393,8 @@ static int introduce(struct store *s, double deadline)
                          "rendezvous: who answers at %s has another secret than this rank: "
                          "CTITAN_SECRET must be the same for all ranks of a job",
                          s->place);
+        else
+            rc = ct_context(rc, "rendezvous at %s", s->place);
     }
     return rc;
 }
@@ -458,6 +461,25 @@ static int find_ranks(struct store *s, const struct ct_comm_request *r)
     return rc < 0 ? rc : 0;
 }
 
+/* Without a secret, rank 0 makes one for munge to hand out. Munge's own failures are seen here,
+   where they end rank 0. */
+static int find_secret(struct store *s, int rank)
+{
+    char credential[CT_CREDENTIAL_ROOM];
+    int rc = ct_secret_find(s->secret);
+
+    if (rc != 0)
+        return rc;
+    rc = ct_munge_find();
+    s->munge = rc > 0;
+    if (rc <= 0 || rank != 0)
+        return rc;
+    rc = ct_secret_make(s->secret);
+    if (rc == 0)
+        rc = ct_munge_wrap(s->secret, credential);
+    return rc < 0 ? ct_context(rc, "rendezvous, on the host of rank 0") : 0;
+}
+
 int nccl_store_open(const struct ct_comm_request *request, struct store **store)
 {
     struct store *s = calloc(1, sizeof(*s));
@@ -471,7 +493,7 @@ int nccl_store_open(const struct ct_comm_request *request, struct store **store)
     pthread_mutex_init(&s->lock, NULL);
     s->world = request->world;
     s->interface = request->interface;
-    rc = ct_secret_find(s->secret);
+    rc = find_secret(s, request->rank);
     if (rc >= 0)
         rc = nccl_address_find(request, &addresses);
     memcpy(s->place, addresses.name, sizeof(s->place));

@@ -235,6 +235,85 @@ static void a_rank_needs_the_secret(void **state)
     nccl_config.port = 0;
 }
 
+/* ---- munge ---- */
+
+#define MOST 3
+
+struct side {
+    const char *setting[MOST]; /* names and values of the environment */
+    const char *words;         /* with which the rank ends; NULL: well */
+};
+
+/* Two ranks with munge, which the sides may contradict. */
+static void meet_by_munge(struct side zero, struct side one)
+{
+    const struct side sides[2] = {zero, one};
+    struct rank ranks[2];
+
+    nccl_config.port = free_port();
+    for (int i = 0; i < 2; i++) {
+        setenv("CTITAN_MUNGE_SOCKET", "/dev/null", 1);
+        for (int k = 0; k < MOST && sides[i].setting[k]; k++)
+            putenv((char *)sides[i].setting[k]);
+        ranks[i] = start(i, 2, true, NULL, 0.3);
+        for (int k = 0; k < MOST && sides[i].setting[k]; k++) {
+            char name[64];
+
+            snprintf(name, sizeof(name), "%.*s", (int)strcspn(sides[i].setting[k], "="),
+                     sides[i].setting[k]);
+            unsetenv(name);
+        }
+    }
+    for (int i = 1; i >= 0; i--)
+        finish(ranks[i], 4, sides[i].words);
+    unsetenv("CTITAN_MUNGE_SOCKET");
+    nccl_config.port = 0;
+}
+
+#define ALONE "1 of 2 ranks did not start within 0.3 s: 1"
+
+static void munge_hands_the_secret_over(void **state)
+{
+    (void)state;
+    meet_by_munge((struct side){{NULL}, NULL}, (struct side){{NULL}, NULL});
+}
+
+/* Neither a reader nor a maker may be another user. */
+static void munge_tells_users_apart(void **state)
+{
+    (void)state;
+    meet_by_munge((struct side){{NULL}, ALONE},
+                  (struct side){{"FAKE_MUNGE_USER=77"}, "it is for another user"});
+    meet_by_munge((struct side){{"FAKE_MUNGE_USER=77"}, ALONE},
+                  (struct side){{NULL}, "the credential is of user 77"});
+}
+
+static void failures_of_munge_say_where_they_are(void **state)
+{
+    (void)state;
+    meet_by_munge((struct side){{"CTITAN_MUNGE_SOCKET=/nonexistent"},
+                                "on the host of rank 0: munge: making a credential: error 6 of "
+                                "munge; is munged running on this host?"},
+                  (struct side){{NULL}, "rank 0 did not start"});
+    meet_by_munge((struct side){{NULL}, ALONE},
+                  (struct side){{"FAKE_MUNGE_ERROR=15"},
+                                "munge: reading a credential: error 15 of munge; do the clocks"});
+    meet_by_munge((struct side){{NULL}, ALONE},
+                  (struct side){{"FAKE_MUNGE_ERROR=17"}, "somebody sent it twice"});
+}
+
+/* A rank 0 without munge may be anybody. */
+static void munge_or_a_secret_must_be_everywhere(void **state)
+{
+    (void)state;
+    meet_by_munge((struct side){{"CTITAN_SECRET=" SECRET, "FAKE_MUNGE_ERROR=6"}, NULL},
+                  (struct side){{"CTITAN_SECRET=" SECRET, "FAKE_MUNGE_ERROR=6"}, NULL});
+    meet_by_munge((struct side){{NULL}, ALONE},
+                  (struct side){{"CTITAN_SECRET=" SECRET}, "has another secret than this rank"});
+    meet_by_munge((struct side){{"CTITAN_SECRET=" SECRET}, ALONE},
+                  (struct side){{NULL}, "rank 0 sends no credential of munge"});
+}
+
 static void a_secret_in_a_file_is_closed_to_others(void **state)
 {
     char path[] = "/tmp/ctitan-secret-XXXXXX", secret[CT_SECRET_ROOM];
@@ -447,6 +526,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(strangers_and_signals_stop_no_rank),
         cmocka_unit_test(a_rank_needs_the_secret),
+        cmocka_unit_test(munge_hands_the_secret_over),
+        cmocka_unit_test(munge_tells_users_apart),
+        cmocka_unit_test(failures_of_munge_say_where_they_are),
+        cmocka_unit_test(munge_or_a_secret_must_be_everywhere),
         cmocka_unit_test(a_secret_in_a_file_is_closed_to_others),
         cmocka_unit_test(a_flood_of_strangers_keeps_no_rank_out),
         cmocka_unit_test(a_stranger_sets_nothing),

@@ -4,6 +4,10 @@
  * A secret is a text of 64 hexadecimal digits in the environment, CTITAN_SECRET, which only the
  * user's own processes can read. Processes prove to each other that they have it, and never send
  * it: each sends a number that is used once, and gets a code that is made of both numbers.
+ *
+ * Where a job has none, and its hosts run munge, one process makes a secret and hands it to the
+ * others in credentials: texts that munge encrypts, and that it reads once, within minutes, and to
+ * the same user only.
  */
 #ifndef CT_SECRET_H
 #define CT_SECRET_H
@@ -27,6 +31,19 @@ CT_API bool ct_secret_is(const char *text);
  * set. CT_ECONFIG.
  */
 CT_API int ct_secret_find(char secret[CT_SECRET_ROOM]);
+
+#define CT_CREDENTIAL_ROOM 512 /* with the 0 at the end */
+
+/*
+ * Whether this host runs munge: libmunge.so.2 and the socket of munged are there. Returns 1 or 0.
+ * CTITAN_MUNGE_SOCKET names another socket, and then munge is there, or it is CT_ECONFIG. To be
+ * called before the following two, which any thread may then call.
+ */
+CT_API int ct_munge_find(void);
+/* Make a credential of a secret; this waits for munged. CT_EIO says why not, and what to do. */
+CT_API int ct_munge_wrap(const char secret[CT_SECRET_ROOM], char credential[CT_CREDENTIAL_ROOM]);
+/* The secret in a credential that a process of the same user has made. CT_EIO. */
+CT_API int ct_munge_unwrap(const char *credential, char secret[CT_SECRET_ROOM]);
 
 /* HMAC-SHA-256 (RFC 2104, FIPS 180-4) of some bytes. */
 CT_API void ct_code(const void *key, size_t key_bytes, const void *data, size_t bytes,

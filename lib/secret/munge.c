@@ -1,0 +1,186 @@
+/*
+ * Secrets of jobs inside credentials of munge, which Slurm's hosts run. Declared here are the few
+ * functions that are used of libmunge.
+ */
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ctitan/error.h>
+#include <ctitan/lib/secret.h>
+
+#define LIBRARY "libmunge.so.2"
+
+enum { CIPHER = 0, SOCKET = 8, READER = 9 }; /* munge_opt_t */
+enum { AES128 = 4 };                         /* munge_cipher_t */
+
+static struct {
+    void *(*munge_ctx_create)(void);
+    void (*munge_ctx_destroy)(void *context);
+    int (*munge_ctx_get)(void *context, int option, ...);
+    int (*munge_ctx_set)(void *context, int option, ...);
+    const char *(*munge_ctx_strerror)(void *context);
+    const char *(*munge_strerror)(int error);
+    int (*munge_encode)(char **credential, void *context, const void *data, int bytes);
+    int (*munge_decode)(const char *credential, void *context, void **data, int *bytes, uid_t *user,
+                        gid_t *group);
+} munge;
+
+static const struct {
+    const char *name;
+    void *at;
+} functions[] = {
+#define FUNCTION(name)                                                                             \
+    {                                                                                              \
+#name, &munge.name                                                                         \
+    }
+    FUNCTION(munge_ctx_create), FUNCTION(munge_ctx_destroy),  FUNCTION(munge_ctx_get),
+    FUNCTION(munge_ctx_set),    FUNCTION(munge_ctx_strerror), FUNCTION(munge_strerror),
+    FUNCTION(munge_encode),     FUNCTION(munge_decode),
+#undef FUNCTION
+};
+
+/* munge_err_t that the user can do something about. */
+static const struct {
+    int error;
+    const char *advice;
+} advices[] = {
+    {6, "is munged running on this host?"},
+    {14, "hosts of a job need the same munge.key"},
+    {15, "do the clocks of the hosts agree?"},
+    {16, "do the clocks of the hosts agree?"},
+    {17, "somebody sent it twice"},
+    {18, "it is for another user: all ranks of a job must run as one"},
+};
+
+static int find_functions(void *library)
+{
+    for (size_t i = 0; i < CT_COUNT(functions); i++) {
+        void *function = dlsym(library, functions[i].name);
+
+        if (!function)
+            return ct_fail(CT_ECONFIG, "munge: %s lacks %s", LIBRARY, functions[i].name);
+        memcpy(functions[i].at, &function, sizeof(function));
+    }
+    return 0;
+}
+
+static const char *given_socket(void)
+{
+    return getenv("CTITAN_MUNGE_SOCKET");
+}
+
+static int fail(void *context, int error, const char *what)
+{
+    const char *message = context ? munge.munge_ctx_strerror(context) : NULL;
+    const char *advice = "with CTITAN_SECRET a job does without munge";
+
+    for (size_t i = 0; i < CT_COUNT(advices); i++)
+        if (advices[i].error == error)
+            advice = advices[i].advice;
+    return ct_fail(CT_EIO, "munge: %s a credential: %s; %s", what,
+                   message ? message : munge.munge_strerror(error), advice);
+}
+
+/* A context with which credentials are made and read. */
+static int open_context(void **context, const char *what)
+{
+    int error = 0;
+
+    if (!munge.munge_decode)
+        return ct_fail(CT_EIO,
+                       "munge: this host has no %s: install munge, or give all ranks of the "
+                       "job a secret (CTITAN_SECRET)",
+                       LIBRARY);
+    *context = munge.munge_ctx_create();
+    if (!*context)
+        return ct_fail(CT_ENOMEM, "munge");
+    if (given_socket())
+        error = munge.munge_ctx_set(*context, SOCKET, given_socket());
+    if (!error)
+        error = munge.munge_ctx_set(*context, CIPHER, AES128);
+    if (!error)
+        error = munge.munge_ctx_set(*context, READER, geteuid());
+    return error ? fail(*context, error, what) : 0;
+}
+
+static void close_context(void *context)
+{
+    if (context)
+        munge.munge_ctx_destroy(context);
+}
+
+/* Whether munged has been started on this host. */
+static bool has_socket(void)
+{
+    void *context = munge.munge_ctx_create();
+    char *path = NULL;
+    struct stat s;
+    bool has = context && munge.munge_ctx_get(context, SOCKET, &path) == 0 && path &&
+               stat(path, &s) == 0 && S_ISSOCK(s.st_mode);
+
+    close_context(context);
+    return has;
+}
+
+int ct_munge_find(void)
+{
+    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    int rc;
+
+    if (!library)
+        return given_socket()
+                   ? ct_fail(CT_ECONFIG, "CTITAN_MUNGE_SOCKET = %s: %s", given_socket(), dlerror())
+                   : 0;
+    rc = find_functions(library);
+    if (rc < 0)
+        return rc;
+    return given_socket() || has_socket();
+}
+
+int ct_munge_wrap(const char secret[CT_SECRET_ROOM], char credential[CT_CREDENTIAL_ROOM])
+{
+    char *text = NULL;
+    void *context = NULL;
+    int rc = open_context(&context, "making"), error = 0;
+
+    if (rc == 0)
+        error = munge.munge_encode(&text, context, secret, CT_SECRET_ROOM);
+    if (error)
+        rc = fail(context, error, "making");
+    else if (rc == 0 && strlen(text) >= CT_CREDENTIAL_ROOM)
+        rc = ct_fail(CT_EIO, "munge: a credential of %zu bytes", strlen(text));
+    else if (rc == 0)
+        memcpy(credential, text, strlen(text) + 1);
+    free(text);
+    close_context(context);
+    return rc;
+}
+
+int ct_munge_unwrap(const char *credential, char secret[CT_SECRET_ROOM])
+{
+    void *context = NULL, *data = NULL;
+    int rc = open_context(&context, "reading"), error = 0, bytes = 0;
+    uid_t user = 0;
+    gid_t group;
+
+    if (rc == 0)
+        error = munge.munge_decode(credential, context, &data, &bytes, &user, &group);
+    if (error)
+        rc = fail(context, error, "reading");
+    else if (rc == 0 && user != geteuid())
+        rc = ct_fail(CT_EIO,
+                     "munge: the credential is of user %u, and this is user %u: all ranks "
+                     "of a job must run as one",
+                     (unsigned)user, (unsigned)geteuid());
+    else if (rc == 0 &&
+             (bytes != CT_SECRET_ROOM || !memchr(data, 0, CT_SECRET_ROOM) || !ct_secret_is(data)))
+        rc = ct_fail(CT_EIO, "munge: the credential holds no secret of a job");
+    if (rc == 0)
+        memcpy(secret, data, CT_SECRET_ROOM);
+    free(data);
+    close_context(context);
+    return rc;
+}
