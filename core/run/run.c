@@ -776,8 +776,10 @@ static int tell_plan(struct ct_run *run, const struct ct_run_options *options)
 
 static int tell_ready(struct ct_run *run, const struct ct_run_options *options)
 {
+    int rc = fire(run, CT_EVENT_RUN_LOAD);
+
     (void)options;
-    return fire(run, CT_EVENT_RUN_READY);
+    return rc < 0 ? rc : fire(run, CT_EVENT_RUN_READY);
 }
 
 /* A checkpoint may have left fewer samples than there were when the data was opened. */

@@ -363,7 +363,7 @@ static int on_event(const struct ct_event_data *data, void *context)
     int rc;
 
     (void)context;
-    if (data->event == CT_EVENT_RUN_READY)
+    if (data->event == CT_EVENT_RUN_LOAD)
         return resume(run);
     if (data->event == CT_EVENT_FAILURE) {
         finish();
@@ -378,7 +378,7 @@ static int on_event(const struct ct_event_data *data, void *context)
 }
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_STEP_END |
+                                    .events = 1u << CT_EVENT_RUN_LOAD | 1u << CT_EVENT_STEP_END |
                                               1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END,
                                     .call = on_event};
 

@@ -440,7 +440,7 @@ static int on_event(const struct ct_event_data *data, void *context)
         ckpt_keep_skipped(run);
         ckpt_foresee(run);
         return 0;
-    case CT_EVENT_RUN_READY:
+    case CT_EVENT_RUN_LOAD:
         run->rewinds = true;
         return ready(run);
     case CT_EVENT_STEP_BEGIN:
@@ -462,7 +462,7 @@ static int on_event(const struct ct_event_data *data, void *context)
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY |
-                                              1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_STEP_BEGIN |
+                                              1u << CT_EVENT_RUN_LOAD | 1u << CT_EVENT_STEP_BEGIN |
                                               1u << CT_EVENT_STEP_END | 1u << CT_EVENT_FAILURE |
                                               1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_STAGE_END |
                                               1u << CT_EVENT_RUN_END | 1u << CT_EVENT_JOB_END,

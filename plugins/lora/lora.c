@@ -137,19 +137,15 @@ static int check_weights(void)
     if (!*lora_config.trainable_tokens || !*lora_config.init_from || *ct_weights_noted())
         return 0;
     return ct_fail(CT_ECONFIG,
-                   "[lora] init_from has rows of the embedding, and no weights were read "
-                   "before: name ckpt in front of lora in [plugins] load, or set [model] "
-                   "init_from");
+                   "[lora] init_from has rows of the embedding, and no weights were read: "
+                   "set [model] init_from, or load a checkpoint of the weights");
 }
-
-static bool begun; /* the first step */
 
 /* Adapters that a checkpoint has filled already are trained. */
 static int on_ready(struct ct_run *run)
 {
     int rc = *lora_config.init_from ? check_reference(run) : 0;
 
-    begun = false;
     if (rc == 0)
         rc = check_weights();
     if (rc == 0)
@@ -158,16 +154,9 @@ static int on_ready(struct ct_run *run)
         rc = lora_load(run, lora_config.init_from);
     if (rc >= 0)
         rc = lora_start(run);
+    if (rc == 0 && run->data)
+        rc = lora_check_tokens(run);
     return rc == 0 && run->data ? check_folder(run) : rc;
-}
-
-/* A plugin that is loaded behind this one may have filled the run. */
-static int on_step(struct ct_run *run)
-{
-    if (begun)
-        return 0;
-    begun = true;
-    return lora_check_tokens(run);
 }
 
 static int on_event(const struct ct_event_data *data, void *context)
@@ -178,8 +167,6 @@ static int on_event(const struct ct_event_data *data, void *context)
     switch (data->event) {
     case CT_EVENT_SAVE_BEGIN:
         return lora_merge(run, &merged);
-    case CT_EVENT_STEP_BEGIN:
-        return on_step(run);
     case CT_EVENT_SAVE_END:
         return lora_unmerge(run, &merged);
     case CT_EVENT_RUN_END:
@@ -190,9 +177,8 @@ static int on_event(const struct ct_event_data *data, void *context)
 }
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_STEP_BEGIN |
-                                              1u << CT_EVENT_SAVE_BEGIN | 1u << CT_EVENT_SAVE_END |
-                                              1u << CT_EVENT_RUN_END,
+                                    .events = 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_SAVE_BEGIN |
+                                              1u << CT_EVENT_SAVE_END | 1u << CT_EVENT_RUN_END,
                                     .call = on_event};
 
 CT_PLUGIN(.name = "lora", .version = "1.0",

@@ -66,6 +66,8 @@ static int on_event(const struct ct_event_data *data, void *context)
     seen.count[data->event]++;
     assert_true(data->time >= seen.time);
     seen.time = data->time;
+    if (data->event == CT_EVENT_RUN_READY)
+        assert_int_equal(seen.count[CT_EVENT_RUN_LOAD], 1);
     if (data->event == CT_EVENT_STEP_BEGIN)
         seen.step = data->step;
     if (data->event == CT_EVENT_OP_BEGIN || data->event == CT_EVENT_OP_END)

@@ -2,14 +2,19 @@
  * Hooks: observers of a run. Metrics, profiler, recorder, checkpoints and progress are hooks.
  *
  * A subscriber names the events that it wants; an event without subscribers costs one test. Hooks
- * are called in order of registration, on the thread that drives the run. A negative return ends
+ * are called in order of registration, which is that of [plugins] load, on the thread that drives
+ * the run. No hook may depend on it: what it needs of another one, that one does on an earlier
+ * event. A negative return ends
  * the run with that failure, to which the subscriber's name is added. FAILURE and RUN_END go to
  * every subscriber, whatever the others return. A failure returned from FAILURE is ignored; the
  * first one returned from RUN_END becomes the run's.
  *
  *   PLAN_READY           the program exists, its memory does not yet (also in `plan`)
- *   RUN_READY            memory and initial values exist; a hook may set values (ct_run_write) and
- *                        progress (run->progress) before the first step
+ *   RUN_LOAD             memory and initial values exist; who has values of an earlier run fills in
+ *                        these (ct_run_fill), and sets the progress (run->progress)
+ *   RUN_READY            all that hooks on RUN_LOAD have filled is there, in whatever order plugins
+ *                        are loaded: a hook may look at values, and set those that follow from them
+ *                        (ct_run_write), and the progress, before the first step
  *   STEP_BEGIN, _END     around a step; between END and the next BEGIN nothing runs, and values may
  *                        be read, written and copied out
  *   SECTION_BEGIN, _END  around the enqueueing of one item of the program's order
@@ -88,7 +93,8 @@ CT_BEGIN_DECLS
     X(SAVE_END)                                                                                    \
     X(NOTE)                                                                                        \
     X(STAGE_END)                                                                                   \
-    X(STAGE_BEGIN)
+    X(STAGE_BEGIN)                                                                                 \
+    X(RUN_LOAD)
 
 enum ct_event {
 #define X(id) CT_EVENT_##id,

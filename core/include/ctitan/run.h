@@ -32,7 +32,7 @@ struct ct_step_result {
 };
 
 /*
- * Progress of a run. A hook on RUN_READY or STEP_END may set it, equally on all ranks. The run then
+ * Progress of a run. A hook on RUN_LOAD, RUN_READY or STEP_END may set it, equally on all ranks. The run then
  * continues from there, with the learning rate of that step and the next samples. On STEP_BEGIN a
  * hook may set the samples. After a step that goes_back, a hook must set the steps back.
  */
@@ -175,7 +175,7 @@ struct ct_run {
     /* Metrics of the step or validation that ended last, for hooks on STEP_END and VALIDATED. */
     const struct ct_metric *metrics;
     size_t metric_count;
-    bool rewinds; /* a hook on RUN_READY sets it: it sets the steps back after one that was skipped,
+    bool rewinds; /* a hook on RUN_LOAD sets it: it sets the steps back after one that was skipped,
                      as [training] non_finite = rewind asks. Its plugin offers it as {CT_HOOK,
                      "rewind", ..}, so that messages name the plugin. */
     struct ct_named_data *sets; /* beside validation_data, which may be NULL then */
