@@ -2,6 +2,7 @@
  * Second sets of weights. A set with a folder is read from it whenever the run opens; checkpoints
  * keep a hash of the folder, so that a run goes on with the same weights.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -9,6 +10,7 @@
 #include <ctitan/calling.h>
 #include <ctitan/config.h>
 #include <ctitan/error.h>
+#include <ctitan/file.h>
 #include <ctitan/state.h>
 #include <ctitan/text.h>
 
@@ -234,4 +236,18 @@ int ct_run_check_sets(const struct ct_run *run)
                            s->set->option, s->set->folder);
     }
     return 0;
+}
+
+/* ---- where weights come from ---- */
+
+static char noted[CT_PATH_ROOM];
+
+void ct_weights_note(const char *path)
+{
+    snprintf(noted, sizeof(noted), "%s", path);
+}
+
+const char *ct_weights_noted(void)
+{
+    return noted;
 }

@@ -66,9 +66,9 @@ static bool is_of_tokenizer(const char *name)
 
 /* ---- reading ---- */
 
-static void add(struct ct_arena *arena, struct ct_hf_files *files, struct ct_hf_file file)
+static void add(struct ct_arena *arena, struct ct_small_files *files, struct ct_small_file file)
 {
-    struct ct_hf_file *list = ct_arena_array(arena, struct ct_hf_file, files->count + 1);
+    struct ct_small_file *list = ct_arena_array(arena, struct ct_small_file, files->count + 1);
 
     if (files->count)
         memcpy(list, files->list, sizeof(*list) * files->count);
@@ -76,7 +76,7 @@ static void add(struct ct_arena *arena, struct ct_hf_files *files, struct ct_hf_
     files->list = list;
 }
 
-static size_t bytes_of(const struct ct_hf_files *files)
+static size_t bytes_of(const struct ct_small_files *files)
 {
     size_t bytes = 0;
 
@@ -86,24 +86,24 @@ static size_t bytes_of(const struct ct_hf_files *files)
 }
 
 static int read_one(struct ct_arena *arena, const char *folder, const char *name,
-                    struct ct_hf_files *files)
+                    struct ct_small_files *files)
 {
     const char *path = ct_arena_printf(arena, "%s/%s", folder, name);
-    struct ct_hf_file file = {.name = ct_arena_strdup(arena, name)};
+    struct ct_small_file file = {.name = ct_arena_strdup(arena, name)};
     struct stat st;
     char *text;
     int rc;
 
     if (stat(path, &st) < 0 || !S_ISREG(st.st_mode))
         return 0;
-    if ((size_t)st.st_size > CT_HF_FILE_MOST ||
+    if ((size_t)st.st_size > CT_SMALL_FILE_MOST ||
         bytes_of(files) + (size_t)st.st_size > CT_HF_FILES_MOST) {
         ct_warn("%s has %lld bytes: too many for a file beside weights, so models that are saved "
                 "lack it",
                 path, (long long)st.st_size);
         return 0;
     }
-    rc = ct_file_read(arena, path, CT_HF_FILE_MOST, &text, &file.size);
+    rc = ct_file_read(arena, path, CT_SMALL_FILE_MOST, &text, &file.size);
     file.data = text;
     if (rc == 0)
         add(arena, files, file);
@@ -112,17 +112,17 @@ static int read_one(struct ct_arena *arena, const char *folder, const char *name
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const struct ct_hf_file *)a)->name, ((const struct ct_hf_file *)b)->name);
+    return strcmp(((const struct ct_small_file *)a)->name, ((const struct ct_small_file *)b)->name);
 }
 
 static int read_files(struct ct_arena *arena, const char *folder, bool (*wanted)(const char *name),
-                      struct ct_hf_files *files)
+                      struct ct_small_files *files)
 {
     DIR *dir = opendir(folder);
     const struct dirent *entry;
     int rc = 0;
 
-    *files = (struct ct_hf_files){0};
+    *files = (struct ct_small_files){0};
     if (!dir)
         return ct_fail(CT_ENOENT, "%s: %s", folder, strerror(errno));
     while (rc == 0 && (entry = readdir(dir)))
@@ -134,14 +134,14 @@ static int read_files(struct ct_arena *arena, const char *folder, bool (*wanted)
     return rc;
 }
 
-int ct_hf_read_files(struct ct_arena *arena, const char *folder, struct ct_hf_files *files)
+int ct_hf_read_files(struct ct_arena *arena, const char *folder, struct ct_small_files *files)
 {
     return read_files(arena, folder, is_beside, files);
 }
 
 /* ---- comparison with other copies ---- */
 
-static void identify(const char *folder, const struct ct_hf_files *files, FILE *out)
+static void identify(const char *folder, const struct ct_small_files *files, FILE *out)
 {
     for (size_t i = 0; i < files->count; i++)
         fprintf(out, "reads %s/%s: hash %016" PRIx64 "\n", folder, files->list[i].name,
@@ -151,7 +151,7 @@ static void identify(const char *folder, const struct ct_hf_files *files, FILE *
 int ct_hf_identify(const char *folder, FILE *out)
 {
     struct ct_arena arena = {0};
-    struct ct_hf_files config = {0}, files;
+    struct ct_small_files config = {0}, files;
     struct ct_weights *weights = NULL;
     int rc = read_one(&arena, folder, "config.json", &config);
 
@@ -173,7 +173,7 @@ int ct_hf_identify(const char *folder, FILE *out)
 
 static struct {
     struct ct_arena arena;
-    struct ct_hf_files files;
+    struct ct_small_files files;
     bool first; /* those of [model] init_from */
 } noted;
 
@@ -191,7 +191,7 @@ int ct_hf_note_files(const char *folder)
 
 /* The tokenizer that a path of the recipe leads to. A file of any other name gets that of its
    form. */
-static int read_tokenizer(struct ct_arena *arena, const char *path, struct ct_hf_files *files)
+static int read_tokenizer(struct ct_arena *arena, const char *path, struct ct_small_files *files)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *folder = ".";
     bool json = ct_ends_in(name, ".json");
@@ -204,20 +204,20 @@ static int read_tokenizer(struct ct_arena *arena, const char *path, struct ct_hf
         folder = ct_arena_printf(arena, "%.*s/", (int)(slash - path), path);
     if (is_of_tokenizer(name))
         return read_files(arena, folder, is_of_tokenizer, files);
-    *files = (struct ct_hf_files){0};
+    *files = (struct ct_small_files){0};
     rc = read_one(arena, folder, name, files);
     if (files->count)
         files->list->name = json ? "tokenizer.json" : "tokenizer.model";
     return rc;
 }
 
-int ct_hf_files_of(struct ct_arena *arena, const struct ct_run *run, struct ct_hf_files *files)
+int ct_hf_files_of(struct ct_arena *arena, const struct ct_run *run, struct ct_small_files *files)
 {
     const struct ct_tokenizer_ops *t = run->tokenizer;
     const char *path = t && t->path ? t->path() : "";
     int rc = 0;
 
-    *files = (struct ct_hf_files){0};
+    *files = (struct ct_small_files){0};
     if (*path)
         rc = read_tokenizer(arena, path, files);
     for (size_t i = 0; i < noted.files.count; i++)
@@ -273,6 +273,19 @@ int ct_hf_config_of(struct ct_arena *arena, const struct ct_run *run, const char
     json_decref(root);
     free(memory);
     return rc;
+}
+
+int ct_hf_small_files(struct ct_arena *arena, const struct ct_run *run, const char **config,
+                      struct ct_small_files *files)
+{
+    int rc;
+
+    *config = NULL;
+    *files = (struct ct_small_files){0};
+    if (!run->model_ops->write_config)
+        return 0;
+    rc = ct_hf_config_of(arena, run, config);
+    return rc < 0 ? rc : ct_hf_files_of(arena, run, files);
 }
 
 int ct_hf_config_as_numbers(struct ct_arena *arena, const char *folder,
@@ -341,7 +354,7 @@ static int write_config(const char *folder, const char *config, enum ct_dtype dt
 }
 
 int ct_hf_complete(const char *folder, const struct ct_weight *weights, size_t count,
-                   const char *config, const struct ct_hf_files *files)
+                   const char *config, const struct ct_small_files *files)
 {
     struct ct_arena arena = {0};
     int rc = 0;

@@ -334,17 +334,3 @@ int ct_hf_load(struct ct_run *run, const char *folder)
         ct_weights_note(folder);
     return rc;
 }
-
-/* ---- where weights come from ---- */
-
-static char noted[CT_PATH_ROOM];
-
-void ct_weights_note(const char *path)
-{
-    snprintf(noted, sizeof(noted), "%s", path);
-}
-
-const char *ct_weights_noted(void)
-{
-    return noted;
-}

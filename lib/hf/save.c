@@ -170,7 +170,7 @@ static int make_list(struct save *s)
 /* Everything but the weights. */
 static int complete(struct save *s, const char *folder)
 {
-    struct ct_hf_files files;
+    struct ct_small_files files;
     const char *config;
     int rc = ct_hf_config_of(&s->arena, s->run, &config);
 
@@ -222,4 +222,6 @@ const struct ct_weights_ops ct_hf_weights = {
     .save = ct_hf_save,
     .identify = ct_hf_identify,
     .load_set = ct_hf_load_set,
+    .small_files = ct_hf_small_files,
+    .take_small_files = ct_hf_note_files,
 };

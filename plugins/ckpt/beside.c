@@ -1,7 +1,7 @@
 /*
- * The small files of the model's Hugging Face folder, such as the tokenizer's, in a checkpoint's
- * folder hf. index.json has the size and the XXH3 of each. With them, `export` needs nothing but
- * the checkpoint.
+ * The small files that a folder of the model has beside weights, such as the tokenizer's, in a
+ * checkpoint's folder hf. index.json has the size and the XXH3 of each. With them, `export` needs
+ * nothing but the checkpoint.
  */
 #include <string.h>
 
@@ -30,11 +30,11 @@ int ckpt_beside_write(const struct ckpt *c, const char *folder)
 int ckpt_beside_read(struct ckpt *c)
 {
     for (size_t i = 0; i < c->beside.count; i++) {
-        struct ct_hf_file *f = &c->beside.list[i];
+        struct ct_small_file *f = &c->beside.list[i];
         const char *path = path_of(c->arena, c->path, f->name);
         char *text;
         size_t size;
-        int rc = ct_file_read(c->arena, path, CT_HF_FILE_MOST, &text, &size);
+        int rc = ct_file_read(c->arena, path, CT_SMALL_FILE_MOST, &text, &size);
 
         if (rc < 0)
             return ct_context(rc == CT_ENOENT || rc == CT_EINVAL ? CT_EDAMAGED : rc, "%s", c->path);

@@ -88,9 +88,10 @@ struct ckpt {
     int64_t batch;       /* sequences in a step; 0: unknown, as in older checkpoints */
     bool model_only;
     const char *mesh, *recipe; /* the recipe with every option, as ct_recipe_print_resolved */
-    const char *config;        /* config.json of the model; NULL: none */
-    struct ct_hf_files beside; /* of an open checkpoint without their data, until they are read */
-    uint64_t *beside_hash;     /* of each; of an open checkpoint */
+    const char *config;        /* the model, as its format of weights describes it; NULL: not */
+    struct ct_small_files
+        beside;            /* of an open checkpoint without their data, until they are read */
+    uint64_t *beside_hash; /* of each; of an open checkpoint */
     size_t chunk;
     struct ct_checkpoint_tensor *tensors;
     const struct ct_checkpoint_tensor **by_name; /* sorted, for ckpt_find */

@@ -301,7 +301,7 @@ static int fetch(struct gathering *g, const struct ckpt_file *f)
 
 static int fetch_small(struct gathering *g, struct host *host, size_t number)
 {
-    struct ct_hf_file *f = &g->c.beside.list[number];
+    struct ct_small_file *f = &g->c.beside.list[number];
     char *data = ct_arena_array(&g->arena, char, f->size + 1);
     struct incoming in;
     int rc = open_incoming(g, host, ct_arena_printf(&g->arena, CKPT_BESIDE "/%s", f->name), &in);

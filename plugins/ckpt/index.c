@@ -111,7 +111,7 @@ static json_t *pack_beside(const struct ckpt *c)
     json_t *all = json_object();
 
     for (size_t i = 0; i < c->beside.count; i++) {
-        const struct ct_hf_file *f = &c->beside.list[i];
+        const struct ct_small_file *f = &c->beside.list[i];
 
         json_object_set_new(all, f->name,
                             json_pack("{s:I, s:o}", "bytes", (json_int_t)f->size, "xxh3",
@@ -396,7 +396,7 @@ static int read_beside(struct ckpt *c, json_t *all)
     json_t *value;
     int rc = 0;
 
-    c->beside.list = ct_arena_array(c->arena, struct ct_hf_file, json_object_size(all) + 1);
+    c->beside.list = ct_arena_array(c->arena, struct ct_small_file, json_object_size(all) + 1);
     c->beside_hash = ct_arena_array(c->arena, uint64_t, json_object_size(all) + 1);
     json_object_foreach(all, name, value)
     {
@@ -404,7 +404,8 @@ static int read_beside(struct ckpt *c, json_t *all)
             return ct_fail(CT_EIO, "a file without a name");
         c->beside.list[c->beside.count].name = ct_arena_strdup(c->arena, name);
         c->beside_hash[c->beside.count] = hash_value(json_object_get(value, "xxh3"));
-        rc = read_bytes(value, "bytes", CT_HF_FILE_MOST, &c->beside.list[c->beside.count++].size);
+        rc =
+            read_bytes(value, "bytes", CT_SMALL_FILE_MOST, &c->beside.list[c->beside.count++].size);
         if (rc < 0)
             return ct_context(rc, "%s", name);
     }

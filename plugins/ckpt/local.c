@@ -118,16 +118,16 @@ static int share(struct ct_run *run, struct ct_arena *arena, int from, char **te
 }
 
 /* Give all ranks the small files of rank 0. */
-static int share_beside(struct ct_run *run, struct ct_arena *arena, struct ct_hf_files *files)
+static int share_beside(struct ct_run *run, struct ct_arena *arena, struct ct_small_files *files)
 {
     int64_t count = (int64_t)files->count;
     int rc = ct_group_broadcast(ct_run_world(run), &count, 1, CT_I64, 0);
 
     if (rc == 0 && run->rank != 0)
-        *files = (struct ct_hf_files){ct_arena_array(arena, struct ct_hf_file, count + 1),
-                                      (size_t)count};
+        *files = (struct ct_small_files){ct_arena_array(arena, struct ct_small_file, count + 1),
+                                         (size_t)count};
     for (int64_t i = 0; rc == 0 && i < count; i++) {
-        struct ct_hf_file *f = &files->list[i];
+        struct ct_small_file *f = &files->list[i];
         char *name = run->rank == 0 ? ct_arena_strdup(arena, f->name) : NULL,
              *data = (char *)(uintptr_t)f->data;
         size_t length = name ? strlen(name) : 0;

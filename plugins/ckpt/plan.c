@@ -266,6 +266,7 @@ const struct ckpt_data *ckpt_identify(struct ct_arena *arena, const struct ct_ru
 int ckpt_describe(struct ct_arena *arena, struct ct_run *run, const struct ckpt_what *what,
                   struct ckpt *c)
 {
+    const struct ct_weights_ops *weights = run->model_ops->weights;
     int rc;
 
     *c = (struct ckpt){.arena = arena,
@@ -287,9 +288,7 @@ int ckpt_describe(struct ct_arena *arena, struct ct_run *run, const struct ckpt_
             (struct ckpt_kept){k->name, ct_arena_copy(arena, k->data, k->bytes), k->bytes};
     }
     rc = ckpt_recipe_text(arena, run, &c->recipe);
-    if (rc == 0 && run->model_ops->write_config)
-        rc = ct_hf_config_of(arena, run, &c->config);
-    if (rc == 0 && c->config)
-        rc = ct_hf_files_of(arena, run, &c->beside);
+    if (rc == 0 && weights && weights->small_files)
+        rc = weights->small_files(arena, run, &c->config, &c->beside);
     return rc;
 }

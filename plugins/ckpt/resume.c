@@ -12,7 +12,7 @@
 #include <ctitan/comm.h>
 #include <ctitan/config.h>
 #include <ctitan/error.h>
-#include <ctitan/lib/hf.h>
+#include <ctitan/model.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/log.h>
 
@@ -74,6 +74,7 @@ static int check_skipped(const char *path)
 /* Load one checkpoint. 1: it was good; 0: it was not. */
 static int load(struct ct_run *run, const char *path, struct ckpt_load what)
 {
+    const struct ct_weights_ops *weights = run->model_ops->weights;
     struct ct_arena scratch = {0};
     struct ckpt c;
     double begin = ct_now();
@@ -91,8 +92,8 @@ static int load(struct ct_run *run, const char *path, struct ckpt_load what)
     if (rc == CT_EIO)
         ct_context(rc, "%s cannot be read, and may be good; to go on without it, rename it", path);
     rc = agree(run, rc, path);
-    if (rc == 1 && run->rank == 0 && c.beside.count &&
-        ct_hf_note_files(ct_arena_printf(&scratch, "%s/" CKPT_BESIDE, path)) < 0)
+    if (rc == 1 && run->rank == 0 && c.beside.count && weights && weights->take_small_files &&
+        weights->take_small_files(ct_arena_printf(&scratch, "%s/" CKPT_BESIDE, path)) < 0)
         ct_warn("models that are saved lack a tokenizer: %s", ct_error_message());
     if (rc == 1)
         ct_weights_note(path);

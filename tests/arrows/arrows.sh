@@ -240,6 +240,11 @@ check_json() {
         sed -E 's/^([^:]*:[0-9]+):.*/\1 reads JSON without lib\/json/'
 }
 
+# Checkpoints are of any format of weights.
+check_formats() {
+    grep -lE 'lib/hf[a-z_]*\.h>' plugins/ckpt/*.[ch] lib/checkpoint/*.c lib/include/ctitan/lib/checkpoint.h | sed 's/$/ knows the folders of Hugging Face/'
+}
+
 # Who lacks a plugin reads in verbs/ which one has a verb.
 check_verbs() {
     comm -23 <(grep -roE '\{CT_VERB, "[a-z_]+"' plugins models --include='*.c' | sed -E 's,^[a-z]+/([a-z0-9_]+)/.*"([a-z_]+)"$,\2 \1,' | sort) \
@@ -249,5 +254,5 @@ check_verbs() {
 
 scratch=$(mktemp)
 trap 'rm -f "$scratch"' EXIT
-faults=$({ check_core; check_lib; check_others; check_words; check_plugins; check_json; check_places; check_ops; check_verbs; } | sort -u)
+faults=$({ check_core; check_lib; check_others; check_words; check_plugins; check_json; check_places; check_ops; check_formats; check_verbs; } | sort -u)
 [[ ! $faults ]] || { printf '%s\n' "$faults"; exit 1; }

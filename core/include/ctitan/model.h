@@ -71,6 +71,21 @@ struct ct_flavor {
     int64_t parameters;
 };
 
+/*
+ * What a folder of a model has beside its weights, in an arena: how the model is described, and
+ * small files, such as a tokenizer's. A checkpoint keeps it, so that weights are written from it
+ * without the run.
+ */
+#define CT_SMALL_FILE_MOST ((size_t)64 << 20) /* bytes of a file; a larger one is left out */
+struct ct_small_file {
+    const char *name, *data;
+    size_t size;
+};
+struct ct_small_files {
+    struct ct_small_file *list;
+    size_t count;
+};
+
 /* Folders of weights in one format. All ranks call these. <ctitan/lib/hf.h> has Hugging Face's. */
 struct ct_weights_ops {
     size_t size; /* of this struct */
@@ -83,7 +98,19 @@ struct ct_weights_ops {
     /* Fill a second set of weights from its folder, before RUN_READY. load fills the sets that have
        none as the parameters themselves. NULL: a run with such a set fails. */
     int (*load_set)(struct ct_run *run, const struct ct_weight_set *set);
+    /* On rank 0: what a folder of the run's model has beside weights. *description: its text; NULL:
+       the model has none, and then no files. NULL: checkpoints keep nothing. */
+    int (*small_files)(struct ct_arena *arena, const struct ct_run *run, const char **description,
+                       struct ct_small_files *files);
+    /* On rank 0: a checkpoint was loaded which has such files in this folder. `save` and
+       `small_files` have them from now on. */
+    int (*take_small_files)(const char *folder);
 };
+
+/* Where this process's weights come from: the folder or checkpoint that was loaded last; "": none
+   was. Who loads weights notes it. */
+CT_API void ct_weights_note(const char *path);
+CT_API const char *ct_weights_noted(void);
 
 struct ct_model_ops {
     size_t size; /* of this struct */

@@ -32,9 +32,10 @@ struct ct_step_result {
 };
 
 /*
- * Progress of a run. A hook on RUN_LOAD, RUN_READY or STEP_END may set it, equally on all ranks. The run then
- * continues from there, with the learning rate of that step and the next samples. On STEP_BEGIN a
- * hook may set the samples. After a step that goes_back, a hook must set the steps back.
+ * Progress of a run. A hook on RUN_LOAD, RUN_READY or STEP_END may set it, equally on all ranks.
+ * The run then continues from there, with the learning rate of that step and the next samples. On
+ * STEP_BEGIN a hook may set the samples. After a step that goes_back, a hook must set the steps
+ * back.
  */
 struct ct_progress {
     int64_t step;    /* being run; between two steps, the next one. 1-based */

@@ -9,7 +9,8 @@
 #ifndef CT_CHECKPOINT_H
 #define CT_CHECKPOINT_H
 
-#include <ctitan/lib/hf.h>
+#include <ctitan/model.h>
+#include <ctitan/run.h>
 
 CT_BEGIN_DECLS
 
@@ -24,10 +25,12 @@ struct ct_checkpoint_tensor {
 };
 
 struct ct_checkpoint {
-    const char *path;         /* of the checkpoint */
-    int64_t step;             /* after which it was saved; 0: before the first one */
-    const char *config;       /* config.json of the model; NULL: none */
-    struct ct_hf_files files; /* beside the model's weights, such as a tokenizer's */
+    const char *path; /* of the checkpoint */
+    int64_t step;     /* after which it was saved; 0: before the first one */
+    /* What folders of the model have beside weights (struct ct_weights_ops): its description, as
+       config.json is one (NULL: none), and small files. */
+    const char *config;
+    struct ct_small_files files;
     struct ct_checkpoint_tensor *tensors;
     size_t count;
     void *own; /* of the format, while it is open */

@@ -12,7 +12,8 @@
 
 CT_BEGIN_DECLS
 
-/* For struct ct_model_ops: ct_hf_load, ct_hf_save, ct_hf_identify, ct_hf_load_set. */
+/* For struct ct_model_ops: ct_hf_load, ct_hf_save, ct_hf_identify, ct_hf_load_set,
+   ct_hf_small_files, ct_hf_note_files. */
 CT_API extern const struct ct_weights_ops ct_hf_weights;
 
 /* Fill all parameters from folder. A warning names tensors that the
@@ -87,31 +88,26 @@ CT_API int ct_hf_config_as_numbers(struct ct_arena *arena, const char *folder,
  * These are all regular files of the folder itself, without weights, their indexes, states of
  * optimizers, and hidden files.
  */
-#define CT_HF_FILE_MOST ((size_t)64 << 20)   /* bytes of a file; a larger one is left out */
 #define CT_HF_FILES_MOST ((size_t)256 << 20) /* bytes of all */
-struct ct_hf_file {
-    const char *name, *data;
-    size_t size;
-};
-struct ct_hf_files {
-    struct ct_hf_file *list;
-    size_t count;
-};
 /* Read them, into the arena. A warning names files that are left out as they are too large. */
-CT_API int ct_hf_read_files(struct ct_arena *arena, const char *folder, struct ct_hf_files *files);
+CT_API int ct_hf_read_files(struct ct_arena *arena, const char *folder,
+                            struct ct_small_files *files);
 /* Take the files of a folder for those of this process's model, unless it has some already. Who
    loads weights calls this; ct_hf_load does, on rank 0. */
 CT_API int ct_hf_note_files(const char *folder);
 /* The files that a folder with the run's model gets: those noted, and in the place of their
    tokenizer that of the path that the recipe gives. On rank 0. */
 CT_API int ct_hf_files_of(struct ct_arena *arena, const struct ct_run *run,
-                          struct ct_hf_files *files);
+                          struct ct_small_files *files);
+/* For struct ct_weights_ops: the run's config.json, and these files. */
+CT_API int ct_hf_small_files(struct ct_arena *arena, const struct ct_run *run, const char **config,
+                             struct ct_small_files *files);
 /* The run's config.json, in the arena. CT_EINVAL: the model writes none. */
 CT_API int ct_hf_config_of(struct ct_arena *arena, const struct ct_run *run, const char **text);
 /* Complete a folder that has these weights: write the files, and config.json with their dtype.
    config NULL: none is written. */
 CT_API int ct_hf_complete(const char *folder, const struct ct_weight *weights, size_t count,
-                          const char *config, const struct ct_hf_files *files);
+                          const char *config, const struct ct_small_files *files);
 
 /*
  * Who may write to a folder. A model that is there already, or adapters, is not replaced unless the
@@ -133,11 +129,6 @@ CT_API int ct_hf_check_free(const char *folder, bool force);
    else that of config.json. In the arena; count 0: the folder names none. CT_ECONFIG. */
 CT_API int ct_hf_read_ends(struct ct_arena *arena, const char *folder, int32_t **ids,
                            size_t *count);
-
-/* Where this process's weights come from: the folder or checkpoint that was loaded last; "": none
-   was. Who loads weights notes it; ct_hf_load does. */
-CT_API void ct_weights_note(const char *path);
-CT_API const char *ct_weights_noted(void);
 
 CT_END_DECLS
 
