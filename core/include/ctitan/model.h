@@ -72,9 +72,9 @@ struct ct_flavor {
 };
 
 /*
- * What a folder of a model has beside its weights, in an arena: how the model is described, and
- * small files, such as a tokenizer's. A checkpoint keeps it, so that weights are written from it
- * without the run.
+ * The files that a folder of a model has beside its weights, in an arena: how the model is
+ * described, and small files, such as a tokenizer's. A checkpoint keeps them, so that weights are
+ * written from it without the run.
  */
 #define CT_SMALL_FILE_MOST ((size_t)64 << 20) /* bytes of a file; a larger one is left out */
 struct ct_small_file {

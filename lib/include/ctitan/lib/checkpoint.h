@@ -27,8 +27,8 @@ struct ct_checkpoint_tensor {
 struct ct_checkpoint {
     const char *path; /* of the checkpoint */
     int64_t step;     /* after which it was saved; 0: before the first one */
-    /* What folders of the model have beside weights (struct ct_weights_ops): its description, as
-       config.json is one (NULL: none), and small files. */
+    /* The files beside weights (struct ct_weights_ops): the model's description, as config.json is
+       one (NULL: none), and small files. */
     const char *config;
     struct ct_small_files files;
     struct ct_checkpoint_tensor *tensors;
