@@ -30,53 +30,50 @@ for plugin in plugins/*/ models/*/; do
     esac
 done
 
+# Functions that are called for every include set `found`: a $(..) would be a process each.
+
 # The folder of the core to which a public header belongs.
 folder_of() {
+    found=unknown
     case $1 in
-    app/exhausted.h | app/sorted.h | arena.h | base.h | clock.h | error.h | file.h | hook.h | log.h | number.h | option.h | rng.h) echo base ;;
-    app/verify.h | calling.h | core_ops.h | device/comm.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | pointwise.h | rule.h | sharding.h | stream.h | tensor.h | text.h) echo ir ;;
-    config.h | model.h | objective.h | plugin.h | plugins.h | reader.h | verb.h) echo plugin ;;
-    collective.h | comm.h) echo comm ;;
-    app/segments.h | program.h) echo lower ;;
-    recipe.h | stage.h) echo recipe ;;
-    run.h | state.h) echo run ;;
-    train.h) echo train ;;
-    *) echo unknown ;;
+    app/exhausted.h | app/sorted.h | arena.h | base.h | clock.h | error.h | file.h | hook.h | log.h | number.h | option.h | rng.h) found=base ;;
+    app/verify.h | calling.h | core_ops.h | device/comm.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | pointwise.h | rule.h | sharding.h | stream.h | tensor.h | text.h) found=ir ;;
+    config.h | model.h | objective.h | plugin.h | plugins.h | reader.h | verb.h) found=plugin ;;
+    collective.h | comm.h) found=comm ;;
+    app/segments.h | program.h) found=lower ;;
+    recipe.h | stage.h) found=recipe ;;
+    run.h | state.h) found=run ;;
+    train.h) found=train ;;
     esac
 }
 
 # The folder of lib to which a public header belongs: that of its name, but for these.
 lib_folder_of() {
     case $1 in
-    compiler.h | cpu/rows.h) echo rows ;;
-    vector.h) echo cpu ;;
-    cuda_tokens.h) echo cuda ;;
-    flight_record.h) echo flight ;;
-    hf_config.h | hf_recipe.h | safetensors.h | stored.h) echo hf ;;
-    rates.h) echo measure ;;
-    terminal.h) echo launch ;;
-    app/simulate.h) echo pipeline ;;
-    cpu/* | cuda/*) echo "${1%%/*}" ;;
-    *) basename "$1" .h ;;
+    compiler.h | cpu/rows.h) found=rows ;;
+    vector.h) found=cpu ;;
+    cuda_tokens.h) found=cuda ;;
+    flight_record.h) found=flight ;;
+    hf_config.h | hf_recipe.h | safetensors.h | stored.h) found=hf ;;
+    rates.h) found=measure ;;
+    terminal.h) found=launch ;;
+    app/simulate.h) found=pipeline ;;
+    cpu/* | cuda/*) found=${1%%/*} ;;
+    *) found=${1##*/} found=${found%.h} ;;
     esac
 }
 
-# level FOLDER ORDER...: its place in an order, from 0.
-level() {
-    local i=0 folder
-    for folder in "${@:2}"; do
-        [[ $folder != "$1" ]] || { echo "$i"; return; }
-        ((++i))
-    done
-    echo 99
-}
+# The places of folders in their orders.
+declare -A core_level=() lib_level=()
+for folder in "${order[@]}"; do core_level[$folder]=${#core_level[@]}; done
+for folder in "${lib_order[@]}"; do lib_level[$folder]=${#lib_level[@]}; done
 
 # own_folder FILE: the folder of core or lib to which a file belongs.
 own_folder() {
     case $1 in
     core/include/ctitan/*) folder_of "${1#core/include/ctitan/}" ;;
     lib/include/ctitan/lib/*) lib_folder_of "${1#lib/include/ctitan/lib/}" ;;
-    *) local within=${1#*/}; echo "${within%%/*}" ;;
+    *) found=${1#*/} found=${found%%/*} ;;
     esac
 }
 
@@ -88,37 +85,42 @@ included() {
 
 # core_folder INCLUDED OWN: the folder of the core that an included header is of; "" if it is none.
 core_folder() {
+    found=
     case $1 in
-    ctitan/*) [[ -e core/include/$1 ]] || { echo lib; return; }; folder_of "${1#ctitan/}" ;;
-    */*) [[ -e core/$1 ]] && echo "${1%%/*}" ;;
-    *) [[ -e core/$2/$1 ]] && echo "$2" ;;
+    ctitan/*) if [[ -e core/include/$1 ]]; then folder_of "${1#ctitan/}"; else found=lib; fi ;;
+    */*) [[ ! -e core/$1 ]] || found=${1%%/*} ;;
+    *) [[ ! -e core/$2/$1 ]] || found=$2 ;;
     esac
 }
 
 check_core() {
-    local file own last='' header folder
+    local file own last='' header found
     mapfile -t files < <(find core -name '*.[ch]' | sort)
     while read -r file _ header; do
         if [[ $file != "$last" ]]; then
-            last=$file own=$(own_folder "$file")
+            own_folder "$file"
+            last=$file own=$found
             [[ $own != unknown ]] || echo "$file is in no folder: add it to folder_of"
         fi
-        folder=$(core_folder "$header" "$own")
-        [[ ! $folder ]] || (($(level "$folder" "${order[@]}") <= $(level "$own" "${order[@]}"))) || echo "$file includes $header"
+        core_folder "$header" "$own"
+        [[ ! $found ]] || ((${core_level[$found]-99} <= ${core_level[$own]-99})) || echo "$file includes $header"
     done < <(included "${files[@]}")
 }
 
 check_lib() {
-    local file own header folder
+    local file own header found
     mapfile -t files < <(find lib -name '*.[ch]' | sort)
     while read -r file _ header; do
         [[ $header == ctitan/lib/* && -e lib/include/$header ]] || continue
-        own=$(own_folder "$file") folder=$(lib_folder_of "${header#ctitan/lib/}")
-        (($(level "$folder" "${lib_order[@]}") <= $(level "$own" "${lib_order[@]}"))) ||
+        own_folder "$file"
+        own=$found
+        lib_folder_of "${header#ctitan/lib/}"
+        ((${lib_level[$found]-99} <= ${lib_level[$own]-99})) ||
             echo "$file includes $header, which is above it in lib_order"
     done < <(included "${files[@]}")
     for file in lib/*/; do
-        [[ $file == lib/include/ || $(level "$(basename "$file")" "${lib_order[@]}") != 99 ]] || echo "$file is not in lib_order"
+        file=${file%/} own=${file##*/}
+        [[ $own == include || ${lib_level[$own]-} ]] || echo "$file is not in lib_order"
     done
 }
 
@@ -142,11 +144,10 @@ check_others() {
     done < <(included "${files[@]}")
 }
 
-# The sources of the core without comments and includes: "FILE:TEXT".
-code() {
-    find core -name '*.[ch]' | sort | while read -r file; do
-        gcc -fpreprocessed -dD -E -P -w "$file" | grep -v '^#include' | sed "s,^,$file:,"
-    done
+# uncommented: the sources whose names are read, without comments and includes: "FILE:TEXT". One run of the preprocessor reads them all.
+uncommented() {
+    xargs -d '\n' awk 'FNR == 1 { print "\n@ " FILENAME } { print }' | gcc -fpreprocessed -dD -E -P -w -x c - |
+        awk '/^@ / { file = $2; next } !/^#include/ { print file ":" $0 }'
 }
 
 # Names of the ops that are defined in the given folders.
@@ -163,7 +164,7 @@ functions() {
 check_words() {
     local foreign
     foreign=$(comm -13 <({ ops_of core; functions; } | sort -u) <(ops_of lib plugins models) | paste -sd'|')
-    code >"$scratch"
+    find core -name '*.[ch]' | sort | uncommented >"$scratch"
     awk -v words="$techniques" '
         BEGIN { n = split(words, list, "|"); for (i = 1; i <= n; i++) wanted[list[i]] }
         {
@@ -186,10 +187,10 @@ known='cli/args.c:fuse cli/compare.c:metrics cli/data_teacher.c:cpu cli/describe
 check_plugins() {
     local words
     words=$(printf '%s\n' plugins/*/ models/*/ | xargs -n1 basename | grep -vxE 'text|tokens|bytes|describe|eval|tar|decoder|float8|offload' | paste -sd'|')
-    find cli lib -name '*.c' ! -path cli/tune.c ! -path cli/check_runs.c | sort | while read -r file; do
-        gcc -fpreprocessed -dD -E -P -w "$file" | grep -oE "\"($words)(\"|\.[a-z_]+ ?=)|CT_ARG_[A-Z]+\([^\"]*\"" | grep -v '^CT_ARG' |
-            sed -E "s,^\"([a-z0-9_]+).*,$file:\1,"
-    done | sort -u | grep -vxF "$(tr -s ' ' '\n' <<<"$known")" | sed 's/\(.*\):\(.*\)/\1 names the plugin \2/'
+    find cli lib -name '*.c' ! -path cli/tune.c ! -path cli/check_runs.c | sort | uncommented |
+        grep -oE "^[^:]*:|\"($words)(\"|\.[a-z_]+ ?=)|CT_ARG_[A-Z]+\([^\"]*\"" |
+        awk '/:$/ { file = $0; next } !/^CT_ARG/ { sub(/^"/, ""); sub(/[".].*/, ""); print file $0 }' |
+        sort -u | grep -vxF "$(tr -s ' ' '\n' <<<"$known")" | sed 's/\(.*\):\(.*\)/\1 names the plugin \2/'
 }
 
 check_places() {
@@ -215,22 +216,25 @@ check_places() {
 # latent attention of the decoder to come.
 of_one_model=' temper document_chunks expand_latent '
 
-# The places that use op $1, other than those that define it, or have its kernels.
-users_of() {
-    grep -rlE "\bct_$1\(|\bct_op_$1\b|\"$1\"" lib plugins models cli --include='*.c' --include='*.ini' |
-        grep -vE '^(lib/ops|lib/check|plugins/cpu|plugins/cuda)/' | cut -d/ -f1,2 | sort -u
+# "OP PLACE" for the places that use ops, other than those that define them or have their kernels.
+users() {
+    grep -roE '\bct_[a-z_0-9]+\(|\bct_op_[a-z_0-9]+\b|"[a-z_0-9]+"' lib plugins models cli --include='*.c' --include='*.ini' |
+        grep -vE '^(lib/ops|lib/check|plugins/cpu|plugins/cuda)/' |
+        sed -nE 's,^([^/:]*/[^/:]*)[^:]*:(.*)$,\2 \1,; s/^ct_op_([a-z_0-9]+)\(? /\1 /p; s/^ct_([a-z_0-9]+)\( /\1 /p; s/^"([a-z_0-9]+)" /\1 /p' | sort -u
 }
 
 check_ops() {
-    local op users alone
+    local op place alone
+    local -A places=()
+    while read -r op place; do places[$op]+=" $place"; done < <(users)
     while read -r op; do
-        users=$(users_of "$op")
+        place=${places[$op]-} place=${place# }
         alone=false
-        [[ $users == models/* && $users != models/decoder && $users != *$'\n'* ]] && alone=true
+        [[ $place == models/* && $place != models/decoder && $place != *' '* ]] && alone=true
         if [[ $of_one_model == *" $op "* ]]; then
             $alone || echo "the op $op has other users than one model: take it out of of_one_model"
         elif $alone; then
-            echo "the op $op of lib/ops has one user, $users, and belongs there"
+            echo "the op $op of lib/ops has one user, $place, and belongs there"
         fi
     done < <(sed -n '/define CT_LIB_OPS(X)/,/^$/p' lib/include/ctitan/lib/ops.h | grep -oE 'X\([a-z_0-9]+\)' | sed 's/X(\(.*\))/\1/')
 }

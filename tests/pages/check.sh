@@ -10,10 +10,17 @@ complain() {
     status=1
 }
 
+# folder_of PAGE: sets `folder`.
+folder_of() {
+    folder=.
+    [[ $1 != */* ]] || folder=${1%/*}
+}
+
 # Links of the pages, relative to each, and what they name in code quotes.
 for page in README.md CHANGELOG.md CONTRIBUTING.md docs/*.md docs/*/*.md; do
+    folder_of "$page"
     while read -r target; do
-        [[ -e $(dirname "$page")/$target || -e $target ]] || complain "$page names $target"
+        [[ -e $folder/$target || -e $target ]] || complain "$page names $target"
     done < <(
         grep -oE '\]\([^)#:]+\)' "$page" | tr -d '()]'
         # shellcheck disable=SC2016
@@ -23,12 +30,16 @@ for page in README.md CHANGELOG.md CONTRIBUTING.md docs/*.md docs/*/*.md; do
 done
 
 # Anchors: a heading of the page, or of the page in front of the #.
-anchors() {
-    grep -E '^##* ' "$1" | sed -E 's/^#+ //' | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9_\n-'
+declare -A anchors=()
+find_anchors() {
+    [[ -v anchors[$1] ]] || anchors[$1]=$'\n'$(grep -E '^##* ' "$1" | sed -E 's/^#+ //' | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9_\n-')$'\n' || :
 }
 for page in README.md docs/*.md docs/*/*.md; do
+    folder_of "$page"
     while IFS='#' read -r target anchor; do
-        anchors "${target:+$(dirname "$page")/}${target:-$page}" | grep -qxF "$anchor" || complain "$page names $target#$anchor"
+        target_page=${target:+$folder/}${target:-$page}
+        find_anchors "$target_page"
+        [[ ${anchors[$target_page]} == *$'\n'"$anchor"$'\n'* ]] || complain "$page names $target#$anchor"
     done < <(grep -oE '\]\([^)#:]*#[^)]+\)' "$page" | tr -d '()]')
 done
 
@@ -45,28 +56,36 @@ grep -ohE '`ctitan [a-z]+' README.md docs/*.md docs/*/*.md | cut -d' ' -f2 | sor
     "$ctitan" help "$verb" >/dev/null || exit 1
 done || complain "the pages name a verb that is not there"
 
+# help_of NAME: sets `usage` to what `ctitan help NAME` says; false if it is not there.
+declare -A said=()
+help_of() {
+    [[ -v said[$1] ]] || said[$1]=$("$ctitan" help "$1" 2>/dev/null) || said[$1]=
+    usage=${said[$1]}
+    [[ $usage ]]
+}
+
 # Commands: an option is of its verb, --set names an option of a section, --with and --without a plugin.
 pages=(README.md docs/*.md docs/*/*.md recipes/*.ini recipes/*/*.ini)
 while read -r verb rest; do
-    usage=$("$ctitan" help "$verb" 2>/dev/null) || continue
+    help_of "$verb" || continue
     while read -r option; do
-        grep -q -e "$option\b" <<<"$usage" || complain "the pages say ctitan $verb $option"
+        [[ $usage =~ $option([^a-zA-Z0-9_]|$) ]] || complain "the pages say ctitan $verb $option"
     done < <(grep -oE -e ' --[a-z][a-z-]*' <<<" $rest" | sort -u)
 done < <(sed -e ':a;/\\$/{N;s/\\\n[; ]*/ /;ba}' "${pages[@]}" | grep -ohE '\bctitan [a-z]+ [^`|#;>)]*' | cut -d' ' -f2- | sort -u)
 # Plugins that the pages make have sections of their own.
 new=$(cat "${pages[@]}" | grep -oE 'ctitan new [a-z_]+ [a-z0-9_]+' | cut -d' ' -f4)
 while IFS=. read -r section key; do
-    grep -qxF "$section" <<<"$new" || grep -qE "^  $key = " <<<"$("$ctitan" help "$section")" || complain "the pages set $section.$key"
+    grep -qxF "$section" <<<"$new" || { help_of "$section" && [[ $'\n'$usage == *$'\n'"  $key = "* ]]; } || complain "the pages set $section.$key"
 done < <(grep -ohE -e '--([ab]-)?set [a-z0-9_]+\.[a-z0-9_]+=' "${pages[@]}" | cut -d' ' -f2 | tr -d = | grep -v '^section.key$' | sort -u)
 while read -r plugin; do
-    [[ -e examples/$plugin ]] || grep -qxF "$plugin" <<<"$new" || "$ctitan" help "$plugin" >/dev/null || complain "the pages load $plugin"
+    [[ -e examples/$plugin ]] || grep -qxF "$plugin" <<<"$new" || help_of "$plugin" || complain "the pages load $plugin"
 done < <(grep -ohE -e '--([ab]-)?with(out)? [a-z0-9_,]+\b' "${pages[@]}" | cut -d' ' -f2 | tr , '\n' | sort -u)
 
 # Options in code quotes, as `[section] key, key` or `[section] key = value`, of sections that are there.
 while read -r section keys; do
-    has=$("$ctitan" help "$section" 2>/dev/null) || continue
+    help_of "$section" || continue
     for key in ${keys//,/ }; do
-        grep -q "^  $key = " <<<"$has" || complain "the pages name [$section] $key"
+        [[ $'\n'$usage == *$'\n'"  $key = "* ]] || complain "the pages name [$section] $key"
     done
 done < <(grep -ohE '`\[[a-z0-9_]+\] [a-z0-9_]+(, [a-z0-9_]+)*( = [^`]*)?`' README.md docs/*.md docs/*/*.md | sed -E 's/ = .*//' | tr -d '`[]' | sort -u)
 
