@@ -39,7 +39,7 @@ folder_of() {
     app/exhausted.h | app/sorted.h | arena.h | base.h | clock.h | error.h | file.h | hook.h | log.h | number.h | option.h | rng.h) found=base ;;
     app/verify.h | calling.h | core_ops.h | device/comm.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | pointwise.h | rule.h | sharding.h | stream.h | tensor.h | text.h) found=ir ;;
     config.h | model.h | objective.h | plugin.h | plugins.h | reader.h | verb.h) found=plugin ;;
-    collective.h | comm.h) found=comm ;;
+    collective.h | comm.h) found='comm' ;;
     app/segments.h | program.h) found=lower ;;
     recipe.h | stage.h) found=recipe ;;
     run.h | state.h) found=run ;;

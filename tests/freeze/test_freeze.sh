@@ -5,7 +5,7 @@ ctitan=$(realpath "$1") data=$(realpath "$2")
 enter
 
 recipe -local +ckpt +freeze training.seq_len=16 training.local_batch_size=8 training.mixed_precision_param=float32 \
-    adamw.lr=3e-3 lr_scheduler.warmup_steps=0 -tokens.repeat -metrics.peak_tflops ckpt.interval=2 \
+    adamw.lr=3e-3 lr_scheduler.warmup_steps=0 -tokens.repeat ckpt.interval=2 \
     freeze.parameters='*embed*, *norm.weight'
 
 # train FOLDER ARGUMENT...
