@@ -10,7 +10,7 @@
 
 #define BLOCK GPU_CODES_BLOCK
 
-enum { ROWWISE = 1, BLOCKWISE }; /* values of the attribute `recipe` */
+enum { ROWWISE = 1, BLOCKWISE, MXFP8 }; /* values of the attribute `recipe` */
 
 /* Functions. COLUMNS: codes along columns; TURNED: squares of weights, along columns. */
 enum {
@@ -181,6 +181,8 @@ static bool accept_task(const struct ct_prepare *p, int at)
 {
     enum ct_dtype dtype = p->in[at + X].dtype;
 
+    if (ct_op_enum(p->op, "recipe") == MXFP8)
+        return gpu_refuse("experts = mxfp8 has kernels for the device cpu alone");
     for (int i = 0; i < p->ins; i++)
         if (p->present[i] && i != at + WEIGHTS && i != at + IDS && p->in[i].dtype != dtype)
             return false;

@@ -27,7 +27,7 @@
 #include "grouped.h"
 
 #define TILE 128 /* of blockwise */
-#define UNIT 16  /* sizes are multiples of it */
+#define UNIT 16  /* sizes are multiples of it; of mxfp8, of FLOAT8_BLOCK */
 
 enum { X, WEIGHTS, IDS, GATE, UP, DOWN, GATE_BIAS, UP_BIAS, OPERANDS };
 
@@ -40,6 +40,10 @@ static const struct float8_tiles recipes[] = {
                                   .weight = {TILE, TILE, FLOAT8_EXACT},
                                   .weight_t = {TILE, TILE, FLOAT8_EXACT},
                                   .column = {TILE, 1, FLOAT8_POWER_OF_TWO}},
+    [FLOAT8_EXPERTS_MXFP8] = {.token = {1, FLOAT8_BLOCK, FLOAT8_MX_RCEIL},
+                              .weight = {1, FLOAT8_BLOCK, FLOAT8_MX_RCEIL},
+                              .weight_t = {FLOAT8_BLOCK, 1, FLOAT8_MX_RCEIL},
+                              .column = {FLOAT8_BLOCK, 1, FLOAT8_MX_RCEIL}},
 };
 
 /* ---- a call ---- */
@@ -567,21 +571,22 @@ static const struct ct_op_type *instead_of(const struct ct_op *op)
 
 static int check(const struct ct_graph *graph, const struct ct_op *op, const struct ct_value *gate)
 {
-    int64_t local[CT_MAX_DIMS];
+    int64_t local[CT_MAX_DIMS], unit = float8_config.experts == FLOAT8_EXPERTS_MXFP8 ? FLOAT8_BLOCK : UNIT;
+    int64_t block = recipes[float8_config.experts].token.columns;
 
-    if (gate->shape[1] % UNIT || gate->shape[2] % UNIT)
+    if (gate->shape[1] % unit || gate->shape[2] % unit)
         return ct_fail(CT_ECONFIG,
                        "[float8] experts = %s: the experts of %s have %lld hidden units of %lld "
                        "inputs: both must be multiples of %d",
                        float8_word("experts", graph->arena), op->region, (long long)gate->shape[1],
-                       (long long)gate->shape[2], UNIT);
+                       (long long)gate->shape[2], (int)unit);
     ct_sharding_local(&gate->sharding, &graph->mesh, 0, gate->ndim, gate->shape, local, NULL);
-    if (float8_config.experts == FLOAT8_EXPERTS_BLOCKWISE && local[1] != gate->shape[1] &&
-        local[1] % TILE)
+    if (block && local[1] != gate->shape[1] && local[1] % block)
         return ct_fail(CT_ECONFIG,
-                       "[float8] experts = blockwise: ranks have %lld of the %lld hidden units of "
-                       "the experts of %s, which is no multiple of %d",
-                       (long long)local[1], (long long)gate->shape[1], op->region, TILE);
+                       "[float8] experts = %s: ranks have %lld of the %lld hidden units of the "
+                       "experts of %s, which is no multiple of %d",
+                       float8_word("experts", graph->arena), (long long)local[1], (long long)gate->shape[1],
+                       op->region, (int)block);
     return 0;
 }
 

@@ -24,9 +24,10 @@ enum float8_recipe_name {
 enum float8_experts_recipe {
     FLOAT8_EXPERTS_NONE,
     FLOAT8_EXPERTS_ROWWISE,  /* rows and columns that are summed over */
-    FLOAT8_EXPERTS_BLOCKWISE /* 128 numbers of a row, 128 x 128 of a weight (DeepSeek-V3) */
+    FLOAT8_EXPERTS_BLOCKWISE, /* 128 numbers of a row, 128 x 128 of a weight (DeepSeek-V3) */
+    FLOAT8_EXPERTS_MXFP8      /* 32 numbers along each sum (OCP MX) */
 };
-#define FLOAT8_EXPERTS_RECIPES "none|rowwise|blockwise"
+#define FLOAT8_EXPERTS_RECIPES "none|rowwise|blockwise|mxfp8"
 
 struct float8_config {
     enum float8_recipe_name recipe;

@@ -172,10 +172,17 @@ static void blockwise_equals_the_vectors(void **state)
     run("biased", "blockwise", true);
 }
 
+static void mxfp8_equals_the_vectors(void **state)
+{
+    (void)state;
+    run("mxfp8", "mxfp8", false);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rowwise_equals_the_vectors),
-                                       cmocka_unit_test(blockwise_equals_the_vectors)};
+                                       cmocka_unit_test(blockwise_equals_the_vectors),
+                                       cmocka_unit_test(mxfp8_equals_the_vectors)};
 
     if (ct_ops_register() < 0)
         return 1;
