@@ -41,6 +41,7 @@ static const struct made {
     bool trains, generates; /* where it is fed */
 } made[] = {
     {"positions", CT_ROLE_INPUT, CT_I32, true, true},
+    {"ordinals", CT_ROLE_INPUT, CT_I32, true, false},
     {"slots", CT_ROLE_INPUT, CT_I32, false, true},
     {"lr", CT_ROLE_SCALAR, CT_F64, true, false},
     {"step", CT_ROLE_SCALAR, CT_F64, true, false},

@@ -118,6 +118,7 @@ static void init_rows(struct feed *f)
             f->bounds = f->row[i];
     }
     f->positions = ct_arena_array(&f->run->arena, int32_t, ct_config.training.seq_len);
+    f->ordinals = ct_arena_array(&f->run->arena, int32_t, ct_config.training.seq_len);
     for (int64_t t = 0; t < ct_config.training.seq_len; t++)
         f->positions[t] = (int32_t)t;
 }
@@ -136,6 +137,8 @@ static const void *row_of(const struct feed *f, const struct ct_value *v)
     for (size_t i = 0; i < f->aheads; i++)
         if (is_called(f->ahead[i].name, v->name))
             return f->ahead[i].row;
+    if (is_called(v->name, "ordinals"))
+        return f->ordinals;
     return ct_input_is_made(v->name) ? f->positions : zeros_of(f, v);
 }
 
@@ -295,6 +298,8 @@ static int read_sample(struct feed *f, int64_t index)
         rc = read_beside(f, index);
     for (int64_t t = 1; rc == 0 && documents && t < ct_config.training.seq_len; t++)
         f->positions[t] = documents[t] == documents[t - 1] ? f->positions[t - 1] + 1 : 0;
+    for (int64_t t = 0; rc == 0 && t < ct_config.training.seq_len; t++)
+        f->ordinals[t] = (int32_t)(uint32_t)(index * ct_config.training.seq_len + t);
     for (size_t i = 0; rc == 0 && i < f->aheads; i++)
         look_ahead(&f->ahead[i], f->bounds, ct_config.training.seq_len);
     return rc;

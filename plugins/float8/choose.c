@@ -7,6 +7,7 @@
 
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
+#include <ctitan/input.h>
 #include <ctitan/log.h>
 
 #include "float8.h"
@@ -108,8 +109,9 @@ static const char *refuse(struct choosing *c, const struct ct_op *op, const stru
 {
     struct ct_arena *arena = c->graph->arena;
     const struct ct_value *x = op->in[0];
-    bool mx = float8_recipe()->y.first == FLOAT8_ROW_BLOCK;
-    int64_t n = op->in[1]->shape[0], k = op->in[1]->shape[1], unit = mx ? FLOAT8_BLOCK : 16;
+    const struct float8_recipe *recipe = float8_recipe();
+    int64_t n = op->in[1]->shape[0], k = op->in[1]->shape[1],
+            unit = recipe->block ? recipe->block : 16;
     const struct ct_op *choice = choice_by(op->out[0]);
     const char *reason = NULL;
 
@@ -129,9 +131,12 @@ static const char *refuse(struct choosing *c, const struct ct_op *op, const stru
     if (n % unit || k % unit)
         return ct_arena_printf(arena, "K = %lld and N = %lld are not both multiples of %lld",
                                (long long)k, (long long)n, (long long)unit);
-    if (mx && x->shape[x->ndim - 2] % unit)
+    if (recipe->block && x->shape[x->ndim - 2] % unit)
         return ct_arena_printf(arena, "sequences of %lld tokens are not a multiple of %lld",
                                (long long)x->shape[x->ndim - 2], (long long)unit);
+    if (recipe->nvfp4 && (x->ndim != 3 || x->shape[0] != ct_graph_batch(c->graph) ||
+                          x->shape[1] != ct_graph_seq_len(c->graph)))
+        return "rows are not the tokens of sequences, whose numbers round gradients";
     if (c->small && is_small(k, n))
         return ct_arena_printf(arena, "K = %lld and N = %lld are small (" AUTO ")", (long long)k,
                                (long long)n);

@@ -571,7 +571,8 @@ static const struct ct_op_type *instead_of(const struct ct_op *op)
 
 static int check(const struct ct_graph *graph, const struct ct_op *op, const struct ct_value *gate)
 {
-    int64_t local[CT_MAX_DIMS], unit = float8_config.experts == FLOAT8_EXPERTS_MXFP8 ? FLOAT8_BLOCK : UNIT;
+    int64_t local[CT_MAX_DIMS],
+        unit = float8_config.experts == FLOAT8_EXPERTS_MXFP8 ? FLOAT8_BLOCK : UNIT;
     int64_t block = recipes[float8_config.experts].token.columns;
 
     if (gate->shape[1] % unit || gate->shape[2] % unit)
@@ -585,8 +586,8 @@ static int check(const struct ct_graph *graph, const struct ct_op *op, const str
         return ct_fail(CT_ECONFIG,
                        "[float8] experts = %s: ranks have %lld of the %lld hidden units of the "
                        "experts of %s, which is no multiple of %d",
-                       float8_word("experts", graph->arena), (long long)local[1], (long long)gate->shape[1],
-                       op->region, (int)block);
+                       float8_word("experts", graph->arena), (long long)local[1],
+                       (long long)gate->shape[1], op->region, (int)block);
     return 0;
 }
 

@@ -6,6 +6,7 @@
  *   rowwise                one for each row and column that is summed over; powers of two
  *   rowwise_with_gw_hp     the same, and gradients of weights are computed as without Float8
  *   mxfp8, mxfp8_floor     one for each 32 numbers (OCP MX); mxfp8 rounds scales up
+ *   nvfp4                  4 bits, one for each 16 numbers and one for the tensor (nvfp4.c)
  *   none                   linear layers stay as they are; experts alone have Float8 products
  *
  * choose.c picks the layers. Differentiation then sees one product of full-precision operands, and
@@ -23,7 +24,7 @@ struct float8_config float8_config;
 
 static const struct ct_option options[] = {
     CT_OPT_ENUM(struct float8_config, recipe, "recipe", "tensorwise",
-                "tensorwise|rowwise|rowwise_with_gw_hp|mxfp8|mxfp8_floor|none",
+                "tensorwise|rowwise|rowwise_with_gw_hp|mxfp8|mxfp8_floor|nvfp4|none",
                 "Which elements share a scale, and how scales are rounded; none: no linear layer "
                 "is changed"),
     CT_OPT_STRING(struct float8_config, filter, "filter", FLOAT8_HEAD,
@@ -41,8 +42,8 @@ static const struct ct_option options[] = {
     {                                                                                              \
         cells, cells                                                                               \
     }
-#define MX                                                                                         \
-    .gradient = CT_E4M3, .y = BOTH(FLOAT8_ROW_BLOCK),                                              \
+#define BLOCKS(size)                                                                               \
+    .block = size, .gradient = CT_E4M3, .y = BOTH(FLOAT8_ROW_BLOCK),                               \
     .dx = {FLOAT8_ROW_BLOCK, FLOAT8_COLUMN_BLOCK}, .dw = BOTH(FLOAT8_COLUMN_BLOCK)
 
 static const struct float8_recipe recipes[] = {
@@ -57,8 +58,9 @@ static const struct float8_recipe recipes[] = {
                                    .y = BOTH(FLOAT8_ROW),
                                    .dx = {FLOAT8_ROW, FLOAT8_TENSOR},
                                    .plain_dw = true},
-    [FLOAT8_MXFP8] = {.rule = FLOAT8_MX_RCEIL, MX},
-    [FLOAT8_MXFP8_FLOOR] = {.rule = FLOAT8_MX_FLOOR, MX},
+    [FLOAT8_MXFP8] = {.rule = FLOAT8_MX_RCEIL, BLOCKS(FLOAT8_BLOCK)},
+    [FLOAT8_MXFP8_FLOOR] = {.rule = FLOAT8_MX_FLOOR, BLOCKS(FLOAT8_BLOCK)},
+    [FLOAT8_RECIPE_NVFP4] = {.nvfp4 = true, BLOCKS(FLOAT8_NVFP4)},
 };
 
 const struct float8_recipe *float8_recipe(void)
@@ -125,4 +127,8 @@ CT_PLUGIN(.name = "float8", .version = "1.0",
               {CT_OP, "float8.experts_dx", &float8_op_experts_dx},
               {CT_OP, "float8.experts_dw", &float8_op_experts_dw},
               {CT_KERNELS, "cpu", float8_experts_kernels},
+              {CT_OP, "nvfp4_scale", &float8_op_nvfp4_scale},
+              {CT_OP, "nvfp4_quantise", &float8_op_nvfp4_quantise},
+              {CT_OP, "float8.hadamard", &float8_op_hadamard},
+              {CT_KERNELS, "cpu", float8_nvfp4_kernels},
               {CT_TRANSFORM, "float8.experts", &experts}));

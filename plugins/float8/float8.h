@@ -18,12 +18,13 @@ enum float8_recipe_name {
     FLOAT8_ROWWISE_WITH_GW_HP,
     FLOAT8_MXFP8,
     FLOAT8_MXFP8_FLOOR,
+    FLOAT8_RECIPE_NVFP4,
     FLOAT8_NONE
 };
 
 enum float8_experts_recipe {
     FLOAT8_EXPERTS_NONE,
-    FLOAT8_EXPERTS_ROWWISE,  /* rows and columns that are summed over */
+    FLOAT8_EXPERTS_ROWWISE,   /* rows and columns that are summed over */
     FLOAT8_EXPERTS_BLOCKWISE, /* 128 numbers of a row, 128 x 128 of a weight (DeepSeek-V3) */
     FLOAT8_EXPERTS_MXFP8      /* 32 numbers along each sum (OCP MX) */
 };
@@ -84,6 +85,49 @@ extern const struct ct_op_type float8_op_amax, float8_op_scale, float8_op_quanti
 /* A scale by which a cell of this largest magnitude is multiplied. */
 float float8_scale_of(float amax, float largest, enum float8_rule rule);
 
+/* Cells of a grid over a tensor, both as matrices. */
+struct float8_cells_of {
+    int64_t rows, columns, row_block, column_block, across;
+};
+struct float8_cells_of float8_cells_over(const struct ct_tensor *x, const struct ct_tensor *grid);
+/* The cell of element i. */
+int64_t float8_cell_of(const struct float8_cells_of *cells, int64_t i);
+int float8_check_grid(const struct ct_value *x, const struct ct_value *grid);
+
+/* Factors of x and a grid over it, one of which is the output; ordinals of x's rows may follow. */
+int float8_grid_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule);
+/* Factors of an output of the shape of the first input, over which the second may be a grid. */
+int float8_same_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule);
+
+/* ---- nvfp4.c ---- */
+
+#define FLOAT8_NVFP4 16 /* elements with one scale; rows and columns of a weight's tile */
+
+/* Which neighbouring cells of a weight are one tile of 16 x 16 elements. */
+enum float8_share { FLOAT8_SHARE_NONE, FLOAT8_SHARE_ROWS, FLOAT8_SHARE_COLUMNS };
+struct float8_nvfp4_scale {
+    unsigned share; /* enum float8_share */
+};
+struct float8_nvfp4_quantise {
+    int64_t seed, stream;
+};
+struct float8_hadamard {
+    int64_t size, seed;
+};
+
+/*
+ *     nvfp4_scale(amax, amax_of_tensor) -> scale
+ *     nvfp4_quantise(x, scale, ?ordinals) -> q
+ *     float8.hadamard(x) -> y       along tokens, in blocks; of both operands it leaves a^T b
+ *
+ * An element's random number depends on seed, stream, its row's ordinal and its column alone.
+ */
+extern const struct ct_op_type float8_op_nvfp4_scale, float8_op_nvfp4_quantise, float8_op_hadamard;
+extern const struct ct_kernel float8_nvfp4_kernels[];
+
+/* A scale by which a block of this largest magnitude is multiplied. */
+float float8_nvfp4_scale(float amax, float amax_of_tensor);
+
 /* ---- experts.c ---- */
 
 struct float8_experts {
@@ -118,6 +162,8 @@ struct float8_recipe {
     enum ct_dtype gradient;           /* of dy */
     struct float8_operands y, dx, dw; /* x and w, dy and w, x and dy */
     bool plain_dw;                    /* dw is no Float8 product */
+    bool nvfp4;                       /* numbers are those of nvfp4.c, and rule is not read */
+    int block;                        /* elements with one scale, of blocks */
 };
 
 /* NULL: no linear layer is changed. */

@@ -22,7 +22,7 @@
 
 /* ---- grids ---- */
 
-static int check_grid(const struct ct_value *x, int ndim, const int64_t *grid, const char *name)
+static int check_cells(const struct ct_value *x, int ndim, const int64_t *grid, const char *name)
 {
     bool one = false;
 
@@ -43,21 +43,21 @@ static int check_grid(const struct ct_value *x, int ndim, const int64_t *grid, c
     return 0;
 }
 
-/* Cells of a tensor as a matrix. */
-struct cells {
-    int64_t rows, columns, row_block, column_block, across;
-};
+int float8_check_grid(const struct ct_value *x, const struct ct_value *grid)
+{
+    return check_cells(x, grid->ndim, grid->shape, "its grid");
+}
 
-static struct cells cells_of(const struct ct_tensor *x, const struct ct_tensor *grid)
+struct float8_cells_of float8_cells_over(const struct ct_tensor *x, const struct ct_tensor *grid)
 {
     int64_t rows = ct_rows(x), columns = ct_columns(x), down = ct_rows(grid);
     int64_t across = ct_columns(grid);
 
-    return (struct cells){rows, columns, down ? (rows + down - 1) / down : 1,
-                          across ? (columns + across - 1) / across : 1, across};
+    return (struct float8_cells_of){rows, columns, down ? (rows + down - 1) / down : 1,
+                                    across ? (columns + across - 1) / across : 1, across};
 }
 
-static int64_t cell_of(const struct cells *c, int64_t i)
+int64_t float8_cell_of(const struct float8_cells_of *c, int64_t i)
 {
     return i / c->columns / c->row_block * c->across + i % c->columns / c->column_block;
 }
@@ -125,15 +125,15 @@ static struct entering begin(const struct ct_op *op, struct ct_arena *arena, str
     return (struct entering){op, rule};
 }
 
-/* x and a grid over it, of which one is the output. */
-static int grid_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
+int float8_grid_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
 {
     struct entering e = begin(op, arena, rule);
 
     enter(&e, 0, op->in[0]);
     enter_grid(&e, 1, op->ins > 1 ? op->in[1] : op->out[0], 0, op->in[0]);
-    for (int d = 0; op->ins > 1 && d < op->in[0]->ndim; d++)
-        enter_dim(&e, 2, d, rule->operand[0].factor[d]);
+    for (int i = 2; op->ins > 1 && i <= op->ins; i++)
+        for (int d = 0; d < op->in[0]->ndim - (i < op->ins); d++)
+            enter_dim(&e, i, d, rule->operand[0].factor[d]);
     if (op->ins > 1)
         return 0;
     rule->operand[1].maximum = true;
@@ -142,13 +142,15 @@ static int grid_factors(const struct ct_op *op, struct ct_arena *arena, struct c
     return 0;
 }
 
-static int same_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
+int float8_same_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
 {
     struct entering e = begin(op, arena, rule);
 
     enter(&e, 0, op->in[0]);
+    if (op->ins > 1)
+        enter_grid(&e, 1, op->in[1], 0, op->in[0]);
     for (int d = 0; d < op->in[0]->ndim; d++)
-        enter_dim(&e, 1, d, rule->operand[0].factor[d]);
+        enter_dim(&e, op->ins, d, rule->operand[0].factor[d]);
     return 0;
 }
 
@@ -160,16 +162,16 @@ static int amax_infer(struct ct_op *op)
 
     op->out[0]->ndim = grid->ndim;
     memcpy(op->out[0]->shape, grid->size, sizeof(grid->size));
-    return check_grid(op->in[0], grid->ndim, grid->size, "grid");
+    return check_cells(op->in[0], grid->ndim, grid->size, "grid");
 }
 
 static int amax_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
-    struct cells cells = cells_of(&l->in[0], &l->out[0]);
+    struct float8_cells_of cells = float8_cells_over(&l->in[0], &l->out[0]);
 
     for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++) {
-        double *amax = &r.out[0][cell_of(&cells, i)];
+        double *amax = &r.out[0][float8_cell_of(&cells, i)];
 
         *amax = fmax(*amax, fabs(r.in[0][i]));
     }
@@ -187,7 +189,7 @@ const struct ct_op_type float8_op_amax = {
                                         {0}},
     .attrs_size = sizeof(struct float8_amax),
     .infer = amax_infer,
-    .factors = grid_factors,
+    .factors = float8_grid_factors,
     .reference = amax_reference,
 };
 
@@ -254,7 +256,7 @@ const struct ct_op_type float8_op_scale = {
                                         {0}},
     .attrs_size = sizeof(struct float8_scale),
     .infer = scale_infer,
-    .factors = same_factors,
+    .factors = float8_same_factors,
     .reference = scale_reference,
 };
 
@@ -275,16 +277,16 @@ static int quantise_infer(struct ct_op *op)
     op->out[0]->dtype = dtype;
     op->out[0]->ndim = x->ndim;
     memcpy(op->out[0]->shape, x->shape, sizeof(x->shape));
-    return check_grid(x, op->in[1]->ndim, op->in[1]->shape, "its grid");
+    return check_cells(x, op->in[1]->ndim, op->in[1]->shape, "its grid");
 }
 
 static int quantise_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
-    struct cells cells = cells_of(&l->in[0], &l->in[1]);
+    struct float8_cells_of cells = float8_cells_over(&l->in[0], &l->in[1]);
 
     for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++)
-        r.out[0][i] = ct_rounded(CT_F32, r.in[0][i] * r.in[1][cell_of(&cells, i)]);
+        r.out[0][i] = ct_rounded(CT_F32, r.in[0][i] * r.in[1][float8_cell_of(&cells, i)]);
     return ct_reference_end(&r, 0);
 }
 
@@ -300,7 +302,7 @@ const struct ct_op_type float8_op_quantise = {
                                         {0}},
     .attrs_size = sizeof(struct float8_quantise),
     .infer = quantise_infer,
-    .factors = grid_factors,
+    .factors = float8_grid_factors,
     .reference = quantise_reference,
 };
 
@@ -326,7 +328,7 @@ static int check_operands(const struct ct_op *op, enum product product)
         return ct_fail(CT_EINVAL, "%%%s and %%%s do not fit", a->name, b->name);
     for (int i = 2; i < op->ins; i++)
         if (op->in[i]) {
-            int rc = check_grid(op->in[i - 2], op->in[i]->ndim, op->in[i]->shape, "its grid");
+            int rc = check_cells(op->in[i - 2], op->in[i]->ndim, op->in[i]->shape, "its grid");
 
             if (rc < 0)
                 return rc;
@@ -395,13 +397,13 @@ static int64_t index_in_b(enum product product, int64_t p, int64_t j, int64_t n,
 
 static void divide(const struct ct_launch *l, double *values, const double *scales, int i)
 {
-    struct cells cells;
+    struct float8_cells_of cells;
 
     if (!scales)
         return;
-    cells = cells_of(&l->in[i], &l->in[i + 2]);
+    cells = float8_cells_over(&l->in[i], &l->in[i + 2]);
     for (int64_t at = 0; at < ct_tensor_count(&l->in[i]); at++)
-        values[at] = ct_rounded(CT_F32, values[at] / scales[cell_of(&cells, at)]);
+        values[at] = ct_rounded(CT_F32, values[at] / scales[float8_cell_of(&cells, at)]);
 }
 
 static int reference(const struct ct_launch *l, enum product product)

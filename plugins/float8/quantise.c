@@ -13,6 +13,8 @@
 
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
+#include <ctitan/input.h>
+#include <ctitan/rng.h>
 
 #include "float8.h"
 
@@ -36,6 +38,7 @@ struct quantising {
     struct done **done;      /* by id */
     struct ct_value **scale; /* by id: of the whole value */
     size_t count;
+    struct ct_value *ordinals; /* of tokens: random numbers of gradients are found by them */
     int status;
 };
 
@@ -46,7 +49,7 @@ static const char *named(const struct ct_graph *graph, const struct ct_value *v,
     return ct_arena_printf(graph->arena, "%s.%s", v->name, what);
 }
 
-static struct ct_shape grid_of(const struct ct_value *x, enum float8_cells cells)
+static struct ct_shape grid_of(const struct ct_value *x, enum float8_cells cells, int block)
 {
     struct ct_shape grid = ct_shape_of(x->ndim, x->shape);
     bool rows = cells == FLOAT8_ROW || cells == FLOAT8_ROW_BLOCK;
@@ -56,25 +59,51 @@ static struct ct_shape grid_of(const struct ct_value *x, enum float8_cells cells
     if (cells == FLOAT8_TENSOR || cells == FLOAT8_ROW)
         grid.size[x->ndim - 1] = 1;
     if (cells == FLOAT8_ROW_BLOCK || cells == FLOAT8_COLUMN_BLOCK)
-        grid.size[x->ndim - (rows ? 1 : 2)] /= FLOAT8_BLOCK;
+        grid.size[x->ndim - (rows ? 1 : 2)] /= block;
     return grid;
+}
+
+static struct ct_value *emit_amax(const struct quantising *p, struct ct_builder *b,
+                                  struct ct_value *x, enum float8_cells cells)
+{
+    struct float8_amax grid = {grid_of(x, cells, p->recipe->block)};
+
+    return ct_emit_type1(b, &float8_op_amax, named(p->graph, x, "amax"), &x, 1, &grid);
+}
+
+/* A weight's blocks are parts of tiles, so that y and dx have the same numbers of it. */
+static struct ct_value *emit_nvfp4_scale(const struct quantising *p, struct ct_builder *b,
+                                         struct ct_value *x, struct ct_value *amax,
+                                         enum float8_cells cells)
+{
+    struct ct_value *in[] = {amax, emit_amax(p, b, x, FLOAT8_TENSOR)};
+    struct float8_nvfp4_scale attrs = {x->ndim != 2                ? FLOAT8_SHARE_NONE
+                                       : cells == FLOAT8_ROW_BLOCK ? FLOAT8_SHARE_ROWS
+                                                                   : FLOAT8_SHARE_COLUMNS};
+
+    return ct_emit_type1(b, &float8_op_nvfp4_scale, named(p->graph, x, "scale"), in, 2, &attrs);
 }
 
 static struct ct_value *emit_scale(const struct quantising *p, struct ct_builder *b,
                                    struct ct_value *x, enum float8_cells cells, enum ct_dtype dtype)
 {
-    struct float8_amax grid = {grid_of(x, cells)};
     struct float8_scale attrs = {dtype == CT_E4M3 ? 448 : 57344, p->recipe->rule};
-    struct ct_value *amax =
-        ct_emit_type1(b, &float8_op_amax, named(p->graph, x, "amax"), &x, 1, &grid);
+    struct ct_value *amax = emit_amax(p, b, x, cells);
 
+    if (p->recipe->nvfp4)
+        return emit_nvfp4_scale(p, b, x, amax, cells);
     return ct_emit_type1(b, &float8_op_scale, named(p->graph, x, "scale"), &amax, 1, &attrs);
 }
 
 static struct ct_value *emit_quantise(const struct quantising *p, struct ct_builder *b,
                                       struct ct_value *x, struct ct_value *scale,
-                                      enum ct_dtype dtype)
+                                      enum ct_dtype dtype, struct ct_value *ordinals)
 {
+    struct float8_nvfp4_quantise attrs = {(int64_t)p->graph->seed, (int64_t)ct_rng_stream(x->name)};
+
+    if (p->recipe->nvfp4)
+        return ct_emit_type1(b, &float8_op_nvfp4_quantise, named(p->graph, x, "q"),
+                             (struct ct_value *[]){x, scale, ordinals}, ordinals ? 3 : 2, &attrs);
     return ct_emit_type1(b, &float8_op_quantise, named(p->graph, x, "q"),
                          (struct ct_value *[]){x, scale}, 2, &(struct float8_quantise){dtype});
 }
@@ -106,16 +135,26 @@ static struct ct_builder builder_before(struct quantising *p, struct ct_op *op, 
     return b;
 }
 
+/* Both operands of dw = dy^T x are transformed along the sum, which leaves it as it is. */
+static struct ct_value *emit_hadamard(const struct quantising *p, struct ct_builder *b,
+                                      struct ct_value *x)
+{
+    return ct_emit_type1(b, &float8_op_hadamard, named(p->graph, x, "hadamard"), &x, 1,
+                         &(struct float8_hadamard){FLOAT8_NVFP4, (int64_t)p->graph->seed});
+}
+
 static struct quantised activation(struct quantising *p, struct ct_op *op, struct ct_value *x,
-                                   enum float8_cells cells, enum ct_dtype dtype)
+                                   enum float8_cells cells, enum ct_dtype dtype, bool is_gradient)
 {
     struct quantised *q = entry(p, x, cells, dtype, op->section, true);
     struct ct_builder b = builder_before(p, op, "float8: quantised for products");
 
     if (q->q)
         return *q;
-    q->scale = emit_scale(p, &b, x, cells, dtype);
-    q->q = emit_quantise(p, &b, x, q->scale, dtype);
+    if (p->recipe->nvfp4 && cells == FLOAT8_COLUMN_BLOCK)
+        x = emit_hadamard(p, &b, x);
+    q->scale = x ? emit_scale(p, &b, x, cells, dtype) : NULL;
+    q->q = emit_quantise(p, &b, x, q->scale, dtype, is_gradient ? p->ordinals : NULL);
     p->status = b.status;
     return *q;
 }
@@ -178,7 +217,7 @@ static struct ct_value *gathered(struct quantising *p, struct ct_op *op, struct 
         struct ct_builder b = place(p, op, w);
 
         b.before = scale->producer->next;
-        q->q = emit_quantise(p, &b, w, scale, CT_E4M3);
+        q->q = emit_quantise(p, &b, w, scale, CT_E4M3, NULL);
         p->status = b.status;
         return q->q;
     }
@@ -215,7 +254,7 @@ static struct quantised weight(struct quantising *p, struct ct_op *op, struct ct
         q->scale = emit_scale(p, &b, w, cells, CT_E4M3);
     else if (q->scale && origin(w) == w)
         b.before = q->scale->producer->next;
-    q->q = emit_quantise(p, &b, w, q->scale, CT_E4M3);
+    q->q = emit_quantise(p, &b, w, q->scale, CT_E4M3, NULL);
     p->status = b.status;
     return *q;
 }
@@ -234,15 +273,27 @@ static int quantise(struct quantising *p, struct ct_op *op)
     struct ct_value *first = op->in[0], *second = op->in[1];
 
     if (op->type == &float8_op_linear)
-        take(p, op, activation(p, op, first, r->y.first, CT_E4M3),
+        take(p, op, activation(p, op, first, r->y.first, CT_E4M3, false),
              weight(p, op, second, r->y.second));
     else if (op->type == &float8_op_dx)
-        take(p, op, activation(p, op, first, r->dx.first, r->gradient),
+        take(p, op, activation(p, op, first, r->dx.first, r->gradient, true),
              weight(p, op, second, r->dx.second));
     else if (op->type == &float8_op_dw)
-        take(p, op, activation(p, op, first, r->dw.first, CT_E4M3),
-             activation(p, op, second, r->dw.second, r->gradient));
+        take(p, op, activation(p, op, first, r->dw.first, CT_E4M3, false),
+             activation(p, op, second, r->dw.second, r->gradient, true));
     return p->status;
+}
+
+/* The input is split as the others that run along sequences are. */
+static int number_tokens(struct quantising *p)
+{
+    int64_t shape[] = {ct_graph_batch(p->graph), ct_graph_seq_len(p->graph)};
+    struct ct_sharding sharding = ct_graph_sequence_sharding(p->graph);
+    int rc = ct_graph_input(p->graph, "ordinals", shape, &p->ordinals);
+
+    if (rc == 0)
+        p->ordinals->sharding = sharding;
+    return rc;
 }
 
 int float8_quantise_operands(struct ct_graph *graph, struct ct_run *run)
@@ -250,9 +301,10 @@ int float8_quantise_operands(struct ct_graph *graph, struct ct_run *run)
     struct quantising p = {.graph = graph, .recipe = float8_recipe(), .count = graph->value_count};
     int rc = 0;
 
-    (void)run;
     if (!p.recipe)
         return 0;
+    if (p.recipe->nvfp4 && graph != run->validation_graph)
+        rc = number_tokens(&p);
     p.done = ct_arena_array(&p.scratch, struct done *, p.count);
     p.scale = ct_arena_array(&p.scratch, struct ct_value *, p.count);
     ct_for_each_op (op, graph)

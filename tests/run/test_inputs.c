@@ -54,6 +54,25 @@ static void a_model_that_declares_positions_is_fed_them(void **state)
     ct_run_close(run);
 }
 
+/* Numbers go on from the steps before. */
+static void a_model_that_declares_ordinals_is_fed_them(void **state)
+{
+    struct ct_run *run;
+    struct ct_tensor t;
+    int32_t first;
+
+    (void)state;
+    toy.ordinals = true;
+    run = toy_opened();
+    train(run);
+    t = ct_executor_tensor(run->executor, ct_graph_find_input(run->graph, "ordinals"), 0);
+    first = ((const int32_t *)t.data)[0];
+    assert_true(first > 0 && first % TOY_LENGTH == 0);
+    for (int64_t i = 0; i < 4 * TOY_LENGTH; i++)
+        assert_int_equal(((const int32_t *)t.data)[i], first + i);
+    ct_run_close(run);
+}
+
 static void a_value_that_is_called_like_an_input_is_not_fed(void **state)
 {
     struct ct_run *run;
@@ -171,7 +190,7 @@ static void an_input_that_no_stream_feeds_names_the_streams(void **state)
     toy.declare = "pears";
     assert_refused(
         "the data source has kind, tokens, labels, pairs, unused; the run makes "
-        "valid_tokens, positions, lr, step, loss_limit, norm_limit; did you mean pairs?");
+        "valid_tokens, positions, ordinals, lr, step, loss_limit, norm_limit; did you mean pairs?");
 }
 
 static void an_input_of_another_shape_than_its_stream_is_refused(void **state)
@@ -240,6 +259,7 @@ int main(void)
         TEST(a_model_without_a_loss_is_refused),
         TEST(an_input_that_nobody_feeds_is_refused),
         TEST(a_model_that_declares_positions_is_fed_them),
+        TEST(a_model_that_declares_ordinals_is_fed_them),
         TEST(a_value_that_is_called_like_an_input_is_not_fed),
         TEST(an_input_takes_its_name_from_other_values),
         TEST(data_that_goes_on_after_its_end_is_refused),

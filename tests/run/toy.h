@@ -34,6 +34,7 @@ static struct {
     bool no_tokens, no_ops, no_loss;
     const char *declare; /* one more input */
     bool positions;      /* use the positions */
+    bool ordinals;       /* declare the ordinals of tokens */
     bool occupy;         /* call the output of an op "positions" */
     int64_t samples;
     int64_t missing; /* a sample before the end that is not there; 0: none */
@@ -62,6 +63,8 @@ static struct ct_value *toy_body(struct ct_builder *b, struct ct_value *tokens,
     struct ct_value *x = ct_embedding(b, toy.occupy ? "positions" : "embedding", tokens, table),
                     *at;
 
+    if (toy.ordinals)
+        ct_input(b, "ordinals", shape);
     if (!toy.positions)
         return x;
     at = ct_parameter(b, "places", 2, (int64_t[]){TOY_LENGTH, TOY_WIDTH}, normal);
