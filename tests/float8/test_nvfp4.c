@@ -216,7 +216,8 @@ static void transform(const float *x, float *y)
     finish(&m);
 }
 
-/* The input is the 16 x 16 identity, twice: rows are orthogonal, of entries +-1/4, and not all of one sign. */
+/* The input is the 16 x 16 identity, twice: rows are orthogonal, of entries +-1/4, and not all of
+   one sign. */
 static void the_transform_is_orthogonal(void **state)
 {
     float x[COUNT] = {0}, y[COUNT];
