@@ -47,19 +47,25 @@ int ct_check_expect(const struct ct_check_case *c, struct ct_arena *arena,
                     struct ct_check_expected **expected)
 {
     int n = c->op->outs + c->op->ins, rc = 0;
+    int last = c->only_nan ? CT_CHECK_EXACT : CT_CHECK_DISTURBED;
     struct ct_tensor *operands[CT_CHECK_DISTURBED + 1];
 
     *expected = ct_arena_array(arena, struct ct_check_expected, n + 1);
-    for (int p = CT_CHECK_EXACT; rc >= 0 && p <= CT_CHECK_DISTURBED; p++) {
+    for (int p = CT_CHECK_EXACT; rc >= 0 && p <= last; p++) {
         operands[p] = ct_arena_array(arena, struct ct_tensor, n + 1);
         rc = ct_check_reference(c, (enum ct_check_inputs)p, arena, operands[p]);
     }
-    for (int i = 0; rc >= 0 && i < n; i++)
-        if (tensor_operand(c->op, i))
-            (*expected)[i] = (struct ct_check_expected){
-                operands[CT_CHECK_EXACT][i], operands[CT_CHECK_ROUNDED][i],
-                tensor_difference(&operands[CT_CHECK_EXACT][i], &operands[CT_CHECK_DISTURBED][i],
-                                  arena),
-                tensor_largest(&operands[CT_CHECK_EXACT][i], arena)};
+    for (int i = 0; rc >= 0 && i < n; i++) {
+        struct ct_check_expected *e = &(*expected)[i];
+
+        if (!tensor_operand(c->op, i))
+            continue;
+        e->exact = operands[CT_CHECK_EXACT][i];
+        e->largest = tensor_largest(&e->exact, arena);
+        if (c->only_nan)
+            continue;
+        e->rounded = operands[CT_CHECK_ROUNDED][i];
+        e->sensitivity = tensor_difference(&e->exact, &operands[CT_CHECK_DISTURBED][i], arena);
+    }
     return rc;
 }

@@ -293,7 +293,7 @@ static int compare_bits(const struct attempt *a, struct attempt *beside)
         const double *first = tensor_numbers(&a->launch.out[i], &beside->arena);
         const double *second = tensor_numbers(&beside->launch.out[i], &beside->arena);
 
-        for (int64_t k = 0; k < ct_tensor_count(&a->launch.out[i]); k++)
+        for (int64_t k = 0, n = ct_tensor_count(&a->launch.out[i]); k < n; k++)
             if (first[k] != second[k] && !(isnan(first[k]) && isnan(second[k])))
                 return fault(
                     beside, ", %s: output %d, element %lld: %.17g, and %.17g where they lie apart",

@@ -23,7 +23,7 @@ char *memory_behind(const struct guarded *g)
     return g->data + (g->apart ? 0 : g->bytes);
 }
 
-/* Guards around so many bytes. */
+/* Guards around so many bytes, which are left as they are. */
 static struct guarded *add(struct memory *m, size_t bytes, const char *name, int index)
 {
     size_t all = GUARD + bytes + GUARD;
@@ -32,7 +32,8 @@ static struct guarded *add(struct memory *m, size_t bytes, const char *name, int
     struct guarded *g;
 
     begin += 64 - (uintptr_t)begin % 64;
-    memset(begin, byte, all);
+    memset(begin, byte, GUARD);
+    memset(begin + GUARD + bytes, byte, GUARD);
     m->block = ct_arena_grow(m->arena, m->block, &m->room, (size_t)m->count + 1, sizeof(*g));
     g = &m->block[m->count++];
     *g = (struct guarded){.data = begin + GUARD, .bytes = bytes, .guard = (unsigned char)byte};
@@ -46,8 +47,7 @@ char *memory_add(struct memory *m, size_t bytes, const struct ct_tensor *tensor,
     struct guarded *g = add(m, bytes, name, index);
 
     g->tensor = tensor;
-    if (!tensor)
-        memory_blank(g->data, bytes);
+    memset(g->data, tensor ? g->guard : NAN_BYTE, bytes);
     return g->data;
 }
 
@@ -63,7 +63,12 @@ char *memory_add_apart(struct memory *m, size_t bytes, const char *name)
 static bool changed(unsigned char guard, const char *from, const char *to, const char *data,
                     int64_t *at)
 {
-    for (const char *p = from; p < to; p++)
+    const char *p = from;
+
+    if (p == to || (*(const unsigned char *)p == guard &&
+                    memcmp(p, p + 1, (size_t)(to - p) - 1) == 0)) /* each byte is the one before */
+        return false;
+    for (; p < to; p++)
         if (*(const unsigned char *)p != guard) {
             *at = p - data;
             return true;

@@ -1,5 +1,6 @@
 /* Whole tensors as numbers, a row at a time: ct_tensor_load() finds each element anew. */
 #include <math.h>
+#include <string.h>
 
 #include <ctitan/lib/app/check.h>
 
@@ -41,10 +42,27 @@ static struct ct_tensor row_of(const struct ct_tensor *t, int64_t row)
                               .stride = {t->ndim ? t->stride[t->ndim - 1] : 1}};
 }
 
+/* The common case apart, which compilers make vectors of. */
+static void read_neighbours(const struct ct_tensor *row, double *restrict to)
+{
+    int64_t n = row->shape[0];
+
+    if (row->dtype == CT_F32)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = ((const float *)row->data)[i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i] = ct_bf16_to_f32(((const uint16_t *)row->data)[i]);
+}
+
 static void read_row(const struct ct_tensor *row, double *to)
 {
     int64_t n = row->shape[0], stride = row->stride[0];
 
+    if (stride == 1 && (row->dtype == CT_F32 || row->dtype == CT_BF16)) {
+        read_neighbours(row, to);
+        return;
+    }
     switch (row->dtype) {
     case CT_F32:
         for (int64_t i = 0; i < n; i++)
@@ -87,10 +105,28 @@ static void write_row(const struct ct_tensor *row, const double *from)
     }
 }
 
+/* One element to all of a row, whose elements lie side by side. */
+static void repeat(const struct ct_tensor *to, const void *element)
+{
+    size_t size = ct_dtype_size(to->dtype), bytes = (size_t)to->shape[0] * size, done = size;
+
+    memcpy(to->data, element, size);
+    for (; done < bytes; done *= 2)
+        memcpy((char *)to->data + done, to->data, done < bytes - done ? done : bytes - done);
+}
+
 static void copy_row(const struct ct_tensor *to, const struct ct_tensor *from)
 {
     int64_t n = to->shape[0], a = to->stride[0], b = from->stride[0];
 
+    if (a == 1 && b == 1 && ct_dtype_bits(to->dtype) >= 8) {
+        memcpy(to->data, from->data, (size_t)n * ct_dtype_size(to->dtype));
+        return;
+    }
+    if (a == 1 && b == 0 && n > 0 && ct_dtype_bits(to->dtype) >= 8) {
+        repeat(to, from->data);
+        return;
+    }
     switch (ct_dtype_bits(to->dtype)) {
     case 4:
         for (int64_t i = 0; i < n; i++)
@@ -153,10 +189,13 @@ void tensor_copy(const struct ct_tensor *to, const struct ct_tensor *from)
     }
 }
 
-double *tensor_numbers(const struct ct_tensor *t, struct ct_arena *arena)
+const double *tensor_numbers(const struct ct_tensor *t, struct ct_arena *arena)
 {
-    double *numbers = ct_arena_array(arena, double, ct_tensor_count(t));
+    double *numbers;
 
+    if (t->dtype == CT_F64 && ct_tensor_is_dense(t))
+        return t->data;
+    numbers = ct_arena_array(arena, double, ct_tensor_count(t));
     ct_check_read(t, numbers);
     return numbers;
 }
@@ -166,7 +205,7 @@ double tensor_largest(const struct ct_tensor *t, struct ct_arena *arena)
     const double *x = tensor_numbers(t, arena);
     double most = 0;
 
-    for (int64_t i = 0; i < ct_tensor_count(t); i++)
+    for (int64_t i = 0, n = ct_tensor_count(t); i < n; i++)
         most = isfinite(x[i]) ? fmax(most, fabs(x[i])) : most;
     return most;
 }
@@ -177,7 +216,7 @@ double tensor_difference(const struct ct_tensor *a, const struct ct_tensor *b,
     const double *x = tensor_numbers(a, arena), *y = tensor_numbers(b, arena);
     double most = 0;
 
-    for (int64_t i = 0; i < ct_tensor_count(a); i++)
+    for (int64_t i = 0, n = ct_tensor_count(a); i < n; i++)
         most = fmax(most, fabs(x[i] - y[i]));
     return most;
 }

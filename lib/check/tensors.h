@@ -11,8 +11,8 @@ struct ct_arena;
 const struct ct_value *tensor_operand(const struct ct_op *op, int i);
 /* Bits; both have the same dtype and shape. */
 void tensor_copy(const struct ct_tensor *to, const struct ct_tensor *from);
-/* The elements as numbers, in arena. */
-double *tensor_numbers(const struct ct_tensor *t, struct ct_arena *arena);
+/* The elements as numbers: their own memory if they are dense and in float64, else in arena. */
+const double *tensor_numbers(const struct ct_tensor *t, struct ct_arena *arena);
 /* The largest finite element, by size; the largest difference of two elements in the same place. */
 double tensor_largest(const struct ct_tensor *t, struct ct_arena *arena);
 double tensor_difference(const struct ct_tensor *a, const struct ct_tensor *b,

@@ -159,8 +159,8 @@ static void fill_sources(struct bed *bed, enum fill fill, uint64_t seed)
             fill_value(bed, bed->graph->values[i], fill, seed);
 }
 
-int bed_create(struct bed *bed, struct ct_device *device, const struct conformance_case *test,
-               enum ct_dtype dtype, enum fill fill, uint64_t seed)
+int bed_parse(struct bed *bed, struct ct_device *device, const struct conformance_case *test,
+              enum ct_dtype dtype, enum fill fill, uint64_t seed)
 {
     int rc;
 
@@ -170,8 +170,16 @@ int bed_create(struct bed *bed, struct ct_device *device, const struct conforman
     if (!bed->graph)
         return ct_context(CT_EINVAL, "case \"%s\"", test->name);
     rc = ct_graph_verify(bed->graph, NULL);
+    return rc < 0 ? ct_context(rc, "case \"%s\"", test->name) : 0;
+}
+
+int bed_create(struct bed *bed, struct ct_device *device, const struct conformance_case *test,
+               enum ct_dtype dtype, enum fill fill, uint64_t seed)
+{
+    int rc = bed_parse(bed, device, test, dtype, fill, seed);
+
     if (rc < 0)
-        return ct_context(rc, "case \"%s\"", test->name);
+        return rc;
     give_memory(bed);
     fill_sources(bed, fill, seed);
     return 0;

@@ -58,10 +58,14 @@ struct bed {
     const struct conformance_case *test;
 };
 
-/* The case's graph with T replaced, its sources filled. CT_EINVAL: a fault in the text. */
+/* The case's graph with T replaced, without memory. CT_EINVAL: a fault in the text. */
+int bed_parse(struct bed *bed, struct ct_device *device, const struct conformance_case *test,
+              enum ct_dtype dtype, enum fill fill, uint64_t seed);
+/* The same with memory, its sources filled. */
 int bed_create(struct bed *bed, struct ct_device *device, const struct conformance_case *test,
                enum ct_dtype dtype, enum fill fill, uint64_t seed);
-/* The same after the transforms that the device's plugin offers; 0: they changed nothing. */
+/* The same after the transforms that the device's plugin offers, with memory; 0: they changed
+   nothing, and the bed is as it was. */
 int bed_transform(struct bed *bed, const struct ct_plugin *plugin);
 void bed_finish(struct bed *bed);
 

@@ -103,7 +103,7 @@ enum ct_check_inputs { CT_CHECK_EXACT, CT_CHECK_ROUNDED, CT_CHECK_DISTURBED, CT_
 /* Run the reference on copies of the values: the operands after it, outputs first, in arena. */
 CT_API int ct_check_reference(const struct ct_check_case *c, enum ct_check_inputs inputs,
                               struct ct_arena *arena, struct ct_tensor *operands);
-/* The reference's results, by operand, in arena. */
+/* The reference's results, by operand, in arena; with only_nan the exact ones alone. */
 CT_API int ct_check_expect(const struct ct_check_case *c, struct ct_arena *arena,
                            struct ct_check_expected **expected);
 
