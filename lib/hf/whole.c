@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <string.h>
 
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/hf_config.h>
@@ -13,7 +14,7 @@
 
 #include "load.h"
 
-#define TOKENS 64 /* of the sequence that it is built for */
+#define TOKENS 1 /* of the sequence that it is built for: each model has as many positions */
 
 static int load_model(struct ct_arena *arena, const char *folder, const char *ignore,
                       const struct ct_model_ops **ops)
@@ -35,11 +36,14 @@ static int load_model(struct ct_arena *arena, const char *folder, const char *ig
         rc = ct_recipe_parse(arena, folder,
                              ct_arena_printf(arena,
                                              "[plugins]\nload = %s\n[model]\nname = %s\n"
-                                             "init_from = %s\nignore = %s\n",
-                                             name, name, folder, ignore),
+                                             "[training]\nseq_len = %d\n",
+                                             name, name, TOKENS),
                              &recipe);
     if (rc == 0)
         rc = ct_recipe_apply(recipe);
+    /* In the text of a recipe, " #" and " ;" would begin comments. */
+    ct_config.model.init_from = folder;
+    ct_config.model_ignore = ignore;
     if (rc == 0)
         rc = ct_offer_find(CT_MODEL, name, &offer);
     *ops = rc < 0 ? NULL : offer->ops;

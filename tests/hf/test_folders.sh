@@ -105,3 +105,22 @@ last=$(($(grep -oE '"(num_experts|num_local_experts|n_routed_experts)": *[0-9]+'
 LC_ALL=C sed -i "s/mlp\.experts\.$last\./mlp.exparts.$last./g" bad/model.safetensors
 refused "it has no tensor model\.layers\..*mlp\.experts\.$last\." import bad imported_bad
 [ ! -e imported_bad ]
+
+# import_odd FOLDER CHANGE [OPTION..]: imports its model with another line of config.json, from a folder whose path would begin
+# comments of a recipe. No option of a run is warned about.
+import_odd() {
+    rm -rf 'odd #1 ;2' imported
+    cp -r "$1" 'odd #1 ;2'
+    chmod -R u+w 'odd #1 ;2'
+    sed -i "$2" 'odd #1 ;2/config.json'
+    "$ctitan" import 'odd #1 ;2' imported "${@:3}" > log 2>&1 || fail "$(cat log)"
+    never grep seq_len log
+}
+
+rm -rf saved
+"$ctitan" train recipe.ini --without ckpt --without tp --without fsdp --without gpt_oss --with gpt2 --set model.name=gpt2 \
+    --set model.init_from= --set model.flavor=debug --set gpt2.max_positions=32 > log 2>&1 || fail "$(cat log)"
+grep -q '"n_positions": *32' saved/config.json
+import_odd saved ''
+import_odd "${cases[2]}/hf" '1s/{/{ "odd_key": 1, "odder_key": 2,/' --ignore 'odd_key, odder_key #'
+refused 'odder_key = 2 is not known here' import 'odd #1 ;2' imported_bad --ignore odd_key
