@@ -9,6 +9,7 @@
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/log.h>
+#include <ctitan/rng.h>
 
 #include "float8.h"
 
@@ -158,6 +159,11 @@ static void leave(struct choosing *c, struct ct_op *op, const struct ct_value *p
     c->left[i].count++;
 }
 
+static int64_t stream_of(const struct ct_value *param)
+{
+    return float8_recipe()->nvfp4 ? (int64_t)ct_rng_stream(param->name) : 0;
+}
+
 static void decide(struct choosing *c, struct ct_op *op)
 {
     const struct ct_value *param = parameter_of(op->in[1]);
@@ -173,7 +179,8 @@ static void decide(struct choosing *c, struct ct_op *op)
     ct_op_become(c->graph, op, &float8_op_linear, (struct ct_value *[]){op->in[0], op->in[1]}, 2,
                  &(struct float8_product){.dtype = op->out[0]->dtype,
                                           .fast_accumulation = true,
-                                          .plain_dw = float8_recipe()->plain_dw});
+                                          .plain_dw = float8_recipe()->plain_dw,
+                                          .stream = stream_of(param)});
 }
 
 /* Experts: a product of another op, with weights that are stacked matrices. */

@@ -69,6 +69,7 @@ struct float8_product { /* of the three products */
     enum ct_dtype dtype;
     bool fast_accumulation; /* sums of fewer bits are allowed */
     bool plain_dw;          /* linear_float8: the gradient of w is no Float8 product */
+    int64_t stream;         /* of random numbers: from the weight's name, the same on any mesh */
 };
 
 /*

@@ -8,8 +8,9 @@
  *   scale = 1 / (s * (1 / g))       by which its numbers are multiplied
  *   q = e2m1(x * scale)             to nearest even, or stochastically; saturated
  *
- * Quotients by zero are the largest float32. A code is stored as the float8_e4m3 of the same value,
- * so products are those of Float8: e4m3 has all numbers of e2m1.
+ * Quotients by zero are the largest float32. If A is not finite, scales are NaN. A code is stored
+ * as the float8_e4m3 of the same value, so products are those of Float8: e4m3 has all numbers of
+ * e2m1.
  */
 #include <float.h>
 #include <math.h>
@@ -36,6 +37,8 @@ float float8_nvfp4_scale(float amax, float amax_of_tensor)
 {
     float g = at_most_finite(LARGEST_E4M3 * LARGEST_E2M1 / amax_of_tensor), s;
 
+    if (!isfinite(amax) || !isfinite(amax_of_tensor))
+        return NAN;
     g = g == 0 ? 1 : g;
     s = ct_e4m3_to_f32(ct_f32_to_e4m3(at_most_finite(amax / LARGEST_E2M1 * g)));
     return at_most_finite(1 / (s * (1 / g)));
@@ -231,7 +234,7 @@ const struct ct_op_type float8_op_nvfp4_quantise = {
             CT_OPT_INT(struct float8_nvfp4_quantise, seed, "seed", "0", INT64_MIN, INT64_MAX,
                        "Of the run"),
             CT_OPT_INT(struct float8_nvfp4_quantise, stream, "stream", "0", INT64_MIN, INT64_MAX,
-                       "Of random numbers: one for each value that is rounded"),
+                       "Of random numbers: one for each gradient of a product that is rounded"),
             {0}},
     .attrs_size = sizeof(struct float8_nvfp4_quantise),
     .infer = quantise_infer,

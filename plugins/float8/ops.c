@@ -433,14 +433,15 @@ static double flops(const struct ct_tensor *in, const struct ct_tensor *out, enu
 static int vjp(struct ct_vjp *v)
 {
     struct ct_value **in = v->op->in, *dy = v->dout[0];
-    struct float8_product attrs = {.dtype = in[0]->dtype};
+    const struct float8_product *forward = v->op->attrs;
+    struct float8_product attrs = {.dtype = in[0]->dtype, .stream = forward->stream};
     struct ct_value *of_w[] = {in[0], dy};
 
     if (v->op->ins > 2)
         return ct_fail(CT_EINVAL, "the operands of %%%s are quantised already",
                        v->op->out[0]->name);
     ct_emit_gradients(v, &float8_op_dx, (struct ct_value *[]){dy, in[1]}, 2, &attrs, (int[]){0}, 1);
-    if (((const struct float8_product *)v->op->attrs)->plain_dw)
+    if (forward->plain_dw)
         return ct_emit_gradients(v, &ct_op_linear_dw, of_w, 2, NULL, (int[]){1}, 1);
     return ct_emit_gradients(v, &float8_op_dw, of_w, 2, &attrs, (int[]){1}, 1);
 }
@@ -476,6 +477,8 @@ static const struct ct_option product_attrs[] = {
                 "Allow accumulation in fewer bits, where that is faster"),
     CT_OPT_BOOL(struct float8_product, plain_dw, "plain_dw", "false",
                 "linear_float8: the gradient of w is not a Float8 product"),
+    CT_OPT_INT(struct float8_product, stream, "stream", "0", INT64_MIN, INT64_MAX,
+               "Of random numbers that round the gradient of the output"),
     {0}};
 
 #define TYPE(which)                                                                                \

@@ -14,7 +14,6 @@
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 #include <ctitan/input.h>
-#include <ctitan/rng.h>
 
 #include "float8.h"
 
@@ -38,7 +37,7 @@ struct quantising {
     struct done **done;      /* by id */
     struct ct_value **scale; /* by id: of the whole value */
     size_t count;
-    struct ct_value *ordinals; /* of tokens: random numbers of gradients are found by them */
+    struct ct_value *ordinals; /* of tokens, for gradients; NULL: none was quantised yet */
     int status;
 };
 
@@ -97,13 +96,11 @@ static struct ct_value *emit_scale(const struct quantising *p, struct ct_builder
 
 static struct ct_value *emit_quantise(const struct quantising *p, struct ct_builder *b,
                                       struct ct_value *x, struct ct_value *scale,
-                                      enum ct_dtype dtype, struct ct_value *ordinals)
+                                      enum ct_dtype dtype)
 {
-    struct float8_nvfp4_quantise attrs = {(int64_t)p->graph->seed, (int64_t)ct_rng_stream(x->name)};
-
     if (p->recipe->nvfp4)
         return ct_emit_type1(b, &float8_op_nvfp4_quantise, named(p->graph, x, "q"),
-                             (struct ct_value *[]){x, scale, ordinals}, ordinals ? 3 : 2, &attrs);
+                             (struct ct_value *[]){x, scale}, 2, NULL);
     return ct_emit_type1(b, &float8_op_quantise, named(p->graph, x, "q"),
                          (struct ct_value *[]){x, scale}, 2, &(struct float8_quantise){dtype});
 }
@@ -143,6 +140,35 @@ static struct ct_value *emit_hadamard(const struct quantising *p, struct ct_buil
                          &(struct float8_hadamard){FLOAT8_NVFP4, (int64_t)p->graph->seed});
 }
 
+/* The input is split as the others that run along sequences are. */
+static int number_tokens(struct quantising *p)
+{
+    int64_t shape[] = {ct_graph_batch(p->graph), ct_graph_seq_len(p->graph)};
+    struct ct_sharding sharding = ct_graph_sequence_sharding(p->graph);
+    int rc = p->ordinals ? 0 : ct_graph_input(p->graph, "ordinals", shape, &p->ordinals);
+
+    if (rc == 0)
+        p->ordinals->sharding = sharding;
+    return rc;
+}
+
+/* A gradient for a product, rounded stochastically. Names of gradients depend on the mesh, so the
+   stream is that of the product. */
+static struct ct_value *emit_rounded(struct quantising *p, struct ct_builder *b,
+                                     const struct ct_op *product, struct ct_value *x,
+                                     struct ct_value *scale)
+{
+    const struct float8_product *of = product->attrs;
+    struct float8_nvfp4_quantise attrs = {
+        (int64_t)p->graph->seed,
+        (int64_t)((uint64_t)of->stream + (product->type == &float8_op_dw))};
+
+    if (b->status == 0)
+        b->status = number_tokens(p);
+    return ct_emit_type1(b, &float8_op_nvfp4_quantise, named(p->graph, x, "q"),
+                         (struct ct_value *[]){x, scale, p->ordinals}, 3, &attrs);
+}
+
 static struct quantised activation(struct quantising *p, struct ct_op *op, struct ct_value *x,
                                    enum float8_cells cells, enum ct_dtype dtype, bool is_gradient)
 {
@@ -154,7 +180,8 @@ static struct quantised activation(struct quantising *p, struct ct_op *op, struc
     if (p->recipe->nvfp4 && cells == FLOAT8_COLUMN_BLOCK)
         x = emit_hadamard(p, &b, x);
     q->scale = x ? emit_scale(p, &b, x, cells, dtype) : NULL;
-    q->q = emit_quantise(p, &b, x, q->scale, dtype, is_gradient ? p->ordinals : NULL);
+    q->q = p->recipe->nvfp4 && is_gradient ? emit_rounded(p, &b, op, x, q->scale)
+                                           : emit_quantise(p, &b, x, q->scale, dtype);
     p->status = b.status;
     return *q;
 }
@@ -217,7 +244,7 @@ static struct ct_value *gathered(struct quantising *p, struct ct_op *op, struct 
         struct ct_builder b = place(p, op, w);
 
         b.before = scale->producer->next;
-        q->q = emit_quantise(p, &b, w, scale, CT_E4M3, NULL);
+        q->q = emit_quantise(p, &b, w, scale, CT_E4M3);
         p->status = b.status;
         return q->q;
     }
@@ -254,7 +281,7 @@ static struct quantised weight(struct quantising *p, struct ct_op *op, struct ct
         q->scale = emit_scale(p, &b, w, cells, CT_E4M3);
     else if (q->scale && origin(w) == w)
         b.before = q->scale->producer->next;
-    q->q = emit_quantise(p, &b, w, q->scale, CT_E4M3, NULL);
+    q->q = emit_quantise(p, &b, w, q->scale, CT_E4M3);
     p->status = b.status;
     return *q;
 }
@@ -284,18 +311,6 @@ static int quantise(struct quantising *p, struct ct_op *op)
     return p->status;
 }
 
-/* The input is split as the others that run along sequences are. */
-static int number_tokens(struct quantising *p)
-{
-    int64_t shape[] = {ct_graph_batch(p->graph), ct_graph_seq_len(p->graph)};
-    struct ct_sharding sharding = ct_graph_sequence_sharding(p->graph);
-    int rc = ct_graph_input(p->graph, "ordinals", shape, &p->ordinals);
-
-    if (rc == 0)
-        p->ordinals->sharding = sharding;
-    return rc;
-}
-
 int float8_quantise_operands(struct ct_graph *graph, struct ct_run *run)
 {
     struct quantising p = {.graph = graph, .recipe = float8_recipe(), .count = graph->value_count};
@@ -303,8 +318,7 @@ int float8_quantise_operands(struct ct_graph *graph, struct ct_run *run)
 
     if (!p.recipe)
         return 0;
-    if (p.recipe->nvfp4 && graph != run->validation_graph)
-        rc = number_tokens(&p);
+    (void)run;
     p.done = ct_arena_array(&p.scratch, struct done *, p.count);
     p.scale = ct_arena_array(&p.scratch, struct ct_value *, p.count);
     ct_for_each_op (op, graph)

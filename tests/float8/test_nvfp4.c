@@ -136,6 +136,36 @@ static void casts_equal_the_vectors(void **state)
         check_case(json_array_get(cases, i));
 }
 
+/* The block of x[0], and all others, to nearest and stochastically. */
+static void a_number_that_is_not_finite_makes_all_nan(void **state)
+{
+    static const float numbers[] = {INFINITY, -INFINITY, NAN};
+
+    (void)state;
+    for (size_t k = 0; k < CT_COUNT(numbers); k++) {
+        struct machine m = {0};
+        float x[COUNT] = {numbers[k], 1, 2};
+        int32_t ordinals[ROWS] = {0};
+        uint8_t q[COUNT], r[COUNT];
+
+        start(&m, "graph \"cast\"\nparam %x : float32[1,16,32]\nparam %o : int32[1,16]\n"
+                  "F - %a = float8_amax(%x) {grid=\"1,1,1\"} : float32[1,1,1]\n"
+                  "F - %b = float8_amax(%x) {grid=\"1,16,2\"} : float32[1,16,2]\n"
+                  "F - %s = nvfp4_scale(%b, %a) : float32[1,16,2]\n"
+                  "F - %q = nvfp4_quantise(%x, %s) : float8_e4m3[1,16,32]\n"
+                  "F - %r = nvfp4_quantise(%x, %s, %o) : float8_e4m3[1,16,32]\n"
+                  "fetch q = %q\nfetch r = %r\n");
+        feed(&m, "x", x, sizeof(x));
+        feed(&m, "o", ordinals, sizeof(ordinals));
+        assert_int_equal(ct_executor_step(m.executor), 0);
+        fetch(&m, "q", q, sizeof(q));
+        fetch(&m, "r", r, sizeof(r));
+        for (size_t i = 0; i < COUNT; i++)
+            assert_true(isnan(ct_e4m3_to_f32(q[i])) && isnan(ct_e4m3_to_f32(r[i])));
+        finish(&m);
+    }
+}
+
 /* ---- stochastic rounding ---- */
 
 #define DRAWS 64
@@ -245,6 +275,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(casts_equal_the_vectors),
+        cmocka_unit_test(a_number_that_is_not_finite_makes_all_nan),
         cmocka_unit_test(stochastic_rounding_has_no_bias),
         cmocka_unit_test(random_numbers_follow_from_seed_stream_and_token),
         cmocka_unit_test(the_transform_is_orthogonal),
