@@ -59,7 +59,7 @@ struct feed {
     int microbatches;
     void **row;         /* by stream: one sample from the source; NULL: it is not needed */
     int32_t *positions; /* of one sample */
-    int32_t *ordinals;  /* of one sample: numbers of its tokens among all that the run reads */
+    int32_t *ordinals;  /* of one sample: numbers of its tokens among those of its stage */
     const int32_t *tokens, *labels; /* of one sample, where streams beside it need them */
     const int32_t *documents;       /* of one sample; NULL: the graph does not take them */
     struct feed_ahead *ahead;

@@ -19,8 +19,10 @@
  *
  *   positions     int32 [batch, seq_len]  the position of each token in its sequence, or, if the
  *                                         graph takes documents, in its document there
- *   ordinals      int32 [batch, seq_len]  the number of each token among all that the run reads,
- *                                         modulo 2^32: the same on any mesh, and after a resume
+ *   ordinals      int32 [batch, seq_len]  the number of each token among those of its stage,
+ *                                         which counts on from the stage before if samples are
+ *                                         the same; modulo 2^32: the same on any mesh, and
+ *                                         after a resume
  *   S_ahead_N     int32 [batch, seq_len]  of the int32 stream S, [seq_len]: the entry
  *                                         that is N places behind each token; 0, or
  *                                         -100 of labels, where its sequence or
