@@ -75,13 +75,14 @@ static const char *given_socket(void)
 static int fail(void *context, int error, const char *what)
 {
     const char *message = context ? munge.munge_ctx_strerror(context) : NULL;
-    const char *advice = "with CTITAN_SECRET a job does without munge";
+    const char *advice = NULL;
 
     for (size_t i = 0; i < CT_COUNT(advices); i++)
         if (advices[i].error == error)
             advice = advices[i].advice;
-    return ct_fail(CT_EIO, "munge: %s a credential: %s; %s", what,
-                   message ? message : munge.munge_strerror(error), advice);
+    return ct_fail(
+        CT_EIO, "munge: %s a credential: %s; %s%swith CTITAN_SECRET a job does without munge", what,
+        message ? message : munge.munge_strerror(error), advice ? advice : "", advice ? "; " : "");
 }
 
 /* A context with which credentials are made and read. */

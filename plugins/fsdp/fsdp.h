@@ -44,7 +44,7 @@ const struct ct_section *fsdp_unshard_section(struct ct_graph *graph, int group)
 /* True if op is a gather with the mark. */
 bool fsdp_is_gather(const struct ct_op *op);
 
-/* True if each output is the sum of an input over ranks, or a shard of it. */
+/* True if each output is the reduction of an input over ranks, or a shard of it. */
 bool fsdp_reduces(const struct ct_op *op);
 
 #endif

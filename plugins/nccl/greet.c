@@ -82,8 +82,9 @@ static int greet_client(struct greeter *g, struct greeting *m)
     rc = ct_random(g->mine, sizeof(g->mine));
     memcpy(m->nonce, g->mine, sizeof(m->nonce));
     make_code(g, "rank 0", m->code);
-    if (!g->munge || ct_munge_wrap(g->secret, m->credential) < 0)
-        m->credential[0] = '\0';
+    m->credential[0] = '\0';
+    if (rc == 0 && g->munge)
+        rc = ct_munge_wrap(g->secret, m->credential);
     return rc;
 }
 

@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <ctitan/log.h>
+
 #include "address.h"
 #include "cluster.h"
 
@@ -26,7 +28,7 @@ struct message {
     uint32_t magic, found; /* found: result in answers; in requests, 1 means set */
     char key[STORE_KEY], value[STORE_VALUE];
 };
-#define MAGIC 0x63746e32u
+#define MAGIC 0x63746e33u
 
 struct entry {
     struct entry *next;
@@ -65,6 +67,7 @@ struct server {
     struct pollfd *fds;
     struct client *clients;
     int count;
+    bool warned; /* of munge's failure */
 };
 #define FIRST 2
 
@@ -120,10 +123,16 @@ static bool send_whole(int socket, const void *data, size_t bytes)
     return send(socket, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
 }
 
-static bool greet(struct client *c, int socket)
+/* A client that munge fails for is sent away, and comes again. */
+static bool greet(struct server *v, struct client *c, int socket)
 {
-    return nccl_greet(&c->greeter, &c->greeting) == 0 &&
-           send_whole(socket, &c->greeting, sizeof(c->greeting));
+    int rc = nccl_greet(&c->greeter, &c->greeting);
+
+    if (rc == CT_EIO && !v->warned) {
+        ct_warn("rendezvous: a rank must wait: %s", ct_error_message());
+        v->warned = true;
+    }
+    return rc == 0 && send_whole(socket, &c->greeting, sizeof(c->greeting));
 }
 
 static bool serve_one(struct server *v, int i)
@@ -141,7 +150,7 @@ static bool serve_one(struct server *v, int i)
     }
     c->bytes = 0;
     if (!nccl_is_known(&c->greeter))
-        return greet(c, socket);
+        return greet(v, c, socket);
     answer(v->store, &c->request);
     return send_whole(socket, &c->request, sizeof(c->request));
 }

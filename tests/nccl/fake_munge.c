@@ -1,7 +1,7 @@
 /*
  * A libmunge.so.2 without a daemon: a credential is its text, not encrypted. Users are numbers in
  * the environment: FAKE_MUNGE_USER makes and reads credentials as another one. FAKE_MUNGE_ERROR is
- * what every call of munged returns.
+ * what every call of munged returns; the FAKE_MUNGE_LAPSE-th credential is not made.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 enum { CIPHER = 0, SOCKET = 8, READER = 9 };
-enum { NO_MEMORY = 5, NO_SOCKET = 6, BAD_CREDENTIAL = 8, UNAUTHORIZED = 18 };
+enum { NO_MEMORY = 5, NO_SOCKET = 6, TIMEOUT = 7, BAD_CREDENTIAL = 8, UNAUTHORIZED = 18 };
 
 struct context {
     char socket[200];
@@ -88,8 +88,11 @@ static int ask_munged(const struct context *c)
 
 EXPORT int munge_encode(char **credential, struct context *c, const void *data, int bytes)
 {
+    static int made;
     int error = c->cipher ? ask_munged(c) : UNAUTHORIZED;
 
+    if (++made == number("FAKE_MUNGE_LAPSE", 0))
+        error = TIMEOUT;
     if (error)
         return error;
     *credential = malloc(64 + (size_t)bytes);

@@ -302,6 +302,12 @@ static void failures_of_munge_say_where_they_are(void **state)
                   (struct side){{"FAKE_MUNGE_ERROR=17"}, "somebody sent it twice"});
 }
 
+static void a_lapse_of_munge_is_waited_for(void **state)
+{
+    (void)state;
+    meet_by_munge((struct side){{"FAKE_MUNGE_LAPSE=2"}, NULL}, (struct side){{NULL}, NULL});
+}
+
 /* A rank 0 without munge may be anybody. */
 static void munge_or_a_secret_must_be_everywhere(void **state)
 {
@@ -529,6 +535,7 @@ int main(void)
         cmocka_unit_test(munge_hands_the_secret_over),
         cmocka_unit_test(munge_tells_users_apart),
         cmocka_unit_test(failures_of_munge_say_where_they_are),
+        cmocka_unit_test(a_lapse_of_munge_is_waited_for),
         cmocka_unit_test(munge_or_a_secret_must_be_everywhere),
         cmocka_unit_test(a_secret_in_a_file_is_closed_to_others),
         cmocka_unit_test(a_flood_of_strangers_keeps_no_rank_out),
