@@ -182,6 +182,7 @@ static void quantise_row(const struct ct_launch *l, const struct float8_cells_of
         int64_t i = row * columns + j;
         float scale = (float)ct_tensor_load(&l->in[1], float8_cell_of(cells, i)), u = -1;
         uint64_t at = ordinal << 32 | (uint64_t)(first + j);
+        double before = l->accumulate & 1 ? ct_tensor_load(&l->out[0], i) : 0;
 
         if (random && (j == 0 || at / 4 != have)) {
             numbers = ct_philox((uint64_t)attrs->seed, (uint64_t)attrs->stream, at / 4);
@@ -189,7 +190,8 @@ static void quantise_row(const struct ct_launch *l, const struct float8_cells_of
         }
         if (random)
             u = ct_uniform(numbers.v[at % 4]);
-        ct_tensor_store(&l->out[0], i, (double)rounded((float)ct_tensor_load(x, i) * scale, u));
+        ct_tensor_store(&l->out[0], i,
+                        before + (double)rounded((float)ct_tensor_load(x, i) * scale, u));
     }
 }
 

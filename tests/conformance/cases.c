@@ -770,6 +770,18 @@
     "F - %q2 = float8_quantise(%x, %s2) : float8_e4m3[" #b "," #t "," #k "]\n"                     \
     "W - %dw = linear_float8_dw(%q2, %q2, %s2, %s2) : bfloat16[" #k "," #k "]\n"
 
+#define NVFP4(b, t, k, blocks)                                                                     \
+    "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "input %ordinals : int32[" #b "," #t "]\n"                                                     \
+    "F - %whole = float8_amax(%x) {grid=\"1,1,1\"} : float32[1,1,1]\n"                             \
+    "F - %m = float8_amax(%x) {grid=\"" #b "," #t "," #blocks "\"} : float32[" #b "," #t           \
+    "," #blocks "]\n"                                                                              \
+    "F - %s = nvfp4_scale(%m, %whole) : float32[" #b "," #t "," #blocks "]\n"                      \
+    "F - %q = nvfp4_quantise(%x, %s) : float8_e4m3[" #b "," #t "," #k "]\n"                        \
+    "I - %r = nvfp4_quantise(%x, %s, %ordinals) {seed=3, stream=5} : float8_e4m3[" #b "," #t       \
+    "," #k "]\n"                                                                                   \
+    "F - %h = float8.hadamard(%x) {seed=7} : T[" #b "," #t "," #k "]\n"
+
 const struct conformance_case conformance_cases[] = {
     {"linear, one token", LINEAR(1, 1, 5, 3), 0, false},
     {"linear, odd", LINEAR(1, 7, 33, 17), 0, false},
@@ -1024,6 +1036,7 @@ const struct conformance_case conformance_cases[] = {
     {"float8, many", FLOAT8(2, 72, 96, 48), 0, false},
     {"float8, tiles", FLOAT8(4, 40, 96, 48), 0, false},
     {"float8, no multiples", FLOAT8(3, 7, 37, 13), 0, false},
+    {"nvfp4", NVFP4(2, 32, 48, 3), 1000, false},
     {"float8, blocks", MX(2, 64, 96, 3, 2), 0, false},
     {"float8, large",
      "input %x : T[400,300]\n"
