@@ -214,7 +214,7 @@ static const struct fact *measure_once(struct ct_facts *facts, const struct open
 {
     char value[CT_FACT_ROOM] = "";
 
-    if (o->writable && measure(context, value) < 0)
+    if (o->writable && (measure(context, value) < 0 || !facts->valid(value)))
         return add(facts, name, "");
     if (o->writable && append(o, name, value))
         return add(facts, name, value);

@@ -27,12 +27,14 @@ static int find_entry(struct gpu *gpu, const struct dnn_graph *g, struct entry *
     char folder[CT_PATH_ROOM], device[160];
     int rc = ct_file_cache_folder(folder, "cuda");
 
+    if (rc < 0)
+        return rc;
     gpu_identify(gpu, device, sizeof(device));
     snprintf(e->key, sizeof(e->key), "cuDNN %d, %s, graph %016llx", dnn_version(), device,
              (unsigned long long)g->hash);
     snprintf(e->path, sizeof(e->path), "%s/plan-%016llx.txt", folder,
              (unsigned long long)ct_hash(e->key));
-    return rc;
+    return 0;
 }
 
 /* The text after the lines before it; NULL: it is not what was written. */

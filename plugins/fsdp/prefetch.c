@@ -6,9 +6,9 @@
  * stream and to the front of the preceding region, so that they overlap its computation. At most
  * two regions' parameters are alive at a time. Without reshard, gathers move in front of all
  * microbatches. Reductions move to the reduce stream. Those in a microbatch keep their position,
- * because nothing in the backward waits for them. Those that run once a step run as soon as the last microbatch has
- * added to the gradient. Sums over replicas have a stream of their own: they cross a slower link,
- * and reductions into shards must not wait behind them.
+ * because nothing in the backward waits for them. Those that run once a step run as soon as the
+ * last microbatch has added to the gradient. Sums over replicas have a stream of their own: they
+ * cross a slower link, and reductions into shards must not wait behind them.
  */
 #include <string.h>
 
