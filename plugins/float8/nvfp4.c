@@ -233,9 +233,9 @@ const struct ct_op_type float8_op_nvfp4_quantise = {
     .samples = "real[2,4,6] factor[2,4,2]; real[2,4,6] factor[2,2,6]",
     .attrs =
         (const struct ct_option[]){
-            CT_OPT_INT(struct float8_nvfp4_quantise, seed, "seed", "0", INT64_MIN, INT64_MAX,
+            CT_OPT_INT(struct float8_nvfp4_quantise, seed, "seed", "0", -0x1p63, 0x1p63,
                        "Of the run"),
-            CT_OPT_INT(struct float8_nvfp4_quantise, stream, "stream", "0", INT64_MIN, INT64_MAX,
+            CT_OPT_INT(struct float8_nvfp4_quantise, stream, "stream", "0", -0x1p63, 0x1p63,
                        "Of random numbers: one for each gradient of a product that is rounded"),
             {0}},
     .attrs_size = sizeof(struct float8_nvfp4_quantise),
@@ -322,11 +322,11 @@ const struct ct_op_type float8_op_hadamard = {
     .summary = "16 neighbouring tokens, with random signs, times an orthogonal matrix",
     .signature = "x[.tk] T -> y[.tk] T | t%size",
     .samples = "real[2,32,3]",
-    .attrs = (const struct ct_option[]){CT_OPT_INT(struct float8_hadamard, size, "size", "16", 16,
-                                                   16, "Tokens of a block"),
-                                        CT_OPT_INT(struct float8_hadamard, seed, "seed", "0",
-                                                   INT64_MIN, INT64_MAX, "Of the signs"),
-                                        {0}},
+    .attrs =
+        (const struct ct_option[]){
+            CT_OPT_INT(struct float8_hadamard, size, "size", "16", 16, 16, "Tokens of a block"),
+            CT_OPT_INT(struct float8_hadamard, seed, "seed", "0", -0x1p63, 0x1p63, "Of the signs"),
+            {0}},
     .attrs_size = sizeof(struct float8_hadamard),
     .infer = transform_infer,
     .reference = transform_reference,

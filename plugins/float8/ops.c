@@ -477,7 +477,7 @@ static const struct ct_option product_attrs[] = {
                 "Allow accumulation in fewer bits, where that is faster"),
     CT_OPT_BOOL(struct float8_product, plain_dw, "plain_dw", "false",
                 "linear_float8: the gradient of w is not a Float8 product"),
-    CT_OPT_INT(struct float8_product, stream, "stream", "0", INT64_MIN, INT64_MAX,
+    CT_OPT_INT(struct float8_product, stream, "stream", "0", -0x1p63, 0x1p63,
                "Of random numbers that round the gradient of the output"),
     {0}};
 
