@@ -74,20 +74,6 @@ static cudnnBackendDescriptor_t create(struct dnn_graph *g, int type)
     return d;
 }
 
-static size_t size_of(int type)
-{
-    switch (type) {
-    case CUDNN_TYPE_BOOLEAN:
-    case CUDNN_TYPE_CHAR:
-        return 1;
-    case CUDNN_TYPE_INT64:
-    case CUDNN_TYPE_DOUBLE:
-        return 8;
-    default:
-        return 4;
-    }
-}
-
 /* The place of a descriptor in its graph, which is the same whenever it is described. */
 static int64_t number_of(const struct dnn_graph *g, cudnnBackendDescriptor_t d)
 {
@@ -116,7 +102,7 @@ static void hash_attribute(struct dnn_graph *g, const int64_t of[4], const void 
     }
     if (of[2] != CUDNN_TYPE_BACKEND_DESCRIPTOR && of[2] != CUDNN_TYPE_HANDLE &&
         of[2] != CUDNN_TYPE_VOID_PTR)
-        hash_bytes(g, values, (size_t)count * size_of((int)of[2]));
+        hash_bytes(g, values, (size_t)count * dnn_value_bytes((int)of[2]));
 }
 
 static void set(struct dnn_graph *g, cudnnBackendDescriptor_t d, int attribute, int type,

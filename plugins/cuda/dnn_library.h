@@ -104,6 +104,24 @@ enum {
     CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION = 2702,
 };
 
+/* Bytes of an attribute's value of one of these types. */
+static inline size_t dnn_value_bytes(int type)
+{
+    switch (type) {
+    case CUDNN_TYPE_BOOLEAN:
+    case CUDNN_TYPE_CHAR:
+        return 1;
+    case CUDNN_TYPE_INT64:
+    case CUDNN_TYPE_DOUBLE:
+    case CUDNN_TYPE_VOID_PTR:
+    case CUDNN_TYPE_HANDLE:
+    case CUDNN_TYPE_BACKEND_DESCRIPTOR:
+        return 8;
+    default:
+        return 4;
+    }
+}
+
 #define GPU_DNN_CALLS(X)                                                                           \
     X(cudnnCreate, (cudnnHandle_t * handle))                                                       \
     X(cudnnDestroy, (cudnnHandle_t handle))                                                        \

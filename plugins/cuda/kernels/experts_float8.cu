@@ -332,30 +332,15 @@ DEVICE void multiply_codes(tile_sums &c, tensor_slices &slices, loader_by_row<2>
                            loader_by_row<2> b, int64_t depth, tile_size size,
                            const thread_factors &factors)
 {
-    bfloat16 *shared = slices[0].at;
     int pairs = (int)(filled_up(depth) / 2), steps = (pairs + DEPTH - 1) / DEPTH;
     tile_sums part = {};
 
-#pragma unroll
-    for (int s = 0; s < STAGES - 1; s++) {
-        if (s < steps)
-            fetch_both<mma_tiles>(shared + 2 * s * SLICE, a, b, s, steps, pairs);
-        commit_copies();
-    }
-    for (int s = 0, slot = 0; s < steps; s++, slot = slot + 1 == STAGES ? 0 : slot + 1) {
-        bfloat16 *here = shared + 2 * slot * SLICE;
-        bfloat16 *free = shared + 2 * (slot ? slot - 1 : STAGES - 1) * SLICE;
-
-        await_copies<STAGES - 2>();
-        __syncthreads();
-        if (s + STAGES - 1 < steps)
-            fetch_both<mma_tiles>(free, a, b, s + STAGES - 1, steps, pairs);
-        commit_copies();
-        multiply_codes_slice(part, here, here + SLICE, size);
-        if (s % 2 || s + 1 == steps)
-            add_block(c, part, factors, (uint32_t)s / 2);
-    }
-    await_copies<0>();
+    mma_tiles::each_slice(slices, a, b, steps, steps, pairs,
+                          [&](int s, const bfloat16 *of_a, const bfloat16 *of_b) {
+                              multiply_codes_slice(part, of_a, of_b, size);
+                              if (s % 2 || s + 1 == steps)
+                                  add_block(c, part, factors, (uint32_t)s / 2);
+                          });
 }
 
 /* ---- lines of operands ---- */
@@ -398,17 +383,12 @@ DEVICE thread_factors factors_of(const gpu_codes &rows, const gpu_codes &columns
 /* f(row, column, x) for each sum that there is */
 template <typename F> DEVICE void each_sum(tile_sums &c, tile_size size, const F &f)
 {
+    mma_tiles::each_pair(c, [&](int row, int column, const float *x) {
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                tile_place p = pair_place(i, j, e / 2);
-
-                if (p.row < size.rows && p.column + e % 2 < size.columns)
-                    f(p.row, p.column + e % 2, c[i][j][e]);
-            }
+        for (int e = 0; e < 2; e++)
+            if (row < size.rows && column + e < size.columns)
+                f(row, column + e, x[e]);
+    });
 }
 
 /* *to = x, or + x */

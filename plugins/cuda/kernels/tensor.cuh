@@ -157,16 +157,14 @@ struct mma_tiles {
         return TURNED ? 16 * SIDE : 64 * DEPTH;
     }
 
-    /* c += A B^T, of so many parts (1 or 2). All threads are done with the slices before and after.
-     */
-    template <typename A, typename B>
-    DEVICE_MEMBER static void multiply(sums &c, shared &slices, A a, B b, int whole, int parts)
+    /* `steps` slices of A and B come into shared memory, STAGES - 1 ahead; use(s, a, b) when slice
+       s is there. All threads are done with the slices before. */
+    template <typename A, typename B, typename USE>
+    DEVICE_MEMBER static void each_slice(shared &slices, A &a, B &b, int steps, int each, int whole,
+                                         const USE &use)
     {
         bfloat16 *shared = slices[0].at;
-        int each = (whole + depth - 1) / depth, steps = each * parts;
 
-        if (steps)
-            look_up_first<mma_tiles>(a, b, whole);
 #pragma unroll
         for (int s = 0; s < STAGES - 1; s++) {
             if (s < steps)
@@ -182,9 +180,24 @@ struct mma_tiles {
             if (s + STAGES - 1 < steps)
                 fetch_both<mma_tiles>(free, a, b, s + STAGES - 1, each, whole);
             commit_copies();
-            multiply_slice<A::turned, B::turned>(c, here, here + SLICE);
+            use(s, here, here + SLICE);
         }
         await_copies<0>();
+    }
+
+    /* c += A B^T, of so many parts (1 or 2). All threads are done with the slices before and after.
+     */
+    template <typename A, typename B>
+    DEVICE_MEMBER static void multiply(sums &c, shared &slices, A a, B b, int whole, int parts)
+    {
+        int each = (whole + depth - 1) / depth, steps = each * parts;
+
+        if (steps)
+            look_up_first<mma_tiles>(a, b, whole);
+        each_slice(slices, a, b, steps, each, whole,
+                   [&](int, const bfloat16 *of_a, const bfloat16 *of_b) {
+                       multiply_slice<A::turned, B::turned>(c, of_a, of_b);
+                   });
         __syncthreads();
     }
 

@@ -94,28 +94,11 @@ int cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
     return CUDNN_STATUS_SUCCESS;
 }
 
-static size_t size_of(int type)
-{
-    switch (type) {
-    case CUDNN_TYPE_BOOLEAN:
-    case CUDNN_TYPE_CHAR:
-        return 1;
-    case CUDNN_TYPE_INT64:
-    case CUDNN_TYPE_DOUBLE:
-    case CUDNN_TYPE_VOID_PTR:
-    case CUDNN_TYPE_HANDLE:
-    case CUDNN_TYPE_BACKEND_DESCRIPTOR:
-        return 8;
-    default:
-        return 4;
-    }
-}
-
 int cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, int attribute, int type,
                              int64_t count, const void *values)
 {
     struct descriptor *d = descriptor;
-    size_t bytes = (size_t)count * size_of(type);
+    size_t bytes = (size_t)count * dnn_value_bytes(type);
 
     if (d->count == ATTRIBUTES)
         return BAD_PARAM;
@@ -165,7 +148,7 @@ static int number_of(struct parts *p, struct descriptor *d)
 
 static void write_values(struct parts *p, FILE *out, const struct descriptor *d, int i)
 {
-    size_t bytes = (size_t)d->at[i].count * size_of(d->at[i].type);
+    size_t bytes = (size_t)d->at[i].count * dnn_value_bytes(d->at[i].type);
 
     fprintf(out, " %d:%d:%lld:", d->at[i].attribute, d->at[i].type, (long long)d->at[i].count);
     for (int64_t k = 0; d->at[i].type == CUDNN_TYPE_BACKEND_DESCRIPTOR && k < d->at[i].count; k++)
@@ -209,7 +192,8 @@ static const char *read_values(struct descriptor **all, struct descriptor *d, co
             return NULL;
         memcpy(values + 8 * k, &all[n], 8);
     }
-    for (size_t k = 0; type != CUDNN_TYPE_BACKEND_DESCRIPTOR && k < (size_t)count * size_of(type);
+    for (size_t k = 0;
+         type != CUDNN_TYPE_BACKEND_DESCRIPTOR && k < (size_t)count * dnn_value_bytes(type);
          k++, at += 2) {
         if (sscanf(at, "%2x", &n) != 1)
             return NULL;
