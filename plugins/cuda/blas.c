@@ -47,7 +47,8 @@ struct plan {
     cublasLtMatrixLayout_t a, b, c;                /* as cuBLASLt sees them */
     cublasLtMatmulHeuristicResult_t offer[OFFERS]; /* algorithms, the best first by its heuristic */
     int offers, chosen;                            /* chosen: -1 until the first call */
-    bool timed;                                    /* chosen is the fastest */
+    bool looked_up;                                /* among the kept algorithms */
+    bool timed;                                    /* no search, or none any more */
     int tries;                                     /* calls that were not fit for a search */
 };
 
@@ -480,29 +481,45 @@ static int copy_fact(void *context, char value[CT_FACT_ROOM])
     return 0;
 }
 
-/* Searches, unless an earlier run has. Ranks search at once, as one that waited for another could
-   wait for ever: the other may need its collectives. Of their findings the first counts. Where none
-   can be kept, the heuristic's first counts. */
-static int choose_fastest(const struct product_call *c)
+/* The algorithm that an earlier run has kept. One that is not offered now is not searched for
+   again: the file would not take another. */
+static int look_up(const struct product_call *c)
 {
-    struct gpu *gpu = gpu_of(c->l->device);
-    struct ct_facts *facts = facts_of(gpu);
+    struct ct_facts *facts = facts_of(gpu_of(c->l->device));
     struct plan *plan = c->plan;
     char name[CT_FACT_ROOM];
     const char *fact;
-    struct gpu_ways ways = {plan->offers, run_way, c, c->l->stream};
-    int rc;
 
     if (!facts)
         return ct_fail(CT_ENOMEM, "the fastest algorithms");
     name_product(&plan->key, name);
-    plan->chosen = offer_of(plan, ct_fact_find(facts, name));
-    if (plan->chosen >= 0)
-        return check(run_offer(c, plan->chosen), "a matrix product");
-    rc = gpu_find_fastest(&gpu->blas->warm, &ways, &plan->chosen);
+    fact = ct_fact_find(facts, name);
+    plan->looked_up = true;
+    plan->timed = fact != NULL;
+    plan->chosen = offer_of(plan, fact);
+    if (fact && plan->chosen < 0)
+        ct_warn("cuda: cuBLASLt no longer offers the algorithm that was kept for the product %s: "
+                "its heuristic's first is taken",
+                name);
+    return 0;
+}
+
+/* Ranks search at once, as one that waited for another could wait for ever: the other may need its
+   collectives. Of their findings the first counts. Where none can be kept, the heuristic's first
+   counts. */
+static int choose_fastest(const struct product_call *c)
+{
+    struct gpu *gpu = gpu_of(c->l->device);
+    struct plan *plan = c->plan;
+    char name[CT_FACT_ROOM];
+    const char *fact;
+    struct gpu_ways ways = {plan->offers, run_way, c, c->l->stream};
+    int rc = gpu_find_fastest(&gpu->blas->warm, &ways, &plan->chosen);
+
     if (rc < 0 || plan->chosen < 0)
         return rc < 0 ? rc : choose_first(c);
-    fact = ct_fact(facts, name, copy_fact, &plan->offer[plan->chosen].algo);
+    name_product(&plan->key, name);
+    fact = ct_fact(facts_of(gpu), name, copy_fact, &plan->offer[plan->chosen].algo);
     gpu->blas->unkept = !fact;
     plan->chosen = offer_of(plan, fact);
     if (plan->chosen < 0)
@@ -528,6 +545,11 @@ static bool differs_within(const struct product_call *c, const void *matrix, int
     return i < bytes / size;
 }
 
+static bool is_tuned(const struct product_call *c)
+{
+    return gpu_config.tune && c->p->a_dtype != CT_F32 && c->plan->offers > 1;
+}
+
 /* A product that adds to c cannot be repeated, and takes the choice of one that does not. Nothing
    is measured while a step is captured. */
 static bool is_fit_for_search(const struct product_call *c)
@@ -536,8 +558,8 @@ static bool is_fit_for_search(const struct product_call *c)
     const struct gpu_product *p = c->p;
     struct plan *plan = c->plan;
 
-    if (!gpu_config.tune || p->a_dtype == CT_F32 || p->accumulate || plan->timed ||
-        plan->offers < 2 || plan->tries >= TRIES || gpu->blas->unkept || !gpu_graph_is_plain(gpu))
+    if (!is_tuned(c) || p->accumulate || plan->timed || plan->tries >= TRIES || gpu->blas->unkept ||
+        !gpu_graph_is_plain(gpu))
         return false;
     plan->tries++;
     return differs_within(c, p->a, p->a_by_k ? p->k : p->m, p->a_by_k ? p->m : p->k, p->a_stride,
@@ -549,7 +571,10 @@ static bool is_fit_for_search(const struct product_call *c)
 static int run_product(const struct product_call *c)
 {
     struct plan *plan = c->plan;
+    int rc = is_tuned(c) && !plan->looked_up ? look_up(c) : 0;
 
+    if (rc < 0)
+        return rc;
     if (is_fit_for_search(c)) {
         plan->timed = true;
         return choose_fastest(c);
