@@ -43,7 +43,8 @@ static struct {
     struct ct_arena arena;
     struct profiled_kernel *list;
     size_t count, room;
-    double shift; /* from seconds of CUPTI to those of CLOCK_MONOTONIC */
+    uint64_t base; /* CUPTI's time at `began`; differences to it keep their nanoseconds as double */
+    double began;  /* seconds of CLOCK_MONOTONIC */
 } seen = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- finding it ---- */
@@ -94,10 +95,15 @@ static int check_version(void)
 
 /* ---- records ---- */
 
-static void add(const char *name, double start, double end, uint32_t stream, uint64_t bytes)
+static double seconds_at(uint64_t nanoseconds)
 {
-    struct profiled_kernel k = {.start = start * 1e-9 + seen.shift,
-                                .end = end * 1e-9 + seen.shift,
+    return seen.began + 1e-9 * (double)(int64_t)(nanoseconds - seen.base);
+}
+
+static void add(const char *name, uint64_t start, uint64_t end, uint32_t stream, uint64_t bytes)
+{
+    struct profiled_kernel k = {.start = seconds_at(start),
+                                .end = seconds_at(end),
                                 .stream = stream,
                                 .bytes = (int64_t)bytes};
 
@@ -115,11 +121,10 @@ static void take_record(const void *record)
     const struct cupti_copy *copy = record;
 
     if (kernel->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL)
-        add(kernel->name ? kernel->name : "kernel", (double)kernel->start, (double)kernel->end,
-            kernel->stream, 0);
+        add(kernel->name ? kernel->name : "kernel", kernel->start, kernel->end, kernel->stream, 0);
     else if (copy->kind == CUPTI_ACTIVITY_KIND_MEMCPY || copy->kind == CUPTI_ACTIVITY_KIND_MEMSET)
-        add(copy->kind == CUPTI_ACTIVITY_KIND_MEMCPY ? "copy" : "set", (double)copy->start,
-            (double)copy->end, copy->stream, copy->bytes);
+        add(copy->kind == CUPTI_ACTIVITY_KIND_MEMCPY ? "copy" : "set", copy->start, copy->end,
+            copy->stream, copy->bytes);
 }
 
 /* Records are aligned to 8 bytes. */
@@ -159,11 +164,10 @@ static int start_cupti(void)
 
 static void compare_clocks(void)
 {
-    uint64_t nanoseconds = 0;
     double before = ct_now();
 
-    cupti.cuptiGetTimestamp(&nanoseconds);
-    seen.shift = (before + ct_now()) / 2 - (double)nanoseconds * 1e-9;
+    cupti.cuptiGetTimestamp(&seen.base);
+    seen.began = (before + ct_now()) / 2;
 }
 
 static void give_up(void)

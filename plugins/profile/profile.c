@@ -120,15 +120,15 @@ static int step_end(const struct ct_event_data *d)
                          .result = d->result,
                          .began = now.began,
                          .times = ct_executor_times(d->run->executor)};
+    int rc = 0;
 
-    int rc;
-
-    if (!now.step || !p.times)
+    if (!now.step)
         return 0;
-    now.any = true;
     if (has_kernels(d->run))
         p.kernels = profile_kernels_end(&p.kernel);
-    rc = profile_write(&p);
+    now.any |= p.times != NULL;
+    if (p.times)
+        rc = profile_write(&p);
     profile_kernels_forget();
     return rc;
 }
