@@ -18,8 +18,8 @@ struct fact {
 struct ct_facts {
     const char *folder, *file;
     bool (*valid)(const char *value);
-    void *tree; /* of struct fact, by name */
-    bool warned;
+    void *tree;        /* of struct fact, by name */
+    bool warned, told; /* of a file that cannot be written; of lines that stay damaged */
 };
 
 struct ct_facts *ct_facts_create(const char *folder, const char *file,
@@ -143,11 +143,14 @@ static int take_lines(struct ct_facts *facts, FILE *in, char **good, size_t *byt
     return damaged;
 }
 
-static void leave_out_damaged(const struct ct_facts *facts, const struct opened *o, int damaged,
+static void leave_out_damaged(struct ct_facts *facts, const struct opened *o, int damaged,
                               const char *good, size_t bytes)
 {
-    ct_warn("%s: %d damaged line%s of %s count%s as absent: they are measured again", facts->folder,
-            damaged, damaged == 1 ? "" : "s", o->path, damaged == 1 ? "s" : "");
+    if (!facts->told)
+        ct_warn("%s: %d damaged line%s of %s count%s as absent%s", facts->folder, damaged,
+                damaged == 1 ? "" : "s", o->path, damaged == 1 ? "s" : "",
+                o->writable ? ": they are measured again" : "");
+    facts->told = !o->writable;
     if (o->writable && good && pwrite(o->file, good, bytes, 0) == (ssize_t)bytes &&
         ftruncate(o->file, (off_t)bytes) < 0)
         ct_warn("%s: %s still has them", facts->folder, o->path);
