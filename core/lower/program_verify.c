@@ -24,8 +24,7 @@ struct check {
     size_t count;
     struct ct_sorted live; /* buffers, by offset */
     struct ct_segments segments;
-    int64_t
-        *taken; /* by buffer: 1 + the instruction of no microbatch that first read it; 0: none */
+    int64_t *taken; /* by buffer: 1 + the first instruction of no microbatch that reads it, or 0 */
 };
 
 static const char *buffer_name(const struct ct_buffer *b)

@@ -246,10 +246,10 @@ const struct ct_op_type float8_op_nvfp4_quantise = {
 
 /* ---- the random Hadamard transform ---- */
 
-/* Element i of the sign vector: the run's seed gives all 16. */
-static bool is_negative(int64_t seed, int i)
+/* The sign vector: bit i is set if element i is negative. The run's seed gives all 16. */
+static uint32_t negative_signs(int64_t seed)
 {
-    return ct_philox((uint64_t)seed, ct_rng_stream("float8.hadamard"), 0).v[0] >> i & 1;
+    return ct_philox((uint64_t)seed, ct_rng_stream("float8.hadamard"), 0).v[0];
 }
 
 /* x H / 4 with signs before: butterflies of 16 numbers, in float32. */
@@ -274,10 +274,8 @@ static void transform_blocks(void *context, int64_t begin, int64_t end)
     const struct ct_launch *l = context;
     const struct float8_hadamard *attrs = l->op->attrs;
     int64_t columns = ct_columns(&l->in[0]);
-    uint32_t negative = 0;
+    uint32_t negative = negative_signs(attrs->seed);
 
-    for (int i = 0; i < FLOAT8_NVFP4; i++)
-        negative |= (uint32_t)is_negative(attrs->seed, i) << i;
     for (int64_t block = begin; block < end; block++)
         for (int64_t j = 0; j < columns; j++) {
             int64_t at = block * FLOAT8_NVFP4 * columns + j;

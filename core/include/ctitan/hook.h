@@ -4,10 +4,9 @@
  * A subscriber names the events that it wants; an event without subscribers costs one test. Hooks
  * are called in order of registration, which is that of [plugins] load, on the thread that drives
  * the run. No hook may depend on it: what it needs of another one, that one does on an earlier
- * event. A negative return ends
- * the run with that failure, to which the subscriber's name is added. FAILURE and RUN_END go to
- * every subscriber, whatever the others return. A failure returned from FAILURE is ignored; the
- * first one returned from RUN_END becomes the run's.
+ * event. A negative return ends the run with that failure, to which the subscriber's name is added.
+ * FAILURE and RUN_END go to every subscriber, whatever the others return. A failure returned from
+ * FAILURE is ignored; the first one returned from RUN_END becomes the run's.
  *
  *   PLAN_READY           the program exists, its memory does not yet (also in `plan`)
  *   RUN_LOAD             memory and initial values exist; who has values of an earlier run fills in
