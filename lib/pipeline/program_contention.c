@@ -175,9 +175,9 @@ static void find_busy(const struct ct_simulate_request *r, struct ct_arena *scra
     unite(scratch, rank->busy, &rank->communicates);
 }
 
-/* Returns the largest relative change of a factor. */
+/* Returns the largest relative difference of a factor from what these times say. */
 static double stretch_rank(const struct ct_simulate_request *r, const struct rank *rank, int index,
-                           const struct ct_simulated *result, double *factor)
+                           const struct ct_simulated *result, double part, double *factor)
 {
     const struct ct_program *p = r->program[index];
     const double *start = result->start[index], *end = result->end[index];
@@ -192,13 +192,13 @@ static double stretch_rank(const struct ct_simulate_request *r, const struct ran
         if (resource == COMPUTING)
             now *= among_ranks(r, rank, index, start[n], end[n]);
         change = fmax(change, fabs(now / factor[n] - 1));
-        factor[n] = now;
+        factor[n] += (now - factor[n]) * part;
     }
     return change;
 }
 
 double ct_contention_stretch(const struct ct_simulate_request *request,
-                             const struct ct_simulated *result, double **factor)
+                             const struct ct_simulated *result, double part, double **factor)
 {
     struct ct_arena scratch = {0};
     struct rank *rank = ct_arena_array(&scratch, struct rank, request->count);
@@ -207,7 +207,7 @@ double ct_contention_stretch(const struct ct_simulate_request *request,
     for (int index = 0; index < request->count; index++)
         find_busy(request, &scratch, index, result, &rank[index]);
     for (int index = 0; index < request->count; index++)
-        change = fmax(change, stretch_rank(request, rank, index, result, factor[index]));
+        change = fmax(change, stretch_rank(request, rank, index, result, part, factor[index]));
     ct_arena_finish(&scratch);
     return change;
 }
