@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/recipe.h>
@@ -433,7 +434,7 @@ static int bench(struct bench *b, int argc, char **argv)
     if (rc == 0)
         rc = ct_run_open(recipe, &options, &run);
     if (rc == 0 && b->config)
-        rc = run->model_ops->write_config(run->model, stdout);
+        rc = ct_hf_write_config(run->model_ops->description, run->model, stdout);
     else if (rc == 0)
         rc = ct_run_train(run);
     if (rc == 0 && !b->config)

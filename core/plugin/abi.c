@@ -31,7 +31,7 @@ static const struct layout {
 } layouts[CT_KIND_COUNT] = {
     [CT_KERNELS] = LAYOUT(struct ct_kernel, run),
     [CT_TRANSFORM] = LAYOUT(struct ct_transform, apply),
-    [CT_MODEL] = LAYOUT(struct ct_model_ops, write_config),
+    [CT_MODEL] = LAYOUT(struct ct_model_ops, description),
     [CT_DEVICE] = LAYOUT(struct ct_device_ops, diagnose),
     [CT_COMMUNICATOR] = LAYOUT(struct ct_comm_ops, call),
     [CT_DATA] = LAYOUT(struct ct_data_ops, vocabulary),

@@ -637,12 +637,19 @@ static int check_weights(const struct ct_run *run, const struct ct_run_options *
                        "[model] %s: the model %s has no format of weights (`weights` of struct "
                        "ct_model_ops)",
                        key, ct_config.model.name);
-    if (saves && !run->model_ops->write_config)
-        return ct_fail(CT_ECONFIG,
-                       "[model] save_to: the model %s does not write a config.json (`write_config` "
-                       "of struct ct_model_ops)",
-                       ct_config.model.name);
     return 0;
+}
+
+/* A model may choose its description by its sizes, when it is created. */
+static int check_description(const struct ct_run *run, const struct ct_run_options *options)
+{
+    if (options->depth < CT_RUN_READY || options->logits || !*ct_config.model.save_to ||
+        run->model_ops->description)
+        return 0;
+    return ct_fail(CT_ECONFIG,
+                   "[model] save_to: the model %s does not describe its folders (`description` of "
+                   "struct ct_model_ops)",
+                   ct_config.model.name);
 }
 
 /* ---- stages ---- */
@@ -755,8 +762,9 @@ static int open_mesh(struct ct_run *run, const struct ct_run_options *options)
 
 static int open_model(struct ct_run *run, const struct ct_run_options *options)
 {
-    (void)options;
-    return run->model_ops->create(run, &run->model);
+    int rc = run->model_ops->create(run, &run->model);
+
+    return rc < 0 ? rc : check_description(run, options);
 }
 
 static int open_tokenizer(struct ct_run *run, const struct ct_run_options *options)

@@ -3,7 +3,6 @@
  * them.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include <ctitan/config.h>
 #include <ctitan/error.h>
@@ -14,30 +13,6 @@
 static const struct ct_decoder_sizes *sizes_of(const void *model)
 {
     return model;
-}
-
-static int take_flavor(const struct ct_decoder_family *f, const char *name, void *model)
-{
-    const char *flavor = f->flavors, *names[64];
-    char known[512] = "";
-    struct ct_line line = {known, sizeof(known), 0};
-    size_t count = 0;
-
-    for (; sizes_of(flavor)->flavor; flavor += f->size) {
-        if (!strcmp(sizes_of(flavor)->flavor, name)) {
-            memcpy(model, flavor, f->size);
-            return 0;
-        }
-        if (count < CT_COUNT(names))
-            names[count++] = sizes_of(flavor)->flavor;
-        ct_line_add(&line, "%s%s",
-                    !line.used                           ? ""
-                    : sizes_of(flavor + f->size)->flavor ? ", "
-                                                         : " and ",
-                    sizes_of(flavor)->flavor);
-    }
-    return ct_fail(CT_ECONFIG, "[model] flavor = %s: %s has %s%s", name, f->name, known,
-                   ct_did_you_mean(name, names, count));
 }
 
 static void override(int64_t *size, int64_t value)
@@ -112,16 +87,9 @@ static void warn_of_positions(const struct ct_run *run, const struct ct_decoder_
 int ct_decoder_create(const struct ct_run *run, const struct ct_decoder_family *f,
                       const struct ct_decoder_options *options, struct ct_model **out)
 {
-    const struct ct_model_config *config = &ct_config.model;
-    void *model = calloc(1, f->size);
-    int rc;
+    void *model = calloc(1, f->ops->flavor_size);
+    int rc = model ? ct_hf_sizes(f->ops, f->name, model) : ct_fail(CT_ENOMEM, "a model");
 
-    if (!model)
-        return ct_fail(CT_ENOMEM, "a model");
-    /* Values that config.json leaves out are those of the first flavor. */
-    memcpy(model, f->flavors, f->size);
-    rc = *config->init_from ? ct_hf_read_config(f->config, config->init_from, model)
-                            : take_flavor(f, config->flavor, model);
     if (rc == 0) {
         rc = apply(f, options, model);
         if (rc == 0 && f->apply)

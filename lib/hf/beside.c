@@ -15,6 +15,7 @@
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/patterns.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/json.h>
@@ -247,6 +248,14 @@ static void set_token(json_t *root, const char *key, int32_t id)
         json_object_set_new(root, key, json_integer(id));
 }
 
+/* NULL: the model's folders are of another format, or it does not describe them. */
+static const struct ct_hf_config *described(const struct ct_run *run)
+{
+    const struct ct_model_ops *ops = run->model_ops;
+
+    return ops->weights && ops->weights->save == ct_hf_save ? ops->description : NULL;
+}
+
 int ct_hf_config_of(struct ct_arena *arena, const struct ct_run *run, const char **text)
 {
     char *memory = NULL;
@@ -255,10 +264,11 @@ int ct_hf_config_of(struct ct_arena *arena, const struct ct_run *run, const char
     json_t *root = NULL;
     int rc;
 
-    if (!run->model_ops->write_config)
-        return ct_fail(CT_EINVAL, "the model writes no config.json");
+    if (!described(run))
+        return ct_fail(CT_EINVAL, "the model describes no config.json");
     out = open_memstream(&memory, &size);
-    rc = out ? run->model_ops->write_config(run->model, out) : ct_fail(CT_ENOMEM, "config.json");
+    rc = out ? ct_hf_write_config(described(run), run->model, out)
+             : ct_fail(CT_ENOMEM, "config.json");
     if (out && fclose(out) && rc == 0)
         rc = ct_fail(CT_ENOMEM, "config.json");
     if (rc == 0)
@@ -282,7 +292,7 @@ int ct_hf_small_files(struct ct_arena *arena, const struct ct_run *run, const ch
 
     *config = NULL;
     *files = (struct ct_small_files){0};
-    if (!run->model_ops->write_config)
+    if (!described(run))
         return 0;
     rc = ct_hf_config_of(arena, run, config);
     return rc < 0 ? rc : ct_hf_files_of(arena, run, files);

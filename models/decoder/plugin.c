@@ -360,10 +360,11 @@ static int finish(const struct ct_run *run, struct ct_model *m)
 
 static const struct ct_model_ops ops;
 
-static void use_rules(struct ct_run *run, const struct ct_model *m)
+static void use_family(struct ct_run *run, const struct ct_model *m)
 {
     struct ct_model_ops *own = ct_arena_copy(&run->arena, &ops, sizeof(ops));
 
+    own->description = &m->family->config;
     own->stored = decoder_stored(m, &run->arena);
     own->shard_plan = decoder_shard_plan(m, &run->arena);
     run->model_ops = own;
@@ -387,7 +388,7 @@ static int create(struct ct_run *run, struct ct_model **out)
         free(m);
         return rc;
     }
-    use_rules(run, m);
+    use_family(run, m);
     *out = m;
     return 0;
 }
@@ -494,11 +495,6 @@ static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *w
     *halved = products + 12 * q * halves;
 }
 
-static int write_config(const struct ct_model *model, FILE *out)
-{
-    return ct_hf_write_config(&model->family->config, model, out);
-}
-
 static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .create = create,
                                         .destroy = destroy,
@@ -506,7 +502,6 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .vocabulary = ct_decoder_vocabulary,
                                         .flops_per_token = flops_per_token,
                                         .shard_plan = ct_decoder_shard_plan, /* of the default */
-                                        .write_config = write_config,
                                         .stored_for = stored_for,
                                         .weights = &ct_hf_weights};
 

@@ -11,7 +11,6 @@
  * often than the mean, and lowers it for the others.
  */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -277,8 +276,9 @@ static int apply(const struct ct_run *run, struct ct_model *m)
     return ct_mixture_apply(&config.mixture, &m->mixture);
 }
 
-static const struct ct_decoder_family family = {
-    "deepseek_v3", &hf_config, flavors, sizeof(struct ct_model), .own_heads = true, .apply = apply};
+static const struct ct_model_ops ops;
+static const struct ct_decoder_family family = {"deepseek_v3", &ops, .own_heads = true,
+                                                .apply = apply};
 
 /* ---- predictions, and where files have them ---- */
 
@@ -317,8 +317,6 @@ static int stored_for(const char *text, struct ct_arena *arena, const struct ct_
         *rules = rules_of(&m, arena);
     return rc;
 }
-
-static const struct ct_model_ops ops;
 
 static int create(struct ct_run *run, struct ct_model **out)
 {
@@ -470,11 +468,6 @@ static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *w
     *halved = products + pairs / 2;
 }
 
-static int write_config(const struct ct_model *model, FILE *out)
-{
-    return ct_hf_write_config(&hf_config, model, out);
-}
-
 static const struct ct_shard_rule shard_plan[] = {
     {"model.embed_tokens.weight", CT_SHARD_VOCAB},
     {"*.self_attn.q_proj.weight", CT_SHARD_COLWISE},
@@ -500,7 +493,7 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .vocabulary = ct_decoder_vocabulary,
                                         .flops_per_token = flops_per_token,
                                         .shard_plan = shard_plan,
-                                        .write_config = write_config,
+                                        .description = &hf_config,
                                         .stored = stored,
                                         .stored_for = stored_for,
                                         .weights = &ct_hf_weights};

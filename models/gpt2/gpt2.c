@@ -3,11 +3,8 @@
  * weights of q, k and v are three parameters, which Hugging Face's files store as one.
  */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/lib/hf.h>
@@ -80,24 +77,6 @@ static const struct ct_hf_fixed fixed[] = {
 static const struct ct_hf_config hf_config = {"gpt2", "GPT2LMHeadModel", keys, fixed,
                                               .ignored = "reorder_and_upcast_attn"};
 
-static int take_flavor(const char *name, struct ct_model *model)
-{
-    const char *each[CT_COUNT(flavors) - 1];
-    char names[128] = "";
-    struct ct_line line = {names, sizeof(names), 0};
-
-    for (size_t i = 0; i < CT_COUNT(each); i++) {
-        if (!strcmp(flavors[i].flavor, name)) {
-            *model = flavors[i];
-            return 0;
-        }
-        each[i] = flavors[i].flavor;
-        ct_line_add(&line, "%s%s", i ? ", " : "", flavors[i].flavor);
-    }
-    return ct_fail(CT_ECONFIG, "[model] flavor = %s: gpt2 has %s%s", name, names,
-                   ct_did_you_mean(name, each, CT_COUNT(each)));
-}
-
 static int apply_options(struct ct_model *m)
 {
     const struct {
@@ -121,17 +100,14 @@ static int apply_options(struct ct_model *m)
     return 0;
 }
 
+static const struct ct_model_ops ops;
+
 static int create(struct ct_run *run, struct ct_model **out)
 {
-    const struct ct_model_config *c = &ct_config.model;
     struct ct_model *model = calloc(1, sizeof(*model));
-    int rc;
+    int rc = model ? ct_hf_sizes(&ops, "gpt2", model) : ct_fail(CT_ENOMEM, "a model");
 
     (void)run;
-    if (!model)
-        return ct_fail(CT_ENOMEM, "a model");
-    rc = *c->init_from ? ct_hf_read_config(&hf_config, c->init_from, model)
-                       : take_flavor(c->flavor, model);
     if (rc == 0)
         rc = apply_options(model);
     if (rc < 0)
@@ -261,11 +237,6 @@ static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *w
     *halved = *whole - attention / 2;
 }
 
-static int write_config(const struct ct_model *model, FILE *out)
-{
-    return ct_hf_write_config(&hf_config, model, out);
-}
-
 static const struct ct_shard_rule shard_plan[] = {
     {"*.wte.weight", CT_SHARD_VOCAB},      {"*.wpe.weight", CT_SHARD_REPLICATE},
     {"*.attn.[qkv].*", CT_SHARD_COLWISE},  {"*.mlp.c_fc.*", CT_SHARD_COLWISE},
@@ -299,7 +270,7 @@ static const struct ct_model_ops ops = {
     .vocabulary = vocabulary,
     .flops_per_token = flops_per_token,
     .shard_plan = shard_plan,
-    .write_config = write_config,
+    .description = &hf_config,
     .stored = stored,
     .weights = &ct_hf_weights,
 };

@@ -126,8 +126,8 @@ static int apply(const struct ct_run *run, struct ct_model *m)
     return ct_mixture_apply_balance(run, &m->mixture, m->sizes.layers, config.aux_loss_coef);
 }
 
-static const struct ct_decoder_family family = {
-    "gpt_oss", &hf_config, flavors, sizeof(struct ct_model), .no_ffn = true, .apply = apply};
+static const struct ct_model_ops ops;
+static const struct ct_decoder_family family = {"gpt_oss", &ops, .no_ffn = true, .apply = apply};
 
 static int create(struct ct_run *run, struct ct_model **out)
 {
@@ -206,11 +206,6 @@ static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *w
     *halved = products + 12 * (double)q * halves;
 }
 
-static int write_config(const struct ct_model *model, FILE *out)
-{
-    return ct_hf_write_config(&hf_config, model, out);
-}
-
 static const struct ct_shard_rule shard_plan[] = {
     {"model.embed_tokens.weight", CT_SHARD_VOCAB},
     {"*.self_attn.[qkv]_proj.*", CT_SHARD_COLWISE},
@@ -249,7 +244,7 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .vocabulary = ct_decoder_vocabulary,
                                         .flops_per_token = flops_per_token,
                                         .shard_plan = shard_plan,
-                                        .write_config = write_config,
+                                        .description = &hf_config,
                                         .stored = stored,
                                         .weights = &ct_hf_weights};
 

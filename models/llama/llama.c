@@ -63,8 +63,8 @@ static const struct ct_hf_fixed fixed[] = {
 
 static const struct ct_hf_config hf_config = {"llama", "LlamaForCausalLM", keys, fixed};
 
-static const struct ct_decoder_family family = {"llama", &hf_config, flavors,
-                                                sizeof(struct ct_model)};
+static const struct ct_model_ops ops;
+static const struct ct_decoder_family family = {"llama", &ops};
 
 static int create(struct ct_run *run, struct ct_model **out)
 {
@@ -89,11 +89,6 @@ static int create(struct ct_run *run, struct ct_model **out)
     return 0;
 }
 
-static int write_config(const struct ct_model *model, FILE *out)
-{
-    return ct_hf_write_config(&hf_config, model, out);
-}
-
 static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .flavors = flavors,
                                         .flavor_size = sizeof(*flavors),
@@ -103,7 +98,7 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .vocabulary = ct_decoder_vocabulary,
                                         .flops_per_token = ct_decoder_flops,
                                         .shard_plan = ct_decoder_shard_plan,
-                                        .write_config = write_config,
+                                        .description = &hf_config,
                                         .weights = &ct_hf_weights};
 
 CT_PLUGIN(.name = "llama", .version = "1.0",

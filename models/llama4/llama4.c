@@ -4,7 +4,6 @@
  * and with a temperature.
  */
 #include <math.h>
-#include <stdio.h>
 
 #include <ctitan/config.h>
 #include <ctitan/error.h>
@@ -207,8 +206,8 @@ static int apply(const struct ct_run *run, struct ct_model *m)
     return rc < 0 ? rc : ct_mixture_apply(&config.mixture, &m->mixture);
 }
 
-static const struct ct_decoder_family family = {"llama4", &hf_config, flavors,
-                                                sizeof(struct ct_model), .apply = apply};
+static const struct ct_model_ops ops;
+static const struct ct_decoder_family family = {"llama4", &ops, .apply = apply};
 
 static int create(struct ct_run *run, struct ct_model **out)
 {
@@ -331,11 +330,6 @@ static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *w
     *halved = products + 12 * (double)q * seen / 2;
 }
 
-static int write_config(const struct ct_model *model, FILE *out)
-{
-    return ct_hf_write_config(&hf_config, model, out);
-}
-
 static const struct ct_shard_rule shard_plan[] = {
     {"model.embed_tokens.weight", CT_SHARD_VOCAB},
     {"*.self_attn.[qkv]_proj.weight", CT_SHARD_COLWISE},
@@ -366,7 +360,7 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .vocabulary = ct_decoder_vocabulary,
                                         .flops_per_token = flops_per_token,
                                         .shard_plan = shard_plan,
-                                        .write_config = write_config,
+                                        .description = &hf_config,
                                         .stored = stored,
                                         .weights = &ct_hf_weights};
 

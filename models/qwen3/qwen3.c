@@ -69,17 +69,12 @@ static int apply(const struct ct_run *run, struct ct_model *m)
     return 0;
 }
 
-static const struct ct_decoder_family family = {"qwen3", &hf_config, flavors,
-                                                sizeof(struct ct_model), .apply = apply};
+static const struct ct_model_ops ops;
+static const struct ct_decoder_family family = {"qwen3", &ops, .apply = apply};
 
 static int create(struct ct_run *run, struct ct_model **model)
 {
     return ct_decoder_create(run, &family, &config.decoder, model);
-}
-
-static int write_config(const struct ct_model *model, FILE *out)
-{
-    return ct_hf_write_config(&hf_config, model, out);
 }
 
 static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
@@ -91,7 +86,7 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .vocabulary = ct_decoder_vocabulary,
                                         .flops_per_token = ct_decoder_flops,
                                         .shard_plan = ct_decoder_shard_plan,
-                                        .write_config = write_config,
+                                        .description = &hf_config,
                                         .weights = &ct_hf_weights};
 
 CT_PLUGIN(.name = "qwen3", .version = "1.0",

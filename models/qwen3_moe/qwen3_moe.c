@@ -96,8 +96,8 @@ static int apply(const struct ct_run *run, struct ct_model *m)
                                              config.aux_loss_coef);
 }
 
-static const struct ct_decoder_family family = {"qwen3_moe", &hf_config, flavors,
-                                                sizeof(struct ct_model), .apply = apply};
+static const struct ct_model_ops ops;
+static const struct ct_decoder_family family = {"qwen3_moe", &ops, .apply = apply};
 
 static int create(struct ct_run *run, struct ct_model **out)
 {
@@ -152,11 +152,6 @@ static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *w
         }
 }
 
-static int write_config(const struct ct_model *model, FILE *out)
-{
-    return ct_hf_write_config(&hf_config, model, out);
-}
-
 static const struct ct_stored_rule stored[] = {CT_MIXTURE_STORED, {0}};
 
 static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
@@ -168,7 +163,7 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .vocabulary = ct_decoder_vocabulary,
                                         .flops_per_token = flops_per_token,
                                         .shard_plan = ct_decoder_shard_plan,
-                                        .write_config = write_config,
+                                        .description = &hf_config,
                                         .stored = stored,
                                         .weights = &ct_hf_weights};
 

@@ -6,6 +6,7 @@
 
 #include <ctitan/app/verify.h>
 #include <ctitan/config.h>
+#include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/ops.h>
 
 #include "plugin_under_test.h"
@@ -238,12 +239,12 @@ static void test_config_round_trip(void **state)
     for (size_t i = 0; i < CT_COUNT(flavors); i++) {
         configure(flavors[i], "");
         out = open_memstream(&first, &size);
-        assert_int_equal(llama()->write_config(model, out), 0);
+        assert_int_equal(ct_hf_write_config(llama()->description, model, out), 0);
         fclose(out);
         write_config_text(first);
         configure("", folder);
         out = open_memstream(&second, &size);
-        assert_int_equal(llama()->write_config(model, out), 0);
+        assert_int_equal(ct_hf_write_config(llama()->description, model, out), 0);
         fclose(out);
         assert_string_equal(first, second);
         free(first);
@@ -438,7 +439,7 @@ static void rope_is_that_of_transformers(void **state)
         write_config_text(text);
         configure("", folder);
         check_rope(&cases[i]);
-        assert_int_equal(llama()->write_config(model, out), 0);
+        assert_int_equal(ct_hf_write_config(llama()->description, model, out), 0);
         fclose(out);
         write_config_text(written);
         configure("", folder);
@@ -467,7 +468,7 @@ static void test_config_numbers(void **state)
                       "\"most\":Infinity,\"id\":12345678901234567891,\"tiny\":1e-05}");
     configure("", folder);
     assert_int_equal(create(), 0);
-    assert_int_equal(llama()->write_config(model, out), 0);
+    assert_int_equal(ct_hf_write_config(llama()->description, model, out), 0);
     fclose(out);
     for (size_t i = 0; i < CT_COUNT(others); i++)
         if (!strstr(written, others[i]))

@@ -136,8 +136,9 @@ struct ct_model_ops {
     void (*flops_per_token)(const struct ct_model *model, int64_t seq_len, double *whole,
                             double *halved);
     const struct ct_shard_rule *shard_plan; /* ended by {0}; NULL: none */
-    /* Write the config.json that `init_from` reads, into an open file. */
-    int (*write_config)(const struct ct_model *model, FILE *out);
+    /* The table by which `weights` reads and writes what a folder says of a model; the format
+       defines its type. NULL: models are not written, save_to is an error. */
+    const void *description;
     const struct ct_stored_rule *stored; /* ended by {0}; NULL: parameters are stored as they are */
     /* Rules of a plugin whose rules depend on sizes, for a model of this config.json, given as
        text, in the arena. It sets run->model_ops to a copy with such rules, and with the shard

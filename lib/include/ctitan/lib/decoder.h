@@ -104,11 +104,10 @@ struct ct_decoder_options {
 
 struct ct_decoder_family {
     const char *name; /* of the plugin */
-    const struct ct_hf_config *config;
-    const void *flavors; /* an array of struct ct_model, ended by one without a flavor */
-    size_t size;         /* of struct ct_model */
-    bool own_heads;      /* sizes of heads do not follow from dim and n_heads */
-    bool no_ffn;         /* no layer uses ffn_dim */
+    /* Its flavors are structs ct_model, its description a struct ct_hf_config. */
+    const struct ct_model_ops *ops;
+    bool own_heads; /* sizes of heads do not follow from dim and n_heads */
+    bool no_ffn;    /* no layer uses ffn_dim */
     /* Set, and check, what the options do not: the plugin's own. NULL: nothing. */
     int (*apply)(const struct ct_run *run, struct ct_model *model);
 };

@@ -1,8 +1,9 @@
 /*
- * config.json of a Hugging Face folder. A model describes it with one table, which is used to read
- * and to write: keys that fill fields of the model's sizes, and keys with the only value that the
- * model supports. Keys that change nothing, such as ids of tokens, are ignored; any other is an
- * error, unless [model] ignore lists it.
+ * config.json of a Hugging Face folder. A model describes it with one table, its `description` in
+ * struct ct_model_ops, which is used to read and to write: keys that fill fields of the model's
+ * sizes, in struct ct_model, and keys with the only value that the model supports. Keys that change
+ * nothing, such as ids of tokens, are ignored; any other is an error, unless [model] ignore lists
+ * it.
  */
 #ifndef CT_HF_CONFIG_H
 #define CT_HF_CONFIG_H
@@ -14,7 +15,7 @@
 CT_BEGIN_DECLS
 
 struct ct_arena;
-
+struct ct_model_ops;
 struct ct_rope;
 struct json_t; /* of jansson */
 
@@ -104,6 +105,10 @@ struct ct_hf_config {
     bool alpha;          /* rope of type dynamic may have an alpha, which then counts alone */
 };
 
+/* Fill the sizes of a model of this plugin as [model] asks: with an entry of ops->flavors, which
+   are such sizes, or from init_from's config.json by ops->description. Fields without a key are
+   then those of the first flavor. CT_ECONFIG: there is no such flavor; or as below. */
+CT_API int ct_hf_sizes(const struct ct_model_ops *ops, const char *plugin, void *sizes);
 /* Fill sizes from folder/config.json, or its text_config; fields without a key are left as they
    are. CT_ECONFIG: a setting is missing, malformed or unsupported; the message names file and
    key. */
