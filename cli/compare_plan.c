@@ -21,6 +21,7 @@
 #include "cli.h"
 #include "compare_plan.h"
 #include "profiles.h"
+#include "slices.h"
 
 #define SHOWN 20   /* rows of a table */
 #define LISTED 200 /* instructions in JSON */
@@ -44,18 +45,18 @@ struct row {
 
 /* ---- reading ---- */
 
+/* The instructions of a rank, as they are read from its trace. */
 struct reading {
     const struct ct_program *program;
     const char *path;
     double *start, *end; /* by instruction */
     bool *seen;
-    double shift; /* of the rank's clock */
     size_t count;
 };
 
-static int check_name(const struct reading *r, json_int_t n, const json_t *event)
+static int check_instruction(const struct reading *r, const struct slice *s)
 {
-    const char *name = json_string_value(json_object_get(event, "name"));
+    int64_t n = s->instruction;
     char planned[256];
 
     if (n < 0 || (size_t)n >= r->program->step_count)
@@ -64,32 +65,29 @@ static int check_name(const struct reading *r, json_int_t n, const json_t *event
     if (r->seen[n])
         return ct_fail(CT_ECONFIG, "%s: instruction %lld is there twice", r->path, (long long)n);
     ct_instruction_name(&r->program->step[n], planned, sizeof(planned));
-    if (name && !strcmp(name, planned))
+    if (s->name && !strcmp(s->name, planned))
         return 0;
     return ct_fail(CT_ECONFIG,
                    "%s: instruction %lld is '%s', and the plan's is '%s': the plan is of another "
                    "program. Did plugins change since, or does --device choose other ops?",
-                   r->path, (long long)n, name ? name : "", planned);
+                   r->path, (long long)n, s->name ? s->name : "", planned);
 }
 
-static int read_events(struct reading *r, const json_t *events)
+static int take_slices(struct reading *r, const struct slices *slices)
 {
     int rc = 0;
 
-    for (size_t i = 0; rc == 0 && i < json_array_size(events); i++) {
-        const json_t *e = json_array_get(events, i);
-        const json_t *index = json_object_get(json_object_get(e, "args"), "instruction");
-        json_int_t n = json_integer_value(index);
-        double start = json_number_value(json_object_get(e, "ts")) * 1e-6 + r->shift;
+    for (size_t i = 0; i < slices->count; i++) {
+        const struct slice *s = &slices->list[i];
 
-        if (!index)
+        if (s->instruction == -1)
             continue;
-        rc = check_name(r, n, e);
+        rc = check_instruction(r, s);
         if (rc < 0)
             return rc;
-        r->seen[n] = true;
-        r->start[n] = start;
-        r->end[n] = start + json_number_value(json_object_get(e, "dur")) * 1e-6;
+        r->seen[s->instruction] = true;
+        r->start[s->instruction] = s->start;
+        r->end[s->instruction] = s->end;
         r->count++;
     }
     if (r->count != r->program->step_count)
@@ -105,18 +103,15 @@ static int read_rank(struct beside *b, int index)
     struct reading r = {
         .program = b->request.program[index],
         .path = profile_path(arena, b->asked->run, b->profile.step, b->request.rank[index])};
-    json_t *trace = NULL;
-    int rc = ct_json_read_file(r.path, 0, &trace);
+    struct slices slices = {.count = 0};
+    int rc = slices_read(arena, r.path, b->profile.began, &slices);
 
     if (rc < 0)
         return ct_context(rc, "the profile of rank %lld", (long long)b->request.rank[index]);
     r.start = ct_arena_array(arena, double, r.program->step_count + 1);
     r.end = ct_arena_array(arena, double, r.program->step_count + 1);
     r.seen = ct_arena_array(arena, bool, r.program->step_count + 1);
-    r.shift = json_number_value(json_object_get(json_object_get(trace, "otherData"), "began")) -
-              b->profile.began;
-    rc = read_events(&r, json_object_get(trace, "traceEvents"));
-    json_decref(trace);
+    rc = take_slices(&r, &slices);
     b->measured.start[index] = r.start;
     b->measured.end[index] = r.end;
     return rc;

@@ -9,6 +9,7 @@
 
 #include "cli.h"
 #include "profiles.h"
+#include "slices.h"
 
 #define STEPS 4096 /* profiled, that are looked at */
 
@@ -133,37 +134,14 @@ struct profile_summary profile_last(struct ct_arena *arena, const char *folder, 
     return last;
 }
 
-/* Move the events of a rank to the clock of rank 0, and add them. */
-static void add_events(json_t *all, const json_t *trace, double began)
+int profile_slices(struct ct_arena *arena, const char *folder, const struct profile_summary *s,
+                   struct slices *slices)
 {
-    double shift = 1e6 * (number(json_object_get(trace, "otherData"), "began") - began);
-    const json_t *list = json_object_get(trace, "traceEvents");
+    int rc = 0;
 
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        json_t *event = json_array_get(list, i);
-
-        if (json_object_get(event, "ts"))
-            json_object_set_new(event, "ts", json_real(number(event, "ts") + shift));
-        json_array_append(all, event);
-    }
-}
-
-json_t *profile_events(struct ct_arena *arena, const char *folder, const struct profile_summary *s)
-{
-    json_t *all = json_array();
-
-    for (int64_t rank = 0; all && rank < s->world; rank++) {
-        json_t *trace = NULL;
-
-        if (ct_json_read_file(profile_path(arena, folder, s->step, rank), 0, &trace) == 0) {
-            add_events(all, trace, s->began);
-        } else {
-            json_decref(all);
-            all = NULL;
-        }
-        json_decref(trace);
-    }
-    return all;
+    for (int64_t rank = 0; rc == 0 && rank < s->world; rank++)
+        rc = slices_read(arena, profile_path(arena, folder, s->step, rank), s->began, slices);
+    return rc;
 }
 
 const char *profile_used(const struct profile_summary *s, char text[32])

@@ -38,9 +38,10 @@ const char *profile_used(const struct profile_summary *summary, char text[32]);
 double profile_idle(const struct profile_summary *summary);
 /* The trace of a rank. */
 const char *profile_path(struct ct_arena *arena, const char *folder, int64_t step, int64_t rank);
-/* The traces of all ranks as one list of events, on the clock of rank 0; NULL: one is missing. */
-struct json_t *profile_events(struct ct_arena *arena, const char *folder,
-                              const struct profile_summary *summary);
+struct slices;
+/* Add the slices of all ranks (slices.h), on the clock of rank 0. A failure: one is missing. */
+int profile_slices(struct ct_arena *arena, const char *folder,
+                   const struct profile_summary *summary, struct slices *slices);
 /* Print where the time went, and the table. */
 void profile_print(struct ct_arena *arena, const char *folder,
                    const struct profile_summary *summary, FILE *out);

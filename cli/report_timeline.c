@@ -16,161 +16,90 @@
 
 #include "cli.h"
 #include "report.h"
+#include "slices.h"
 
 #define RANKS 16   /* drawn */
 #define SPANS 6000 /* drawn; what is closer than a share of the step is joined */
-#define MOST_RANKS (1 << 20)
 
-/* A slice of the trace. */
-struct slice {
+/* A slice as it is drawn. */
+struct bar {
     int rank, row, kind, microbatch; /* row: 2 x rank, one more for communication */
-    double start, end;
+    double start, end;               /* milliseconds */
     const char *section;
 };
 
-struct slices {
-    struct slice *list;
-    size_t count, room;
-    int ranks;
-    const char **name; /* of ranks */
-    int64_t step;      /* that is drawn; -1: the trace has one only */
-};
-
-/* ---- reading a trace ---- */
-
-/* -1: the event is of no rank. */
-static int rank_of(const json_t *event)
-{
-    int64_t pid = json_integer_value(json_object_get(event, "pid"));
-
-    return pid >= 0 && pid < MOST_RANKS ? (int)pid : -1;
-}
+/* ---- of which step ---- */
 
 /* Work of training: a validation has the number of the step after it. */
-static bool is_slice(const json_t *event)
+static bool is_drawn(const struct slice *s)
 {
-    const json_t *args = json_object_get(event, "args");
-    const char *phase = json_string_value(json_object_get(event, "ph"));
-
-    return phase && !strcmp(phase, "X") && rank_of(event) >= 0 &&
-           json_integer_value(json_object_get(event, "tid")) < CT_TRACE_STEPS &&
-           json_object_get(args, "section") && !json_is_true(json_object_get(args, "validation"));
+    return s->section && s->stream < CT_TRACE_STEPS && !s->validation;
 }
 
-static int64_t step_of(const json_t *event)
+/* The last step that every rank has; -1: the trace has one only. */
+static int64_t last_step(const struct slices *s, struct ct_arena *arena)
 {
-    const json_t *step = json_object_get(json_object_get(event, "args"), "step");
+    int64_t *last = ct_arena_array(arena, int64_t, s->ranks + 1), least;
 
-    return step ? json_integer_value(step) : -1;
-}
+    for (size_t i = 0; i < s->count; i++) {
+        const struct slice *at = &s->list[i];
 
-/* The last step that every rank has. */
-static int64_t last_step(const json_t *events, int ranks, struct ct_arena *arena)
-{
-    int64_t *last = ct_arena_array(arena, int64_t, ranks + 1), least;
-
-    for (size_t i = 0; i < json_array_size(events); i++) {
-        const json_t *e = json_array_get(events, i);
-        int rank = rank_of(e);
-
-        if (is_slice(e) && step_of(e) > last[rank])
-            last[rank] = step_of(e);
+        if (is_drawn(at) && at->step > last[at->rank])
+            last[at->rank] = at->step;
     }
     least = last[0];
-    for (int n = 1; n < ranks; n++)
+    for (size_t n = 1; n < s->ranks; n++)
         least = last[n] < least ? last[n] : least;
     return least;
 }
 
-static int count_ranks(const json_t *events)
+/* The bars of that step. */
+static struct bar *make_bars(struct ct_arena *arena, const struct slices *s, size_t *count)
 {
-    int most = -1;
+    struct bar *list = ct_arena_array(arena, struct bar, s->count + 1);
+    int64_t step = last_step(s, arena);
 
-    for (size_t i = 0; i < json_array_size(events); i++) {
-        int rank = rank_of(json_array_get(events, i));
+    *count = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        const struct slice *at = &s->list[i];
 
-        most = rank > most ? rank : most;
+        if (is_drawn(at) && (at->step < 0 || at->step == step))
+            list[(*count)++] = (struct bar){.rank = at->rank,
+                                            .row = 2 * at->rank + (at->stream > 0),
+                                            .kind = (int)work_of(at->section, at->stream > 0),
+                                            .microbatch = (int)at->microbatch,
+                                            .start = at->start * 1e3,
+                                            .end = at->end * 1e3,
+                                            .section = at->section};
     }
-    return most + 1;
-}
-
-static const char **name_ranks(struct report *r, const json_t *events, int ranks)
-{
-    const char **name = ct_arena_array(&r->arena, const char *, ranks + 1);
-
-    for (int n = 0; n < ranks; n++)
-        name[n] = ct_arena_printf(&r->arena, "rank %d", n);
-    for (size_t i = 0; i < json_array_size(events); i++) {
-        const json_t *e = json_array_get(events, i);
-        const char *what = json_string_value(json_object_get(e, "name"));
-        const char *is = json_string_value(json_object_get(json_object_get(e, "args"), "name"));
-
-        if (what && is && !strcmp(what, "process_name") && rank_of(e) >= 0)
-            name[rank_of(e)] = ct_arena_strdup(&r->arena, is);
-    }
-    return name;
-}
-
-static void add_slice(struct report *r, struct slices *s, const json_t *event)
-{
-    const json_t *args = json_object_get(event, "args");
-    int stream = (int)json_integer_value(json_object_get(event, "tid"));
-    int rank = rank_of(event);
-    double start = json_number_value(json_object_get(event, "ts")) * 1e-3;
-
-    s->list = ct_arena_grow(&r->arena, s->list, &s->room, s->count + 1, sizeof(*s->list));
-    s->list[s->count] = (struct slice){
-        .rank = rank,
-        .row = 2 * rank + (stream > 0),
-        .microbatch = (int)json_integer_value(json_object_get(args, "microbatch")),
-        .start = start,
-        .end = start + json_number_value(json_object_get(event, "dur")) * 1e-3,
-        .section = ct_arena_strdup(&r->arena, json_string_value(json_object_get(args, "section"))),
-    };
-    s->list[s->count].kind = work_of(s->list[s->count].section, stream > 0);
-    s->count++;
-}
-
-static void read_slices(struct report *r, const json_t *trace, struct slices *s)
-{
-    const json_t *events = json_is_array(trace) ? trace : json_object_get(trace, "traceEvents");
-
-    *s = (struct slices){.ranks = count_ranks(events)};
-    s->name = name_ranks(r, events, s->ranks);
-    s->step = last_step(events, s->ranks, &r->arena);
-    for (size_t i = 0; i < json_array_size(events); i++) {
-        const json_t *e = json_array_get(events, i);
-
-        if (is_slice(e) && (step_of(e) < 0 || step_of(e) == s->step))
-            add_slice(r, s, e);
-    }
+    return list;
 }
 
 /* ---- drawing it ---- */
 
 static int by_row(const void *a, const void *b)
 {
-    const struct slice *x = a, *y = b;
+    const struct bar *x = a, *y = b;
 
     if (x->row != y->row)
         return x->row - y->row;
     return x->start < y->start ? -1 : x->start > y->start;
 }
 
-static bool alike(const struct slice *a, const struct slice *b)
+static bool alike(const struct bar *a, const struct bar *b)
 {
     return a->row == b->row && a->kind == b->kind && a->microbatch == b->microbatch &&
            !strcmp(a->section, b->section);
 }
 
-/* Join slices that follow each other closer than `gap`, and shift all to begin at 0. Returns how
+/* Join bars that follow each other closer than `gap`, and shift all to begin at 0. Returns how
    many are left. */
-static size_t join(struct slice *list, size_t count, double begin, double gap)
+static size_t join(struct bar *list, size_t count, double begin, double gap)
 {
     size_t kept = 0;
 
     for (size_t i = 0; i < count; i++) {
-        struct slice s = list[i], *last = kept ? &list[kept - 1] : NULL;
+        struct bar s = list[i], *last = kept ? &list[kept - 1] : NULL;
 
         s.start -= begin;
         s.end -= begin;
@@ -183,7 +112,7 @@ static size_t join(struct slice *list, size_t count, double begin, double gap)
 }
 
 /* s: already in the unit of the axis. */
-static const char *label(struct report *r, const struct report_timeline *t, const struct slice *s)
+static const char *label(struct report *r, const struct report_timeline *t, const struct bar *s)
 {
     const char *unit = t->seconds ? "ms" : "% of the step";
     char microbatch[32] = "";
@@ -194,36 +123,39 @@ static const char *label(struct report *r, const struct report_timeline *t, cons
                            work_names[s->kind], s->section, microbatch, s->start, s->end, unit);
 }
 
-static void draw(struct report *r, struct report_timeline *t, struct slices *s)
+/* Name the rows of the ranks that are drawn. */
+static void name_rows(struct report *r, struct report_timeline *t, const struct slices *s)
 {
-    double begin = INFINITY, end = 0, unit;
-    size_t count;
-
-    if (s->count)
-        qsort(s->list, s->count, sizeof(*s->list), by_row);
-    for (size_t i = 0; i < s->count; i++) {
-        begin = fmin(begin, s->list[i].start);
-        end = fmax(end, s->list[i].end);
-    }
-    t->all_ranks = s->ranks;
-    t->ranks = s->ranks < RANKS ? s->ranks : RANKS;
+    t->all_ranks = (int)s->ranks;
+    t->ranks = t->all_ranks < RANKS ? t->all_ranks : RANKS;
     t->rows = 2 * t->ranks;
     t->row = ct_arena_array(&r->arena, const char *, t->rows);
-    t->busy = ct_arena_alloc(&r->arena, sizeof(*t->busy) * (size_t)s->ranks);
     for (int n = 0; n < t->ranks; n++) {
-        t->row[2 * n] = s->name[n];
+        t->row[2 * n] = s->rank[n] ? s->rank[n] : ct_arena_printf(&r->arena, "rank %d", n);
         t->row[2 * n + 1] = "communicates";
     }
+}
+
+static void draw_bars(struct report *r, struct report_timeline *t, struct bar *list, size_t count)
+{
+    double begin = INFINITY, end = 0, unit;
+
+    qsort(list, count, sizeof(*list), by_row);
+    for (size_t i = 0; i < count; i++) {
+        begin = fmin(begin, list[i].start);
+        end = fmax(end, list[i].end);
+    }
+    t->busy = ct_arena_alloc(&r->arena, sizeof(*t->busy) * (size_t)t->all_ranks);
     unit = t->seconds ? 1 : 100 / (end - begin);
     t->end = (end - begin) * unit;
-    for (size_t i = 0; i < s->count; i++)
-        t->busy[s->list[i].rank][s->list[i].kind] += (s->list[i].end - s->list[i].start) * unit;
-    count = join(s->list, s->count, begin, 0);
+    for (size_t i = 0; i < count; i++)
+        t->busy[list[i].rank][list[i].kind] += (list[i].end - list[i].start) * unit;
+    count = join(list, count, begin, 0);
     for (double gap = 1e-4; count > SPANS && gap < 0.1; gap *= 2)
-        count = join(s->list, count, 0, gap * (end - begin));
+        count = join(list, count, 0, gap * (end - begin));
     t->span = ct_arena_array(&r->arena, struct ct_chart_span, count);
     for (size_t i = 0; i < count; i++) {
-        struct slice at = s->list[i];
+        struct bar at = list[i];
 
         at.start *= unit;
         at.end *= unit;
@@ -233,43 +165,40 @@ static void draw(struct report *r, struct report_timeline *t, struct slices *s)
     }
 }
 
-static bool draw_events(struct report *r, struct report_timeline *t, const json_t *trace)
+static bool draw(struct report *r, struct report_timeline *t, const struct slices *s)
 {
-    struct slices slices = {.count = 0};
+    size_t count;
+    struct bar *list = make_bars(&r->arena, s, &count);
 
-    if (trace)
-        read_slices(r, trace, &slices);
-    if (slices.count)
-        draw(r, t, &slices);
-    else
+    if (count) {
+        name_rows(r, t, s);
+        draw_bars(r, t, list, count);
+    } else {
         t->missing = "the trace has no instruction of a whole step";
-    return slices.count > 0;
+    }
+    return count > 0;
 }
 
 static bool draw_trace(struct report *r, struct report_timeline *t, const char *path)
 {
-    json_t *trace = NULL;
-    bool drawn = ct_json_read_file(path, 0, &trace) == 0 && draw_events(r, t, trace);
+    struct slices slices = {.count = 0};
 
-    json_decref(trace);
-    return drawn;
+    return slices_read(&r->arena, path, 0, &slices) == 0 && draw(r, t, &slices);
 }
 
 /* ---- where a trace is from ---- */
 
 static bool profiled(struct report *r, struct report_run *run)
 {
-    json_t *events =
-        run->profile.step ? profile_events(&r->arena, run->folder, &run->profile) : NULL;
-    bool drawn;
+    struct slices slices = {.count = 0};
 
     run->timeline.seconds = true;
-    drawn = events && draw_events(r, &run->timeline, events);
-    json_decref(events);
-    if (drawn)
-        run->timeline.source =
-            ct_arena_printf(&r->arena, "As step %lld was profiled.", (long long)run->profile.step);
-    return drawn;
+    if (!run->profile.step || profile_slices(&r->arena, run->folder, &run->profile, &slices) < 0 ||
+        !draw(r, &run->timeline, &slices))
+        return false;
+    run->timeline.source =
+        ct_arena_printf(&r->arena, "As step %lld was profiled.", (long long)run->profile.step);
+    return true;
 }
 
 static int write_recorded(const char *folder, const char *path)
