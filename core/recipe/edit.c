@@ -97,7 +97,7 @@ static size_t section_length(const char *name)
 
 int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
 {
-    size_t section = section_length(assignment), key, length;
+    size_t section = section_length(assignment), key, length, quoted;
     struct ct_arena *arena = recipe->arena;
     struct ct_setting *old;
     const char *name, *value;
@@ -115,11 +115,12 @@ int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
     length = strlen(value);
     while (length && ct_recipe_is_space(value[length - 1]))
         length--;
+    quoted = ct_recipe_quoted(value, length);
     if (strlen(assignment) > 3900 || strpbrk(value, "\n\r") ||
-        ct_recipe_without_comment(value, length) < length)
+        (quoted ? quoted : ct_recipe_without_comment(value, length)) < length)
         return ct_fail(CT_ECONFIG,
                        "--set %.80s: a value has one line of at most 3900 characters, and no "
-                       "comment",
+                       "comment; what would begin one needs quotes: \"/data/set #1\"",
                        assignment);
     if (!ct_recipe_is_utf8(assignment))
         return ct_fail(CT_ECONFIG, "--set %.80s: expected UTF-8", assignment);
@@ -127,6 +128,8 @@ int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
     copy[section] = copy[section + 1 + key] = '\0';
     name = copy + section + 1;
     value = ct_arena_printf(arena, "%.*s", (int)length, value);
+    if (quoted)
+        ct_recipe_unquote(value, length, (char *)(uintptr_t)value);
     old = ct_recipe_find(recipe, copy, name);
     if (old) {
         if (strcmp(old->source, ON_COMMAND_LINE) != 0)

@@ -329,6 +329,11 @@ static int check_value(const struct ct_setting *s)
         return ct_fail(CT_ECONFIG, "%s: [%s] %s = %s: values have no quotes: write %s = %.*s",
                        s->source, s->section, s->key, s->value, s->key, (int)length - 2,
                        s->value + 1);
+    if (quote == '"' && !strchr(s->value + 1, '"'))
+        return ct_fail(CT_ECONFIG,
+                       "%s: [%s] %s = %s: the quote is not closed; only a value with \" #\" or "
+                       "\" ;\" is in quotes",
+                       s->source, s->section, s->key, s->value);
     if (!strcmp(s->value, "~") || !strncmp(s->value, "~/", 2))
         return ct_fail(CT_ECONFIG, "%s: [%s] %s = %s: ~ stands for no folder here: write %s = %s%s",
                        s->source, s->section, s->key, s->value, s->key,

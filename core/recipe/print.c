@@ -44,16 +44,27 @@ static bool can_break(const char *value, size_t at)
            !begins_setting(value + at + 1, value[at - 1] == ',');
 }
 
+/* Characters that quotes add to a part of a value. */
+static size_t quotes_of(const char *value, size_t length)
+{
+    size_t count = 2;
+
+    if (ct_recipe_comment(value, length) == length)
+        return 0;
+    for (size_t i = 0; i < length; i++)
+        count += value[i] == '"';
+    return count;
+}
+
 /* How much of a value fits in a line with this room; 0: nothing. */
 static size_t take_line(const char *value, size_t room)
 {
-    size_t length = strlen(value);
+    size_t whole = strlen(value), length = whole < room ? whole : room;
 
-    if (length <= room)
-        return length;
-    while (room && !can_break(value, room))
-        room--;
-    return room;
+    while (length && ((length < whole && !can_break(value, length)) ||
+                      length + quotes_of(value, length) > room))
+        length--;
+    return length;
 }
 
 static void print_source(const struct ct_setting *setting, int used, FILE *out)
@@ -63,25 +74,35 @@ static void print_source(const struct ct_setting *setting, int used, FILE *out)
             setting && setting->was_default ? ", " CT_RECIPE_DEFAULT : "");
 }
 
+static int print_part(const char *value, size_t length, FILE *out)
+{
+    struct ct_arena scratch = {0};
+    const char *part = ct_arena_printf(&scratch, "%.*s", (int)length, value);
+    int used = fprintf(out, "%s", ct_recipe_quote(&scratch, part));
+
+    ct_arena_finish(&scratch);
+    return used;
+}
+
 /* A value that is too long for a line goes on in others. */
 static void print_text(const char *name, const char *value, const struct ct_setting *setting,
                        FILE *out)
 {
-    /* After a blank, ; and # would begin a comment. Without blanks, a value that cannot be moved to
-       the next line has room in the first one. */
-    const char *equals =
-        *value == ';' || *value == '#' || begins_setting(value, false) ? "=" : " = ";
+    /* Without blanks, a value that cannot be moved to the next line has room in the first one. */
+    const char *equals = begins_setting(value, false) ? "=" : " = ";
     int used = fprintf(out, "%s%s", name, equals);
     size_t length = take_line(value, CT_RECIPE_LINE - (size_t)used);
 
-    used += fprintf(out, "%.*s", (int)length, value);
+    used += print_part(value, length, out);
     print_source(setting, used, out);
     while (*(value += length)) {
         value += *value == ' ';
         length = take_line(value, CT_RECIPE_LINE);
         if (!length)
             length = strlen(value);
-        fprintf(out, "    %.*s\n", (int)length, value);
+        fputs("    ", out);
+        print_part(value, length, out);
+        fputc('\n', out);
     }
 }
 

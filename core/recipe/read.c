@@ -70,12 +70,7 @@ static int CT_PRINTF(3, 4) fail_at(struct reader *r, int line, const char *fmt, 
 
 size_t ct_recipe_without_comment(const char *text, size_t length)
 {
-    for (size_t i = 0; i < length; i++) {
-        if ((text[i] == ';' || text[i] == '#') && (i == 0 || ct_recipe_is_space(text[i - 1]))) {
-            length = i;
-            break;
-        }
-    }
+    length = ct_recipe_comment(text, length);
     while (length && ct_recipe_is_space(text[length - 1]))
         length--;
     return length;
@@ -84,6 +79,7 @@ size_t ct_recipe_without_comment(const char *text, size_t length)
 struct physical {
     const char *text;
     size_t length; /* without comment and trailing space; 0: empty */
+    size_t quoted; /* bytes at its end that are in quotes, with these */
     bool indented;
     bool ends_default; /* its comment says so */
     const char *next;
@@ -99,12 +95,25 @@ static bool ends_with(const char *line, size_t length, const char *words)
     return length >= end && !memcmp(line + length - end, words, end);
 }
 
+/* Where a line has a value, or goes on with one. */
+static size_t value_at(const char *line, size_t length)
+{
+    size_t at = 0;
+
+    if (length && !ct_recipe_is_space(*line))
+        at = strchr("[;#", *line) ? length : strcspn(line, "=:\n") + 1;
+    while (at < length && ct_recipe_is_space(line[at]))
+        at++;
+    return at < length ? at : length;
+}
+
 static struct physical look(const char *at)
 {
-    size_t whole = strcspn(at, "\n");
+    size_t whole = strcspn(at, "\n"), value = value_at(at, whole);
     struct physical p = {.text = at, .next = at + whole + (at[whole] == '\n')};
 
-    p.length = ct_recipe_without_comment(at, whole);
+    p.quoted = ct_recipe_quoted(at + value, whole - value);
+    p.length = p.quoted ? value + p.quoted : ct_recipe_without_comment(at, whole);
     p.ends_default = ends_with(at + p.length, whole - p.length, "; " CT_RECIPE_DEFAULT) ||
                      ends_with(at + p.length, whole - p.length, ", " CT_RECIPE_DEFAULT);
     p.indented = p.length && ct_recipe_is_space(*at);
@@ -132,15 +141,15 @@ struct line {
 
 static void append(struct reader *r, struct line *line, const struct physical *p)
 {
-    size_t space = line->length ? 1 : 0;
+    size_t space = line->length ? 1 : 0, plain = p->length - p->quoted;
 
     line->text = ct_arena_grow(r->recipe->arena, line->text, &line->room,
                                line->length + space + p->length + 1, 1);
     if (space)
         line->text[line->length] = ' ';
-    memcpy(line->text + line->length + space, p->text, p->length);
-    line->length += space + p->length;
-    line->text[line->length] = '\0';
+    memcpy(line->text + line->length + space, p->text, plain);
+    line->length += space + plain;
+    line->length += ct_recipe_unquote(p->text + plain, p->quoted, line->text + line->length);
 }
 
 static int refuse_indentation(struct reader *r, const struct physical *p, int begun)

@@ -16,6 +16,17 @@ bool ct_recipe_is_space(char c);
 /* Length of text without its comment and the white space before that. */
 size_t ct_recipe_without_comment(const char *text, size_t length);
 
+/* ---- quote.c: values in quotes (recipe.h) ---- */
+
+/* Where a comment begins in text; its length: there is none. */
+size_t ct_recipe_comment(const char *text, size_t length);
+/* Bytes of the quotes that text begins with, and of what they hold. 0: there are none, nothing in
+   them needs them, or more than a comment follows. */
+size_t ct_recipe_quoted(const char *text, size_t length);
+/* Write what these bytes stand for, at most as many, with a final zero. Returns how many without
+   it. */
+size_t ct_recipe_unquote(const char *quoted, size_t length, char *text);
+
 /*
  * Whether a line of this length reads as "key =", "key:" or "[section]". Such a line is refused as
  * the continuation of a value. In a list, after a comma, an item may have a colon: lm_head: 0.5.

@@ -37,7 +37,8 @@ static int read_run(struct ct_arena *arena, const char *folder, struct ct_recipe
     named = ct_recipe_get(*recipe, "job", "dump_folder");
     if (named && ct_file_is_same(named, folder))
         return 0;
-    return ct_recipe_set(*recipe, ct_arena_printf(arena, "job.dump_folder=%s", folder));
+    return ct_recipe_set(
+        *recipe, ct_arena_printf(arena, "job.dump_folder=%s", ct_recipe_quote(arena, folder)));
 }
 
 /* The plugin for the model of a config.json. */
@@ -93,16 +94,16 @@ static int read_model(struct ct_arena *arena, const char *folder, struct ct_reci
     if (rc == 0)
         rc = choose_model(arena, path, config, &name);
     if (rc == 0)
-        rc =
-            ct_recipe_parse(arena, folder,
-                            ct_arena_printf(arena,
-                                            "[plugins]\nload = cpu, %s%s%s\n[model]\nname = %s\n"
-                                            "init_from = %s\n[training]\nseq_len = %lld\n"
-                                            "mixed_precision_param = %s\n",
-                                            name, tokenizer ? ", " : "", tokenizer ? tokenizer : "",
-                                            name, folder, (long long)positions_of(config),
-                                            is_wide(config) ? "float32" : "bfloat16"),
-                            recipe);
+        rc = ct_recipe_parse(
+            arena, folder,
+            ct_arena_printf(arena,
+                            "[plugins]\nload = cpu, %s%s%s\n[model]\nname = %s\n"
+                            "init_from = %s\n[training]\nseq_len = %lld\n"
+                            "mixed_precision_param = %s\n",
+                            name, tokenizer ? ", " : "", tokenizer ? tokenizer : "", name,
+                            ct_recipe_quote(arena, folder), (long long)positions_of(config),
+                            is_wide(config) ? "float32" : "bfloat16"),
+            recipe);
     json_decref(config);
     return rc;
 }

@@ -36,13 +36,11 @@ static int load_model(struct ct_arena *arena, const char *folder, const char *ig
         rc = ct_recipe_parse(arena, folder,
                              ct_arena_printf(arena,
                                              "[plugins]\nload = %s\n[model]\nname = %s\n"
-                                             "[training]\nseq_len = %d\n",
-                                             name, name, TOKENS),
+                                             "init_from = %s\n[training]\nseq_len = %d\n",
+                                             name, name, ct_recipe_quote(arena, folder), TOKENS),
                              &recipe);
     if (rc == 0)
         rc = ct_recipe_apply(recipe);
-    /* In the text of a recipe, " #" and " ;" would begin comments. */
-    ct_config.model.init_from = folder;
     ct_config.model_ignore = ignore;
     if (rc == 0)
         rc = ct_offer_find(CT_MODEL, name, &offer);

@@ -117,6 +117,14 @@ import_odd() {
     never grep seq_len log
 }
 
+# A run writes such paths to its recipe, and they are read back.
+cp -r "$first/hf" 'odd #1 ;2'
+chmod -R u+w 'odd #1 ;2'
+"$ctitan" train 'odd #1 ;2' --with adamw,tokens --set "tokens.path=$first/tokens.bin" --set training.steps=1 \
+    --set training.seq_len=16 --set adamw.lr=0 --set 'model.save_to="saved #3"' --set 'job.dump_folder="out ;4"' > log 2>&1 || fail "$(cat log)"
+"$same" "$first/hf" 'saved #3'
+"$ctitan" plan 'out ;4' > /dev/null
+
 rm -rf saved
 "$ctitan" train recipe.ini --without ckpt --without tp --without fsdp --without gpt_oss --with gpt2 --set model.name=gpt2 \
     --set model.init_from= --set model.flavor=debug --set gpt2.max_positions=32 > log 2>&1 || fail "$(cat log)"

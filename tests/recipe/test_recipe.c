@@ -94,6 +94,37 @@ static void long_values_are_whole(void **state)
     ct_arena_finish(&arena);
 }
 
+/* Quotes hold what would begin a comment, and nothing else has any. */
+static void quotes_hold_comments(void **state)
+{
+    static const char text[] = "[job]\n"
+                               "name = \"/a #1\" ; the \"first\"\n"
+                               "description = a,\n  \"b ;\"\"c\"\"\"\n  d ; e\n"
+                               "dump_folder=\"#x\"\n"
+                               "[training]\n"
+                               "seed = \"7\"\n"
+                               "steps = \"a #b\" c\n"
+                               "dtype = a \"b #c\"\n"
+                               "seq_len = \"a\";\"b\" # \"c\"\n";
+    struct ct_arena arena = {0};
+    struct ct_recipe *r = read_text(&arena, text);
+
+    (void)state;
+    assert_string_equal(ct_recipe_get(r, "job", "name"), "/a #1");
+    assert_string_equal(ct_recipe_get(r, "job", "description"), "a, b ;\"c\" d");
+    assert_string_equal(ct_recipe_get(r, "job", "dump_folder"), "#x");
+    assert_string_equal(ct_recipe_get(r, "training", "seed"), "\"7\"");
+    assert_string_equal(ct_recipe_get(r, "training", "steps"), "\"a");
+    assert_string_equal(ct_recipe_get(r, "training", "dtype"), "a \"b");
+    assert_string_equal(ct_recipe_get(r, "training", "seq_len"), "\"a\";\"b\"");
+    assert_int_equal(ct_recipe_set(r, "job.name=\"\"\"x\"\" #y\" "), 0);
+    assert_string_equal(ct_recipe_get(r, "job", "name"), "\"x\" #y");
+    assert_string_equal(ct_recipe_quote(&arena, "x \"#y\""), "x \"#y\"");
+    assert_string_equal(ct_recipe_quote(&arena, "a \"b\" ;"), "\"a \"\"b\"\" ;\"");
+    assert_fails(ct_recipe_set(r, "job.name=\"x #y\" z"), CT_ECONFIG, "needs quotes");
+    ct_arena_finish(&arena);
+}
+
 /* ---- what cannot be read ---- */
 
 static void bad_text_is_refused_with_its_line(void **state)
@@ -379,6 +410,9 @@ static void bad_recipes_say_what_is_wrong(void **state)
         {"[plugins]\nload = \"good\"\n",
          CT_ECONFIG,
          {"r.ini:2: [plugins] load = \"good\"", "values have no quotes: write load = good", ""}},
+        {"[model]\ninit_from = \"/x #1\n",
+         CT_ECONFIG,
+         {"r.ini:2: [model] init_from = \"/x", "the quote is not closed", ""}},
         {"[model]\nname = 'x'\n", CT_ECONFIG, {"r.ini:2: [model] name = 'x'", "name = x", ""}},
         {"[model]\ninit_from = ~/x\n",
          CT_ECONFIG,
@@ -460,7 +494,7 @@ static void drop_comments(char *text)
 static void values_read_back_as_they_were(void **state)
 {
     static char longest[3996], line[4001], out[65536];
-    const char *texts[9];
+    const char *texts[12];
     struct ct_arena arena = {0};
 
     (void)state;
@@ -475,6 +509,10 @@ static void values_read_back_as_they_were(void **state)
     texts[6] = ct_arena_printf(&arena, "path = a x =1 %.3980s\n %s", line, line);
     texts[7] = ct_arena_printf(&arena, "path=x=1 %.3991s\n %s", line, line);
     texts[8] = ct_arena_printf(&arena, "path=%.3991s [x]\n %s", line, line);
+    texts[9] = "path = \"a #b \"\"; c\"\"\"";
+    texts[10] = "path = \"# a\"\n  b\n \"x ;\" # d";
+    texts[11] =
+        ct_arena_printf(&arena, "path = \"%.3980s #x\"\n %s\n \"%.3980s ;\"", line, line, line);
     for (size_t i = 0; i < CT_COUNT(texts); i++) {
         const char *text = ct_arena_printf(
             &arena, "[plugins]\nload = good, words\n[model]\nname = llama\n[good]\n%s\n", texts[i]);
@@ -629,6 +667,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(values_are_read_with_their_lines),
         cmocka_unit_test(lines_that_are_no_settings_continue_values),
         cmocka_unit_test(long_values_are_whole),
+        cmocka_unit_test(quotes_hold_comments),
         cmocka_unit_test(bad_text_is_refused_with_its_line),
         cmocka_unit_test(each_indented_line_is_refused),
         cmocka_unit_test(lines_have_a_limit),

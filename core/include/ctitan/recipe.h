@@ -11,9 +11,11 @@
  * characters is an error. The message names the file, the line, what was expected and the nearest
  * valid name. A line that begins with white space continues the previous value, and is refused if
  * it reads as a setting or a section ("key =", "key:", "[section]"). ';' and '#' begin comments, at
- * the beginning of a line or after white space. Keys are looked up in the option tables of the core
- * and of the loaded plugins. Every value records its source: built-in default,
- * file:line, or the command line. The resolved recipe that each run saves shows the sources.
+ * the beginning of a line or after white space; in a value they stand in quotes, "/data/set #1",
+ * where a quote itself is written twice. Other values have no quotes. Keys are looked up in the
+ * option tables of the core and of the loaded plugins. Every value records its source: built-in
+ * default, file:line, or the command line. The resolved recipe that each run saves shows the
+ * sources.
  */
 #ifndef CT_RECIPE_H
 #define CT_RECIPE_H
@@ -54,6 +56,10 @@ CT_API int ct_recipe_read(struct ct_arena *arena, const char *path, struct ct_re
 /* The same from text; path appears in messages. */
 CT_API int ct_recipe_parse(struct ct_arena *arena, const char *path, const char *text,
                            struct ct_recipe **recipe);
+
+/* A value as a recipe, or ct_recipe_set, takes it: in quotes, in arena, where it would otherwise
+   have a comment; or else itself. */
+CT_API const char *ct_recipe_quote(struct ct_arena *arena, const char *value);
 
 /* "[training] or [validation]", in arena: the sections of the core that have the key, or else those
    of plugins in the folders; NULL: there are none. */
