@@ -199,7 +199,7 @@ static struct ct_value *sum(struct addition *add, struct ct_value *h, struct ct_
                             struct ct_value *up)
 {
     const struct lora_scaled attrs = {lora_scale()};
-    struct ct_value *m, *squares;
+    struct ct_value *m, *squared_norms;
 
     if (!lora_config.dora)
         return add_up(add, add->name, h);
@@ -209,11 +209,11 @@ static struct ct_value *sum(struct addition *add, struct ct_value *h, struct ct_
         return NULL;
     m->dtype = CT_F32;
     m->dtype_fixed = true;
-    squares = ct_emit_type1(&add->b, &lora_op_squares, named(add, "lora_squares"),
-                            (struct ct_value *[]){add->w, down, up}, 3, &attrs);
+    squared_norms = ct_emit_type1(&add->b, &lora_op_squared_norms, named(add, "lora_squared_norms"),
+                                  (struct ct_value *[]){add->w, down, up}, 3, &attrs);
     h = add_up(add, named(add, "lora_sum"), h);
-    return ct_emit_type1(&add->b, &lora_op_magnify, add->name, (struct ct_value *[]){h, m, squares},
-                         3, NULL);
+    return ct_emit_type1(&add->b, &lora_op_magnify, add->name,
+                         (struct ct_value *[]){h, m, squared_norms}, 3, NULL);
 }
 
 /* y becomes W x + scale B (A x), under its name. */

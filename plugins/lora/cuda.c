@@ -64,14 +64,14 @@ static struct lora_call whole_of(const struct ct_launch *l)
     {                                                                                              \
         return ct_cuda_prepare(p, &lora_cuda_code, CT_F32, CT_CUDA_NAMES("lora_" #which));         \
     }
-PREPARE(squares)
+PREPARE(squared_norms)
 PREPARE(merge)
 PREPARE(merge_da)
 PREPARE(merge_db)
 PREPARE(magnify)
 PREPARE(magnify_dm)
 
-static int run_squares(const struct ct_launch *l)
+static int run_squared_norms(const struct ct_launch *l)
 {
     struct lora_call a = whole_of(l);
 
@@ -120,7 +120,7 @@ static bool accepts_matrices(const struct ct_prepare *p)
     return true;
 }
 
-static bool accepts_squares(const struct ct_prepare *p)
+static bool accepts_squared_norms(const struct ct_prepare *p)
 {
     return accepts_matrices(p) && p->out[0].dtype == CT_F32;
 }
@@ -139,7 +139,7 @@ static int run_magnify(const struct ct_launch *l)
     struct lora_magnify_call a = {.x = rows_of(&l->in[0]),
                                   .out = rows_of(&l->out[0]),
                                   .m = l->in[1].data,
-                                  .squares = l->in[2].data,
+                                  .squared_norms = l->in[2].data,
                                   .rows = x.rows,
                                   .columns = x.columns,
                                   .accumulate = l->accumulate & 1};
@@ -155,7 +155,7 @@ static int run_magnify_dm(const struct ct_launch *l)
     struct lora_magnify_call a = {.x = rows_of(&l->in[1]),
                                   .dy = rows_of(&l->in[0]),
                                   .out = {.data = l->out[0].data, .kind = CT_CUDA_F32},
-                                  .squares = l->in[2].data,
+                                  .squared_norms = l->in[2].data,
                                   .rows = x.rows,
                                   .columns = x.columns,
                                   .accumulate = l->accumulate & 1};
@@ -181,15 +181,15 @@ static bool accepts_magnify_dm(const struct ct_prepare *p)
            is_row(&p->out[0]);
 }
 
-#define ANY (CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES)
+#define FLAGS (CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES)
 
 const struct ct_kernel lora_cuda_kernels[] = {
-    CT_KERNEL("lora.squares", "rows", CT_KERNEL_STRIDED, accepts_squares, prepare_squares,
-              run_squares),
-    CT_KERNEL("lora.magnify", "plain", ANY, accepts_magnify, prepare_magnify, run_magnify),
-    CT_KERNEL("lora.magnify_dm", "columns", ANY, accepts_magnify_dm, prepare_magnify_dm,
+    CT_KERNEL("lora.squared_norms", "rows", CT_KERNEL_STRIDED, accepts_squared_norms,
+              prepare_squared_norms, run_squared_norms),
+    CT_KERNEL("lora.magnify", "plain", FLAGS, accepts_magnify, prepare_magnify, run_magnify),
+    CT_KERNEL("lora.magnify_dm", "columns", FLAGS, accepts_magnify_dm, prepare_magnify_dm,
               run_magnify_dm),
-    CT_KERNEL("lora.merge", "rows", ANY, accepts_matrices, prepare_merge, run_merge),
-    CT_KERNEL("lora.merge_da", "tile", ANY, accepts_matrices, prepare_merge_da, run_merge_da),
-    CT_KERNEL("lora.merge_db", "warps", ANY, accepts_matrices, prepare_merge_db, run_merge_db),
+    CT_KERNEL("lora.merge", "rows", FLAGS, accepts_matrices, prepare_merge, run_merge),
+    CT_KERNEL("lora.merge_da", "tile", FLAGS, accepts_matrices, prepare_merge_da, run_merge_da),
+    CT_KERNEL("lora.merge_db", "warps", FLAGS, accepts_matrices, prepare_merge_db, run_merge_db),
     {0}};

@@ -3,9 +3,9 @@
  * output. |..| is the norm of a row. As in the paper (4.3) and in peft, it counts as constant in
  * the backward: gradients flow to A, B and m, and none through the norm.
  *
- * Sums of squares are of each row by itself; where columns are split over ranks, they are
- * unreduced, and the square root is taken of the reduced ones. Their kernel for CPUs is here; what
- * is done with the magnitudes is formulas.
+ * Each row has its own squared norm. Where columns are split over ranks it is unreduced, and the
+ * square root is taken of the reduced one. The kernel for CPUs is here; what is done with the
+ * magnitudes is formulas.
  */
 #include <math.h>
 
@@ -25,7 +25,7 @@ static const struct ct_option attrs[] = {
 
 enum { W, A, B };
 
-static int squares_reference(const struct ct_launch *l)
+static int squared_norms_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
     int64_t columns = l->in[W].shape[1], rank = l->in[A].shape[0];
@@ -42,28 +42,28 @@ static int squares_reference(const struct ct_launch *l)
     return ct_reference_end(&r, 0);
 }
 
-static double squares_flops(const struct ct_op *op, const struct ct_tensor *in,
-                            const struct ct_tensor *out)
+static double squared_norms_flops(const struct ct_op *op, const struct ct_tensor *in,
+                                  const struct ct_tensor *out)
 {
     (void)op, (void)out;
     return 2 * (double)ct_tensor_count(&in[W]) * (double)in[A].shape[0];
 }
 
-const struct ct_op_type lora_op_squares = {
+const struct ct_op_type lora_op_squared_norms = {
     .size = sizeof(struct ct_op_type),
-    .name = "lora.squares",
-    .summary = "the sum of squares of each row of w + scale b a",
-    .signature = "w[nk] T, a[Rk] T, b[nR] T -> squares[n] W",
+    .name = "lora.squared_norms",
+    .summary = "squared norm of each row of w + scale b a",
+    .signature = "w[nk] T, a[Rk] T, b[nR] T -> squared_norms[n] W",
     .flags = CT_OP_STOPS,
     .samples = "@flops=384: real[6,8] real[4,8] real[6,4]; scale=0.5 @flops=384: real[6,8] "
                "real[4,8] real[6,4]",
     .attrs = attrs,
     .attrs_size = sizeof(struct lora_scaled),
-    .flops = squares_flops,
-    .reference = squares_reference,
+    .flops = squared_norms_flops,
+    .reference = squared_norms_reference,
 };
 
-static void squares_rows(void *context, int64_t begin, int64_t end)
+static void squared_norms_rows(void *context, int64_t begin, int64_t end)
 {
     const struct ct_launch *l = context;
     int64_t columns = l->in[W].shape[1];
@@ -85,13 +85,13 @@ static void squares_rows(void *context, int64_t begin, int64_t end)
     }
 }
 
-static int squares_run(const struct ct_launch *l)
+static int squared_norms_run(const struct ct_launch *l)
 {
-    ct_parallel(l, l->in[W].shape[0], squares_rows, (void *)(uintptr_t)l);
+    ct_parallel(l, l->in[W].shape[0], squared_norms_rows, (void *)(uintptr_t)l);
     return 0;
 }
 
-static bool squares_accepts(const struct ct_prepare *p)
+static bool squared_norms_accepts(const struct ct_prepare *p)
 {
     const struct ct_tensor *to = &p->out[0];
 
@@ -99,44 +99,46 @@ static bool squares_accepts(const struct ct_prepare *p)
            lora_floats_taken(&p->in[B]) && to->dtype == CT_F32 && to->stride[0] == 1;
 }
 
-const struct ct_kernel lora_dora_kernels[] = {
-    CT_KERNEL("lora.squares", "rows", CT_KERNEL_STRIDED, squares_accepts, NULL, squares_run), {0}};
+const struct ct_kernel lora_dora_kernels[] = {CT_KERNEL("lora.squared_norms", "rows",
+                                                        CT_KERNEL_STRIDED, squared_norms_accepts,
+                                                        NULL, squared_norms_run),
+                                              {0}};
 
 /* ---- the magnitudes: a row of zeros stays one ---- */
 
-enum { X, M, SQUARES };
+enum { X, M, SQUARED_NORMS };
 
 static int magnify_vjp(struct ct_vjp *v)
 {
     struct ct_value **in = v->op->in;
     int rc = ct_emit_gradients(v, &lora_op_magnify,
-                               (struct ct_value *[]){v->dout[0], in[M], in[SQUARES]}, 3, NULL,
+                               (struct ct_value *[]){v->dout[0], in[M], in[SQUARED_NORMS]}, 3, NULL,
                                (int[]){X}, 1);
 
     return rc < 0 ? rc
                   : ct_emit_gradients(v, &lora_op_magnify_dm,
-                                      (struct ct_value *[]){v->dout[0], in[X], in[SQUARES]}, 3,
-                                      NULL, (int[]){M}, 1);
+                                      (struct ct_value *[]){v->dout[0], in[X], in[SQUARED_NORMS]},
+                                      3, NULL, (int[]){M}, 1);
 }
 
 const struct ct_op_type lora_op_magnify = {
     .size = sizeof(struct ct_op_type),
     .name = "lora.magnify",
-    .summary = "columns of x with magnitudes m, where their weights have these sums of squares",
-    .signature = "x[.n] T, m[n] W, squares[n] W -> y[.n] T",
+    .summary = "columns of x with magnitudes m, where their weights have these squared norms",
+    .signature = "x[.n] T, m[n] W, squared_norms[n] W -> y[.n] T",
     .inplace = (const int8_t[][2]){{0, 0}, {-1, -1}},
     .samples = "real[2,4,6] statistic[6] given[6]",
     .vjp = magnify_vjp,
     .reference = ct_pointwise_reference,
-    .pointwise = "y = x * (squares > 0 ? m / sqrt(squares) : 0)",
+    .pointwise = "y = x * (squared_norms > 0 ? m / sqrt(squared_norms) : 0)",
 };
 
 const struct ct_op_type lora_op_magnify_dm = {
     .size = sizeof(struct ct_op_type),
     .name = "lora.magnify_dm",
     .summary = "gradient of lora.magnify towards the magnitudes",
-    .signature = "dy[.n] T, x[.n] T, squares[n] W -> dm[n] W",
+    .signature = "dy[.n] T, x[.n] T, squared_norms[n] W -> dm[n] W",
     .samples = "real[2,4,6] real[2,4,6] given[6]",
     .reference = ct_pointwise_reference,
-    .pointwise = "dm = column_sum(dy * x * (squares > 0 ? 1 / sqrt(squares) : 0))",
+    .pointwise = "dm = column_sum(dy * x * (squared_norms > 0 ? 1 / sqrt(squared_norms) : 0))",
 };

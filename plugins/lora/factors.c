@@ -226,8 +226,8 @@ int lora_factors_apply(const struct lora_factors *f, const struct ct_tensor *w,
 
 /* ---- magnitudes ---- */
 
-static int add_squares(const struct lora_factors *f, const struct ct_tensor *w,
-                       const int64_t *offset, double *squares)
+static int add_squared_norms(const struct lora_factors *f, const struct ct_tensor *w,
+                             const int64_t *offset, double *squared_norms)
 {
     struct part p;
     int rc = part_init(&p, f, w, offset);
@@ -236,7 +236,7 @@ static int add_squares(const struct lora_factors *f, const struct ct_tensor *w,
         int64_t row = sum_row(&p, i);
 
         for (int64_t j = 0; j < p.size[2]; j++)
-            squares[row] += p.row[j] * p.row[j];
+            squared_norms[row] += p.row[j] * p.row[j];
     }
     free(p.row);
     return rc;
@@ -244,9 +244,9 @@ static int add_squares(const struct lora_factors *f, const struct ct_tensor *w,
 
 #define AT_ONCE ((int64_t)1 << 20) /* numbers in memory */
 
-/* Sums of squares of the rows of this rank's shard of a matrix, some rows at a time. */
+/* Squared norms of the rows of this rank's shard of a matrix, some rows at a time. */
 static int add_shard(struct ct_run *run, const struct ct_state *w, const struct lora_factors *f,
-                     double *squares)
+                     double *squared_norms)
 {
     int64_t shape[CT_MAX_DIMS], begin[CT_MAX_DIMS], at[CT_MAX_DIMS] = {0}, step;
     enum ct_dtype dtype = w->coding ? CT_F32 : w->dtype;
@@ -267,7 +267,7 @@ static int add_shard(struct ct_run *run, const struct ct_state *w, const struct 
         rc = w->coding ? w->coding->decode(run, w, at, some, data)
                        : ct_run_read(run, w, at, some, data);
         if (rc == 0)
-            rc = add_squares(f, &t, (int64_t[]){begin[0] + at[0], begin[1]}, squares);
+            rc = add_squared_norms(f, &t, (int64_t[]){begin[0] + at[0], begin[1]}, squared_norms);
     }
     free(data);
     return rc;

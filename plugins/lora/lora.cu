@@ -39,7 +39,7 @@ DEVICE void add_adapter(const lora_call &a, int64_t matrix, int64_t row, int64_t
     }
 }
 
-KERNEL(lora_squares, lora_call, LORA_THREADS)
+KERNEL(lora_squared_norms, lora_call, LORA_THREADS)
 {
     int64_t row = (int64_t)blockIdx.x * LORA_ROWS;
     float x[LORA_ROWS], sum[LORA_ROWS] = {};
@@ -107,9 +107,9 @@ KERNEL(lora_merge_db, lora_call, LORA_THREADS)
 /* ---- magnitudes ---- */
 
 /* A row of zeros stays one. */
-DEVICE float factor_of(float magnitude, float squares)
+DEVICE float factor_of(float magnitude, float squared_norm)
 {
-    return squares > 0 ? (float)(magnitude / sqrt((double)squares)) : 0.0f;
+    return squared_norm > 0 ? (float)(magnitude / sqrt((double)squared_norm)) : 0.0f;
 }
 
 KERNEL(lora_magnify, lora_magnify_call, LORA_THREADS)
@@ -119,7 +119,7 @@ KERNEL(lora_magnify, lora_magnify_call, LORA_THREADS)
 
     if (row < a.rows)
         put(a.out, 0, row, column,
-            number_at(a.x, 0, row, column) * factor_of(a.m[column], a.squares[column]),
+            number_at(a.x, 0, row, column) * factor_of(a.m[column], a.squared_norms[column]),
             a.accumulate);
 }
 
@@ -139,5 +139,5 @@ KERNEL(lora_magnify_dm, lora_magnify_call, LORA_THREADS)
     sum = 0;
     for (int i = 0; i < 8; i++)
         sum += part[i][threadIdx.x];
-    put(a.out, 0, 0, column, sum * factor_of(1, a.squares[column]), a.accumulate);
+    put(a.out, 0, 0, column, sum * factor_of(1, a.squared_norms[column]), a.accumulate);
 }

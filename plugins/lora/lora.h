@@ -56,7 +56,7 @@ struct lora_scaled {
     double scale; /* of b a */
     bool frozen;  /* of a merge: no gradient flows into w */
 };
-extern const struct ct_op_type lora_op_squares, lora_op_magnify, lora_op_magnify_dm;
+extern const struct ct_op_type lora_op_squared_norms, lora_op_magnify, lora_op_magnify_dm;
 extern const struct ct_op_type lora_op_merge, lora_op_merge_da, lora_op_merge_db;
 extern const struct ct_kernel lora_dora_kernels[], lora_stack_kernels[], lora_cuda_kernels[];
 extern const struct ct_cuda_code lora_cuda_code;

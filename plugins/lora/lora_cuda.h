@@ -13,7 +13,7 @@ struct lora_tensor_of_kind {
     int32_t kind;      /* enum ct_cuda_float */
 };
 
-/* w + scale b a, of one matrix or of each of a stack: sums of squares of its rows, or itself; or
+/* w + scale b a, of one matrix or of each of a stack: squared norms of its rows, or itself; or
    the gradients of that. w, out [stack, rows, columns], a [stack, rank, columns], b [stack, rows,
    rank]. */
 struct lora_call {
@@ -23,10 +23,10 @@ struct lora_call {
     int32_t accumulate;
 };
 
-/* out = x m / sqrt(squares), or the sum over rows of dy x / sqrt(squares). */
+/* out = x m / sqrt(squared_norms), or the sum over rows of dy x / sqrt(squared_norms). */
 struct lora_magnify_call {
     struct lora_tensor_of_kind x, dy, out; /* rows: stride[1] */
-    const float *m, *squares;
+    const float *m, *squared_norms;
     int64_t rows, columns;
     int32_t accumulate;
 };

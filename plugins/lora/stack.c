@@ -335,10 +335,10 @@ static bool accepts(const struct ct_prepare *p)
     return true;
 }
 
-#define ANY (CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES)
+#define FLAGS (CT_KERNEL_STRIDED | CT_KERNEL_ACCUMULATES)
 
 const struct ct_kernel lora_stack_kernels[] = {
-    CT_KERNEL("lora.merge", "rows", ANY, accepts, NULL, merge_run),
-    CT_KERNEL("lora.merge_da", "strips", ANY, accepts, NULL, da_run),
-    CT_KERNEL("lora.merge_db", "rows", ANY, accepts, NULL, db_run),
+    CT_KERNEL("lora.merge", "rows", FLAGS, accepts, NULL, merge_run),
+    CT_KERNEL("lora.merge_da", "strips", FLAGS, accepts, NULL, da_run),
+    CT_KERNEL("lora.merge_db", "rows", FLAGS, accepts, NULL, db_run),
     {0}};

@@ -187,7 +187,7 @@ CT_API bool ct_prepare_distance(const struct ct_prepare *p, int a, int b, ptrdif
 
 /* Flags of a kernel. A kernel promises that one call gives the same bits in every run, unless it
    has CT_KERNEL_VARIES. */
-#define CT_KERNEL_ACCUMULATES 1u /* honours launch->accumulate on floating-point outputs */
+#define CT_KERNEL_ACCUMULATES 1u /* adds to floating-point outputs that launch->accumulate has */
 #define CT_KERNEL_STRIDED 2u     /* any strides with a last one of 1; else only dense tensors */
 #define CT_KERNEL_VARIES 4u      /* adds in no fixed order, so bits differ from run to run */
 
