@@ -4,7 +4,8 @@
  * All three may have several weights (q, k, v of one x), with one product each. Weights or
  * gradients that happen to be adjacent in memory are not joined into one product: it would sum in
  * another order, so results would depend on the memory plan. Packed weights always form one matrix,
- * and use one product (packed.c). Gradients of weights run side by side where own kernels do.
+ * and use one product (packed_weights.c). Gradients of weights run side by side where own kernels
+ * do.
  */
 #include <string.h>
 

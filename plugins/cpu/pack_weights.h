@@ -1,6 +1,6 @@
 /* Packed weights in graphs: attributes of the op types, which cpu.h declares. */
-#ifndef CPU_PACK_H
-#define CPU_PACK_H
+#ifndef CPU_PACK_WEIGHTS_H
+#define CPU_PACK_WEIGHTS_H
 
 #include <ctitan/op.h>
 

@@ -1,11 +1,12 @@
 /*
- * The op types on packed weights, which the transform "pack_weights" (pack.c) inserts into graphs.
+ * The op types on packed weights, which the transform "pack_weights" (pack_weights.c) inserts into
+ * graphs.
  */
 #include <string.h>
 
 #include <ctitan/error.h>
 
-#include "pack.h"
+#include "pack_weights.h"
 
 static int pack_infer(struct ct_op *op)
 {

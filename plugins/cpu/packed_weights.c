@@ -7,7 +7,7 @@
 #include <ctitan/error.h>
 
 #include "loss.h"
-#include "pack.h"
+#include "pack_weights.h"
 #include "products/select.h"
 
 /* ---- packing ---- */

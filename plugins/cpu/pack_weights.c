@@ -17,7 +17,7 @@
 #include <ctitan/lib/ops.h>
 #include <ctitan/run.h>
 
-#include "pack.h"
+#include "pack_weights.h"
 
 /* A run of the transform. */
 struct packer {
