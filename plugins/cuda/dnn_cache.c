@@ -6,10 +6,15 @@
  * plan (cuDNN, the device, the driver, the graph as it was described), size and checksum of the
  * text, and the text. It appears by renaming, so it is complete or absent, whichever ranks write
  * it. cuDNN chooses by its heuristic, and measures nothing: the plan of a file is the one that
- * would be made.
+ * would be made. A file has the time when it was last read; when a plan is added, files that nobody
+ * has read for a month are removed, such as those of a library or driver that was replaced.
  */
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <ctitan/file.h>
 #include <ctitan/log.h>
@@ -17,22 +22,23 @@
 #include "dnn_cache.h"
 
 #define LARGEST ((size_t)64 << 20) /* bytes of a file */
+#define UNREAD (30 * 24 * 3600)    /* seconds after which a file is removed */
 
 struct entry {
-    char key[256], path[CT_PATH_ROOM + 32];
+    char key[256], folder[CT_PATH_ROOM], path[CT_PATH_ROOM + 32];
 };
 
 static int find_entry(struct gpu *gpu, const struct dnn_graph *g, struct entry *e)
 {
-    char folder[CT_PATH_ROOM], device[160];
-    int rc = ct_file_cache_folder(folder, "cuda");
+    char device[160];
+    int rc = ct_file_cache_folder(e->folder, "cuda");
 
     if (rc < 0)
         return rc;
     gpu_identify(gpu, device, sizeof(device));
     snprintf(e->key, sizeof(e->key), "cuDNN %d, %s, graph %016llx", dnn_version(), device,
              (unsigned long long)g->hash);
-    snprintf(e->path, sizeof(e->path), "%s/plan-%016llx.txt", folder,
+    snprintf(e->path, sizeof(e->path), "%s/plan-%016llx.txt", e->folder,
              (unsigned long long)ct_hash(e->key));
     return 0;
 }
@@ -67,6 +73,8 @@ static int restore(const struct entry *e, struct dnn_graph *g, cudnnHandle_t han
         rc = ct_fail(CT_EINVAL, "%s is damaged", e->path);
     if (rc == 0)
         rc = dnn_graph_restore(g, handle, NULL, text, (size_t)(data + size - text));
+    if (rc == 0)
+        utimensat(AT_FDCWD, e->path, NULL, AT_SYMLINK_NOFOLLOW);
     if (rc < 0 && rc != CT_ENOENT)
         ct_warn("cuda: %s: a plan of cuDNN is made again", ct_error_message());
     ct_arena_finish(&scratch);
@@ -88,6 +96,22 @@ static void print_plan(const void *object, FILE *out)
     fwrite(k->text, 1, k->size, out);
 }
 
+static void remove_unread(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    time_t now = time(NULL);
+    const struct dirent *at;
+    struct stat s;
+
+    while (dir && (at = readdir(dir)))
+        if (!strncmp(at->d_name, "plan-", 5) &&
+            fstatat(dirfd(dir), at->d_name, &s, AT_SYMLINK_NOFOLLOW) == 0 &&
+            now - s.st_mtime > UNREAD)
+            unlinkat(dirfd(dir), at->d_name, 0);
+    if (dir)
+        closedir(dir);
+}
+
 static void keep(const struct entry *e, const struct dnn_graph *g)
 {
     static bool warned;
@@ -102,6 +126,7 @@ static void keep(const struct entry *e, const struct dnn_graph *g)
     if (rc < 0 && !warned)
         ct_warn("cuda: plans of cuDNN are not kept for later runs: %s", ct_error_message());
     warned |= rc < 0;
+    remove_unread(e->folder);
     ct_arena_finish(&scratch);
 }
 
