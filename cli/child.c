@@ -45,7 +45,7 @@ static void replace_running(pid_t before, pid_t now)
         }
 }
 
-/* Only what is safe in a handler. What they write would come back after it is removed. */
+/* Uses only what is safe in a handler. Children that ran on would write what is removed then. */
 static void end_running(void)
 {
     for (size_t i = 0; i < MOST_RUNNING; i++) {

@@ -27,7 +27,7 @@ const struct ct_calling *ct_calling_at(int i)
     return i < taken && i <= THREADS ? &records[i] : NULL;
 }
 
-/* Its thread alone counts, but for those that share a record: some signs of theirs may be lost. */
+/* Its thread alone counts. Threads that share a record may lose some signs. */
 static void count(struct ct_calling *c)
 {
     __atomic_store_n(&c->calls, c->calls + 1, __ATOMIC_RELAXED);

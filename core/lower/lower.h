@@ -89,7 +89,7 @@ int ct_lower_place(struct ct_lowering *l);
 /* The device's kernel for a call, or the type's reference in host memory, or "none" if the device
    is only described; NULL: none of them. */
 const struct ct_kernel *ct_lower_kernel(struct ct_lowering *l, const struct ct_prepare *request);
-/* The first kernel that accepts the op; *p is filled for its `prepare`, but for addresses. */
+/* The first kernel that accepts the op; *p is filled for its `prepare`, without addresses. */
 const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op *op,
                                              struct ct_prepare *p);
 /* Is it "none", or the type's reference where a kernel of a device would be faster? */

@@ -59,7 +59,7 @@ static const char *unreadable(struct ct_arena *scratch)
                                        text, found - 1);
 }
 
-/* No plugin offers what: "model:lama". Those with something of its kind may be meant. */
+/* No plugin offers what: "model:lama". The message names plugins that offer another of its kind. */
 static int offered_by_none(struct ct_arena *scratch, const char *subject, const char *thing,
                            const char *what)
 {

@@ -194,7 +194,7 @@ static int check_effect(const struct ct_setting *s)
               : 0;
 }
 
-/* Whether the key is one of the table's, but for a letter or two. */
+/* Whether the key differs from one of the table's by a letter or two. */
 static bool is_near(const struct ct_option *options, const char *key)
 {
     const char *names[128];

@@ -80,7 +80,7 @@ bool ct_recipe_is_utf8(const char *text)
 }
 
 /* Length of the section in "section.key": up to the last dot before the value, since a section's
-   name may have dots. That of the whole: there is no dot. In "stage.2.adamw.lr" the key has one. */
+   name may have dots; without a dot, that of all. In "stage.2.adamw.lr" the key has one. */
 static size_t section_length(const char *name)
 {
     size_t whole = strcspn(name, "="), length = whole;

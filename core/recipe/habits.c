@@ -15,7 +15,7 @@
 
 #define SHOWN 3 /* sections of an option */
 
-/* A key, or a section in brackets. Of section, key and offer, those that name what it is here. */
+/* A key, or a section in brackets, and what it is here: a section, a key, an offer, or NULLs. */
 struct habit {
     const char *name;
     const char *section, *key; /* section NULL: any that has the key */

@@ -212,7 +212,7 @@ static int take_non_finite(const struct ct_run *run, struct ct_step_result *r,
     return 0;
 }
 
-/* Who withheld an update says why. */
+/* The rank that withheld an update says why. */
 static int judge(struct ct_run *run, struct ct_step_result *r, const struct outcome *o)
 {
     if (!isfinite(r->loss) || !isfinite(r->grad_norm))

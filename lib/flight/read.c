@@ -210,7 +210,7 @@ static bool has_programs(const struct ct_flight_header *h)
     return true;
 }
 
-/* Nothing in the file leads out of it. What is live is checked where it is used. */
+/* Nothing in the file leads out of it. Values that a live rank changes are checked at their use. */
 static bool is_sound(const struct ct_flight_header *h)
 {
     return h->world > 0 && h->world < 1 << 20 && h->rank >= 0 && h->rank < h->world &&

@@ -262,7 +262,7 @@ static void say_roots(struct walk *w)
                 say_root(w, &w->root[i]);
 }
 
-/* Who waits in calls, after the cause. */
+/* Say which ranks wait in calls, after the cause. */
 void ct_flight_say_waiters(const struct ct_flight_run *run, struct ct_flight_verdict *v)
 {
     int count = 0;

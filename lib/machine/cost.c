@@ -226,8 +226,8 @@ static double link_seconds(const struct ct_machine_link *link, double bytes)
     return bytes > 0 ? bytes / (link->bandwidth * at(&link->reach, bytes)) : 0;
 }
 
-/* A ring through all ranks, or a tree where that has fewer steps. What goes between hosts is shared
-   by the network links of the group's ranks on a host. */
+/* A ring through all ranks, or a tree where that has fewer steps. The network links of the group's
+   ranks on a host share the traffic between hosts. */
 static double collective(const struct ct_machine *m, const struct span *s, double sent)
 {
     double inside = link_seconds(&m->host, sent), between = 0;

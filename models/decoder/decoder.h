@@ -98,7 +98,7 @@ struct ct_model {
     enum decoder_norms norms;
     enum decoder_qk_norm qk_norm;
     bool qk_normed;  /* false: qk_norm is none */
-    bool norm_bias;  /* layer norms have biases, but for those of q and k */
+    bool norm_bias;  /* layer norms have biases, except those of q and k */
     bool qk_rotated; /* norms of q and k are behind rope */
     bool qk_bias;    /* the norms of queries and keys have biases, as layer norms have */
     bool q_bias, o_bias, mlp_bias, head_bias; /* q_bias: also of k and v */

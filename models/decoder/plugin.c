@@ -269,7 +269,7 @@ static int check(const struct ct_model *m)
     return m->mixture.experts ? check_experts(m) : 0;
 }
 
-/* Which layers slide, have rope and attend, one by one: config.json is written so. */
+/* List the layers that slide, have rope and attend, one by one: config.json is written so. */
 static void list_layers(struct ct_model *m)
 {
     struct ct_hf_layers sliding = {.given = true}, rotated = {.given = true},

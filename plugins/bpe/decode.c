@@ -125,7 +125,7 @@ static int replace_marks(struct decoding *d, int number, const char *text, size_
     return rc;
 }
 
-/* Give the bytes that are held, but for `keep` at their end, as UTF-8. */
+/* Give the bytes that are held, without the last `keep`, as UTF-8. */
 static int give_bytes(struct decoding *d, int number, size_t keep)
 {
     struct text *held = &d->states[number].held, copy = {0};

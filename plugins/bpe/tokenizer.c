@@ -62,8 +62,8 @@ static int encode_between(struct tokenizer *t, const struct added *added, const 
     return rc;
 }
 
-/* Spans of tokens from `first` on, in a text that was made of another one, become those in that.
-   What was removed around an empty one does not turn it. */
+/* Move spans of tokens from `first` on, in a text that was made of another one, to that one. An
+   empty span stays empty, whatever was removed around it. */
 static void trace(const struct normal *n, struct ids *ids, size_t first)
 {
     for (size_t i = first; ids->spans && n->aligned && i < ids->count && i < ids->room; i++) {

@@ -81,8 +81,9 @@ int tokenizer_encode(struct tokenizer *tokenizer, const char *text, size_t size,
 /* The id of an added token or a word of the vocabulary; -1: none. */
 int32_t tokenizer_id(const struct tokenizer *tokenizer, const char *content);
 
-/* Decode tokens one after the other; end: none follows. What is certain is appended to out of
-   decoding. CT_EINVAL: a token is not in the vocabulary, or an expression takes too long. */
+/* Decode tokens one after the other; end: none follows. Text that no later token changes is
+   appended to out of decoding. CT_EINVAL: a token is not in the vocabulary, or an expression takes
+   too long. */
 int tokenizer_decode(const struct tokenizer *tokenizer, struct decoding *decoding,
                      const int32_t *tokens, size_t count, bool end);
 /* The bytes of one token within a text, of which it may be a part of a character. */

@@ -310,7 +310,7 @@ int ckpt_local_begin(struct ct_run *run);
 /* Give all ranks the text of rank 0's index, and its small files, as c->beside. */
 int ckpt_local_share_index(struct ct_run *run, struct ct_arena *arena, struct ckpt *c, char **text,
                            size_t *size);
-/* ckpt_open by all ranks. Those whose host lacks the index get it from others. */
+/* ckpt_open by all ranks. A rank whose host lacks the index gets it from another. */
 int ckpt_local_open(struct ct_run *run, struct ct_arena *arena, const char *folder, struct ckpt *c);
 /* ckpt_read by all ranks, on any hosts that have all files between them. CT_EDAMAGED: a file that
    is wanted is on none; the message names it and its host. */
@@ -385,7 +385,7 @@ struct ckpt_retention {
 /* Remove checkpoints that are not to be kept. Only complete ones count. */
 void ckpt_purge(const char *folder, const struct ckpt_retention *r);
 
-/* Which checkpoints stay after a save that begins now. */
+/* The checkpoints that stay after a save that begins now. */
 struct ckpt_retention ckpt_retention(const struct ct_run *run);
 
 /* ---- space.c ---- */
@@ -396,9 +396,9 @@ int ckpt_free_bytes(const char *folder, double *bytes);
 const char *ckpt_spoken(double bytes, char text[32]);
 /* Bytes of a checkpoint, over all ranks, headers and index estimated. */
 double ckpt_bytes(const struct ct_run *run, bool model_only);
-/* Before a save: whether the disk has room for it. Those that would be removed after it make room.
-   Without room people are told; where the save is the last one, and [ckpt] on_error = stop, it is a
-   failure. All ranks call this. */
+/* Before a save: whether the disk has room for it. Checkpoints that it would remove make room
+   first. Without room people are told; where the save is the last one, and [ckpt] on_error = stop,
+   it is a failure. All ranks call this. */
 int ckpt_has_room(struct ct_run *run, bool model_only, bool last, bool *room);
 /* For PLAN_READY: say what will be written. */
 void ckpt_foresee(struct ct_run *run);

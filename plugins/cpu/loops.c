@@ -100,7 +100,7 @@ CPU_INLINE void adamw_of(const struct cpu_adamw *a, enum ct_dtype p_type, enum c
     }
 }
 
-/* m and v have the same dtype. What has a copy is float32. */
+/* m and v have the same dtype. A parameter with a copy is float32. */
 static void adamw(const struct cpu_adamw *a, void *p, const void *g, void *m, void *v,
                   uint16_t *copy, int64_t n)
 {

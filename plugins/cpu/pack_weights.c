@@ -153,8 +153,8 @@ static struct ct_value *pack_both(struct packer *p, struct ct_op *one, enum cpu_
     return finish_packed(both->out[other], both, bytes);
 }
 
-/* Weights packed for a use, or NULL if they should stay unpacked. What packs them is already there
-   if the op was cloned (recomputation), the weight is tied, or for the other use. */
+/* Weights packed for a use, or NULL if they should stay unpacked. The op that packs them is there
+   already if their op was cloned (recomputation), the weight is tied, or for the other use. */
 static struct ct_value *packed_for(struct packer *p, enum cpu_use use, struct ct_value *const *w,
                                    int count)
 {

@@ -505,8 +505,8 @@ static int look_up(const struct product_call *c)
 }
 
 /* Ranks search at once, as one that waited for another could wait for ever: the other may need its
-   collectives. Of their findings the first counts. Where none can be kept, the heuristic's first
-   counts. */
+   collectives. The first algorithm that is found counts for all; where none can be kept, the
+   heuristic's first does. */
 static int choose_fastest(const struct product_call *c)
 {
     struct gpu *gpu = gpu_of(c->l->device);

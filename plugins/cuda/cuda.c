@@ -51,7 +51,7 @@ static const struct ct_offer offers[] = {{CT_DEVICE, "cuda", &gpu_device_ops},
                                          {CT_COMPILER, "cuda", &gpu_compiler_ops},
                                          {CT_NOTHING, NULL, NULL}};
 
-/* Which of the algorithms was found to be the fastest differs from machine to machine. */
+/* The fastest algorithm differs from machine to machine. */
 static const char *varies(void)
 {
     return gpu_config.tune ? "[cuda] tune = true takes the algorithm of each product that was the "

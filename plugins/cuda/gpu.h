@@ -117,7 +117,7 @@ int gpu_launch_function(const struct ct_launch *l, struct ct_cuda_function *f,
 
 /* This plugin's own functions. */
 extern const struct ct_cuda_code gpu_code;
-/* Which image has which of them, ended by {0}. */
+/* The image that has each function, ended by {0}. */
 extern const struct gpu_image_function {
     const char *name, *image;
 } gpu_image_functions[];

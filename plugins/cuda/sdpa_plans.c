@@ -135,7 +135,7 @@ bool sdpa_take_strides(int64_t to[3], const struct ct_tensor *t)
     return t->stride[3] == 1 && to[0] % LANES == 0 && to[1] % LANES == 0 && to[2] % LANES == 0;
 }
 
-/* v is as large as q and k, but for latent attention (DeepSeek-V3). */
+/* v is as large as q and k, except in latent attention (DeepSeek-V3). */
 bool sdpa_has_heads(const struct gpu *gpu, const struct sdpa_shape *s)
 {
     if (s->size == LATENT_HEAD && s->of_v == LARGEST_HEAD)

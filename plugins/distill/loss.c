@@ -127,7 +127,7 @@ static double loss_of(const struct distill *a, const struct token *t, const stru
 
 /* ---- its gradient ---- */
 
-/* The derivative by the logit of token n, but for what the teacher's number of it adds. */
+/* The derivative by the logit of token n, without the term of the teacher's logit of it. */
 static inline double slope_of_all(const struct distill *a, const struct token *t,
                                   const struct sums *s, int64_t n)
 {

@@ -9,7 +9,7 @@
 
 #include "float8.h"
 
-/* Which numbers of a matrix share a scale: blocks of so many rows and columns; 0: all. */
+/* The numbers of a matrix that share a scale: blocks of so many rows and columns; 0: all. */
 struct float8_tile {
     int64_t rows, columns;
     enum float8_rule rule;

@@ -232,7 +232,7 @@ static void welcome(struct guests *guests)
     guests->until[guests->waiting_count] = ct_now() + GRACE;
 }
 
-/* Who has said something is admitted, who said nothing for too long is dropped. */
+/* Admit guests that have said something, and drop those that said nothing for too long. */
 static void listen_to(struct comm *comm, struct guests *guests)
 {
     for (int i = guests->waiting_count; i > 0; i--) {

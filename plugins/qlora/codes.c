@@ -15,7 +15,7 @@ static const float nf4[16] = {-1.0f,        -0.6961928f,  -0.52507305f,  -0.3949
                               0.0795803f,   0.1609302f,   0.2461123f,    0.33791524f,
                               0.44070983f,  0.562617f,    0.72295684f,   1.0f};
 
-/* The positive entries of the dynamic map but 1. Those below zero are the same. */
+/* The positive entries of the dynamic map without 1. The negative ones are their opposites. */
 static const float dynamic[127] = {
     5.5000004e-07f, 3.2500002e-06f, 7.75e-06f,      2.1249998e-05f, 4.375e-05f,     6.625e-05f,
     8.875e-05f,     0.00015625001f, 0.00026875004f, 0.00038125002f, 0.00049375003f, 0.0006062501f,

@@ -132,8 +132,8 @@ static bool is_pure(const struct ct_op *op)
     return !(op->type->flags & (CT_OP_EFFECT | CT_OP_RENDEZVOUS));
 }
 
-/* True for values that depend on the data, not on parameters alone (such as gathered ones). What
-   another stage sends depends on it. */
+/* True for values that depend on the data, not on parameters alone (such as gathered ones). A value
+   from another stage depends on it. */
 static bool is_activation(const bool *active, const struct ct_op *op)
 {
     if (op->type->flags & CT_OP_RENDEZVOUS)

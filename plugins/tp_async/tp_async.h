@@ -129,8 +129,8 @@ struct async_local {
     int64_t dim, size; /* of the dimension afterwards */
 };
 
-/* Indices of dim count from the rank's own shard along axes, round the ring of their ranks. What is
-   taken out or put in lies within one shard. */
+/* Indices of dim count from the rank's own shard along axes, round the ring of their ranks. A part
+   that is taken out or put in lies within one shard. */
 struct async_ring {
     int64_t dim, from, size;
     ct_axes axes;

@@ -490,8 +490,8 @@ static double random_of(uint64_t *state)
     return (double)(*state >> 11) * 0x1p-52 - 1;
 }
 
-/* Operands of numbers up to `scale`. What varies along nothing may be an attribute: some are 0 or
-   1. */
+/* Operands of numbers up to `scale`. An operand that varies along nothing may be an attribute: some
+   are 0 or 1. */
 static double **random_operands(const struct ct_pointwise *p, double scale, uint64_t *state,
                                 struct ct_arena *arena)
 {

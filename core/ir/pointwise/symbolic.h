@@ -9,8 +9,8 @@
 
 int ct_symbolic_multiply(struct ct_pointwise *p, int a, int b);
 int ct_symbolic_add(struct ct_pointwise *p, int a, int b);
-/* The partial derivative of node k by node `leaf`: an input, or a reduction. What other reductions
-   depend on is not followed. memo: of `memos` elements, -1 at first, for this leaf. */
+/* The partial derivative of node k by node `leaf`: an input, or a reduction. Other reductions count
+   as constants. memo: of `memos` elements, -1 at first, for this leaf. */
 int ct_symbolic_partial(struct ct_pointwise *p, int k, int leaf, int *memo, int memos);
 /* kind(e) for ROW_SUM and ROW_MEAN: what is the same in all columns stands before the reduction,
    unless the first `forward` nodes have it as a factor. A reduction that is 0 for any operands, as

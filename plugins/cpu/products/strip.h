@@ -1,6 +1,6 @@
 /*
- * A strip of a product: some rows of A, as many as a unit takes at a time, against a block of B.
- * What both kinds of products (product.h) are made of.
+ * A strip of a GEMM: some rows of A, as many as a unit takes at a time, against a block of B. Both
+ * kinds of GEMMs (product.h) are made of strips.
  */
 #ifndef CPU_PRODUCTS_STRIP_H
 #define CPU_PRODUCTS_STRIP_H

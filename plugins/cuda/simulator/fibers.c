@@ -21,7 +21,7 @@
 #define SHARED ((size_t)228 << 10)
 #define COPIES 64 /* of a thread, under way at a time */
 
-/* Who arrived waits until all have; then the next generation begins. */
+/* A fiber that arrives waits for all others; then the next generation begins. */
 struct barrier {
     int arrived, expected;
     unsigned generation;

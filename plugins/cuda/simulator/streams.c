@@ -21,7 +21,7 @@
 #define CUDA_ERROR_INVALID_VALUE 1
 #define CUDA_ERROR_INVALID_HANDLE 400
 
-/* One call of cuEventRecord. Those that wait, wait for the last one before them. */
+/* One call of cuEventRecord. A wait is for the last one before it. */
 struct moment {
     bool happened;
     bool inner; /* of a graph, which orders by it: its time is not kept */
