@@ -443,8 +443,8 @@ static void say_speed(const struct comparison *c, char *text, size_t room)
     struct ratio r = c->pairs >= ENOUGH ? ratio_of(c->ratio, (size_t)c->pairs) : (struct ratio){0};
 
     if (c->pairs < ENOUGH)
-        snprintf(text, room, "%lld pairs are too few to compare speeds: at least %d are needed",
-                 (long long)c->pairs, ENOUGH);
+        snprintf(text, room, "%lld pair%s too few to compare speeds: at least %d are needed",
+                 (long long)c->pairs, c->pairs == 1 ? " is" : "s are", ENOUGH);
     else if (!r.differs)
         snprintf(text, room,
                  "no difference in speed is shown: B is %.3f times as fast as A, 95 %% interval "

@@ -157,14 +157,19 @@ static const char *choose_weights(struct args *args, const struct ct_recipe *rec
     return *model->save_to && !access(trained, R_OK) ? model->save_to : NULL;
 }
 
-/* Say which weights were loaded. */
-static int check_weights(const struct args *args)
+/* Say which weights were loaded; if others than the run's were asked for, how to get those. */
+static int check_weights(struct args *args, const struct ct_recipe *recipe)
 {
-    const char *save_to = ct_config.model.save_to;
+    const char *save_to = ct_config.model.save_to, *run = ct_config.job.dump_folder;
 
     if (*ct_weights_noted())
         ct_info("generating with the weights in %s", ct_weights_noted());
-    else if (*save_to)
+    if (*ct_weights_noted() && ct_recipe_overrides(recipe, "model", "init_from") &&
+        !access(ct_arena_printf(&args->arena, "%s/recipe.ini", run), R_OK))
+        ct_info("for the weights that a run has trained in %s: ctitan generate %s", run, run);
+    if (*ct_weights_noted())
+        return 0;
+    if (*save_to)
         return ct_fail(CT_ECONFIG, "there is no model in %s yet; train one with: ctitan train %s",
                        save_to, args->path);
     else
@@ -503,7 +508,7 @@ static int generate(struct args *args, struct options *o, struct ct_recipe *reci
     if (w.tokenizer && w.tokenizer->vocabulary() < w.vocabulary)
         w.vocabulary = w.tokenizer->vocabulary();
     w.candidates = ct_arena_array(&args->arena, struct ct_candidate, w.vocabulary);
-    rc = check_weights(args);
+    rc = check_weights(args, recipe);
     if (rc == 0 && request.cache)
         ct_info("caches: %.4g MB on a rank, for %lld tokens of %lld sequence%s",
                 (double)ct_generator_cache_bytes(w.generator) / 1e6,

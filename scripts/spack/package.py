@@ -1,6 +1,8 @@
-# A recipe for Spack, to copy to var/spack/repos/.../packages/ctitan/package.py of a repository of yours. For EasyBuild and hand-made modules
+# A recipe for Spack 1.0 and later, to copy to packages/ctitan/package.py of a repository of yours. For EasyBuild and hand-made modules
 # the same holds: build system Meson, the dependencies below, and a module that sets PATH, LD_LIBRARY_PATH, MANPATH and PKG_CONFIG_PATH.
 # CTITAN_PLUGIN_PATH is for plugins of users alone.
+from spack_repo.builtin.build_systems.meson import MesonPackage
+
 from spack.package import *
 
 
@@ -19,7 +21,7 @@ class Ctitan(MesonPackage):
     depends_on("c", type="build")
     depends_on("cxx", type="build")
     depends_on("pkgconfig", type="build")
-    depends_on("inih")
+    depends_on("libinih")
     depends_on("jansson")
     depends_on("libunistring")
     depends_on("onednn@2.6:2 cpu_runtime=omp")

@@ -105,6 +105,9 @@ tune
 grep -q "the weights in tune/checkpoint/step-60" said || fail "$(cat said)"
 tune --without ckpt
 grep -q "the weights in tuned" said || fail "$(cat said)"
+tune --set model.init_from=base
+grep -q "the weights in base" said || fail "$(cat said)"
+grep -q 'trained in tune: ctitan generate tune$' said || fail "$(cat said)"
 
 # A file that is missing is not blamed on the cache.
 status=0

@@ -41,7 +41,7 @@ check() {
     tell "$1: $2"
 }
 
-# try NAME COMMAND..: the status of the command, with what it printed.
+# try NAME COMMAND..: the status of the command, with what it printed, on one line.
 try() {
     local words
     count=$((count + 1))
@@ -49,7 +49,7 @@ try() {
         echo "ok $count - $1${words:+: $words}"
     else
         bad=$((bad + 1))
-        echo "not ok $count - $1: $words"
+        echo "not ok $count - $1: ${words//$'\n'/ | }"
     fi
 }
 

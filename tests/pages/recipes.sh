@@ -1,8 +1,9 @@
 #!/bin/bash
-# recipes.sh CTITAN SOURCE: each recipe can be planned for the ranks and the device that its first lines name, where it fits;
-# those for GPUs train there as they are, so here a shrunken copy of each trains on processors, on its techniques' smallest mesh.
+# recipes.sh CTITAN SOURCE [FOLDER]: each recipe of FOLDER (recipes) is planned for the ranks and the device that its first lines name,
+# where it fits, and a shrunken copy of it trains on processors, on its techniques' smallest mesh. Not shrunken are those that fine-tune
+# a folder, which `generate` trains, and recipes/paper, which is there to be planned.
 source "$(dirname "$0")/../lib/test.sh"
-ctitan=$(realpath "$1") source=$(realpath "$2")
+ctitan=$(realpath "$1") source=$(realpath "$2") folder=${3-recipes}
 enter
 # 25,100 tokens of 251 kinds
 for ((i = 0; i < 251; i++)); do printf '%b\0\0\0' "\\x$(printf %02x $((i * 7 % 251)))"; done >cycle
@@ -66,18 +67,23 @@ shrunken() {
         ranks=$((ranks * 2))
     fi
     ((ranks == 1)) || small+=(--with "local" -n $ranks)
+    case $(sed -nE 's/^load = ([a-z]+, [a-z]+).*/\1/p' "$1") in
+    'cuda, nccl') small+=(--without cuda,nccl --with cpu) ;;
+    cuda,*) small+=(--without cuda --with cpu) ;;
+    esac
     rm -rf out
-    run train "$1" "${set_[@]}" "${small[@]}" --without "$(grep -qE '^load = cuda, nccl' "$1" && echo cuda,nccl || echo cuda)" --with cpu \
+    run train "$1" "${set_[@]}" "${small[@]}" \
         --set training.seq_len=32 --set training.local_batch_size=4 --set training.global_batch_size=-1 --set training.steps=2 \
         --set job.dump_folder=out --set metrics.log_freq=1 --set metrics.peak_tflops=1 || { tail -n 2 log; return 1; }
     values loss out/metrics.jsonl | awk '{ n += $1 > 4 && $1 < 40 } END { exit n != 2 }' || { echo "losses: $(values loss out/metrics.jsonl)"; return 1; }
 }
 
-for recipe in "$source"/recipes/*.ini; do
+for recipe in "$source/$folder"/*.ini; do
+    grep -q '^\[plugins\]' "$recipe" || continue # a device's description
     name=$(basename "$recipe" .ini)
     stand_in "$recipe"
     try "$name: planned" planned "$recipe"
-    grep -q '^load = cuda' "$recipe" || continue
+    [[ $name != finetune_* && $folder == recipes ]] || continue
     try "$name: a small copy trains" shrunken "$recipe"
 done
 finish
