@@ -10,10 +10,10 @@ enter
 "$source/scripts/deb" "$work/dist"
 package=$(ls "$work"/dist/ctitan_*.deb)
 for library in libc6 libinih libjansson libdnnl; do
-    dpkg-deb -f "$package" Depends | grep -q "$library" || { echo "it does not depend on $library"; exit 1; }
+    grep -q "$library" < <(dpkg-deb -f "$package" Depends) || { echo "it does not depend on $library"; exit 1; }
 done
 for part in dev cuda; do
-    dpkg-deb -f "$work"/dist/ctitan-${part}_*.deb Depends | grep -q "^ctitan (= $(dpkg-deb -f "$package" Version))" ||
+    grep -q "^ctitan (= $(dpkg-deb -f "$package" Version))" < <(dpkg-deb -f "$work"/dist/ctitan-${part}_*.deb Depends) ||
         { echo "ctitan-$part does not depend on ctitan of its version"; exit 1; }
 done
 dpkg-deb -x "$package" "$work/fresh"
@@ -28,7 +28,7 @@ grep -q 'plugin cuda is not installed: install the package ctitan-cuda' log
 grep -q 'ctitan-dev' log
 for part in dev cuda; do dpkg-deb -x "$work"/dist/ctitan-${part}_*.deb "$work/fresh"; done
 "$ctitan" plan fresh/usr/share/ctitan/recipes/quickstart.ini --set "text.path=$source/LICENSE" --device h100-80g >log
-gzip -cd fresh/usr/share/man/man1/ctitan.1.gz | grep -q '^.TH CTITAN 1'
+grep -q '^.TH CTITAN 1' < <(gzip -cd fresh/usr/share/man/man1/ctitan.1.gz) # a pipe that grep leaves early fails
 bash -n fresh/usr/share/bash-completion/completions/ctitan*
 "$ctitan" new data mine
 pc=$(find "$work/fresh" -name ctitan.pc)
