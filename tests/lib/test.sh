@@ -97,9 +97,9 @@ never() {
 # recipe WORD..: writes recipe.ini, which trains the small model of $data in float32 and bfloat16 on the CPU, or as the words say.
 # SECTION.KEY=VALUE: a setting; -SECTION.KEY: none; +PLUGIN, -PLUGIN: loaded, not loaded. A flavor has the place of $data's weights.
 recipe() {
-    local word key model=llama plugins order=()
-    local -A value=()
-    [[ ! -f ${data-}/case.json ]] || model=$(sed -n 's/.*"model": *"\(.*\)".*/\1/p' "$data/case.json")
+    local word key section model=llama plugins order=()
+    local -A value=() lines=()
+    [[ ! -f ${data-}/case.json || ! $(<"$data/case.json") =~ '"model": '*'"'([^'"']*)'"' ]] || model=${BASH_REMATCH[1]}
     for word; do [[ $word != model.name=* ]] || model=${word#*=}; done
     plugins=" cpu local ${model:=llama} tokens adamw metrics "
     for word; do
@@ -109,11 +109,14 @@ recipe() {
         -*) plugins=${plugins/ ${word#-} / } ;;
         esac
     done
-    set -- job.dump_folder="$work/out" plugins.load="$(sed 's/^ *//; s/ *$//; s/  */, /g' <<<"$plugins")" model.name="$model" \
+    read -ra order <<<"$plugins"
+    printf -v plugins '%s, ' "${order[@]}"
+    set -- job.dump_folder="$work/out" plugins.load="${plugins%, }" model.name="$model" \
         training.seq_len=64 training.local_batch_size=2 training.steps=4 "$@"
     [[ $* == *model.flavor=* ]] || set -- model.init_from="${data-}/hf" "$@"
-    [[ $plugins != *' tokens '* ]] || set -- tokens.path="${data-}/tokens.bin" tokens.repeat=true "$@"
-    [[ $plugins != *' metrics '* ]] || set -- metrics.log_freq=1 metrics.peak_tflops=1 "$@"
+    [[ " ${order[*]} " != *' tokens '* ]] || set -- tokens.path="${data-}/tokens.bin" tokens.repeat=true "$@"
+    [[ " ${order[*]} " != *' metrics '* ]] || set -- metrics.log_freq=1 metrics.peak_tflops=1 "$@"
+    order=()
     for word; do
         key=${word%%=*}
         case $word in
@@ -121,12 +124,15 @@ recipe() {
         *.*=*) value[$key]=${word#*=} order+=("$key") ;;
         esac
     done
-    printf '%s\n' "${order[@]%%.*}" | awk '!seen[$0]++' | while read -r word; do
-        [[ " ${!value[*]}" == *" $word."* ]] || continue
-        echo "[$word]"
-        for key in $(printf '%s\n' "${order[@]}" | grep "^$word\." | awk '!seen[$0]++'); do
-            [[ ! -v value[$key] ]] || echo "${key#*.} = ${value[$key]}"
-        done
+    for key in "${order[@]}"; do # its lines, in the order of the words
+        [[ -v value[$key] ]] || continue
+        lines[${key%%.*}]+="${key#*.} = ${value[$key]}"$'\n'
+        unset "value[$key]"
+    done
+    for key in "${order[@]}"; do
+        section=${key%%.*}
+        [[ ! ${lines[$section]-} ]] || printf '[%s]\n%s' "$section" "${lines[$section]}"
+        unset "lines[$section]"
     done >recipe.ini
 }
 
@@ -225,14 +231,15 @@ values() {
         }' "${!#}"
 }
 
-# difference A B: the largest relative difference of two files of numbers, or <(..); 9 if they have not as many, or what is none.
-difference() {
-    local a b
-    a=$(cat "$1") b=$(cat "$2")
-    [[ $(wc -l <<<"$a") == "$(wc -l <<<"$b")" ]] || { echo 9; return; }
-    paste -d ' ' <(echo "$a") <(echo "$b") | awk '
-        NF == 0 || NF % 2 || columns && NF != columns || /[^-+0-9.e ]/ { worst = 9 }
-        {
+# The largest relative difference of the numbers of the files A and B, or <(..); 9 if they have not as many, or what is none.
+of_numbers='
+    BEGIN {
+        while ((getline line <ARGV[1]) > 0) a[++n] = line
+        while ((getline line <ARGV[2]) > 0) b[++m] = line
+        if (n == 0 || n != m) worst = 9
+        for (row = 1; row <= n; row++) {
+            $0 = a[row] " " b[row]
+            if (NF == 0 || NF % 2 || columns && NF != columns || /[^-+0-9.e ]/) worst = 9
             columns = NF
             for (i = 1; i <= NF / 2; i++) {
                 d = $i - $(i + NF / 2)
@@ -242,12 +249,12 @@ difference() {
                 if (d > worst * size) worst = size > 0 ? d / size : 9
             }
         }
-        END { print (NR > 0 ? worst + 0 : 9) }'
+'
+difference() { # A B
+    awk "$of_numbers"' print worst + 0 }' "$1" "$2"
 }
 
 # near A B TOLERANCE: their relative difference is less than the tolerance; else what it is.
 near() {
-    local error
-    error=$(difference "$1" "$2")
-    awk -v e="$error" -v t="$3" 'BEGIN { exit !(e < t) }' || { echo "$1 differs from $2 by $error"; return 1; }
+    awk "$of_numbers"' if (worst < ARGV[3] + 0) exit 0; print ARGV[1] " differs from " ARGV[2] " by " worst + 0; exit 1 }' "$1" "$2" "$3"
 }
