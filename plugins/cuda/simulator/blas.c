@@ -187,19 +187,38 @@ static enum ct_dtype dtype_of(int type)
                                     : CT_E5M2;
 }
 
+/* Element at of a matrix in memory. */
+static float load(const void *data, enum ct_dtype dtype, int64_t at)
+{
+    const char *p = (const char *)data + at * (int64_t)ct_dtype_size(dtype);
+    struct ct_tensor one = {.data = (void *)(uintptr_t)p, .dtype = dtype};
+
+    return dtype == CT_F32    ? *(const float *)(const void *)p
+           : dtype == CT_BF16 ? ct_bf16_to_f32(*(const uint16_t *)(const void *)p)
+                              : (float)ct_tensor_load(&one, 0);
+}
+
+static void store(void *data, enum ct_dtype dtype, int64_t at, double x)
+{
+    struct ct_tensor one = {.data = (char *)data + at * (int64_t)ct_dtype_size(dtype),
+                            .dtype = dtype};
+
+    if (dtype == CT_F32)
+        ((float *)data)[at] = (float)x;
+    else
+        ct_tensor_store(&one, 0, x);
+}
+
 /* op(matrix) as floats, [rows][columns] */
 static float *widened(const void *data, const struct gpu_lt_layout *l, bool transposed)
 {
     int64_t rows = (int64_t)l->rows, columns = (int64_t)l->columns;
     float *out = malloc((size_t)(rows * columns + 1) * sizeof(*out));
-    struct ct_tensor t = {
-        (void *)(uintptr_t)data, dtype_of(l->type), 2, {columns, rows}, {l->ld, 1}};
+    enum ct_dtype dtype = dtype_of(l->type);
 
     for (int64_t c = 0; c < columns; c++)
         for (int64_t r = 0; r < rows; r++)
-            out[transposed ? c * rows + r : r * columns + c] =
-                t.dtype == CT_F32 ? ((const float *)data)[c * l->ld + r]
-                                  : (float)ct_tensor_load(&t, c * rows + r);
+            out[transposed ? c * rows + r : r * columns + c] = load(data, dtype, c * l->ld + r);
     return out;
 }
 
@@ -313,7 +332,7 @@ static int multiply(const void *arguments)
     const struct product *p = arguments;
     int64_t m = (int64_t)p->c_layout.rows, n = (int64_t)p->c_layout.columns;
     int64_t k = (int64_t)(p->desc.transa ? p->a_layout.rows : p->a_layout.columns);
-    struct ct_tensor out = {p->c, dtype_of(p->c_layout.type), 2, {n, m}, {p->c_layout.ld, 1}};
+    enum ct_dtype dtype = dtype_of(p->c_layout.type);
     float *x = widened(p->a, &p->a_layout, !p->desc.transa); /* [k][m] */
     float *y = widened(p->b, &p->b_layout, !p->desc.transb); /* [n][k] */
     float *sum = malloc((size_t)(m + 1) * sizeof(*sum));
@@ -323,13 +342,14 @@ static int multiply(const void *arguments)
     for (int64_t j = 0; j < n; j++) {
         sum_column(p, x, y + j * k, sum);
         for (int64_t i = 0; i < m; i++) {
+            int64_t at = j * p->c_layout.ld + i;
             double r = scaled(&p->desc, (double)sum[i], i, j);
 
-            if (p->beta != 0 && float8 && out.dtype == CT_BF16) /* as cuBLASLt does */
+            if (p->beta != 0 && float8 && dtype == CT_BF16) /* as cuBLASLt does */
                 r = (double)ct_bf16_to_f32(ct_f32_to_bf16((float)r));
             if (p->beta != 0)
-                r += (double)p->beta * ct_tensor_load(&out, j * m + i);
-            ct_tensor_store(&out, j * m + i, r);
+                r += (double)p->beta * (double)load(p->c, dtype, at);
+            store(p->c, dtype, at, r);
         }
     }
     free(x);

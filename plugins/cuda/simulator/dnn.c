@@ -35,8 +35,12 @@ struct descriptor {
         int64_t count;
         void *values;
     } at[ATTRIBUTES];
-    double *elements; /* of a tensor, while a graph runs: by index */
-    int64_t heads;    /* of begins, while a graph runs: the fewest of the tensors they are of */
+    /* of a tensor: */
+    const int64_t *sizes, *strides;
+    enum ct_dtype dtype;
+    struct descriptor *begins; /* NULL: it is not packed */
+    double *elements;          /* while a graph runs: by index */
+    int64_t heads; /* of begins, while a graph runs: the fewest of the tensors they are of */
 };
 
 static char last_error[256];
@@ -94,6 +98,27 @@ int cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
     return CUDNN_STATUS_SUCCESS;
 }
 
+static enum ct_dtype dtype_of(int type)
+{
+    return type == CUDNN_DATA_BFLOAT16 ? CT_BF16
+           : type == CUDNN_DATA_FLOAT  ? CT_F32
+           : type == CUDNN_DATA_INT64  ? CT_I64
+                                       : CT_I32;
+}
+
+/* Attributes of a tensor that each of its elements needs. */
+static void note(struct descriptor *d, int attribute, void *values)
+{
+    if (attribute == CUDNN_ATTR_TENSOR_DIMENSIONS)
+        d->sizes = values;
+    else if (attribute == CUDNN_ATTR_TENSOR_STRIDES)
+        d->strides = values;
+    else if (attribute == CUDNN_ATTR_TENSOR_DATA_TYPE)
+        d->dtype = dtype_of(*(int *)values);
+    else if (attribute == CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC)
+        d->begins = *(struct descriptor **)values;
+}
+
 int cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, int attribute, int type,
                              int64_t count, const void *values)
 {
@@ -106,6 +131,7 @@ int cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, int attribute,
     d->at[d->count].type = type;
     d->at[d->count].count = count;
     d->at[d->count].values = memcpy(malloc(bytes), values, bytes);
+    note(d, attribute, d->at[d->count].values);
     d->count++;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -271,58 +297,60 @@ int cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, int attribute,
 
 /* ---- tensors ---- */
 
-static const int64_t *sizes(const struct descriptor *t)
-{
-    return get(t, CUDNN_ATTR_TENSOR_DIMENSIONS, NULL);
-}
-
 static int64_t elements_of(const struct descriptor *t)
 {
-    const int64_t *n = sizes(t);
+    const int64_t *n = t->sizes;
 
     return n[0] * n[1] * n[2] * n[3];
 }
 
-/* Index of element i along each dimension; the place in memory. */
-static int64_t place(const struct descriptor *t, int64_t i, int64_t index[4])
+/* The next element's index in a tensor of sizes n. */
+static void advance(int64_t index[4], const int64_t *n)
 {
-    const int64_t *n = sizes(t), *stride = get(t, CUDNN_ATTR_TENSOR_STRIDES, NULL);
-    int64_t at = 0;
+    for (int d = 3; d >= 0 && ++index[d] == n[d]; d--)
+        index[d] = 0;
+}
 
-    for (int d = 3; d >= 0; d--) {
-        index[d] = i % n[d];
-        at += index[d] * stride[d];
-        i /= n[d];
+/* The place of an element in memory. */
+static int64_t place(const struct descriptor *t, const int64_t index[4])
+{
+    const int64_t *s = t->strides;
+
+    return index[0] * s[0] + index[1] * s[1] + index[2] * s[2] + index[3] * s[3];
+}
+
+/* Elements of a tensor by indices in one that is as large, or larger by whole factors: sizes of 1
+   are repeated, heads are shared by groups. elements NULL: there is no tensor. */
+struct view {
+    const double *elements;
+    int64_t share[4], step[4];
+};
+
+static struct view view_of(const struct descriptor *t, const int64_t larger[4])
+{
+    struct view v = {.elements = t ? t->elements : NULL};
+    int64_t step = 1;
+
+    for (int d = 3; t && d >= 0; d--) {
+        v.share[d] = larger[d] / t->sizes[d] > 0 ? larger[d] / t->sizes[d] : 1;
+        v.step[d] = step;
+        step *= t->sizes[d];
     }
-    return at;
+    return v;
 }
 
-static enum ct_dtype dtype_of(const struct descriptor *t)
+static int64_t number_at(const struct view *v, const int64_t index[4])
 {
-    int type = *(int *)get(t, CUDNN_ATTR_TENSOR_DATA_TYPE, NULL);
-
-    return type == CUDNN_DATA_BFLOAT16 ? CT_BF16
-           : type == CUDNN_DATA_FLOAT  ? CT_F32
-           : type == CUDNN_DATA_INT64  ? CT_I64
-                                       : CT_I32;
-}
-
-/* The number of t's element for index in a tensor that is as large, or larger by whole factors:
-   sizes of 1 are repeated, heads are shared by groups. */
-static int64_t number_at(const struct descriptor *t, const int64_t index[4],
-                         const int64_t larger[4])
-{
-    const int64_t *n = sizes(t);
     int64_t i = 0;
 
     for (int d = 0; d < 4; d++)
-        i = i * n[d] + index[d] / (larger[d] / n[d] > 0 ? larger[d] / n[d] : 1);
+        i += (v->share[d] == 1 ? index[d] : index[d] / v->share[d]) * v->step[d];
     return i;
 }
 
-static double at(const struct descriptor *t, const int64_t index[4], const int64_t larger[4])
+static double at(const struct view *v, const int64_t index[4])
 {
-    return t->elements[number_at(t, index, larger)];
+    return v->elements ? v->elements[number_at(v, index)] : 0;
 }
 
 static void make_elements(struct descriptor *t)
@@ -331,14 +359,21 @@ static void make_elements(struct descriptor *t)
         t->elements = calloc((size_t)elements_of(t), sizeof(double));
 }
 
-/* As its dtype holds it. */
-static void put(struct descriptor *t, int64_t i, double x)
+/* As the dtype holds it. */
+static double held(enum ct_dtype dtype, double x)
 {
     double room = 0;
-    struct ct_tensor one = ct_tensor_dense(&room, dtype_of(t), 0, NULL);
+    struct ct_tensor one;
 
+    if (dtype == CT_F32)
+        return (double)(float)x;
+    if (dtype == CT_BF16)
+        return (double)ct_bf16_to_f32(ct_f64_to_bf16(x));
+    if (dtype == CT_I32 && x >= 0 && x <= INT32_MAX)
+        return rint(x);
+    one = ct_tensor_dense(&room, dtype, 0, NULL);
     ct_tensor_store(&one, 0, x);
-    t->elements[i] = ct_tensor_load(&one, 0);
+    return ct_tensor_load(&one, 0);
 }
 
 /* ---- operations ---- */
@@ -384,18 +419,16 @@ static void run_pointwise(const struct descriptor *op)
     struct descriptor *y = get_descriptor(op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
     int mode = *(int *)get(how, CUDNN_ATTR_POINTWISE_MODE, NULL);
     const int64_t *axis = get(how, CUDNN_ATTR_POINTWISE_AXIS, NULL);
+    struct view of_x = view_of(x, y->sizes), of_b = view_of(b, y->sizes),
+                of_t = view_of(t, y->sizes);
+    int64_t index[4] = {0}, count = elements_of(y);
 
     make_elements(y);
-    for (int64_t i = 0; i < elements_of(y); i++) {
-        int64_t index[4];
-
-        place(y, i, index);
-        put(y, i,
-            mode == CUDNN_POINTWISE_GEN_INDEX
-                ? (double)index[*axis]
-                : pointwise(mode, at(x, index, sizes(y)), b ? at(b, index, sizes(y)) : 0,
-                            t ? at(t, index, sizes(y)) : 0));
-    }
+    for (int64_t i = 0; i < count; i++, advance(index, y->sizes))
+        y->elements[i] = held(
+            y->dtype, mode == CUDNN_POINTWISE_GEN_INDEX
+                          ? (double)index[*axis]
+                          : pointwise(mode, at(&of_x, index), at(&of_b, index), at(&of_t, index)));
 }
 
 /* Rows, columns or inner elements of a matrix product, as far as they are limited for matrix
@@ -408,43 +441,56 @@ static int64_t extent_of(const struct descriptor *op, int attribute, const int64
     return limit ? (int64_t)limit->elements[index[0]] : whole;
 }
 
+struct matrices {
+    const double *row, *columns; /* of a; of b, `stride` from one row to the next */
+    int64_t stride, inner, rows, n;
+    double padding;
+};
+
+/* A row of c, at index: sum over k of a[k] b[k, j]; padding outside of the limits. */
+static void multiply_row(const struct matrices *m, bool inside, double *sum, enum ct_dtype dtype,
+                         int64_t columns)
+{
+    int64_t n = inside ? m->n : 0;
+
+    memset(sum, 0, (size_t)columns * sizeof(*sum));
+    for (int64_t k = 0; k < m->inner; k++)
+        for (int64_t j = 0; j < n; j++)
+            sum[j] += m->row[k] * m->columns[k * m->stride + j];
+    for (int64_t j = 0; j < columns; j++)
+        sum[j] = held(dtype, j < n ? sum[j] : m->padding);
+}
+
+static int64_t least(int64_t x, int64_t y)
+{
+    return x < y ? x : y;
+}
+
 /* c[.., i, j] = sum over k of a[.., i, k] b[.., k, j] */
 static void run_matmul(const struct descriptor *op)
 {
     struct descriptor *a = get_descriptor(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC);
     struct descriptor *b = get_descriptor(op, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
     struct descriptor *c = get_descriptor(op, CUDNN_ATTR_OPERATION_MATMUL_CDESC);
-    const int64_t *n = sizes(c);
-    int64_t inner = sizes(a)[3];
-    int64_t of_a[4] = {n[0], n[1], n[2], inner}, of_b[4] = {n[0], n[1], inner, n[3]};
-    int64_t stride = sizes(b)[3];
+    const int64_t *n = c->sizes, rows[4] = {n[0], n[1], n[2], 1};
+    int64_t inner = a->sizes[3], of_a[4] = {n[0], n[1], n[2], inner},
+            of_b[4] = {n[0], n[1], inner, n[3]}, index[4] = {0};
+    struct view left = view_of(a, of_a), right = view_of(b, of_b);
     const double *padding = get(get_descriptor(op, CUDNN_ATTR_OPERATION_MATMUL_DESC),
                                 CUDNN_ATTR_MATMUL_PADDING_VALUE, NULL);
+    struct matrices m = {.stride = b->sizes[3], .padding = padding ? *padding : (double)NAN};
 
     make_elements(c);
-    for (int64_t i = 0; i < elements_of(c); i++) {
-        int64_t index[4], left[4], right[4];
-        const double *row, *column;
-        double sum = 0;
-        int64_t most;
+    for (int64_t i = 0; i < elements_of(c); i += n[3], advance(index, rows)) {
+        const int64_t first[4] = {index[0], index[1], 0, 0};
 
-        place(c, i, index);
-        if (index[2] >=
-                extent_of(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, index, n[2]) ||
-            index[3] >=
-                extent_of(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, index, n[3])) {
-            put(c, i, padding ? *padding : (double)NAN);
-            continue;
-        }
-        most = extent_of(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, index, inner);
-        memcpy(left, index, sizeof(left));
-        memcpy(right, index, sizeof(right));
-        left[3] = right[2] = 0;
-        row = a->elements + number_at(a, left, of_a);
-        column = b->elements + number_at(b, right, of_b);
-        for (int64_t k = 0; k < most; k++)
-            sum += row[k] * column[k * stride];
-        put(c, i, sum);
+        m.row = a->elements + number_at(&left, index);
+        m.columns = b->elements + number_at(&right, first);
+        m.rows = extent_of(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, index, n[2]);
+        m.n = least(extent_of(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, index, n[3]),
+                    n[3]);
+        m.inner = extent_of(op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, index, inner);
+        multiply_row(&m, index[2] < m.rows, c->elements + i, c->dtype, n[3]);
     }
 }
 
@@ -454,23 +500,19 @@ static void run_reduction(const struct descriptor *op)
     struct descriptor *x = get_descriptor(op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC);
     struct descriptor *y = get_descriptor(op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC);
     bool largest = *(int *)get(how, CUDNN_ATTR_REDUCTION_OPERATOR, NULL) == CUDNN_REDUCE_TENSOR_MAX;
-    const int64_t *n = sizes(x), *m = sizes(y);
-    double *sum = malloc((size_t)elements_of(y) * sizeof(*sum));
+    struct view of_y = view_of(y, x->sizes);
+    int64_t index[4] = {0}, count = elements_of(x);
 
-    for (int64_t i = 0; i < elements_of(y); i++)
-        sum[i] = largest ? -INFINITY : 0;
-    for (int64_t i = 0; i < elements_of(x); i++) {
-        int64_t index[4], to = 0;
-
-        place(x, i, index);
-        for (int d = 0; d < 4; d++)
-            to = to * m[d] + index[d] / (n[d] / m[d]);
-        sum[to] = largest ? fmax(sum[to], x->elements[i]) : sum[to] + x->elements[i];
-    }
     make_elements(y);
     for (int64_t i = 0; i < elements_of(y); i++)
-        put(y, i, sum[i]);
-    free(sum);
+        y->elements[i] = largest ? -INFINITY : 0;
+    for (int64_t i = 0; i < count; i++, advance(index, x->sizes)) {
+        double *to = y->elements + number_at(&of_y, index);
+
+        *to = largest ? fmax(*to, x->elements[i]) : *to + x->elements[i];
+    }
+    for (int64_t i = 0; i < elements_of(y); i++)
+        y->elements[i] = held(y->dtype, y->elements[i]);
 }
 
 /* The same memory under other sizes and strides. */
@@ -478,20 +520,18 @@ static void run_reshape(const struct descriptor *op)
 {
     struct descriptor *x = get_descriptor(op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
     struct descriptor *y = get_descriptor(op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
-    int64_t index[4], end = 0;
+    int64_t index[4] = {0}, end = 0;
     double *memory;
 
-    for (int64_t i = 0; i < elements_of(x); i++) {
-        int64_t p = place(x, i, index);
-
-        end = p > end ? p : end;
-    }
+    for (int d = 0; d < 4; d++)
+        end += (x->sizes[d] - 1) * x->strides[d];
     memory = malloc((size_t)(end + 1) * sizeof(*memory));
-    for (int64_t i = 0; i < elements_of(x); i++)
-        memory[place(x, i, index)] = x->elements[i];
+    for (int64_t i = 0; i < elements_of(x); i++, advance(index, x->sizes))
+        memory[place(x, index)] = x->elements[i];
     make_elements(y);
-    for (int64_t i = 0; i < elements_of(y); i++)
-        put(y, i, memory[place(y, i, index)]);
+    memset(index, 0, sizeof(index));
+    for (int64_t i = 0; i < elements_of(y); i++, advance(index, y->sizes))
+        y->elements[i] = held(y->dtype, memory[place(y, index)]);
     free(memory);
 }
 
@@ -536,22 +576,16 @@ static int64_t find(const struct descriptor *t, const struct run *r)
     return i;
 }
 
-static struct descriptor *begins_of(const struct descriptor *t)
+/* The address of an element; NULL: it is outside of its packed sequence. */
+static void *address(const struct descriptor *t, const int64_t index[4], char *data)
 {
-    return get_descriptor(t, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC);
-}
-
-/* The address of element i; NULL: it is outside of its packed sequence. */
-static void *address(const struct descriptor *t, int64_t i, char *data)
-{
-    const struct descriptor *begins = begins_of(t);
-    int64_t index[4], at = place(t, i, index), size = (int64_t)ct_dtype_size(dtype_of(t)), share;
-    const int64_t *stride = get(t, CUDNN_ATTR_TENSOR_STRIDES, NULL);
+    const struct descriptor *begins = t->begins;
+    int64_t at = place(t, index), size = (int64_t)ct_dtype_size(t->dtype), share;
 
     if (!begins)
         return data + at * size;
-    share = sizes(t)[1] / begins->heads;
-    at -= index[0] * stride[0];
+    share = t->sizes[1] / begins->heads;
+    at -= index[0] * t->strides[0];
     if (at >= share * (int64_t)(begins->elements[index[0] + 1] - begins->elements[index[0]]))
         return NULL;
     return data + (share * (int64_t)begins->elements[index[0]] + at) * size;
@@ -560,14 +594,14 @@ static void *address(const struct descriptor *t, int64_t i, char *data)
 static void read_tensor(struct descriptor *t, struct run *r)
 {
     bool by_value = *(bool *)get(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, NULL);
-    int64_t given = find(t, r);
-    struct ct_tensor one = {.dtype = dtype_of(t)};
+    int64_t given = find(t, r), index[4] = {0}, count = elements_of(t);
+    struct ct_tensor one = {.dtype = t->dtype};
 
     if (given == r->count || t->elements)
         return;
     make_elements(t);
-    for (int64_t i = 0; i < elements_of(t); i++) {
-        one.data = address(t, i, r->addresses[given]);
+    for (int64_t i = 0; i < count; i++, advance(index, t->sizes)) {
+        one.data = address(t, index, r->addresses[given]);
         t->elements[i] = by_value   ? r->scalars[given]
                          : one.data ? ct_tensor_load(&one, 0)
                                     : (double)NAN;
@@ -576,18 +610,18 @@ static void read_tensor(struct descriptor *t, struct run *r)
 
 static void read_begins(struct descriptor *t, struct run *r)
 {
-    struct descriptor *begins = begins_of(t);
+    struct descriptor *begins = t->begins;
 
     if (!begins)
         return;
     read_tensor(begins, r);
-    if (!begins->heads || begins->heads > sizes(t)[1])
-        begins->heads = sizes(t)[1];
+    if (!begins->heads || begins->heads > t->sizes[1])
+        begins->heads = t->sizes[1];
 }
 
 static void drop_begins(struct descriptor *t, struct run *r)
 {
-    struct descriptor *begins = begins_of(t);
+    struct descriptor *begins = t->begins;
 
     (void)r;
     if (!begins)
@@ -599,11 +633,13 @@ static void drop_begins(struct descriptor *t, struct run *r)
 static void write_tensor(struct descriptor *t, struct run *r)
 {
     bool by_value = *(bool *)get(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, NULL);
-    int64_t given = find(t, r);
-    struct ct_tensor one = {.dtype = dtype_of(t)};
+    int64_t given = find(t, r), index[4] = {0}, count = elements_of(t);
+    struct ct_tensor one = {.dtype = t->dtype};
 
-    for (int64_t i = 0; given < r->count && !by_value && t->elements && i < elements_of(t); i++) {
-        one.data = address(t, i, r->addresses[given]);
+    if (given == r->count || by_value || !t->elements)
+        count = 0;
+    for (int64_t i = 0; i < count; i++, advance(index, t->sizes)) {
+        one.data = address(t, index, r->addresses[given]);
         if (one.data)
             ct_tensor_store(&one, 0, t->elements[i]);
     }
@@ -666,8 +702,8 @@ static void look_for_missing(struct descriptor *t, struct run *r)
     int64_t align = *(int64_t *)get(t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, NULL);
     int64_t given = find(t, r);
 
-    if (begins_of(t))
-        look_for_missing(begins_of(t), r);
+    if (t->begins)
+        look_for_missing(t->begins, r);
     if (is_virtual)
         return;
     missing += given == r->count;

@@ -17,7 +17,8 @@
 #include <ctitan/lib/cuda/simulator.h>
 
 #define MOST 1024 /* threads of a block */
-#define STACK ((size_t)64 << 10)
+/* Bytes. No power of two: the tops of all stacks would be in the same sets of the caches. */
+#define STACK (((size_t)64 << 10) + 576)
 #define SHARED ((size_t)228 << 10)
 #define COPIES 64 /* of a thread, under way at a time */
 
@@ -39,9 +40,8 @@ struct copy {
 struct fiber {
     struct simulated_index thread;
     int number;
-    bool done;
+    bool begun, done;
     unsigned shuffles;
-    struct copy copies[COPIES];
     int copy_count, group; /* copies that are under way, in order; the group of the next one */
 #ifdef __x86_64__
     void *stack_pointer;
@@ -54,10 +54,12 @@ struct simulated_index simulated_thread, simulated_block, simulated_blocks, simu
 unsigned char *simulated_shared;
 
 static struct fiber fibers[MOST], *current;
+static struct copy copies[MOST][COPIES]; /* of each fiber */
 static struct barrier of_block, of_warp[MOST / 32];
 static uint64_t exchange[2][MOST];
 static uint32_t exchange_words[2][MOST][SIMULATED_WORDS];
 static unsigned char *stacks;
+static int stacks_used;
 static const struct simulated_launch *running;
 static bool progress;
 
@@ -111,9 +113,8 @@ static void live(void)
         leave();
 }
 
-static void prepare_fiber(struct fiber *f)
+static void prepare_fiber(struct fiber *f, unsigned char *stack)
 {
-    unsigned char *stack = stacks + (size_t)f->number * STACK;
 #ifdef __x86_64__
     void **top = (void **)(stack + STACK - 56); /* as a call would leave it */
 
@@ -219,7 +220,7 @@ void simulated_copy_async(void *to, const void *from, size_t bytes)
 {
     if (current->copy_count == COPIES)
         fail("too many copies under way");
-    current->copies[current->copy_count++] = (struct copy){to, from, bytes, current->group};
+    copies[current->number][current->copy_count++] = (struct copy){to, from, bytes, current->group};
 }
 
 void simulated_commit_copies(void)
@@ -229,7 +230,7 @@ void simulated_commit_copies(void)
 
 void simulated_await_copies(int pending)
 {
-    struct copy *c = current->copies;
+    struct copy *c = copies[current->number];
     int done = 0;
 
     for (; done < current->copy_count && c[done].group < current->group - pending; done++)
@@ -263,12 +264,25 @@ static void begin_block(int threads)
         unsigned u = (unsigned)i;
 
         fibers[i] = (struct fiber){.thread = {u % n.x, u / n.x % n.y, u / n.x / n.y}, .number = i};
-        prepare_fiber(&fibers[i]);
         if (i % 32 == 0)
             of_warp[i / 32] = (struct barrier){.expected = 0};
         of_warp[i / 32].expected++;
     }
     memset(simulated_shared, 0xff, running->shared);
+    stacks_used = 0;
+}
+
+/* A turn of the current fiber. The stack of one that ends in its first turn is the next one's. */
+static void take_turn(void)
+{
+    bool first = !current->begun;
+
+    if (first)
+        prepare_fiber(current, stacks + (size_t)stacks_used++ * STACK);
+    current->begun = true;
+    simulated_thread = current->thread;
+    enter(current);
+    stacks_used -= first && current->done;
 }
 
 static void run_block(int threads, bool backwards)
@@ -282,8 +296,7 @@ static void run_block(int threads, bool backwards)
             current = &fibers[backwards ? threads - 1 - n : n];
             if (current->done)
                 continue;
-            simulated_thread = current->thread;
-            enter(current);
+            take_turn();
             left -= current->done;
         }
         if (!progress)
