@@ -1,8 +1,10 @@
 /*
- * Usage: conformance [--device NAME] [--set KEY=VALUE]... [CASE]
+ * Usage: conformance [--device NAME] [--sample] [--set KEY=VALUE]... [CASE]
  *
- * --set sets an option of the device's plugin. CASE: only cases whose names contain it. Prints a
- * line per kernel and leaves with status 1 if any kernel was wrong, failed, or was never tried.
+ * --set sets an option of the device's plugin. CASE: only cases whose names contain it. --sample:
+ * every case with normal numbers, and with others, in one dtype, as long as one of its kernels has
+ * not had those. Prints a line per kernel and leaves with status 1 if any kernel was wrong, failed,
+ * or was never tried.
  */
 #include <malloc.h>
 #include <math.h>
@@ -19,10 +21,14 @@
 
 #include "conformance.h"
 
+static const enum ct_dtype dtypes[] = {CT_F32, CT_BF16};
+
 struct score {
     const struct ct_kernel *kernel;
     int cases, calls, faults;
-    double worst; /* error over tolerance */
+    double worst;                   /* error over tolerance */
+    bool in_case[CT_COUNT(dtypes)]; /* it took a call of the case */
+    bool tried[FILLS];
 };
 
 struct options {
@@ -32,6 +38,7 @@ struct options {
 static struct score scores[1024];
 static const struct ct_plugin *device_plugin;
 static struct ct_checker checker;
+static bool sample;
 
 static struct score *score_of(const struct ct_kernel *kernel)
 {
@@ -41,6 +48,29 @@ static struct score *score_of(const struct ct_kernel *kernel)
         s++;
     s->kernel = kernel;
     return s;
+}
+
+static void begin_case(void)
+{
+    for (struct score *s = scores; s->kernel; s++)
+        memset(s->in_case, 0, sizeof(s->in_case));
+}
+
+/* A kernel of the case has not been tried with this fill. In which dtype those are that take both
+   depends on the kernel. */
+static bool shows_more(size_t dtype, int fill)
+{
+    for (size_t i = 0; scores[i].kernel; i++)
+        if (scores[i].in_case[dtype] && !scores[i].tried[fill] &&
+            (!scores[i].in_case[!dtype] || (i + (size_t)fill) % 2 == dtype))
+            return true;
+    return false;
+}
+
+static void took_call(struct score *s, const struct bed *bed)
+{
+    s->in_case[bed->dtype == CT_BF16] = true;
+    s->tried[bed->fill] = true;
 }
 
 /* ---- the reference ---- */
@@ -144,6 +174,8 @@ static int try_kernels(struct bed *bed, const struct ct_op *op,
         s->cases++;
         rc = ct_check_call(&checker, kernel, &c, expected, &s->worst);
         s->calls += rc > 0 ? rc : rc < 0;
+        if (rc > 0)
+            took_call(s, bed);
         if (rc < 0 && s->faults++ < 5)
             printf("FAULT %s: %s\n", ct_dtype_name(bed->dtype), ct_error_message());
     }
@@ -231,22 +263,29 @@ static int try_twins(const struct bed *plain)
     return rc;
 }
 
+static int try_fill(struct ct_device *device, const struct conformance_case *test,
+                    enum ct_dtype dtype, enum fill fill)
+{
+    struct bed bed;
+    int rc = bed_create(&bed, device, test, dtype, fill, 42 + (uint64_t)fill);
+
+    for (struct ct_op *op = rc >= 0 ? bed.graph->first : NULL; rc >= 0 && op; op = op->next)
+        rc = try_op(&bed, op);
+    if (rc >= 0)
+        rc = try_twins(&bed);
+    bed_finish(&bed);
+    return rc;
+}
+
 static int try_case(struct ct_device *device, const struct conformance_case *test)
 {
-    static const enum ct_dtype dtypes[] = {CT_F32, CT_BF16};
     int rc = 0;
 
-    for (size_t d = 0; rc >= 0 && d < CT_COUNT(dtypes); d++)
-        for (int fill = 0; rc >= 0 && fill < (test->large ? 1 : FILLS); fill++) {
-            struct bed bed;
-
-            rc = bed_create(&bed, device, test, dtypes[d], (enum fill)fill, 42 + (uint64_t)fill);
-            for (struct ct_op *op = rc >= 0 ? bed.graph->first : NULL; rc >= 0 && op; op = op->next)
-                rc = try_op(&bed, op);
-            if (rc >= 0)
-                rc = try_twins(&bed);
-            bed_finish(&bed);
-        }
+    begin_case();
+    for (int fill = 0; rc >= 0 && fill < (test->large ? 1 : FILLS); fill++)
+        for (size_t d = 0; rc >= 0 && d < CT_COUNT(dtypes); d++)
+            if (!sample || fill == FILL_NORMAL || shows_more(d, fill))
+                rc = try_fill(device, test, dtypes[d], (enum fill)fill);
     return rc;
 }
 
@@ -318,6 +357,8 @@ static int start(int argc, char **argv, struct options *options, struct ct_devic
             assignments[count++] = argv[++i];
         else if (!strcmp(argv[i], "--device") && i + 1 < argc)
             options->device = argv[++i];
+        else if (!strcmp(argv[i], "--sample"))
+            sample = true;
         else if (*argv[i] != '-')
             options->filter = argv[i];
         else
