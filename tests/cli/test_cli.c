@@ -46,7 +46,7 @@ static const char recipe[] = "[plugins]\n"
                              "[tokens]\n"
                              "path = %s/tokens.bin\n"
                              "[metrics]\n"
-                             "log_freq = 3\n"
+                             "log_freq = 3\npeak_tflops = 1\n"
                              "[lr_scheduler]\n"
                              "warmup_steps = 2\n";
 

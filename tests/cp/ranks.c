@@ -1,5 +1,5 @@
 /*
- * ranks CTITAN METHOD [FAMILIES]
+ * ranks CTITAN METHOD STEPS [FAMILIES]
  *
  * Trains a small llama on packed documents with context parallelism, on several meshes, and
  * compares loss and gradient norm of each step with those of one rank: 1e-5 relative. A mesh that
@@ -19,12 +19,12 @@
 #include <ctitan/arena.h>
 
 #define TOLERANCE 1e-5
-#define STEPS 20
+#define MOST_STEPS 20
 
 static struct ct_arena arena;
 static char folder[] = "/tmp/ctitan-cp-XXXXXX";
 static const char *program, *method, *families;
-static int faults;
+static int faults, steps;
 
 /* ---- the recipe ---- */
 
@@ -34,10 +34,10 @@ static const char recipe[] =
     "[llama]\ndim = 32\nn_layers = 2\nn_heads = 8\nn_kv_heads = 4\n"
     "ffn_dim = 48\nvocab_size = 260\n"
     "[training]\ndtype = float32\nmixed_precision_param = float32\n"
-    "seq_len = 48\nsteps = 20\n"
+    "seq_len = 48\nsteps = %d\n"
     "local_batch_size = 4\nglobal_batch_size = 4\nmax_norm = 0.5\n"
     "[adamw]\nlr = 0.003\n[lr_scheduler]\nwarmup_steps = 4\n"
-    "[metrics]\nlog_freq = 1\n[text]\nsplit = line\ndocument_mask = true\n";
+    "[metrics]\nlog_freq = 1\npeak_tflops = 1\n[text]\nsplit = line\ndocument_mask = true\n";
 
 static const char *in_folder(const char *name)
 {
@@ -50,7 +50,8 @@ static int write_inputs(void)
 
     if (!out || !text)
         return -1;
-    fprintf(out, "%spath = %s\n", recipe, in_folder("text.txt"));
+    fprintf(out, recipe, steps);
+    fprintf(out, "path = %s\n", in_folder("text.txt"));
     for (int line = 0; line < 400; line++)
         fprintf(text, "%.*s %d\n", 5 + line * 7 % 43,
                 "the quick brown fox jumps over the lazy dog and back", line);
@@ -99,7 +100,7 @@ static void print_log(void)
 }
 
 struct result {
-    double loss[STEPS], norm[STEPS];
+    double loss[MOST_STEPS], norm[MOST_STEPS];
     int steps;
 };
 
@@ -109,7 +110,7 @@ static struct result results(const char *name)
     struct result r = {.steps = 0};
     char line[4096];
 
-    while (in && r.steps < STEPS && fgets(line, sizeof(line), in)) {
+    while (in && r.steps < steps && fgets(line, sizeof(line), in)) {
         json_t *step = json_loads(line, 0, NULL);
 
         r.loss[r.steps] = json_number_value(json_object_get(step, "loss"));
@@ -132,7 +133,7 @@ static void compare(const char *settings, const struct result *got, const struct
 {
     double worst = 0;
 
-    for (int i = 0; i < STEPS; i++) {
+    for (int i = 0; i < steps; i++) {
         worst = fmax(worst, fabs(got->loss[i] - want->loss[i]) / fabs(want->loss[i]));
         worst = fmax(worst, fabs(got->norm[i] - want->norm[i]) / fabs(want->norm[i]));
         if (!isfinite(got->loss[i]) || !isfinite(got->norm[i]))
@@ -180,7 +181,7 @@ static struct result alone(const char *settings)
         fault("one rank fails", settings);
     else
         r = results("one");
-    if (r.steps != STEPS)
+    if (r.steps != steps)
         fault("has not all steps", "one rank");
     return r;
 }
@@ -335,11 +336,14 @@ static void check_states(void)
 
 int main(int argc, char **argv)
 {
-    if (argc < 3 || argc > 4 || !mkdtemp(folder) || write_inputs())
+    if (argc < 4 || argc > 5)
         return 2;
     program = argv[1];
     method = argv[2];
-    families = argv[3];
+    steps = atoi(argv[3]);
+    families = argv[4];
+    if (steps < 1 || steps > MOST_STEPS || !mkdtemp(folder) || write_inputs())
+        return 2;
     if (!strcmp(method, "places")) {
         check_places();
     } else if (!strcmp(method, "states")) {

@@ -1,10 +1,14 @@
 #!/bin/bash
-# dpo.sh CTITAN SOURCE: preference pairs. Losses and gradient norms that PyTorch computed, for each loss; a reference pass beside
-# adapters equals stored log-probabilities; one rank's losses on every mesh; metrics, wherever they are shown; texts as pairs.
+# dpo.sh CTITAN SOURCE [all]: preference pairs. Losses and gradient norms that PyTorch computed, for each loss; a reference pass beside
+# adapters equals stored log-probabilities; one rank's losses on meshes (all: every loss on every mesh); metrics, wherever they are shown;
+# texts as pairs.
 source "$(dirname "$0")/../lib/test.sh"
 set -euo pipefail
-ctitan=$(realpath "$1") data=$(realpath "$2")/tests/dpo/case
+ctitan=$(realpath "$1") data=$(realpath "$2")/tests/dpo/case all=${3-} turn=0
 enter
+
+# passed_over: each second combination, but for "all".
+passed_over() { ((turn++ % 2)) && [[ ! $all ]]; }
 
 recipe -tokens +dpo objective.name=dpo dpo.path="$data/pairs.jsonl" dpo.beta=0.3 dpo.reference=stored model.init_from="$data" \
     training.seq_len=24 training.local_batch_size=12 training.global_batch_size=12 training.mixed_precision_param=float32 adamw.lr=2e-4 \
@@ -58,7 +62,9 @@ near <(of kto validation_loss) <(of fifth loss | tail -n 1) 1e-5
 
 for mesh in '-n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=6' \
     '-n 2 --with cp --set cp.degree=2' '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=12'; do
+    ((++turn))
     for loss in kto orpo; do
+        passed_over && continue
         read -ra arguments <<<"$mesh --set dpo.loss=$loss"
         [[ $loss == orpo ]] || arguments+=("${kto[@]}")
         train many "${arguments[@]}"
@@ -77,7 +83,9 @@ refused 'pairs.jsonl:1: "label": expected true or false' --set dpo.loss=kto
 # Losses by sums, and by means over the answers' tokens.
 for mesh in '-n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=2' \
     '-n 2 --with cp --set cp.degree=2' '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2'; do
+    ((++turn))
     for loss in dpo ipo; do
+        passed_over && continue
         read -ra arguments <<<"$mesh --set dpo.loss=$loss"
         [[ $loss == dpo ]] || arguments+=(--set dpo.beta=0.2)
         train many "${arguments[@]}"
@@ -104,6 +112,7 @@ near <(of pass loss | head -n 1) <(echo 0.69314718056) 1e-5
 for mesh in '-n 2 --with fsdp --set training.local_batch_size=6' '-n 2 --with tp --set tp.degree=2' \
     '-n 2 --with cp --set cp.degree=2' \
     '-n 4 --with fsdp --with pp --set pp.degree=2 --set pp.microbatch_size=2 --set training.local_batch_size=6'; do
+    passed_over && continue
     read -ra arguments <<<"$mesh"
     train many "${adapters[@]}" --set dpo.reference=pass "${arguments[@]}"
     near <(of many loss) expected 1e-5
@@ -148,9 +157,11 @@ of once loss >expected
 whole+=(--set dpo.reference=weights)
 train own "${whole[@]}" --with ema --set model.save_to=trained --set ema.save_to=average
 near <(of own loss) expected 1e-5
+turn=1
 for mesh in '-n 2 --with fsdp --set training.local_batch_size=6' '-n 2 --with cp --set cp.degree=2 --with sac --set sac.mode=full' \
     '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2' \
     '-n 4 --with fsdp --with pp --set pp.degree=2 --set pp.microbatch_size=2 --set training.local_batch_size=6'; do
+    passed_over && continue
     read -ra arguments <<<"$mesh"
     train many "${whole[@]}" "${arguments[@]}"
     near <(of many loss) expected 1e-5

@@ -23,7 +23,7 @@ train)
     given=10
     [[ ! " \$* " =~ " training.steps="([0-9]+)" " ]] || given=\${BASH_REMATCH[1]}
     steps=\$((given < 30 ? 3 + given / 10 : 6))
-    ((given == 100000)) || set -- "\$@" --set training.steps=\$steps --set validation.freq=0 --set metrics.log_freq=1
+    ((given == 100000)) || set -- "\$@" --set training.steps=\$steps --set validation.freq=0 --set metrics.log_freq=1 --set metrics.peak_tflops=1
     ;;
 compare) [[ \$2 != *.ini ]] || set -- "\$@" --steps 2 --runs 1 ;;
 generate) set -- "\$@" --tokens 8 ;;
