@@ -33,7 +33,7 @@ class Ctitan(MesonPackage):
     depends_on("libarchive", when="+tar")
     depends_on("openmpi@4.1:", when="+mpi")
     depends_on("cuda@12.8:", when="+cuda")
-    depends_on("nccl@2.22:", type="run", when="+nccl")
+    depends_on("nccl@2.22:", type="run", when="+nccl")  # with the GPUs' capability: spack install ctitan+nccl ^nccl cuda_arch=90
 
     def meson_args(self):
         features = ["cuda", "mpi", "tar"]
