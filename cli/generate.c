@@ -121,7 +121,7 @@ static const struct ct_argument arguments[] = {
     CT_ARG_FLAG(struct options, no_cache, "no-cache", 0,
                 "Compute keys and values of all tokens again for each new one"),
     CT_ARG_TEXT(struct options, logits, "logits", 0, "FILE",
-                "Write the logits of the last position, as float32"),
+                "Write the logits after the last token, a line of numbers for each prompt"),
     {0}};
 
 static int check_options(struct options *o)

@@ -25,7 +25,7 @@ class Ctitan(MesonPackage):
     depends_on("jansson")
     depends_on("libunistring")
     depends_on("onednn@2.6:2 cpu_runtime=omp")
-    depends_on("pcre2")
+    depends_on("pcre2+jit")
     depends_on("sentencepiece")
     depends_on("xxhash")
     depends_on("zlib-api")
