@@ -43,6 +43,13 @@ for page in README.md docs/*.md docs/*/*.md; do
     done < <(grep -oE '\]\([^)#:]*#[^)]+\)' "$page" | tr -d '()]')
 done
 
+# The release is that of meson.build, and its ABI that of the header.
+version=$(sed -nE "s/^  version: '(.*)',$/\1/p" meson.build)
+abi=$(awk '/^#define CT_ABI_(MAJOR|MINOR) / { printf "%s%s", point, $3; point = "." }' core/include/ctitan/plugin.h)
+[[ $(grep -m 1 '^## ' CHANGELOG.md) == "## $version" ]] || complain "the newest of CHANGELOG.md is not $version"
+grep -qF "The ABI is $abi." CHANGELOG.md || complain "CHANGELOG.md does not say that the ABI is $abi"
+grep -qF "version(\"$version\", tag=\"v$version\")" scripts/spack/package.py || complain "scripts/spack/package.py is not of $version"
+
 # Commands stand in blocks that run.sh runs, or that say why not; docs/plugins.md has the examples, which tests/example builds.
 while read -r line; do
     complain "a command outside of a block of sh: $line"
