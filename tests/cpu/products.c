@@ -69,6 +69,16 @@ static void *numbers(int64_t n, enum ct_dtype type)
     return x;
 }
 
+static double *widened(const void *x, int64_t n, enum ct_dtype type)
+{
+    double *wide = malloc((size_t)(n + 1) * sizeof(*wide));
+
+    assert_non_null(wide);
+    for (int64_t i = 0; i < n; i++)
+        wide[i] = (double)load(x, i, type);
+    return wide;
+}
+
 struct size {
     int64_t m, n, k, pad; /* elements beyond each row */
 };
@@ -218,12 +228,15 @@ static void check_rows(const struct cpu_unit *unit, const struct size *s, enum c
     int64_t rows = use == CPU_FORWARD ? s->n : s->k, columns = use == CPU_FORWARD ? s->k : s->n;
     struct cpu_gemm_spec spec = rows_spec(unit, s, type);
     struct operands o;
+    double *a, *w;
     void *packed;
 
     spec.accumulate = add;
     spec.b_use = use;
     spec.a_type = a_type;
     o = make(s, s->m * (s->k + s->pad), s->n * s->k, &spec);
+    a = widened(o.a, s->m * (s->k + s->pad), o.a_type);
+    w = widened(o.w, s->n * s->k, o.w_type);
     packed = pack(use, o.w, rows, columns, unit->dtype, add);
     run(unit, &spec, o.a, packed, o.c);
     for (int64_t i = 0; i < s->m; i++)
@@ -232,8 +245,7 @@ static void check_rows(const struct cpu_unit *unit, const struct size *s, enum c
 
             for (int64_t l = 0; l < s->k; l++) {
                 int64_t at = use == CPU_FORWARD ? j * s->k + l : l * s->n + j;
-                double term = (double)load(o.a, i * (s->k + s->pad) + l, o.a_type) *
-                              (double)load(o.w, at, o.w_type);
+                double term = a[i * (s->k + s->pad) + l] * w[at];
 
                 sum += term;
                 size += fabs(term);
@@ -242,6 +254,8 @@ static void check_rows(const struct cpu_unit *unit, const struct size *s, enum c
         }
     check_padding(&o, s->m, s->n);
     free(packed);
+    free(a);
+    free(w);
     drop(&o);
 }
 
@@ -252,19 +266,21 @@ static void check_gradient(const struct cpu_unit *unit, const struct size *s, en
     int64_t a_row = s->m + s->pad, b_row = s->n + s->pad;
     struct cpu_gemm_spec spec = gradient_spec(unit, s);
     struct operands o;
+    double *a, *w;
 
     spec.accumulate = add;
     spec.a_type = a_type;
     spec.b_type = b_type;
     o = make(s, s->k * a_row, s->k * b_row, &spec);
+    a = widened(o.a, s->k * a_row, o.a_type);
+    w = widened(o.w, s->k * b_row, o.w_type);
     run(unit, &spec, o.a, o.w, o.c);
     for (int64_t i = 0; i < s->m; i++)
         for (int64_t j = 0; j < s->n; j++) {
             double sum = 0, size = 0;
 
             for (int64_t l = 0; l < s->k; l++) {
-                double term = (double)load(o.a, l * a_row + i, o.a_type) *
-                              (double)load(o.w, l * b_row + j, o.w_type);
+                double term = a[l * a_row + i] * w[l * b_row + j];
 
                 sum += term;
                 size += fabs(term);
@@ -272,6 +288,8 @@ static void check_gradient(const struct cpu_unit *unit, const struct size *s, en
             check_element(&o, i * b_row + j, sum, size);
         }
     check_padding(&o, s->m, s->n);
+    free(a);
+    free(w);
     drop(&o);
 }
 
