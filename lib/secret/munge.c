@@ -1,7 +1,11 @@
 /*
  * Secrets of jobs inside credentials of munge, which Slurm's hosts run. Declared here are the few
  * functions that are used of libmunge.
+ *
+ * Users are numbers of munged's. In a user namespace, as of a container without root, this process
+ * may have another number for itself, so munged is asked: it writes the maker into each credential.
  */
+#include <assert.h>
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +19,7 @@
 
 enum { CIPHER = 0, SOCKET = 8, READER = 9 }; /* munge_opt_t */
 enum { AES128 = 4 };                         /* munge_cipher_t */
+#define ANYBODY ((uid_t)-1)
 
 static struct {
     void *(*munge_ctx_create)(void);
@@ -26,6 +31,8 @@ static struct {
     int (*munge_encode)(char **credential, void *context, const void *data, int bytes);
     int (*munge_decode)(const char *credential, void *context, void **data, int *bytes, uid_t *user,
                         gid_t *group);
+    uid_t user; /* this process, as munged sees it */
+    bool identified;
 } munge;
 
 static const struct {
@@ -85,8 +92,8 @@ static int fail(void *context, int error, const char *what)
         message ? message : munge.munge_strerror(error), advice ? advice : "", advice ? "; " : "");
 }
 
-/* A context with which credentials are made and read. */
-static int open_context(void **context, const char *what)
+/* A context with which credentials are read, or made for a reader. */
+static int open_context(void **context, uid_t reader, const char *what)
 {
     int error = 0;
 
@@ -103,7 +110,7 @@ static int open_context(void **context, const char *what)
     if (!error)
         error = munge.munge_ctx_set(*context, CIPHER, AES128);
     if (!error)
-        error = munge.munge_ctx_set(*context, READER, geteuid());
+        error = munge.munge_ctx_set(*context, READER, reader);
     return error ? fail(*context, error, what) : 0;
 }
 
@@ -141,14 +148,14 @@ int ct_munge_find(void)
     return given_socket() || has_socket();
 }
 
-int ct_munge_wrap(const char secret[CT_SECRET_ROOM], char credential[CT_CREDENTIAL_ROOM])
+static int encode(char credential[CT_CREDENTIAL_ROOM], const char *data, int bytes, uid_t reader)
 {
     char *text = NULL;
     void *context = NULL;
-    int rc = open_context(&context, "making"), error = 0;
+    int rc = open_context(&context, reader, "making"), error = 0;
 
     if (rc == 0)
-        error = munge.munge_encode(&text, context, secret, CT_SECRET_ROOM);
+        error = munge.munge_encode(&text, context, data, bytes);
     if (error)
         rc = fail(context, error, "making");
     else if (rc == 0 && strlen(text) >= CT_CREDENTIAL_ROOM)
@@ -160,28 +167,59 @@ int ct_munge_wrap(const char secret[CT_SECRET_ROOM], char credential[CT_CREDENTI
     return rc;
 }
 
-int ct_munge_unwrap(const char *credential, char secret[CT_SECRET_ROOM])
+/* data: to free, with *bytes; *user made the credential. */
+static int decode(const char *credential, void **data, int *bytes, uid_t *user)
 {
-    void *context = NULL, *data = NULL;
-    int rc = open_context(&context, "reading"), error = 0, bytes = 0;
-    uid_t user = 0;
+    void *context = NULL;
+    int rc = open_context(&context, ANYBODY, "reading"), error = 0;
     gid_t group;
 
     if (rc == 0)
-        error = munge.munge_decode(credential, context, &data, &bytes, &user, &group);
+        error = munge.munge_decode(credential, context, data, bytes, user, &group);
     if (error)
         rc = fail(context, error, "reading");
-    else if (rc == 0 && user != geteuid())
+    close_context(context);
+    return rc;
+}
+
+int ct_munge_identify(void)
+{
+    char credential[CT_CREDENTIAL_ROOM];
+    void *data = NULL;
+    int rc = munge.identified ? 0 : encode(credential, NULL, 0, ANYBODY), bytes;
+
+    if (rc == 0 && !munge.identified)
+        rc = decode(credential, &data, &bytes, &munge.user);
+    munge.identified = rc == 0;
+    free(data);
+    return rc;
+}
+
+int ct_munge_wrap(const char secret[CT_SECRET_ROOM], char credential[CT_CREDENTIAL_ROOM])
+{
+    assert(munge.identified);
+    return encode(credential, secret, CT_SECRET_ROOM, munge.user);
+}
+
+int ct_munge_unwrap(const char *credential, char secret[CT_SECRET_ROOM])
+{
+    void *data = NULL;
+    int bytes = 0, rc;
+    uid_t user = 0;
+
+    rc = decode(credential, &data, &bytes, &user);
+    if (rc == 0)
+        rc = ct_munge_identify();
+    if (rc == 0 && user != munge.user)
         rc = ct_fail(CT_EIO,
                      "munge: the credential is of user %u, and this is user %u: all ranks "
                      "of a job must run as one",
-                     (unsigned)user, (unsigned)geteuid());
+                     (unsigned)user, (unsigned)munge.user);
     else if (rc == 0 &&
              (bytes != CT_SECRET_ROOM || !memchr(data, 0, CT_SECRET_ROOM) || !ct_secret_is(data)))
         rc = ct_fail(CT_EIO, "munge: the credential holds no secret of a job");
     if (rc == 0)
         memcpy(secret, data, CT_SECRET_ROOM);
     free(data);
-    close_context(context);
     return rc;
 }

@@ -474,7 +474,6 @@ static int find_ranks(struct store *s, const struct ct_comm_request *r)
    where they end rank 0. */
 static int find_secret(struct store *s, int rank)
 {
-    char credential[CT_CREDENTIAL_ROOM];
     int rc = ct_secret_find(s->secret);
 
     if (rc != 0)
@@ -485,7 +484,7 @@ static int find_secret(struct store *s, int rank)
         return rc;
     rc = ct_secret_make(s->secret);
     if (rc == 0)
-        rc = ct_munge_wrap(s->secret, credential);
+        rc = ct_munge_identify();
     return rc < 0 ? ct_context(rc, "rendezvous, on the host of rank 0") : 0;
 }
 

@@ -1,7 +1,8 @@
 /*
  * A libmunge.so.2 without a daemon: a credential is its text, not encrypted. Users are numbers in
- * the environment: FAKE_MUNGE_USER makes and reads credentials as another one. FAKE_MUNGE_ERROR is
- * what every call of munged returns; the FAKE_MUNGE_LAPSE-th credential is not made.
+ * the environment: FAKE_MUNGE_USER makes and reads credentials as another one, FAKE_MUNGE_READER
+ * makes them for another one than it should. FAKE_MUNGE_ERROR is what every call of munged returns;
+ * the FAKE_MUNGE_LAPSE-th credential is not made.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,12 +13,13 @@
 #define EXPORT __attribute__((visibility("default")))
 
 enum { CIPHER = 0, SOCKET = 8, READER = 9 };
+enum { ANYBODY = -1 };
 enum { NO_MEMORY = 5, NO_SOCKET = 6, TIMEOUT = 7, BAD_CREDENTIAL = 8, UNAUTHORIZED = 18 };
 
 struct context {
     char socket[200];
     int cipher;
-    unsigned reader;
+    int reader;
 };
 
 static int number(const char *name, int otherwise)
@@ -62,7 +64,7 @@ EXPORT int munge_ctx_set(struct context *c, int option, ...)
     else if (option == CIPHER)
         c->cipher = va_arg(list, int);
     else if (option == READER)
-        c->reader = va_arg(list, unsigned);
+        c->reader = va_arg(list, int);
     va_end(list);
     return 0;
 }
@@ -98,22 +100,21 @@ EXPORT int munge_encode(char **credential, struct context *c, const void *data, 
     *credential = malloc(64 + (size_t)bytes);
     if (!*credential)
         return NO_MEMORY;
-    sprintf(*credential, "FAKE:%d:%u:%.*s", number("FAKE_MUNGE_USER", (int)geteuid()), c->reader,
-            bytes, (const char *)data);
+    sprintf(*credential, "FAKE:%d:%d:%.*s", number("FAKE_MUNGE_USER", (int)geteuid()),
+            number("FAKE_MUNGE_READER", c->reader), bytes, bytes ? (const char *)data : "");
     return 0;
 }
 
 EXPORT int munge_decode(const char *credential, struct context *c, void **data, int *bytes,
                         uid_t *user, gid_t *group)
 {
-    int maker, at = 0, error = ask_munged(c);
-    unsigned reader;
+    int maker, reader, at = 0, error = ask_munged(c);
 
     if (error)
         return error;
-    if (sscanf(credential, "FAKE:%d:%u:%n", &maker, &reader, &at) != 2 || !at)
+    if (sscanf(credential, "FAKE:%d:%d:%n", &maker, &reader, &at) != 2 || !at)
         return BAD_CREDENTIAL;
-    if (reader != (unsigned)number("FAKE_MUNGE_USER", (int)geteuid()))
+    if (reader != ANYBODY && reader != number("FAKE_MUNGE_USER", (int)geteuid()))
         return UNAUTHORIZED;
     *data = strdup(credential + at);
     *bytes = (int)strlen(credential + at) + 1;

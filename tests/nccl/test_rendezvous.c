@@ -284,8 +284,16 @@ static void munge_tells_users_apart(void **state)
     (void)state;
     meet_by_munge((struct side){{NULL}, ALONE},
                   (struct side){{"FAKE_MUNGE_USER=77"}, "it is for another user"});
-    meet_by_munge((struct side){{"FAKE_MUNGE_USER=77"}, ALONE},
+    meet_by_munge((struct side){{"FAKE_MUNGE_USER=77", "FAKE_MUNGE_READER=-1"}, ALONE},
                   (struct side){{NULL}, "the credential is of user 77"});
+}
+
+/* In a user namespace, this process has another number than munged knows it by. */
+static void munge_knows_users_by_its_own_numbers(void **state)
+{
+    (void)state;
+    meet_by_munge((struct side){{"FAKE_MUNGE_USER=77"}, NULL},
+                  (struct side){{"FAKE_MUNGE_USER=77"}, NULL});
 }
 
 static void failures_of_munge_say_where_they_are(void **state)
@@ -534,6 +542,7 @@ int main(void)
         cmocka_unit_test(a_rank_needs_the_secret),
         cmocka_unit_test(munge_hands_the_secret_over),
         cmocka_unit_test(munge_tells_users_apart),
+        cmocka_unit_test(munge_knows_users_by_its_own_numbers),
         cmocka_unit_test(failures_of_munge_say_where_they_are),
         cmocka_unit_test(a_lapse_of_munge_is_waited_for),
         cmocka_unit_test(munge_or_a_secret_must_be_everywhere),

@@ -37,10 +37,13 @@ CT_API int ct_secret_find(char secret[CT_SECRET_ROOM]);
 /*
  * Whether this host runs munge: libmunge.so.2 and the socket of munged are there. Returns 1 or 0.
  * CTITAN_MUNGE_SOCKET names another socket, and then munge is there, or it is CT_ECONFIG. To be
- * called before the following two, which any thread may then call.
+ * called before the following three.
  */
 CT_API int ct_munge_find(void);
-/* Make a credential of a secret; this waits for munged. CT_EIO says why not, and what to do. */
+/* Ask munged which user this process is. To be called before ct_munge_wrap, which any thread may
+   then call. CT_EIO says why not, and what to do. */
+CT_API int ct_munge_identify(void);
+/* Make a credential of a secret, for this user; this waits for munged. CT_EIO. */
 CT_API int ct_munge_wrap(const char secret[CT_SECRET_ROOM], char credential[CT_CREDENTIAL_ROOM]);
 /* The secret in a credential that a process of the same user has made. CT_EIO. */
 CT_API int ct_munge_unwrap(const char *credential, char secret[CT_SECRET_ROOM]);
