@@ -289,13 +289,16 @@ int ct_lower(const struct ct_lower_request *request, struct ct_program **program
     else
         ct_order_default((struct ct_graph *)request->graph, request->microbatches, request->arena,
                          &p->order);
-    rc = ct_lower_place(&l);
-    if (rc == 0)
-        rc = ct_lower_check_order(&l);
+    ct_lower_number_ops(&l);
+    rc = ct_lower_check_order(&l);
+    if (rc == 0) {
+        ct_lower_find_soon(&l);
+        rc = ct_lower_place(&l);
+    }
     if (rc == 0) {
         p->buffer_of = ct_arena_array(request->arena, int32_t, slots + 1);
         memset(p->buffer_of, -1, sizeof(*p->buffer_of) * (slots + 1));
-        ct_lower_find_soon(&l);
+        ct_lower_count_terms(&l);
         rc = expand(&l);
     }
     if (rc == 0) {

@@ -73,18 +73,23 @@ struct ct_expansion {
     bool *begun;             /* by slot of a sum: some term of it is there */
 };
 
-/* Report faults in the order by name: a section that is missing, repeated, or not of the graph. */
+/* Fill op_at, op_count, ops and order. */
+void ct_lower_number_ops(struct ct_lowering *l);
+/* Report faults in the order by name: a section that is missing, repeated, or not of the graph.
+   Fills section, listed and runs. */
 int ct_lower_check_order(struct ct_lowering *l);
 
 /* Find the ops that run soon; after ct_lower_check_order. */
 void ct_lower_find_soon(struct ct_lowering *l);
+/* Fill missing; after ct_lower_place. */
+void ct_lower_count_terms(struct ct_lowering *l);
 /* The op at position n was emitted: emit those that can run now. */
 int ct_lower_emit_soon(struct ct_expansion *x, size_t n, int item);
 /* Fill summed. */
 void ct_lower_find_sums(struct ct_lowering *l);
 /* Fill sum, and mark the adds whose terms are made in the sum as in place. */
 void ct_lower_find_terms(struct ct_lowering *l);
-/* Fill order, summed, sum, root, bytes and program->tensors; choose kernels. */
+/* Fill summed, sum, root, bytes and program->tensors; choose kernels. After ct_lower_find_soon. */
 int ct_lower_place(struct ct_lowering *l);
 /* The device's kernel for a call, or the type's reference in host memory, or "none" if the device
    is only described; NULL: none of them. */

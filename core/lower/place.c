@@ -27,7 +27,7 @@ static bool is_part(const struct ct_op *op)
     return ct_op_type_whole(op->type)->part;
 }
 
-static void number_ops(struct ct_lowering *l)
+void ct_lower_number_ops(struct ct_lowering *l)
 {
     const struct ct_graph *g = l->graph;
 
@@ -152,18 +152,45 @@ static bool runs_as_often(const struct ct_section *a, const struct ct_section *b
     return a->part == b->part || (ct_part_is_microbatch(a->part) && ct_part_is_microbatch(b->part));
 }
 
-/* An op that runs soon overwrites nothing: others before it in the graph may run after it. */
+/* Is everything in a class made, and used for the last time, by the ops of a section up to op? */
+static bool ends_with(const struct ct_lowering *l, uint32_t root, const struct ct_op *op)
+{
+    uint32_t id = root;
+
+    do {
+        const struct ct_value *v = l->graph->values[id];
+
+        if (v->producer->section != op->section || l->order[id] > l->order[op->out[0]->id] ||
+            v->fetch_count)
+            return false;
+        ct_for_each_use (use, v)
+            if (use->op->section != op->section || !use->op->outs ||
+                l->order[use->op->out[0]->id] > l->order[op->out[0]->id])
+                return false;
+    } while ((id = l->next[id]) != root);
+    return true;
+}
+
+/* Has all that precedes op in the graph, and touches the class, run before op? */
+static bool runs_in_turn(const struct ct_lowering *l, const struct ct_op *op, uint32_t class)
+{
+    const struct ct_section *s = op->section;
+
+    if (l->ops[l->order[op->out[0]->id]].soon)
+        return false;
+    return !l->listed[s->id] || ct_part_is_microbatch(s->part) || ends_with(l, class, op);
+}
+
 static bool may_overwrite(const struct ct_lowering *l, const struct ct_op *op, int out, int in)
 {
     const struct ct_value *to = op->out[out], *from = op->in[in];
     const struct ct_value *root = from ? l->graph->values[find(l, from->id)] : NULL;
 
-    if (!root || !root->producer || l->summed[to->id] || l->summed[root->id] ||
-        op->marks & ct_mark(CT_SOON))
+    if (!root || !root->producer || l->summed[to->id] || l->summed[root->id])
         return false;
     return runs_as_often(root->producer->section, op->section) && !root->opaque_bytes &&
            !to->opaque_bytes && has_form_of(l, from, to) &&
-           !touches_otherwise(l, op, root->id, out, in);
+           !touches_otherwise(l, op, root->id, out, in) && runs_in_turn(l, op, root->id);
 }
 
 /* ---- parts ---- */
@@ -225,25 +252,6 @@ static bool narrow_in_place(struct ct_lowering *l, const struct ct_op *op, struc
     shift(l, part->id, l->offset[whole->id] + offset);
     merge(l, class, part->id);
     merge_uses(&last[class], &last[part->id]);
-    return true;
-}
-
-/* Is everything in a class made, and used for the last time, by the ops of a section up to op? */
-static bool ends_with(const struct ct_lowering *l, uint32_t root, const struct ct_op *op)
-{
-    uint32_t id = root;
-
-    do {
-        const struct ct_value *v = l->graph->values[id];
-
-        if (v->producer->section != op->section || l->order[id] > l->order[op->out[0]->id] ||
-            v->fetch_count)
-            return false;
-        ct_for_each_use (use, v)
-            if (use->op->section != op->section || !use->op->outs ||
-                l->order[use->op->out[0]->id] > l->order[op->out[0]->id])
-                return false;
-    } while ((id = l->next[id]) != root);
     return true;
 }
 
@@ -626,7 +634,6 @@ int ct_lower_place(struct ct_lowering *l)
 {
     bool *joined = ct_arena_array(&l->scratch, bool, l->graph->value_count + 1);
 
-    number_ops(l);
     ct_lower_find_sums(l);
     local_tensors(l);
     ct_lower_find_terms(l);

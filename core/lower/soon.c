@@ -32,16 +32,21 @@ static uint32_t inputs_to_await(const struct ct_lowering *l, const struct ct_op 
 
 void ct_lower_find_soon(struct ct_lowering *l)
 {
+    for (size_t n = 0; n < l->op_count; n++) {
+        l->ops[n].awaited = inputs_to_await(l, l->op_at[n]);
+        l->ops[n].soon = l->ops[n].awaited > 0;
+    }
+}
+
+void ct_lower_count_terms(struct ct_lowering *l)
+{
     l->missing = ct_arena_array(&l->scratch, uint32_t, l->graph->value_count + 1);
     for (size_t n = 0; n < l->op_count; n++) {
         const struct ct_op *op = l->op_at[n];
-        struct ct_lowered_op *of = &l->ops[n];
-        uint32_t runs = l->runs[op->section->id];
+        uint32_t runs = l->ops[n].soon ? 1 : l->runs[op->section->id];
 
-        of->awaited = inputs_to_await(l, op);
-        of->soon = of->awaited > 0;
         for (int i = 0; i < op->outs; i++)
-            l->missing[l->sum[op->out[i]->id]] += of->soon ? 1 : runs;
+            l->missing[l->sum[op->out[i]->id]] += runs;
     }
 }
 

@@ -374,6 +374,51 @@ static void marked_ops_follow_the_last_term_of_their_sums(void **state)
     ct_arena_finish(&arena);
 }
 
+/* The buffer of a value of no microbatch. */
+static int32_t buffer_of_step(const struct ct_program *p, const char *name)
+{
+    int32_t b = p->buffer_of[ct_graph_find(p->graph, name)->id * (size_t)(p->microbatches + 1)];
+
+    assert_true(b >= 0);
+    return b;
+}
+
+/* An op that the order lists may overwrite its input only if all others that take it have run. */
+static void listed_sections_write_in_place(void **state)
+{
+    static const char *const listed[] = {"F", "0REDUCE"};
+    struct ct_arena arena = {0};
+    struct ct_graph *graph =
+        parse(&arena, "section 0REDUCE part=post group=0\n"
+                      "input %x : float64[8]\n"
+                      "F - %a = scale(%x) {factor=2} : float64[8]\n"
+                      "0REDUCE - %b = scale(%a) {factor=3} : float64[8]\n"
+                      "0REDUCE - #soon %c = scale(%b) {factor=5} : float64[8]\n"
+                      "0REDUCE - %d = scale(%a) {factor=7} : float64[8]\n"
+                      "post - %n = squared_norm(%d) : float64[]\n"
+                      "0REDUCE - %e = scale(%d) {factor=5} : float64[8]\n"
+                      "fetch c = %c\nfetch n = %n\nfetch e = %e\n");
+    struct machine m = {.graph = graph, .device = shuffle_device(1)};
+    struct ct_order order = {0};
+    struct ct_lower_request request = {
+        .graph = graph, .order = &order, .microbatches = 1, .device = m.device, .arena = &m.arena};
+
+    (void)state;
+    assert_ok(ct_graph_verify(graph, stderr));
+    for (int i = 0; i < 2; i++)
+        ct_order_append(
+            &m.arena, &order,
+            (struct ct_order_item){.name = listed[i],
+                                   .run = {{ct_graph_section_find(graph, listed[i])}, -i},
+                                   .beside = {.microbatch = -1}});
+    assert_ok(ct_lower(&request, &m.program));
+    assert_ok(ct_program_verify(m.program, stderr));
+    assert_int_equal(buffer_of_step(m.program, "c"), buffer_of_step(m.program, "b"));
+    assert_int_not_equal(buffer_of_step(m.program, "e"), buffer_of_step(m.program, "d"));
+    machine_finish(&m);
+    ct_arena_finish(&arena);
+}
+
 /* F of both groups, then their backwards, the other way round. */
 static void groups_of_sections_run_as_the_order_says(void **state)
 {
@@ -1181,6 +1226,7 @@ int main(void)
         cmocka_unit_test(sums_by_kernels_and_behind_them),
         cmocka_unit_test(terms_are_made_in_their_sum),
         cmocka_unit_test(marked_ops_follow_the_last_term_of_their_sums),
+        cmocka_unit_test(listed_sections_write_in_place),
         cmocka_unit_test(groups_of_sections_run_as_the_order_says),
         cmocka_unit_test(plans_are_exact),
         cmocka_unit_test(microbatches_share_what_an_op_has),

@@ -359,7 +359,7 @@ CT_API struct ct_op *ct_op_clone(struct ct_builder *builder, const struct ct_op 
  * The mark of ops of post that run as soon as the sums that they take are complete, beside the rest
  * of the backward, instead of behind the last microbatch. That holds for ops whose inputs are all
  * such sums, results of others that run so, or views of these; with other inputs, and in a section
- * that the step's order lists, an op runs where it would without the mark. An op with the mark
+ * that the step's order lists, an op runs where it would without the mark. An op that runs so
  * never writes its output over an input.
  */
 #define CT_SOON "soon"
