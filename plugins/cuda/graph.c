@@ -2,18 +2,17 @@
  * Capturing steps, one graph for each program. Programs are identified by their first launch.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include <ctitan/log.h>
 
 #include "graph.h"
 
 #define WARM_UP 2
-#define PROGRAMS 8 /* training and validation, and to spare */
 
 enum mode { PLAIN, UNDECIDED, CAPTURING, REPLAYING };
 
 struct program {
+    struct program *next;
     const struct ct_launch *first;
     int steps; /* so far; -1: it cannot be captured */
     CUgraphExec exec;
@@ -21,7 +20,7 @@ struct program {
 
 struct gpu_graph {
     enum mode mode;
-    struct program program[PROGRAMS], *current;
+    struct program *programs, *current;
     bool timed;       /* this step */
     CUgraphExec once; /* of the last step that was timed */
     CUevent fork, join;
@@ -42,11 +41,13 @@ static void drop_timed(struct gpu_graph *g)
 static void drop_programs(struct gpu_graph *g)
 {
     drop_timed(g);
-    for (int i = 0; i < PROGRAMS; i++)
-        if (g->program[i].exec)
-            gpu_driver.cuGraphExecDestroy(g->program[i].exec);
-    memset(g->program, 0, sizeof(g->program));
-    g->current = NULL;
+    for (struct program *p = g->programs, *next; p; p = next) {
+        next = p->next;
+        if (p->exec)
+            gpu_driver.cuGraphExecDestroy(p->exec);
+        free(p);
+    }
+    g->programs = g->current = NULL;
     g->mode = PLAIN;
 }
 
@@ -98,15 +99,18 @@ bool gpu_graph_is_undecided(const struct gpu *gpu)
     return gpu->graph && gpu->graph->mode == UNDECIDED;
 }
 
-static struct program *find(struct gpu_graph *g, const struct ct_launch *first)
+/* NULL: no memory. */
+static struct program *program_of(struct gpu_graph *g, const struct ct_launch *first)
 {
-    for (int i = 0; i < PROGRAMS; i++) {
-        if (!g->program[i].first)
-            g->program[i].first = first;
-        if (g->program[i].first == first)
-            return &g->program[i];
-    }
-    return NULL;
+    struct program *p = g->programs;
+
+    while (p && p->first != first)
+        p = p->next;
+    if (p || !(p = calloc(1, sizeof(*p))))
+        return p;
+    *p = (struct program){.next = g->programs, .first = first};
+    g->programs = p;
+    return p;
 }
 
 /* All other streams wait for stream 0, which makes them part of the capture. */
@@ -137,8 +141,10 @@ static int decide(struct gpu *gpu, const struct ct_launch *launch)
     struct gpu_graph *g = gpu->graph;
 
     g->mode = PLAIN;
-    g->current = find(g, launch);
-    if (!g->current || g->current->steps < 0)
+    g->current = program_of(g, launch);
+    if (!g->current)
+        return ct_fail(CT_ENOMEM, "[cuda] graph: no memory to capture the step");
+    if (g->current->steps < 0)
         return 0;
     if (g->current->exec && !g->timed)
         g->mode = REPLAYING;

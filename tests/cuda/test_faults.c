@@ -213,6 +213,35 @@ static void a_captured_step_ends_with_its_memory(void **state)
     }
 }
 
+static int runs;
+
+static int count_run(const struct ct_launch *launch)
+{
+    (void)launch;
+    runs++;
+    return 0;
+}
+
+/* Stages, validation, lengths of a batch: there may be many. */
+static void each_program_is_captured(void **state)
+{
+    enum { PROGRAMS = 20, STEPS = 5, REPLAYED = 2 };
+    static const struct ct_kernel kernel = {.size = sizeof(kernel), .run = count_run};
+    static struct ct_launch first[PROGRAMS];
+    void *base;
+
+    (void)state;
+    assert_int_equal(device->ops->reserve(device, 256, &base), 0);
+    for (int i = 0; i < PROGRAMS * STEPS; i++) {
+        assert_int_equal(device->ops->events(device, 1), 0);
+        assert_int_equal(
+            device->ops->enqueue(device, CT_STREAM_COMPUTE, &kernel, &first[i % PROGRAMS]), 0);
+        assert_int_equal(device->ops->synchronize(device), 0);
+    }
+    assert_int_equal(runs, PROGRAMS * (STEPS - REPLAYED));
+    device->ops->release(device, base, 256);
+}
+
 /* A second device, as the first is open: what it says of the driver comes before anything else. */
 static void an_old_driver_is_refused(void **state)
 {
@@ -234,6 +263,7 @@ int main(void)
         cmocka_unit_test(refused_memory_falls_back),
         cmocka_unit_test(refused_pinned_memory_is_asked_for_again),
         cmocka_unit_test(a_captured_step_ends_with_its_memory),
+        cmocka_unit_test(each_program_is_captured),
         cmocka_unit_test(an_old_driver_is_refused),
     };
 
