@@ -434,7 +434,8 @@ static int check_sets(struct check *c)
 static void check_offer(struct check *c, const struct ct_offer *o)
 {
     const char *what = ct_arena_printf(&c->arena, "%s %s", ct_kind_name(o->kind), o->name);
-    const char *missing = missing_option(c, c->plugin);
+    bool configured = o->kind != CT_OP && o->kind != CT_KERNELS && o->kind != CT_CODE;
+    const char *missing = configured ? missing_option(c, c->plugin) : NULL;
     int rc;
 
     if (missing) {

@@ -76,11 +76,13 @@ int check_tokenizer(struct check *c, const struct ct_offer *offer)
     const struct ct_tokenizer_ops *ops = offer->ops;
     int rc = ops->open ? ops->open() : 0;
 
+    if (rc == CT_ECONFIG) {
+        check_untried(c, ct_arena_printf(&c->arena, "tokenizer %s", offer->name),
+                      ct_error_message());
+        return 0;
+    }
     if (rc < 0)
-        ct_context(rc,
-                   "it cannot be opened; give required options with --set %s."
-                   "KEY=VALUE",
-                   c->plugin->name);
+        ct_context(rc, "it cannot be opened");
     if (rc == 0)
         rc = check_special(ops, "bos", ops->bos());
     if (rc == 0)

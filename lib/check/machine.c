@@ -122,6 +122,7 @@ static const struct fill fills[] = {
     {"square", true, false, CT_F64, positive},
     {"factor", true, false, CT_F32, positive},
     {"offloaded", true, false, CT_DTYPE_COUNT, positive},
+    {"quantised", true, false, CT_E4M3, normal, true},
     {"nibble", false, false, CT_U4, nibble},
     {"code", false, false, CT_U8, code},
     {"index", false, false, CT_I32, below_six},

@@ -105,6 +105,20 @@ refused 'the check does not load plugin tp; add --with tp' adamw --set tp.degree
 refused 'plugin 1f1b has no options' 1f1b --set 1f1b.x=1
 refused 'no option named isaa; did you mean isa?' adamw --set cpu.isaa=1
 
+# without_options PLUGIN WORDS..: what needs no option is tried all the same, and what is missing is said.
+without_options() {
+    "$ctitan" check "$1" >"$folder/bare.log" 2>&1
+    for words in "${@:2}"; do
+        grep -qE "$words" "$folder/bare.log" && continue
+        echo "check $1 does not say \"$words\":"
+        cat "$folder/bare.log"
+        status=1
+    done
+}
+without_options bpe '^untried tokenizer bpe: neither .bpe. path nor' '0 failed'
+without_options dpo '^untried data source dpo: set dpo.path' '^ok +op kto:' '0 failed'
+without_options lora '^note .*--tolerance 1 accepts'
+
 # An untried op is no pass, unless that is allowed.
 refuse_untried() { "$ctitan" check "$folder/broken_declines.so" --quick "$@" >"$folder/declines.log" 2>&1; }
 if refuse_untried || ! refuse_untried --allow-untried || ! grep -q '^untried kernel plain of broken_declines' "$folder/declines.log"; then

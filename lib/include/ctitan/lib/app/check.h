@@ -28,7 +28,7 @@ struct ct_sample {
        least and in float64; given: as statistic, without a derivative; factor: likewise, in
        float32; index: 0 to 5; small: 0 or 1; label: as index, each third masked; document: runs of
        four equal numbers; packed: runs of three; position; offloaded: as positive, in another
-       memory; "-": absent. */
+       memory; quantised: as fixed, in E4M3; "-": absent. */
     const char *inputs;
     unsigned gradients; /* bit i: output i may be given a gradient; 0: output 0 only */
     double step;        /* of finite differences; 0: 1e-4 */
