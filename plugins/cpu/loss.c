@@ -296,83 +296,83 @@ int cpu_head_run(const struct ct_launch *l, const struct cpu_head_operands *o, u
     return 0;
 }
 
-/* ---- linear_cross_entropy and its gradient, on unpacked weights ---- */
+/* ---- linear_cross_entropy and its gradients, whatever form the weights have ---- */
 
-static struct cpu_head plain_head(const struct ct_tensor *w)
+/* Inputs are x, w, labels of the loss, and dloss before them of a gradient, whose weights may be
+   two. */
+static struct cpu_head_operands operands_of(const struct ct_tensor *in, int ins,
+                                            const struct ct_tensor *out, int outs)
 {
-    return (struct cpu_head){w->shape[0], w->dtype, w->stride[0]};
-}
-
-static struct cpu_head_operands loss_operands(const struct ct_tensor *in,
-                                              const struct ct_tensor *out)
-{
-    return (struct cpu_head_operands){
-        .x = in, .labels = in + 2, .forward = in[1].data, .backward = in[1].data, .loss = out};
-}
-
-static struct cpu_head_operands grad_operands(const struct ct_tensor *in,
-                                              const struct ct_tensor *out, int outs)
-{
+    if (ins == CPU_LOSS_INPUTS)
+        return (struct cpu_head_operands){
+            .x = in, .labels = in + 2, .forward = in[1].data, .backward = in[1].data, .loss = out};
     return (struct cpu_head_operands){.dloss = in,
                                       .x = in + 1,
-                                      .labels = in + 3,
+                                      .labels = in + ins - 1,
                                       .forward = in[2].data,
-                                      .backward = in[2].data,
+                                      .backward = in[ins - 2].data,
                                       .dx = out,
                                       .dw = outs > 2 ? out + 1 : NULL,
                                       .loss = out + outs - 1};
 }
 
-static bool accepts_loss(const struct ct_prepare *p)
+bool cpu_loss_accepts(const struct ct_prepare *p, const struct cpu_head *head)
 {
-    struct cpu_head head = plain_head(p->in + 1);
-    struct cpu_head_operands o = loss_operands(p->in, p->out);
+    struct cpu_head_operands o = operands_of(p->in, p->ins, p->out, p->outs);
 
-    return p->in[1].stride[1] == 1 && cpu_head_accepts(&head, &o);
+    return cpu_head_accepts(head, &o);
 }
 
-static int prepare_loss(struct ct_prepare *p)
+int cpu_loss_prepare(struct ct_prepare *p, const struct cpu_head *head)
 {
-    struct cpu_head head = plain_head(p->in + 1);
-    struct cpu_head_operands o = loss_operands(p->in, p->out);
+    struct cpu_head_operands o = operands_of(p->in, p->ins, p->out, p->outs);
 
-    return cpu_head_prepare(p, &head, &o);
+    return cpu_head_prepare(p, head, &o);
 }
 
-static int run_loss(const struct ct_launch *l)
+/* Outputs are dx, dw and loss, dx and loss, or loss. */
+static uint32_t accumulated(const struct ct_launch *l)
 {
-    struct cpu_head_operands o = loss_operands(l->in, l->out);
+    uint32_t loss = l->accumulate >> (l->outs - 1) & 1 ? CPU_ACCUMULATE_LOSS : 0;
+    uint32_t gradients = l->accumulate & ((1u << (l->outs - 1)) - 1);
 
-    return cpu_head_run(l, &o, l->accumulate & 1 ? CPU_ACCUMULATE_LOSS : 0);
+    return gradients | loss;
 }
 
-static bool accepts_grad(const struct ct_prepare *p)
+int cpu_loss_run(const struct ct_launch *l)
 {
-    struct cpu_head head = plain_head(p->in + 2);
-    struct cpu_head_operands o = grad_operands(p->in, p->out, p->outs);
+    struct cpu_head_operands o = operands_of(l->in, l->ins, l->out, l->outs);
 
-    return p->in[2].stride[1] == 1 && cpu_head_accepts(&head, &o);
+    return cpu_head_run(l, &o, accumulated(l));
 }
 
-static int prepare_grad(struct ct_prepare *p)
-{
-    struct cpu_head head = plain_head(p->in + 2);
-    struct cpu_head_operands o = grad_operands(p->in, p->out, p->outs);
+/* ---- on unpacked weights ---- */
 
-    return cpu_head_prepare(p, &head, &o);
+static struct cpu_head plain_head(const struct ct_prepare *p)
+{
+    const struct ct_tensor *w = cpu_loss_weight(p);
+
+    return (struct cpu_head){w->shape[0], w->dtype, w->stride[0]};
 }
 
-static int run_grad(const struct ct_launch *l)
+static bool accepts_plain(const struct ct_prepare *p)
 {
-    struct cpu_head_operands o = grad_operands(l->in, l->out, l->outs);
+    struct cpu_head head = plain_head(p);
 
-    return cpu_head_run(l, &o, cpu_head_accumulate(l));
+    return cpu_loss_weight(p)->stride[1] == 1 && cpu_loss_accepts(p, &head);
+}
+
+static int prepare_plain(struct ct_prepare *p)
+{
+    struct cpu_head head = plain_head(p);
+
+    return cpu_loss_prepare(p, &head);
 }
 
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
+#define GEMM(op) CT_KERNEL(op, "gemm", FLAGS, accepts_plain, prepare_plain, cpu_loss_run)
 
-const struct ct_kernel cpu_loss_kernels[] = {
-    CT_KERNEL("linear_cross_entropy", "gemm", FLAGS, accepts_loss, prepare_loss, run_loss),
-    CT_KERNEL("linear_cross_entropy_grad", "gemm", FLAGS, accepts_grad, prepare_grad, run_grad),
-    CT_KERNEL("linear_cross_entropy_dx", "gemm", FLAGS, accepts_grad, prepare_grad, run_grad),
-    {0}};
+const struct ct_kernel cpu_loss_kernels[] = {GEMM("linear_cross_entropy"),
+                                             GEMM("linear_cross_entropy_grad"),
+                                             GEMM("linear_cross_entropy_dx"),
+                                             {0}};

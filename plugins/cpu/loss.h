@@ -36,14 +36,22 @@ int cpu_head_prepare(struct ct_prepare *p, const struct cpu_head *head,
 #define CPU_ACCUMULATE_DX 1u
 #define CPU_ACCUMULATE_DW 2u
 #define CPU_ACCUMULATE_LOSS 4u
-/* Bits of `accumulate` of an op with outputs dx, dw, loss, or dx, loss. */
-static inline uint32_t cpu_head_accumulate(const struct ct_launch *l)
-{
-    return l->outs > 2 ? l->accumulate
-                       : (l->accumulate & CPU_ACCUMULATE_DX) | (l->accumulate & 2u) << 1;
-}
 /* launch provides state and workspace. */
 int cpu_head_run(const struct ct_launch *launch, const struct cpu_head_operands *operands,
                  uint32_t accumulate);
+
+/* ---- linear_cross_entropy and its gradients, whatever form the weights have ---- */
+
+#define CPU_LOSS_INPUTS 3 /* of the loss: x, w, labels; gradients have more */
+
+/* The weight of the forward. */
+static inline const struct ct_tensor *cpu_loss_weight(const struct ct_prepare *p)
+{
+    return p->in + (p->ins == CPU_LOSS_INPUTS ? 1 : 2);
+}
+
+bool cpu_loss_accepts(const struct ct_prepare *p, const struct cpu_head *head);
+int cpu_loss_prepare(struct ct_prepare *p, const struct cpu_head *head);
+int cpu_loss_run(const struct ct_launch *l);
 
 #endif

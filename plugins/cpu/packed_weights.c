@@ -259,71 +259,25 @@ static int run_linear_dx(const struct ct_launch *l)
 
 /* ---- the loss ---- */
 
-static struct cpu_head packed_head(const struct ct_tensor *packed)
+static struct cpu_head packed_head(const struct ct_prepare *p)
 {
+    const struct ct_tensor *packed = cpu_loss_weight(p);
+
     return (struct cpu_head){packed->shape[0], packed->dtype, 0};
-}
-
-static struct cpu_head_operands loss_operands(const struct ct_tensor *in,
-                                              const struct ct_tensor *out)
-{
-    return (struct cpu_head_operands){
-        .x = in, .labels = in + 2, .forward = in[1].data, .loss = out};
-}
-
-static struct cpu_head_operands grad_operands(const struct ct_tensor *in,
-                                              const struct ct_tensor *out, int outs)
-{
-    bool dw = outs > 2;
-
-    return (struct cpu_head_operands){
-        in, in + 1, in + 4, in[2].data, in[3].data, out, dw ? out + 1 : NULL, out + 1 + dw};
 }
 
 static bool accepts_loss(const struct ct_prepare *p)
 {
-    struct cpu_head head = packed_head(p->in + 1);
-    struct cpu_head_operands o = loss_operands(p->in, p->out);
+    struct cpu_head head = packed_head(p);
 
-    return cpu_head_accepts(&head, &o);
+    return cpu_loss_accepts(p, &head);
 }
 
 static int prepare_loss(struct ct_prepare *p)
 {
-    struct cpu_head head = packed_head(p->in + 1);
-    struct cpu_head_operands o = loss_operands(p->in, p->out);
+    struct cpu_head head = packed_head(p);
 
-    return cpu_head_prepare(p, &head, &o);
-}
-
-static int run_loss(const struct ct_launch *l)
-{
-    struct cpu_head_operands o = loss_operands(l->in, l->out);
-
-    return cpu_head_run(l, &o, l->accumulate & 1 ? CPU_ACCUMULATE_LOSS : 0);
-}
-
-static bool accepts_grad(const struct ct_prepare *p)
-{
-    struct cpu_head head = packed_head(p->in + 2);
-    struct cpu_head_operands o = grad_operands(p->in, p->out, p->outs);
-
-    return cpu_head_accepts(&head, &o);
-}
-
-static int prepare_grad(struct ct_prepare *p)
-{
-    struct cpu_head head = packed_head(p->in + 2);
-    struct cpu_head_operands o = grad_operands(p->in, p->out, p->outs);
-
-    return cpu_head_prepare(p, &head, &o);
-}
-
-static int run_grad(const struct ct_launch *l)
-{
-    struct cpu_head_operands o = grad_operands(l->in, l->out, l->outs);
-
-    return cpu_head_run(l, &o, cpu_head_accumulate(l));
+    return cpu_loss_prepare(p, &head);
 }
 
 #define FLAGS (CT_KERNEL_ACCUMULATES | CT_KERNEL_STRIDED)
@@ -337,7 +291,9 @@ const struct ct_kernel cpu_pack_kernels[] = {
               run_packing),
     CT_KERNEL("cpu.linear", "gemm", FLAGS, accepts_linear, prepare_linear, run_linear),
     CT_KERNEL("cpu.linear_dx", "gemm", FLAGS, accepts_linear_dx, prepare_linear_dx, run_linear_dx),
-    CT_KERNEL("cpu.linear_cross_entropy", "gemm", FLAGS, accepts_loss, prepare_loss, run_loss),
-    CT_KERNEL("cpu.linear_cross_entropy_grad", "gemm", FLAGS, accepts_grad, prepare_grad, run_grad),
-    CT_KERNEL("cpu.linear_cross_entropy_dx", "gemm", FLAGS, accepts_grad, prepare_grad, run_grad),
+    CT_KERNEL("cpu.linear_cross_entropy", "gemm", FLAGS, accepts_loss, prepare_loss, cpu_loss_run),
+    CT_KERNEL("cpu.linear_cross_entropy_grad", "gemm", FLAGS, accepts_loss, prepare_loss,
+              cpu_loss_run),
+    CT_KERNEL("cpu.linear_cross_entropy_dx", "gemm", FLAGS, accepts_loss, prepare_loss,
+              cpu_loss_run),
     {0}};
