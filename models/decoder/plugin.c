@@ -519,10 +519,7 @@ static const struct ct_optimizer_ops corrects = {.size = sizeof(struct ct_optimi
                                                  .takes = ct_mixture_is_correction,
                                                  .no_norm = true};
 
-static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_STEP_END,
-                                    .call = ct_mixture_report,
-                                    .context = &config.mixture};
+static const struct ct_hook hook = CT_MIXTURE_HOOK(&config.mixture);
 
 CT_PLUGIN(.name = "decoder", .version = "1.0",
           .summary = "Model: decoders by the description of their family", .options = options,

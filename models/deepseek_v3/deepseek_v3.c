@@ -512,10 +512,7 @@ static const struct ct_optimizer_ops corrects = {.size = sizeof(struct ct_optimi
                                                  .takes = ct_mixture_is_correction,
                                                  .no_norm = true};
 
-static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_STEP_END,
-                                    .call = ct_mixture_report,
-                                    .context = &config.mixture};
+static const struct ct_hook hook = CT_MIXTURE_HOOK(&config.mixture);
 
 CT_PLUGIN(.name = "deepseek_v3", .version = "1.0",
           .summary = "Model: DeepSeek-V3 (debug, 16B-A3B, 671B-A37B, 1T-A32B)", .options = options,

@@ -248,10 +248,7 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .stored = stored,
                                         .weights = &ct_hf_weights};
 
-static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_STEP_END,
-                                    .call = ct_mixture_report,
-                                    .context = &config.mixture};
+static const struct ct_hook hook = CT_MIXTURE_HOOK(&config.mixture);
 
 CT_PLUGIN(.name = "gpt_oss", .version = "1.0", .summary = "Model: gpt-oss (debug, 20B, 120B)",
           .options = options, .config = &config, .config_size = sizeof(config),

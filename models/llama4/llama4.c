@@ -364,10 +364,7 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .stored = stored,
                                         .weights = &ct_hf_weights};
 
-static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_STEP_END,
-                                    .call = ct_mixture_report,
-                                    .context = &config.mixture};
+static const struct ct_hook hook = CT_MIXTURE_HOOK(&config.mixture);
 
 CT_PLUGIN(.name = "llama4", .version = "1.0",
           .summary = "Model: Llama 4 (debug, 17Bx16E, 17Bx128E)", .options = options,

@@ -167,10 +167,7 @@ static const struct ct_model_ops ops = {.size = sizeof(struct ct_model_ops),
                                         .stored = stored,
                                         .weights = &ct_hf_weights};
 
-static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_STEP_END,
-                                    .call = ct_mixture_report,
-                                    .context = &config.mixture};
+static const struct ct_hook hook = CT_MIXTURE_HOOK(&config.mixture);
 
 CT_PLUGIN(.name = "qwen3_moe", .version = "1.0",
           .summary = "Model: Qwen3-MoE (debug, 30B-A3B, 235B-A22B)", .options = options,

@@ -147,6 +147,12 @@ CT_API double ct_mixture_flops(const struct ct_mixture *m, int64_t dim);
    step, every log_load steps, and the last one, log how even the step's choices are, and add a line
    to experts.jsonl. 0: never. */
 CT_API int ct_mixture_report(const struct ct_event_data *data, void *options);
+/* A hook that calls it. options: a struct ct_mixture_options. */
+#define CT_MIXTURE_HOOK(options)                                                                   \
+    {                                                                                              \
+        .size = sizeof(struct ct_hook), .events = 1u << CT_EVENT_STEP_END,                         \
+        .call = ct_mixture_report, .context = (options)                                            \
+    }
 
 CT_END_DECLS
 
