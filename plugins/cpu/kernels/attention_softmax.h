@@ -1,13 +1,8 @@
-/*
- * Shared parts of attention kernels with float32 and with bfloat16 GEMMs: the running maximum
- * and sum of a tile's softmax, and how gradients are dealt out to tasks.
- */
+/* The softmax of a tile of queries over tiles of keys, with a running maximum and sum. */
 #ifndef CPU_KERNELS_ATTENTION_SOFTMAX_H
 #define CPU_KERNELS_ATTENTION_SOFTMAX_H
 
 #include "attention.h"
-
-/* ---- forward ---- */
 
 /* By query of a tile: the largest score so far, the sum, the factor of what was there before. */
 struct running {
@@ -26,6 +21,40 @@ static inline void begin_running(const struct running *r)
     for (int64_t q = 0; q < TILE; q += CPU_LANES) {
         v_store(r->top + q, v_set(MASKED));
         v_store(r->sum + q, v_set(0));
+    }
+}
+
+/* Scores of so many keys, [all][TILE] -> new maxima and sums, and weights as B, which may lie where
+   the scores do. */
+static inline void softmax(const struct attention *a, const struct running *r, const float *scores,
+                           int64_t all, bool diagonal, char *weights)
+{
+    float unit = a->scale * LOG2_E;
+
+    for (int64_t q = 0; q < TILE; q += CPU_LANES) {
+        int64_t keys = diagonal && GRAIN < TILE ? keys_of(true, q) : all;
+        const float *s = scores + q;
+        vf old = v_load(r->top + q), top[4] = {old, old, old, old}, factor, sum[2], shift;
+
+        for (int64_t k = 0; k < keys; k += 4)
+            for (int i = 0; i < 4; i++)
+                top[i] = v_max(top[i], v_load(s + (k + i) * TILE));
+        top[0] = v_max(v_max(top[0], top[1]), v_max(top[2], top[3]));
+        factor = v_exp2((old - top[0]) * unit);
+        sum[0] = v_load(r->sum + q) * factor;
+        sum[1] = (vf){0};
+        shift = v_max(v_set(LOWEST), top[0] * unit);
+        for (int64_t k = 0; k < keys; k += 2) {
+            vf even = v_exp2(v_load(s + k * TILE) * unit - shift);
+            vf odd = v_exp2(v_load(s + (k + 1) * TILE) * unit - shift);
+
+            put_pair(weights, k, q, even, odd);
+            sum[0] += even;
+            sum[1] += odd;
+        }
+        v_store(r->top + q, top[0]);
+        v_store(r->sum + q, sum[0] + sum[1]);
+        v_store(r->rescale + q, factor);
     }
 }
 
@@ -55,60 +84,6 @@ static inline void end_running(const struct attention *a, const struct running *
         if (q < n)
             v_put(CT_F32, out, q, n, v_select(none, v_set(-INFINITY), lse_q));
     }
-}
-
-/* ---- gradients ---- */
-
-/*
- * A key/value head of one sequence is one task. Heads that are left when each thread has had as
- * many as the others may instead be `parts` tasks that make dk and dv of some key tiles, and as
- * many that make dq of some queries: seven products instead of five, on all threads.
- */
-struct dealt {
-    int64_t whole, parts; /* heads that are one task; tasks of each kind of another head */
-};
-
-struct task {
-    int64_t b, group;
-    int64_t first, step; /* query tiles, or chunks of them */
-    int64_t begin, end;  /* key tiles */
-    bool queries, keys;  /* dq; dk and dv */
-};
-
-static inline struct dealt deal_out(const struct attention *a, int threads, int64_t query_steps)
-{
-    int64_t heads = a->batch * a->groups, rest = heads % threads, parts;
-
-    if (7 * rest >= 5 * threads || rest == 0)
-        return (struct dealt){heads, 0};
-    parts = (4 * threads + rest - 1) / rest;
-    parts = parts < query_steps ? parts : query_steps;
-    return (struct dealt){heads - rest, parts < a->key_tiles ? parts : a->key_tiles};
-}
-
-static inline int64_t count_tasks(const struct attention *a, const struct dealt *d)
-{
-    return d->whole + (a->batch * a->groups - d->whole) * 2 * d->parts;
-}
-
-/* The longest first: whole heads, then dk and dv of the first keys, then dq. */
-static inline struct task task_at(const struct attention *a, const struct dealt *d, int64_t index)
-{
-    int64_t rest = a->batch * a->groups - d->whole, after = index - d->whole,
-            head = after < 0 ? index : d->whole + after % rest, part = after < 0 ? 0 : after / rest;
-    struct task t = {
-        .b = head / a->groups, .group = head % a->groups, .step = 1, .end = a->key_tiles};
-
-    t.keys = after < 0 || part < d->parts;
-    t.queries = after < 0 || part >= d->parts;
-    if (after >= 0 && t.keys) {
-        t.begin = a->key_tiles * part / d->parts;
-        t.end = a->key_tiles * (part + 1) / d->parts;
-    } else if (after >= 0) {
-        t.step = d->parts;
-        t.first = part - d->parts;
-    }
-    return t;
 }
 
 #endif
