@@ -10,6 +10,7 @@
 #include "base/error.h"
 
 static _Thread_local struct ct_error_kept last;
+static _Thread_local int last_code;
 
 const char *ct_strerror(int code)
 {
@@ -31,6 +32,11 @@ const char *ct_error_message(void)
     return last.message;
 }
 
+int ct_error_code(void)
+{
+    return last_code;
+}
+
 struct ct_error_kept ct_error_keep(void)
 {
     return last;
@@ -39,12 +45,14 @@ struct ct_error_kept ct_error_keep(void)
 int ct_error_restore(int code, const struct ct_error_kept *kept)
 {
     last = *kept;
+    last_code = code;
     return code;
 }
 
 void ct_error_forget(void)
 {
     *last.message = 0;
+    last_code = CT_OK;
 }
 
 int ct_fail(int code, const char *fmt, ...)
@@ -54,6 +62,7 @@ int ct_fail(int code, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(last.message, sizeof(last.message), fmt, args);
     va_end(args);
+    last_code = code;
     return code;
 }
 

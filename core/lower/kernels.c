@@ -26,15 +26,16 @@ static const struct ct_kernel *no_kernel(struct ct_lowering *l, const struct ct_
 }
 
 /* Collectives run over the device's transport. Devices in host memory run any op's reference. */
-static const struct ct_kernel *other_kernel(struct ct_lowering *l, const struct ct_op *op)
+static const struct ct_kernel *other_kernel(struct ct_lowering *l, const struct ct_prepare *request)
 {
+    const struct ct_op *op = request->op;
     struct ct_device *device = l->request->device;
     struct ct_kernel *kernel;
 
     if (op->type->collective)
         return op->type->collective->kernel(device);
     if (!device->host_memory || !op->type->reference)
-        return device->described ? no_kernel(l, op) : NULL;
+        return device->described && !ct_lower_is_impossible(request) ? no_kernel(l, op) : NULL;
     kernel = ct_arena_new(l->arena, struct ct_kernel);
     *kernel = (struct ct_kernel){.size = sizeof(*kernel),
                                  .op = op->type->name,
@@ -60,7 +61,7 @@ const struct ct_kernel *ct_lower_kernel(struct ct_lowering *l, const struct ct_p
 {
     const struct ct_kernel *kernel = ct_kernel_find(request->device->name, request);
 
-    return kernel ? kernel : other_kernel(l, request->op);
+    return kernel ? kernel : other_kernel(l, request);
 }
 
 const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op *op,
@@ -96,7 +97,7 @@ const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op
         p->accumulate = 0; /* lower.c appends an add */
         return ct_lower_kernel(l, p);
     }
-    return kernel ? kernel : other_kernel(l, op);
+    return kernel ? kernel : other_kernel(l, p);
 }
 
 struct ct_location ct_lower_location(const struct ct_lowering *l, const struct ct_value *v)

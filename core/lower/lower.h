@@ -92,8 +92,10 @@ void ct_lower_find_terms(struct ct_lowering *l);
 /* Fill summed, sum, root, bytes and program->tensors; choose kernels. After ct_lower_find_soon. */
 int ct_lower_place(struct ct_lowering *l);
 /* The device's kernel for a call, or the type's reference in host memory, or "none" if the device
-   is only described; NULL: none of them. */
+   is only described and its kernels do not say that it lacks units; NULL: none of them. */
 const struct ct_kernel *ct_lower_kernel(struct ct_lowering *l, const struct ct_prepare *request);
+/* Does a kernel of the device say that the device lacks units for the call? */
+bool ct_lower_is_impossible(const struct ct_prepare *request);
 /* The first kernel that accepts the op; *p is filled for its `prepare`, without addresses. */
 const struct ct_kernel *ct_lower_find_kernel(struct ct_lowering *l, struct ct_op *op,
                                              struct ct_prepare *p);

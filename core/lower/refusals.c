@@ -12,6 +12,7 @@
 #include <ctitan/rule.h>
 #include <ctitan/text.h>
 
+#include "base/error.h"
 #include "lower/lower.h"
 
 static const struct ct_tensor *operand_of(const struct ct_prepare *request, int i)
@@ -125,6 +126,19 @@ static void print_refusals(const struct ct_prepare *request, char *text, size_t 
             add_refusal(&l, kernel, request);
     if (!l.used)
         ct_line_add(&l, "no plugin that is loaded has a kernel for it");
+}
+
+bool ct_lower_is_impossible(const struct ct_prepare *request)
+{
+    const struct ct_kernel *kernel;
+
+    for (size_t i = 0; (kernel = ct_kernel_at(request->device->name, i)); i++) {
+        ct_error_forget();
+        if (ct_op_find(kernel->op) == request->op->type && kernel->accepts &&
+            !kernel->accepts(request) && ct_error_code() == CT_ECONFIG)
+            return true;
+    }
+    return false;
 }
 
 int ct_kernel_lacking(const struct ct_prepare *request)
