@@ -113,11 +113,17 @@ static const struct ct_machine_rate *rate_of(const struct ct_machine *m, const s
     return n == SIZE_MAX ? NULL : &m->rate[n];
 }
 
+static double peak_of(const struct ct_machine *m, const struct ct_machine_rate *rate,
+                      enum ct_dtype dtype)
+{
+    return rate && rate->peak > 0 ? rate->peak : ct_machine_peak(m, dtype);
+}
+
 double ct_machine_ideal(const struct ct_machine *machine, const struct ct_instruction *instruction)
 {
     const struct ct_machine_rate *rate = rate_of(machine, instruction->op);
     const struct ct_launch *l = &instruction->lowered->launch;
-    double products = flops_of(l) / ct_machine_peak(machine, product_dtype(l));
+    double products = flops_of(l) / peak_of(machine, rate, product_dtype(l));
     double moves = bytes_moved(l, rate && rate->lookup) / machine->peak.bandwidth;
 
     return fmax(products, moves);
@@ -269,9 +275,10 @@ static double transfer(const struct ct_machine *m, const struct ct_program *p, i
 
 double ct_machine_product(const struct ct_machine *machine, const struct ct_op *op, double flops)
 {
-    double peak = ct_machine_peak(machine, op->in[0]->dtype);
+    const struct ct_machine_rate *rate = rate_of(machine, op);
+    double peak = peak_of(machine, rate, op->in[0]->dtype);
 
-    return machine->launch + reached(rate_of(machine, op), peak > 0 ? flops / peak : 0);
+    return machine->launch + reached(rate, peak > 0 ? flops / peak : 0);
 }
 
 double ct_machine_collective(const struct ct_machine *machine, const struct ct_mesh *mesh,

@@ -80,6 +80,7 @@ static const struct ct_option link_options[] = {
 
 struct rate_text {
     const char *ops, *reach;
+    double peak;
     enum { WORK_ALL, WORK_OUTPUTS, WORK_FLOPS } work;
 };
 
@@ -87,6 +88,8 @@ static const struct ct_option rate_options[] = {
     CT_OPT_STRING(struct rate_text, ops, "ops", "", "Op types of this class; none: all others"),
     CT_OPT_STRING(struct rate_text, reach, "reach", NULL,
                   "Share of the peak, by seconds at the peak"),
+    CT_OPT_FLOAT(struct rate_text, peak, "peak", "0", 0, 1e40,
+                 "FLOPs per second of these products; 0: those of [peak], by their dtype"),
     CT_OPT_ENUM(struct rate_text, work, "work", "all", "all|outputs|flops",
                 "The operands whose bytes count; flops: all, and without ops, the class is for "
                 "those with FLOPs"),
@@ -176,6 +179,7 @@ static int read_rate(struct ct_arena *arena, const struct ct_recipe *file, const
     read_ops(arena, text.ops, rate);
     rate->lookup = text.work == WORK_OUTPUTS;
     rate->flops = text.work == WORK_FLOPS;
+    rate->peak = text.peak;
     return read_curve(arena, ct_arena_printf(arena, "%s: [%s]", file->path, section), text.reach,
                       &rate->reach);
 }

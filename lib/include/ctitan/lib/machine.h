@@ -32,7 +32,9 @@
  * The time of an instruction is [calls]' own, if that has one of the same op, shapes and dtype.
  * Otherwise it is the larger of FLOPs and bytes over their peaks, the ideal time, divided by the
  * share of the peak that kernels reach: a function of the ideal time, interpolated between the
- * points of `reach` (seconds, share) on logarithmic scales, and constant beyond them. An op is in
+ * points of `reach` (seconds, share) on logarithmic scales, and constant beyond them. The peak of
+ * FLOPs is that of the narrowest dtype of the first two inputs, or its class's own: `peak`, for
+ * numbers that have no dtype of their own, as NVFP4. An op is in
  * the class that lists it; if none does, "cpu.linear" is in that of "linear", and all others are in
  * the class that lists none (one for ops with FLOPs, if it has `work = flops`, and one for the
  * rest). Bytes that the kernel moves in addition (`traffic` of struct ct_lowered) take their time
@@ -65,6 +67,7 @@ struct ct_machine_rate {
     bool lookup; /* bytes are those of the outputs, twice: of the first input only some rows are
                      read */
     bool flops;  /* without ops: for those with FLOPs */
+    double peak; /* FLOPs per second of its products; 0: by dtype */
     struct ct_machine_curve reach;
 };
 
