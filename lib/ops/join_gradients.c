@@ -1,11 +1,13 @@
 /*
  * The transform "join_gradients": experts_dx and experts_dw of the same operands become
- * experts_grad, which computes the hidden layers once.
+ * experts_grad, which computes the hidden layers once. So do types that take their place and are
+ * named after them: float8.experts_dx and the others.
  *
  * It runs when everything else has been decided, so that ops are told apart as long as it matters
  * what is a gradient of weights. Where a rank may run W later than I (zero-bubble schedules), they
  * stay apart: nothing has to be kept from one to the other.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -92,11 +94,28 @@ static bool same_operands(const struct ct_op *a, const struct ct_op *b)
     return true;
 }
 
+/* The type of another gradient of the same mixtures as type, a gradient of weights; NULL: type is
+   none, or there is no other. */
+static const struct ct_op_type *sibling(const struct ct_op_type *type, const char *gradient)
+{
+    const char *of_weights = ct_op_experts_dw.name;
+    size_t length = strlen(type->name), own = strlen(of_weights);
+    char name[64];
+
+    if (length < own || strcmp(type->name + length - own, of_weights) != 0 ||
+        (size_t)snprintf(name, sizeof(name), "%.*s%s", (int)(length - own), type->name, gradient) >=
+            sizeof(name))
+        return NULL;
+    return ct_op_find(name);
+}
+
 /* The gradients of tokens that go with those of weights; NULL: there are none. */
 static struct ct_op *partner_of(const struct ct_op *dw)
 {
+    const struct ct_op_type *dx = sibling(dw->type, ct_op_experts_dx.name);
+
     ct_for_each_use (use, dw->in[0])
-        if (use->op->type == &ct_op_experts_dx && same_operands(use->op, dw))
+        if (dx && use->op->type == dx && same_operands(use->op, dw))
             return use->op;
     return NULL;
 }
@@ -112,13 +131,14 @@ static void take_over(struct ct_graph *graph, struct ct_value *old, struct ct_va
 }
 
 /* dx comes before dw, and so do the operands. */
-static int join(struct ct_graph *graph, struct ct_op *dx, struct ct_op *dw)
+static int join(struct ct_graph *graph, struct ct_op *dx, struct ct_op *dw,
+                const struct ct_op_type *type)
 {
     struct ct_builder b = ct_builder_before(graph, dx);
     struct ct_op *op;
 
     b.why = "gradients of tokens and of weights begin with the same work";
-    op = ct_emit_type(&b, &ct_op_experts_grad, NULL, dx->in, dx->ins, dx->attrs);
+    op = ct_emit_type(&b, type, NULL, dx->in, dx->ins, dx->attrs);
     for (int i = 0; op && i < op->outs; i++)
         take_over(graph, i < dx->outs ? dx->out[i] : dw->out[i - dx->outs], op->out[i]);
     if (op) {
@@ -135,7 +155,8 @@ static int join_gradients(struct ct_graph *graph, struct ct_run *run)
 
     (void)run;
     ct_for_each_op_safe (op, graph) {
-        struct ct_op *dx = op->type == &ct_op_experts_dw ? partner_of(op) : NULL;
+        const struct ct_op_type *type = sibling(op->type, ct_op_experts_grad.name);
+        struct ct_op *dx = type ? partner_of(op) : NULL;
 
         if (!dx)
             continue;
@@ -143,7 +164,7 @@ static int join_gradients(struct ct_graph *graph, struct ct_run *run)
             rc = backward_is_split(graph, &split);
         asked = true;
         if (rc == 0 && !split)
-            rc = join(graph, dx, op);
+            rc = join(graph, dx, op, type);
         if (rc < 0 || split)
             break;
     }
