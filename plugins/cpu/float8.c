@@ -154,4 +154,7 @@ const struct ct_kernel cpu_float8_kernels[] = {
     CT_KERNEL("linear_float8", "gemm", FLAGS, accepts_float8, prepare_linear, run_float8),
     CT_KERNEL("linear_float8_dx", "gemm", FLAGS, accepts_float8, prepare_dx, run_float8),
     CT_KERNEL("linear_float8_dw", "gemm", FLAGS, accepts_float8, prepare_dw, run_float8),
+    CT_KERNEL("linear_nvfp4", "gemm", FLAGS, accepts_float8, prepare_linear, run_float8),
+    CT_KERNEL("linear_nvfp4_dx", "gemm", FLAGS, accepts_float8, prepare_dx, run_float8),
+    CT_KERNEL("linear_nvfp4_dw", "gemm", FLAGS, accepts_float8, prepare_dw, run_float8),
     {0}};

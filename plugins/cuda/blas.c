@@ -34,7 +34,7 @@ struct key {
     int64_t m, n, k, a_stride, b_stride, c_stride;
     int32_t a_dtype, b_dtype, c_dtype;
     uint32_t a_align, b_align, c_align;
-    uint32_t flags; /* a_by_k, b_by_k, scaled, by_row, fast */
+    uint32_t flags; /* a_by_k, b_by_k, whether and how it is scaled, fast */
     int32_t units;  /* multiprocessors that it may use; 0: all */
 };
 
@@ -218,8 +218,11 @@ static struct key key_of(const struct gpu_product *p, int32_t units)
     key.b_align = alignment(p->b);
     key.c_align = alignment(p->c);
     key.flags = (uint32_t)p->a_by_k | (uint32_t)p->b_by_k << 1 |
-                (uint32_t)(p->a_scale != NULL) << 2 | (uint32_t)p->by_row << 3 |
-                (uint32_t)p->fast_accumulation << 4;
+                (uint32_t)(p->scaled != GPU_NOT_SCALED) << 2 |
+                (uint32_t)(p->scaled == GPU_SCALED_ROWS) << 3 |
+                (uint32_t)p->fast_accumulation << 4 |
+                (uint32_t)(p->scaled == GPU_SCALED_BLOCKS_32) << 5 |
+                (uint32_t)(p->scaled == GPU_SCALED_BLOCKS_16) << 6;
     return key;
 }
 
@@ -229,25 +232,35 @@ static int set(cublasLtMatmulDesc_t desc, int attribute, const void *value, size
                  "describing a product");
 }
 
-/* Factors that turn Float8 back. cuBLASLt's first matrix is b. */
+static int32_t scale_mode(enum gpu_scaled scaled)
+{
+    return scaled == GPU_SCALED_BLOCKS_32   ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0
+           : scaled == GPU_SCALED_BLOCKS_16 ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3
+                                            : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+}
+
+/* Factors that turn Float8 back. */
 static int describe_scales(struct plan *plan, const struct gpu_product *p)
 {
-    int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    int32_t mode = scale_mode(p->scaled), on_device = CUBLASLT_POINTER_MODE_DEVICE;
     int8_t fast = p->fast_accumulation;
     int rc = set(plan->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast));
 
-    if (rc == 0 && p->by_row)
+    if (rc == 0 && p->scaled != GPU_SCALED_WHOLE)
         rc = set(plan->desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof(mode));
-    if (rc == 0 && p->by_row)
+    if (rc == 0 && p->scaled != GPU_SCALED_WHOLE)
         rc = set(plan->desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof(mode));
+    if (rc == 0 && p->scaled == GPU_SCALED_BLOCKS_16)
+        rc = set(plan->desc, CUBLASLT_MATMUL_DESC_POINTER_MODE, &on_device, sizeof(on_device));
     return rc;
 }
 
+/* cuBLASLt's first matrix is b. */
 static int set_scales(struct plan *plan, const struct gpu_product *p)
 {
     int rc;
 
-    if (!p->a_scale)
+    if (p->scaled == GPU_NOT_SCALED)
         return 0;
     rc = set(plan->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->b_scale, sizeof(p->b_scale));
     if (rc == 0)
@@ -271,30 +284,35 @@ static int describe(struct plan *plan, const struct gpu_product *p)
         rc = set(plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second));
     if (rc == 0 && units)
         rc = set(plan->desc, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &units, sizeof(units));
-    if (rc == 0 && p->a_scale)
+    if (rc == 0 && p->scaled != GPU_NOT_SCALED)
         rc = describe_scales(plan, p);
     return rc < 0 ? rc : set_scales(plan, p);
 }
 
-static int lay_out(cublasLtMatrixLayout_t *layout, enum ct_dtype dtype, int64_t rows,
-                   int64_t columns, int64_t stride)
+static int lay_out(cublasLtMatrixLayout_t *layout, int type, int64_t rows, int64_t columns,
+                   int64_t stride)
 {
-    return check(lt.cublasLtMatrixLayoutCreate(layout, type_of(dtype), (uint64_t)rows,
-                                               (uint64_t)columns, stride),
-                 "describing a matrix");
+    return check(
+        lt.cublasLtMatrixLayoutCreate(layout, type, (uint64_t)rows, (uint64_t)columns, stride),
+        "describing a matrix");
+}
+
+static int operand_type(const struct gpu_product *p, enum ct_dtype dtype)
+{
+    return p->scaled == GPU_SCALED_BLOCKS_16 ? CUDA_R_4F_E2M1 : type_of(dtype);
 }
 
 /* A row-major matrix is its own transpose in columns. */
 static int lay_out_all(struct plan *plan, const struct gpu_product *p)
 {
-    int rc = lay_out(&plan->a, p->b_dtype, p->b_by_k ? p->n : p->k, p->b_by_k ? p->k : p->n,
-                     p->b_stride);
+    int rc = lay_out(&plan->a, operand_type(p, p->b_dtype), p->b_by_k ? p->n : p->k,
+                     p->b_by_k ? p->k : p->n, p->b_stride);
 
     if (rc == 0)
-        rc = lay_out(&plan->b, p->a_dtype, p->a_by_k ? p->m : p->k, p->a_by_k ? p->k : p->m,
-                     p->a_stride);
+        rc = lay_out(&plan->b, operand_type(p, p->a_dtype), p->a_by_k ? p->m : p->k,
+                     p->a_by_k ? p->k : p->m, p->a_stride);
     if (rc == 0)
-        rc = lay_out(&plan->c, p->c_dtype, p->n, p->m, p->c_stride);
+        rc = lay_out(&plan->c, type_of(p->c_dtype), p->n, p->m, p->c_stride);
     return rc;
 }
 
@@ -380,13 +398,14 @@ static int run_offer(const struct product_call *c, int i)
 {
     const struct plan *plan = c->plan;
     const cublasLtMatmulHeuristicResult_t *offer = &plan->offer[i];
-    float one = 1, beta = c->p->accumulate;
+    const float here[] = {1, c->p->accumulate}, *factor = c->p->factor ? c->p->factor : here;
 
     if (offer->state != CUBLAS_STATUS_SUCCESS)
         return offer->state;
-    return lt.cublasLtMatmul(gpu_of(c->l->device)->blas->handle, plan->desc, &one, c->p->b, plan->a,
-                             c->p->a, plan->b, &beta, c->p->c, plan->c, c->p->c, plan->c,
-                             &offer->algo, c->workspace, offer->workspaceSize, c->l->stream);
+    return lt.cublasLtMatmul(gpu_of(c->l->device)->blas->handle, plan->desc, factor, c->p->b,
+                             plan->a, c->p->a, plan->b, factor + 1, c->p->c, plan->c, c->p->c,
+                             plan->c, &offer->algo, c->workspace, offer->workspaceSize,
+                             c->l->stream);
 }
 
 /* The first that runs: some are refused only when they are called. */
@@ -533,9 +552,10 @@ static bool differs_within(const struct product_call *c, const void *matrix, int
                            int64_t columns, int64_t stride, enum ct_dtype dtype)
 {
     unsigned char sample[256];
-    size_t size = ct_dtype_size(dtype), row = (size_t)columns * size;
+    size_t pair = c->p->scaled == GPU_SCALED_BLOCKS_16 ? 2 : 1; /* numbers of a byte */
+    size_t size = ct_dtype_size(dtype), row = (size_t)columns * size / pair;
     size_t bytes = row < sizeof(sample) ? row : sizeof(sample), i = 1;
-    uintptr_t at = (uintptr_t)matrix + (size_t)(rows / 2 * stride) * size;
+    uintptr_t at = (uintptr_t)matrix + (size_t)(rows / 2 * stride) * size / pair;
 
     if (gpu_driver.cuMemcpyDtoHAsync(sample, at, bytes, c->l->stream) ||
         gpu_driver.cuStreamSynchronize(c->l->stream))

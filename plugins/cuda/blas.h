@@ -12,6 +12,16 @@
 
 #include "gpu.h"
 
+/* Which numbers of a Float8 operand share a factor: all, each row, or blocks of a row along the
+   sum, with factors in the tiles of gpu_block_scales: 32 numbers and E8M0, 16 numbers and E4M3. */
+enum gpu_scaled {
+    GPU_NOT_SCALED,
+    GPU_SCALED_WHOLE,
+    GPU_SCALED_ROWS,
+    GPU_SCALED_BLOCKS_32,
+    GPU_SCALED_BLOCKS_16 /* numbers are e2m1, two to a byte; dtypes say float8_e4m3 */
+};
+
 /* c[m, n] = sum over k of a[m, k] b[n, k], + c if accumulate. */
 struct gpu_product {
     int64_t m, n, k;
@@ -21,9 +31,10 @@ struct gpu_product {
     bool a_by_k, b_by_k; /* stored as a[k, m], b[k, n] */
     bool accumulate;
     enum ct_dtype a_dtype, b_dtype, c_dtype;
-    /* Float8 operands: factors on the device, one, or one for each row; NULL: none. */
-    const float *a_scale, *b_scale;
-    bool by_row, fast_accumulation;
+    enum gpu_scaled scaled;
+    const void *a_scale, *b_scale; /* factors, on the device */
+    const float *factor;           /* of blocks of 16, on the device: of the sum, and of c */
+    bool fast_accumulation;
 };
 
 /* Bytes of workspace that a launch with products needs. */

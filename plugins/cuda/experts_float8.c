@@ -26,7 +26,8 @@ enum {
     CODES_FUNCTIONS
 };
 
-enum task { FORWARD, TOKENS_GRADIENT, WEIGHTS_GRADIENT };
+/* Bits: both gradients are one task, too. */
+enum task { FORWARD, TOKENS_GRADIENT, WEIGHTS_GRADIENT, BOTH_GRADIENTS };
 
 /* Where codes and factors of an area lie in the workspace. */
 struct area {
@@ -43,7 +44,8 @@ struct codes_state {
 /* Sizes of a call. */
 struct sizes {
     int64_t tokens, k, choices, n, f, experts;
-    bool blocks; /* recipe = blockwise */
+    int64_t block; /* numbers of a line with one factor; 0: all */
+    bool squares;  /* of weights share a factor: recipe = blockwise */
 };
 
 struct codes_call {
@@ -59,8 +61,14 @@ struct codes_call {
 
 /* ---- sizes ---- */
 
+static int64_t block_of(int recipe)
+{
+    return recipe == BLOCKWISE ? BLOCK : recipe == MXFP8 ? GPU_CODES_MX : 0;
+}
+
 static struct sizes sizes_of(const struct ct_op *op, const struct ct_tensor *in)
 {
+    int recipe = ct_op_enum(op, "recipe");
     const struct ct_tensor *x = &in[X], *weights = &in[WEIGHTS];
 
     return (struct sizes){.tokens = ct_shape_count(x->ndim - 1, x->shape),
@@ -69,7 +77,8 @@ static struct sizes sizes_of(const struct ct_op *op, const struct ct_tensor *in)
                           .n = x->shape[x->ndim - 1],
                           .f = in[GATE].shape[1],
                           .experts = in[GATE].shape[0],
-                          .blocks = ct_op_enum(op, "recipe") == BLOCKWISE};
+                          .block = block_of(recipe),
+                          .squares = recipe == BLOCKWISE};
 }
 
 static int64_t line_of(int64_t depth)
@@ -77,9 +86,15 @@ static int64_t line_of(int64_t depth)
     return (depth + 15) / 16 * 16;
 }
 
-static int64_t blocks_of(int64_t columns)
+static int64_t squares_of(int64_t columns)
 {
     return ct_cuda_blocks(columns, BLOCK);
+}
+
+/* Factors of a line of so many numbers. */
+static int64_t factors_of(const struct sizes *s, int64_t columns)
+{
+    return s->block ? ct_cuda_blocks(columns, s->block) : 1;
 }
 
 static int64_t larger(int64_t a, int64_t b)
@@ -90,7 +105,7 @@ static int64_t larger(int64_t a, int64_t b)
 /* Codes of a line that has the rows of all choices, each expert's from a multiple of BLOCK on. */
 static int64_t choices_line(const struct sizes *s)
 {
-    return blocks_of(s->choices + BLOCK * s->experts) * BLOCK;
+    return squares_of(s->choices + BLOCK * s->experts) * BLOCK;
 }
 
 /* ---- codes: where they are, by what they are of ---- */
@@ -100,23 +115,25 @@ static struct gpu_codes codes_by_row(const struct sizes *s, int64_t columns)
 {
     return (struct gpu_codes){.stride = line_of(columns),
                               .share = 1,
-                              .line = s->blocks ? blocks_of(columns) : 1,
-                              .block = s->blocks};
+                              .line = factors_of(s, columns),
+                              .block = s->block > 0};
 }
 
 /* Weights of `rows` lines of so many columns, as they are or turned. */
 static struct gpu_codes codes_of_weights(const struct sizes *s, int64_t rows, int64_t columns,
                                          bool turned)
 {
-    int64_t across = blocks_of(columns), lines = turned ? columns : rows;
-    struct gpu_codes c = {.stride = line_of(turned ? rows : columns), .share = 1, .line = 1};
+    int64_t across = squares_of(columns), lines = turned ? columns : rows;
+    int64_t depth = turned ? rows : columns;
+    struct gpu_codes c = {
+        .stride = line_of(depth), .share = 1, .line = factors_of(s, depth), .block = s->block > 0};
 
-    c.each = lines;
-    if (s->blocks) {
+    c.each = lines * c.line;
+    if (s->squares) {
         c.share = BLOCK;
         c.line = turned ? 1 : across;
         c.block = turned ? across : 1;
-        c.each = blocks_of(rows) * across;
+        c.each = squares_of(rows) * across;
     }
     return c;
 }
@@ -127,7 +144,7 @@ static struct gpu_codes codes_by_column(const struct sizes *s, int64_t columns)
     return (struct gpu_codes){.stride = choices_line(s),
                               .share = 1,
                               .line = 1,
-                              .block = s->blocks ? columns : 0,
+                              .block = s->block ? columns : 0,
                               .each = columns};
 }
 
@@ -138,16 +155,16 @@ static struct area carve_area(struct ct_prepare *p, const struct sizes *s, bool 
                               bool columns)
 {
     int64_t wide = larger(s->n, s->f), rows = larger(s->tokens, s->choices);
-    int64_t codes = rows * line_of(wide), factors = rows * (s->blocks ? blocks_of(wide) : 1);
+    int64_t codes = rows * line_of(wide), factors = rows * factors_of(s, wide);
     struct area a;
 
     if (weights) {
         codes = s->experts * larger(s->f * line_of(s->n), s->n * line_of(s->f));
-        factors = s->experts * (s->blocks ? blocks_of(s->f) * blocks_of(s->n) : wide);
+        factors = s->experts * larger(s->f * factors_of(s, s->n), s->n * factors_of(s, s->f));
     }
     if (columns) {
         codes = larger(codes, wide * choices_line(s));
-        factors = larger(factors, wide * (s->blocks ? choices_line(s) / BLOCK : s->experts));
+        factors = larger(factors, wide * (s->block ? choices_line(s) / s->block : s->experts));
     }
     a.codes = ct_cuda_carve(&p->workspace, (size_t)codes);
     a.factors = ct_cuda_carve(&p->workspace, (size_t)factors * sizeof(float));
@@ -172,8 +189,10 @@ static double traffic_of(const struct sizes *s, enum task task, size_t element)
         return coded(x + f + 3 * w, element) + inner + 8 * rows;
     case TOKENS_GRADIENT:
         return coded(2 * x + 2 * f + 5 * w, element) + 3 * inner + 16 * rows;
-    default:
+    case WEIGHTS_GRADIENT:
         return coded(2 * x + 3 * f + 3 * rows + 3 * w, element) + 3 * inner;
+    default:
+        return coded(2 * x + 5 * f + 3 * rows + 5 * w, element) + 3 * inner + 16 * rows;
     }
 }
 
@@ -181,8 +200,6 @@ static bool accept_task(const struct ct_prepare *p, int at)
 {
     enum ct_dtype dtype = p->in[at + X].dtype;
 
-    if (ct_op_enum(p->op, "recipe") == MXFP8)
-        return gpu_refuse("experts = mxfp8 has kernels for the device cpu alone");
     for (int i = 0; i < p->ins; i++)
         if (p->present[i] && i != at + WEIGHTS && i != at + IDS && p->in[i].dtype != dtype)
             return false;
@@ -200,6 +217,7 @@ static int prepare_task(struct ct_prepare *p, enum task task)
     struct sizes size = sizes_of(p->op, p->in + at);
     size_t element = ct_dtype_size(p->in[at + X].dtype), choices = (size_t)size.choices;
     size_t f = choices * (size_t)size.f * element;
+    bool mx = size.block == GPU_CODES_MX;
     int rc;
 
     s->counts = ct_cuda_carve(&p->workspace, (size_t)size.experts * sizeof(int32_t));
@@ -211,15 +229,16 @@ static int prepare_task(struct ct_prepare *p, enum task task)
     s->dh = ct_cuda_carve(&p->workspace, task == FORWARD ? 0 : f);
     s->rows = ct_cuda_carve(
         &p->workspace, task == WEIGHTS_GRADIENT ? 0 : choices * (size_t)size.n * sizeof(float));
-    s->first = carve_area(p, &size, false, task == WEIGHTS_GRADIENT);
-    s->second = carve_area(p, &size, true, task == WEIGHTS_GRADIENT);
+    s->first = carve_area(p, &size, false, task & WEIGHTS_GRADIENT);
+    s->second = carve_area(p, &size, true, task & WEIGHTS_GRADIENT);
     p->traffic = traffic_of(&size, task, element);
     p->state = s;
     rc = gpu_find_choices(p, &s->choices);
     return rc < 0 ? rc
                   : gpu_find(p, s->f, "codes_of_rows", "codes_of_columns", "codes_of_squares",
-                             "codes_of_squares_turned", "codes_product", "codes_outer",
-                             "codes_hidden", "codes_hidden_grad", "experts_combine");
+                             "codes_of_squares_turned", mx ? "codes_product_mx" : "codes_product",
+                             mx ? "codes_outer_mx" : "codes_outer", "codes_hidden",
+                             "codes_hidden_grad", "experts_combine");
 }
 
 /* ---- a call ---- */
@@ -270,20 +289,25 @@ static int encode(const struct codes_call *c, int function, struct ct_cuda_size 
                           0, a);
 }
 
+static int32_t rule_of(const struct sizes *s)
+{
+    return s->squares ? GPU_CODES_EXACT : s->block ? GPU_CODES_MX_RCEIL : GPU_CODES_POWER_OF_TWO;
+}
+
 /* Codes of x[rows, columns], each row a line; counts: NULL, or x has rows of choices. */
 static int encode_rows(const struct codes_call *c, struct gpu_codes to, const void *x, int64_t rows,
                        int64_t columns, const int32_t *counts)
 {
-    bool in_blocks = to.block > 0;
+    int64_t block = c->size.block;
     struct gpu_encode a = {.to = to,
                            .x = x,
                            .counts = counts,
                            .rows = rows,
                            .columns = columns,
                            .experts = c->size.experts,
-                           .along = in_blocks ? BLOCK : columns,
+                           .along = block ? block : columns,
                            .kind = c->kind,
-                           .power_of_two = !in_blocks};
+                           .rule = rule_of(&c->size)};
     int64_t warps = rows * ct_cuda_blocks(columns, a.along);
 
     return gpu_launch_rows(c->l, c->state->f[ROWS], warps, &a);
@@ -298,15 +322,15 @@ static int encode_weight(const struct codes_call *c, int which, bool turned, str
                            .rows = rows,
                            .columns = columns,
                            .experts = c->size.experts,
-                           .along = rows,
+                           .along = c->size.block ? c->size.block : rows,
                            .kind = c->kind,
-                           .power_of_two = !c->size.blocks};
+                           .rule = rule_of(&c->size)};
 
     *to = a.to = placed(c, &c->state->second, codes_of_weights(&c->size, rows, columns, turned));
-    if (c->size.blocks)
+    if (c->size.squares)
         return encode(c, turned ? SQUARES_TURNED : SQUARES,
-                      (struct ct_cuda_size){(unsigned)blocks_of(columns), (unsigned)blocks_of(rows),
-                                            (unsigned)a.experts},
+                      (struct ct_cuda_size){(unsigned)squares_of(columns),
+                                            (unsigned)squares_of(rows), (unsigned)a.experts},
                       &a);
     if (!turned)
         return encode_rows(c, a.to, a.x, a.experts * rows, columns, NULL);
@@ -334,9 +358,9 @@ static int encode_columns(const struct codes_call *c, const struct area *area, s
                            .weights = from.weighted ? c->in[WEIGHTS].data : NULL,
                            .columns = from.columns,
                            .experts = c->size.experts,
-                           .along = c->size.blocks ? BLOCK : larger(c->size.choices, 1),
+                           .along = c->size.block ? c->size.block : larger(c->size.choices, 1),
                            .kind = c->kind,
-                           .power_of_two = true};
+                           .rule = c->size.squares ? GPU_CODES_POWER_OF_TWO : rule_of(&c->size)};
 
     *to = a.to = placed(c, area, codes_by_column(&c->size, from.columns));
     return encode(c, COLUMNS,
@@ -512,18 +536,6 @@ static int inner_gradients(const struct codes_call *c, float *dweights)
     return rc < 0 ? rc : gpu_launch_rows(c->l, c->state->f[LAYER_GRAD], c->size.choices, &rows);
 }
 
-static int run_codes_dx(const struct ct_launch *l)
-{
-    struct codes_call c = codes_call(l, TOKENS_GRADIENT);
-    int rc = inner_gradients(&c, l->out[1].data);
-
-    if (rc == 0)
-        rc = multiply_inner(&c, c.g, GATE, true, false);
-    if (rc == 0)
-        rc = multiply_inner(&c, c.u, UP, true, true);
-    return rc < 0 ? rc : sum_rows(&c, true);
-}
-
 /* The sum of inner rows [choices, f] by expert, if there are biases. */
 static int sum_bias(const struct codes_call *c, const void *x, int out)
 {
@@ -534,23 +546,58 @@ static int sum_bias(const struct codes_call *c, const void *x, int out)
     return gpu_sum_experts(c->l, &c->state->choices, &c->all, rows, NULL, out);
 }
 
-static int run_codes_dw(const struct ct_launch *l)
+/* Outputs 0 and 1, of which the second is there. */
+static int tokens_gradients(const struct codes_call *c)
 {
-    struct codes_call c = codes_call(l, WEIGHTS_GRADIENT);
-    struct source x = {c.in[X].data, c.size.n, true, false};
-    struct source dg = {c.g, c.size.f, false, false}, du = {c.u, c.size.f, false, false};
-    struct source h = {c.dh, c.size.f, false, false}, dy = {l->in[0].data, c.size.n, true, true};
-    int rc = inner_gradients(&c, NULL);
+    int rc = multiply_inner(c, c->g, GATE, true, false);
 
     if (rc == 0)
-        rc = sum_bias(&c, c.g, 3);
+        rc = multiply_inner(c, c->u, UP, true, true);
+    return rc < 0 ? rc : sum_rows(c, true);
+}
+
+/* Outputs from `first` on. */
+static int weights_gradients(const struct codes_call *c, int first)
+{
+    struct source x = {c->in[X].data, c->size.n, true, false};
+    struct source dg = {c->g, c->size.f, false, false}, du = {c->u, c->size.f, false, false};
+    struct source h = {c->dh, c->size.f, false, false};
+    struct source dy = {c->l->in[0].data, c->size.n, true, true};
+    int rc = sum_bias(c, c->g, first + 3);
+
     if (rc == 0)
-        rc = sum_bias(&c, c.u, 4);
+        rc = sum_bias(c, c->u, first + 4);
     if (rc == 0)
-        rc = outer(&c, 0, dg, x);
+        rc = outer(c, first, dg, x);
     if (rc == 0)
-        rc = outer(&c, 1, du, x);
-    return rc < 0 ? rc : outer(&c, 2, dy, h);
+        rc = outer(c, first + 1, du, x);
+    return rc < 0 ? rc : outer(c, first + 2, dy, h);
+}
+
+static int run_gradients(const struct ct_launch *l, enum task task)
+{
+    bool tokens = task & TOKENS_GRADIENT;
+    struct codes_call c = codes_call(l, task);
+    int rc = inner_gradients(&c, tokens ? l->out[1].data : NULL);
+
+    if (rc == 0 && task & WEIGHTS_GRADIENT)
+        rc = weights_gradients(&c, tokens ? 2 : 0);
+    return rc < 0 || !tokens ? rc : tokens_gradients(&c);
+}
+
+static int run_codes_dx(const struct ct_launch *l)
+{
+    return run_gradients(l, TOKENS_GRADIENT);
+}
+
+static int run_codes_dw(const struct ct_launch *l)
+{
+    return run_gradients(l, WEIGHTS_GRADIENT);
+}
+
+static int run_codes_grad(const struct ct_launch *l)
+{
+    return run_gradients(l, BOTH_GRADIENTS);
 }
 
 /* ---- kernels ---- */
@@ -567,6 +614,7 @@ static int run_codes_dw(const struct ct_launch *l)
 TASK(codes, FORWARD)
 TASK(codes_dx, TOKENS_GRADIENT)
 TASK(codes_dw, WEIGHTS_GRADIENT)
+TASK(codes_grad, BOTH_GRADIENTS)
 
 const struct ct_kernel gpu_experts_float8_kernels[] = {
     CT_KERNEL("float8.experts", "mma", CT_KERNEL_ACCUMULATES, accept_codes, prepare_codes,
@@ -575,4 +623,6 @@ const struct ct_kernel gpu_experts_float8_kernels[] = {
               run_codes_dx),
     CT_KERNEL("float8.experts_dw", "mma", CT_KERNEL_ACCUMULATES, accept_codes_dw, prepare_codes_dw,
               run_codes_dw),
+    CT_KERNEL("float8.experts_grad", "mma", CT_KERNEL_ACCUMULATES, accept_codes_grad,
+              prepare_codes_grad, run_codes_grad),
     {0}};

@@ -7,33 +7,45 @@
 #include <ctitan/error.h>
 #include <ctitan/op.h>
 
-#include "blas.h"
+#include "float8.h"
 
 #define THREADS 256
 #define ROW_SCALES 1209 /* cuBLASLt 12.9 */
 #define ADA 89          /* the first compute capability with such products */
 #define HOPPER 90       /* the only one where cuBLASLt takes a scale for each row */
 
-static int64_t rows_of(const struct ct_tensor *t)
+/* log2 of a block's numbers; 0: it is none that kernels take. */
+static int32_t shift_of(int64_t whole, int64_t blocks)
 {
-    return ct_shape_count(t->ndim - 1, t->shape);
+    for (int32_t shift = 3; shift <= 5; shift++)
+        if (blocks << shift == whole)
+            return shift;
+    return 0;
 }
 
-static int64_t columns_of(const struct ct_tensor *t)
+int gpu_float8_per(const struct ct_tensor *x, const struct ct_tensor *grid, int32_t *shift)
 {
-    return t->shape[t->ndim - 1];
-}
+    int64_t down = gpu_rows_of(grid), across = gpu_columns_of(grid);
 
-/* The parts of x that have a number each in the grid: all, rows or columns; -1: blocks. */
-static int per_of(const struct ct_tensor *x, const struct ct_tensor *grid)
-{
-    int64_t down = rows_of(grid), across = columns_of(grid);
-
+    *shift = 0;
     if (down == 1 && across == 1)
         return GPU_PER_TENSOR;
-    if (down == rows_of(x) && across == 1)
+    if (down == gpu_rows_of(x) && across == 1)
         return GPU_PER_ROW;
-    return down == 1 && across == columns_of(x) ? GPU_PER_COLUMN : -1;
+    if (down == 1 && across == gpu_columns_of(x))
+        return GPU_PER_COLUMN;
+    if (down == gpu_rows_of(x) && (*shift = shift_of(gpu_columns_of(x), across)))
+        return GPU_PER_ROW_BLOCK;
+    if (across == gpu_columns_of(x) && (*shift = shift_of(gpu_rows_of(x), down)))
+        return GPU_PER_COLUMN_BLOCK;
+    return -1;
+}
+
+static int per_of(const struct ct_tensor *x, const struct ct_tensor *grid)
+{
+    int32_t shift;
+
+    return gpu_float8_per(x, grid, &shift);
 }
 
 /* ---- largest magnitudes ---- */
@@ -53,7 +65,7 @@ static int64_t parts_of(const struct ct_tensor *x)
 /* The whole of the columns is found in two steps if there are several. */
 static int64_t strips_of(const struct ct_tensor *x)
 {
-    return rows_of(x) > GPU_FLOAT8_STRIP ? ct_cuda_blocks(rows_of(x), GPU_FLOAT8_STRIP) : 1;
+    return gpu_rows_of(x) > GPU_FLOAT8_STRIP ? ct_cuda_blocks(gpu_rows_of(x), GPU_FLOAT8_STRIP) : 1;
 }
 
 static int prepare_amax(struct ct_prepare *p)
@@ -68,8 +80,13 @@ static int prepare_amax(struct ct_prepare *p)
     }
     if (per == GPU_PER_ROW)
         return gpu_prepare_as(p, x->dtype, "float8_rows_*", "float8_rows_*_vector");
+    if (per == GPU_PER_ROW_BLOCK)
+        return gpu_prepare_as(p, x->dtype, "float8_row_blocks_*", "float8_row_blocks_*_vector");
+    if (per == GPU_PER_COLUMN_BLOCK)
+        return gpu_prepare_as(p, x->dtype, "float8_column_blocks_*",
+                              "float8_column_blocks_*_vector");
     if (strips_of(x) > 1)
-        p->workspace = (size_t)(strips_of(x) * columns_of(x)) * sizeof(float);
+        p->workspace = (size_t)(strips_of(x) * gpu_columns_of(x)) * sizeof(float);
     return gpu_prepare_as(p, x->dtype, "float8_columns_*", "float8_columns_*_vector",
                           "float8_columns_float32");
 }
@@ -110,15 +127,27 @@ static int amax_of_columns(const struct ct_launch *l, struct gpu_float8_amax *a,
     return rc < 0 || strips == 1 ? rc : launch_strips(l, WHOLE, &whole, 1, 32);
 }
 
+/* Threads that have a vector each: all vectors of x, or of a row for each block of rows. */
+static int amax_of_blocks(const struct ct_launch *l, const struct gpu_float8_amax *a, int per,
+                          bool vector)
+{
+    int64_t elements = per == GPU_PER_ROW_BLOCK ? a->count : a->count >> a->shift;
+    int64_t threads = ct_cuda_blocks(elements, vector ? ct_cuda_lanes(l->in[0].dtype) : 1);
+
+    return gpu_launch(l, vector,
+                      (struct ct_cuda_size){(unsigned)ct_cuda_blocks(threads, THREADS), 1, 1},
+                      (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
+}
+
 static int run_amax(const struct ct_launch *l)
 {
     const struct ct_tensor *x = &l->in[0];
     struct gpu_float8_amax a = {.amax = l->out[0].data,
                                 .x = x->data,
-                                .rows = rows_of(x),
-                                .columns = columns_of(x),
+                                .rows = gpu_rows_of(x),
+                                .columns = gpu_columns_of(x),
                                 .count = ct_tensor_count(x)};
-    int per = per_of(x, &l->out[0]);
+    int per = gpu_float8_per(x, &l->out[0], &a.shift);
     bool aligned = (uintptr_t)a.x % 16 == 0;
     bool vector = aligned && a.columns % ct_cuda_lanes(x->dtype) == 0;
 
@@ -126,6 +155,8 @@ static int run_amax(const struct ct_launch *l)
         return amax_of_tensor(l, &a, aligned && a.count % ct_cuda_lanes(x->dtype) == 0);
     if (per == GPU_PER_COLUMN)
         return amax_of_columns(l, &a, vector);
+    if (per != GPU_PER_ROW)
+        return amax_of_blocks(l, &a, per, vector);
     return gpu_launch(l, vector, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, 8), 1, 1},
                       (struct ct_cuda_size){32, 8, 1}, 0, &a);
 }
@@ -154,7 +185,7 @@ static int run_scale(const struct ct_launch *l)
 static bool accepts_quantise(const struct ct_prepare *p)
 {
     return ct_cuda_computes(p->in[0].dtype) && per_of(&p->in[0], &p->in[1]) >= 0 &&
-           rows_of(&p->in[0]) <= (int64_t)65535 * 32;
+           gpu_rows_of(&p->in[0]) <= (int64_t)65535 * 32;
 }
 
 static bool is_aligned(const struct gpu_float8_quantise *a, enum ct_dtype dtype, int64_t elements)
@@ -183,12 +214,12 @@ static int run_quantise(const struct ct_launch *l)
     struct gpu_float8_quantise a = {.q = l->out[0].data,
                                     .x = x->data,
                                     .scale = l->in[1].data,
-                                    .rows = rows_of(x),
-                                    .columns = columns_of(x),
-                                    .per = per_of(x, &l->in[1])};
+                                    .rows = gpu_rows_of(x),
+                                    .columns = gpu_columns_of(x)};
     struct ct_cuda_size grid = {split(a.columns, 32), split(a.rows, 32), 1};
     bool vector = is_aligned(&a, x->dtype, GPU_FLOAT8_VECTOR) && a.rows <= (int64_t)65535 * 8;
 
+    a.per = gpu_float8_per(x, &l->in[1], &a.shift);
     if (vector)
         grid = (struct ct_cuda_size){split(a.columns, 32 * GPU_FLOAT8_VECTOR), split(a.rows, 8), 1};
     return gpu_launch(l, vector, grid, (struct ct_cuda_size){32, 8, 1}, 0, &a);
@@ -196,16 +227,8 @@ static int run_quantise(const struct ct_launch *l)
 
 /* ---- products ---- */
 
-/* An operand as the product needs it: rows of its matrix, or of its transpose, are summed over. */
-struct operand {
-    int input;
-    bool turned;
-    int64_t rows, columns; /* after transposing */
-    size_t at, scale_at;   /* in the workspace: transpose, inverses of the scales */
-};
-
 struct product {
-    struct operand a, b; /* c = a b^T */
+    struct gpu_operands of;
     bool by_row;
     size_t inner;
     struct ct_cuda_function *turn, *invert;
@@ -216,31 +239,31 @@ static bool is_float8(enum ct_dtype dtype)
     return dtype == CT_E4M3 || dtype == CT_E5M2;
 }
 
-static struct operand operand_of(const struct ct_tensor *in, int input, bool turned)
+static struct gpu_operand operand_of(const struct ct_tensor *in, int input, bool turned)
 {
-    int64_t rows = rows_of(&in[input]), columns = columns_of(&in[input]);
+    int64_t rows = gpu_rows_of(&in[input]), columns = gpu_columns_of(&in[input]);
 
-    return (struct operand){input, turned, turned ? columns : rows, turned ? rows : columns, 0, 0};
+    return (struct gpu_operand){input, turned, turned ? columns : rows, turned ? rows : columns,
+                                0,     0};
 }
 
-/* y = x w^T, dx = dy (w^T)^T, dw = dy^T (x^T)^T */
-static struct product linear_of(const struct ct_tensor *in)
+struct gpu_operands gpu_linear_operands(const struct ct_tensor *in)
 {
-    return (struct product){.a = operand_of(in, 0, false), .b = operand_of(in, 1, false)};
+    return (struct gpu_operands){operand_of(in, 0, false), operand_of(in, 1, false)};
 }
 
-static struct product dx_of(const struct ct_tensor *in)
+struct gpu_operands gpu_dx_operands(const struct ct_tensor *in)
 {
-    return (struct product){.a = operand_of(in, 0, false), .b = operand_of(in, 1, true)};
+    return (struct gpu_operands){operand_of(in, 0, false), operand_of(in, 1, true)};
 }
 
-static struct product dw_of(const struct ct_tensor *in)
+struct gpu_operands gpu_dw_operands(const struct ct_tensor *in)
 {
-    return (struct product){.a = operand_of(in, 1, true), .b = operand_of(in, 0, true)};
+    return (struct gpu_operands){operand_of(in, 1, true), operand_of(in, 0, true)};
 }
 
 /* Does the operand have a scale for each of its rows (as turned)? -1: neither that nor one. */
-static int scales_of(const struct ct_prepare *p, const struct operand *o)
+static int scales_of(const struct ct_prepare *p, const struct gpu_operand *o)
 {
     int per = p->ins > o->input + 2 && p->present[o->input + 2]
                   ? per_of(&p->in[o->input], &p->in[o->input + 2])
@@ -258,9 +281,9 @@ static bool has_row_scales(const struct gpu *gpu)
     return gpu->cuda.capability == HOPPER && (gpu->described || gpu_blas_version() >= ROW_SCALES);
 }
 
-static bool accepts_float8(const struct ct_prepare *p, const struct product *product)
+static bool accepts_float8(const struct ct_prepare *p, const struct gpu_operands *of)
 {
-    const struct operand *a = &product->a, *b = &product->b;
+    const struct gpu_operand *a = &of->a, *b = &of->b;
     int of_a = scales_of(p, a), of_b = scales_of(p, b);
     const struct gpu *gpu = gpu_of(p->device);
 
@@ -269,8 +292,10 @@ static bool accepts_float8(const struct ct_prepare *p, const struct product *pro
         !ct_cuda_computes(p->out[0].dtype) || of_a < 0 || of_b < 0)
         return false;
     if (gpu->cuda.capability < ADA)
-        return gpu_refuse("float8 needs compute capability 8.9, and this device has %d.%d",
-                          gpu->cuda.capability / 10, gpu->cuda.capability % 10);
+        return gpu_lacks("float8 needs compute capability 8.9, and this device has %d.%d",
+                         gpu->cuda.capability / 10, gpu->cuda.capability % 10);
+    if (ct_op_int(p->op, "block"))
+        return false;
     if (of_a + of_b && !has_row_scales(gpu))
         return gpu_refuse("scales by row need compute capability 9.0 and cuBLASLt 12.9");
     if (a->columns % 16 || b->rows % 16 || (a->turned && a->rows % 4))
@@ -278,7 +303,7 @@ static bool accepts_float8(const struct ct_prepare *p, const struct product *pro
     return true;
 }
 
-static void carve(struct ct_prepare *p, struct operand *o, bool by_row)
+static void carve(struct ct_prepare *p, struct gpu_operand *o, bool by_row)
 {
     size_t bytes = (size_t)(o->rows * o->columns);
 
@@ -289,23 +314,22 @@ static void carve(struct ct_prepare *p, struct operand *o, bool by_row)
     o->scale_at = ct_cuda_carve(&p->workspace, sizeof(float) * (size_t)(by_row ? o->rows : 1));
 }
 
-static int prepare_float8(struct ct_prepare *p, struct product product)
+static int prepare_float8(struct ct_prepare *p, struct gpu_operands of)
 {
     struct product *state = ct_arena_new(p->arena, struct product);
     int rc;
 
-    *state = product;
-    state->by_row = scales_of(p, &product.a) > 0 || scales_of(p, &product.b) > 0;
-    carve(p, &state->a, state->by_row);
-    carve(p, &state->b, state->by_row);
+    *state = (struct product){.of = of};
+    state->by_row = scales_of(p, &of.a) > 0 || scales_of(p, &of.b) > 0;
+    carve(p, &state->of.a, state->by_row);
+    carve(p, &state->of.b, state->by_row);
     state->inner = ct_cuda_carve(&p->workspace, GPU_BLAS_WORKSPACE);
     p->state = state;
     rc = gpu_find(p, &state->turn, "float8_turn");
     return rc < 0 ? rc : gpu_find(p, &state->invert, "float8_invert");
 }
 
-static int launch_turn(const struct ct_launch *l, struct ct_cuda_function *f,
-                       const struct operand *o)
+int gpu_turn(const struct ct_launch *l, struct ct_cuda_function *turn, const struct gpu_operand *o)
 {
     struct gpu_float8_turn a = {.to = (uint8_t *)l->workspace + o->at,
                                 .from = l->in[o->input].data,
@@ -314,13 +338,13 @@ static int launch_turn(const struct ct_launch *l, struct ct_cuda_function *f,
     struct ct_cuda_size grid = {split(a.columns, GPU_FLOAT8_COLUMNS),
                                 split(a.rows, GPU_FLOAT8_ROWS), 1};
 
-    return ct_cuda_launch(l, f, grid, (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
+    return ct_cuda_launch(l, turn, grid, (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
 }
 
 /* One launch for both operands. */
 static int launch_invert(const struct ct_launch *l, const struct product *p)
 {
-    const struct operand *of[2] = {&p->a, &p->b};
+    const struct gpu_operand *of[2] = {&p->of.a, &p->of.b};
     struct gpu_float8_invert a = {0};
     int64_t most = 1;
 
@@ -340,19 +364,19 @@ static int launch_invert(const struct ct_launch *l, const struct product *p)
 
 static int ready(const struct ct_launch *l, const struct product *p)
 {
-    int rc = p->a.turned ? launch_turn(l, p->turn, &p->a) : 0;
+    int rc = p->of.a.turned ? gpu_turn(l, p->turn, &p->of.a) : 0;
 
-    if (rc >= 0 && p->b.turned)
-        rc = launch_turn(l, p->turn, &p->b);
+    if (rc >= 0 && p->of.b.turned)
+        rc = gpu_turn(l, p->turn, &p->of.b);
     return rc < 0 ? rc : launch_invert(l, p);
 }
 
-static const void *data_of(const struct ct_launch *l, const struct operand *o)
+static const void *data_of(const struct ct_launch *l, const struct gpu_operand *o)
 {
     return o->turned ? (char *)l->workspace + o->at : l->in[o->input].data;
 }
 
-static const float *inverse_of(const struct ct_launch *l, const struct operand *o)
+static const float *inverse_of(const struct ct_launch *l, const struct gpu_operand *o)
 {
     return (const float *)((char *)l->workspace + o->scale_at);
 }
@@ -360,55 +384,43 @@ static const float *inverse_of(const struct ct_launch *l, const struct operand *
 static int run_float8(const struct ct_launch *l)
 {
     const struct product *p = l->state;
+    const struct gpu_operand *a = &p->of.a, *b = &p->of.b;
     int rc = ready(l, p);
 
     if (rc < 0)
         return rc;
     return gpu_multiply(
         l,
-        &(struct gpu_product){.m = p->a.rows,
-                              .n = p->b.rows,
-                              .k = p->a.columns,
-                              .a = data_of(l, &p->a),
-                              .b = data_of(l, &p->b),
+        &(struct gpu_product){.m = a->rows,
+                              .n = b->rows,
+                              .k = a->columns,
+                              .a = data_of(l, a),
+                              .b = data_of(l, b),
                               .c = l->out[0].data,
-                              .a_stride = p->a.columns,
-                              .b_stride = p->b.columns,
-                              .c_stride = p->b.rows,
+                              .a_stride = a->columns,
+                              .b_stride = b->columns,
+                              .c_stride = b->rows,
                               .accumulate = l->accumulate & 1,
-                              .a_dtype = l->in[p->a.input].dtype,
-                              .b_dtype = l->in[p->b.input].dtype,
+                              .a_dtype = l->in[a->input].dtype,
+                              .b_dtype = l->in[b->input].dtype,
                               .c_dtype = l->out[0].dtype,
-                              .a_scale = inverse_of(l, &p->a),
-                              .b_scale = inverse_of(l, &p->b),
-                              .by_row = p->by_row,
+                              .scaled = p->by_row ? GPU_SCALED_ROWS : GPU_SCALED_WHOLE,
+                              .a_scale = inverse_of(l, a),
+                              .b_scale = inverse_of(l, b),
                               .fast_accumulation = ct_op_bool(l->op, "fast_accumulation")},
         (char *)l->workspace + p->inner);
 }
 
-#define PRODUCT(which)                                                                             \
-    static bool accepts_##which(const struct ct_prepare *p)                                        \
-    {                                                                                              \
-        struct product product = which##_of(p->in);                                                \
-                                                                                                   \
-        return accepts_float8(p, &product);                                                        \
-    }                                                                                              \
-    static int prepare_##which(struct ct_prepare *p)                                               \
-    {                                                                                              \
-        return prepare_float8(p, which##_of(p->in));                                               \
-    }
-PRODUCT(linear)
-PRODUCT(dx)
-PRODUCT(dw)
+GPU_FLOAT8_PRODUCTS(float8, accepts_float8, prepare_float8)
 
 const struct ct_kernel gpu_float8_kernels[] = {
     CT_KERNEL("float8_amax", "vector", 0, accepts_amax, prepare_amax, run_amax),
     CT_KERNEL("float8_scale", "plain", 0, NULL, prepare_scale, run_scale),
     CT_KERNEL("float8_quantise", "tile", 0, accepts_quantise, prepare_quantise, run_quantise),
-    CT_KERNEL("linear_float8", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_linear, prepare_linear,
-              run_float8),
-    CT_KERNEL("linear_float8_dx", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_dx, prepare_dx,
-              run_float8),
-    CT_KERNEL("linear_float8_dw", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_dw, prepare_dw,
-              run_float8),
+    CT_KERNEL("linear_float8", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_float8_linear,
+              prepare_float8_linear, run_float8),
+    CT_KERNEL("linear_float8_dx", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_float8_dx,
+              prepare_float8_dx, run_float8),
+    CT_KERNEL("linear_float8_dw", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_float8_dw,
+              prepare_float8_dw, run_float8),
     {0}};

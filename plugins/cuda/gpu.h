@@ -216,6 +216,9 @@ void gpu_graph_destroy(struct gpu_graph *graph);
 /* A kernel does not accept a call, for this reason. */
 #define gpu_refuse(...) (ct_fail(CT_ENOENT, __VA_ARGS__) == 0)
 
+/* Nor can another kernel: the device lacks units for such calls. */
+#define gpu_lacks(...) (ct_fail(CT_ECONFIG, __VA_ARGS__) == 0)
+
 /* Can kernels load 8 elements at a time from rows of so many columns? */
 static inline bool gpu_may_load_8(const void *rows, int kind, int64_t columns)
 {
@@ -255,6 +258,7 @@ static inline bool gpu_may_load_8(const void *rows, int kind, int64_t columns)
     X(route)                                                                                       \
     X(init)                                                                                        \
     X(float8)                                                                                      \
+    X(block)                                                                                       \
     X(offload)
 
 #define X(name) extern const struct ct_kernel gpu_##name##_kernels[];

@@ -159,9 +159,19 @@ static void leave(struct choosing *c, struct ct_op *op, const struct ct_value *p
     c->left[i].count++;
 }
 
+static bool is_float8_linear(const struct ct_op *op)
+{
+    return op->type == &float8_op_linear || op->type == &float8_op_nvfp4_linear;
+}
+
 static int64_t stream_of(const struct ct_value *param)
 {
     return float8_recipe()->nvfp4 ? (int64_t)ct_rng_stream(param->name) : 0;
+}
+
+static int64_t mx_block(void)
+{
+    return float8_recipe()->nvfp4 ? 0 : float8_recipe()->block;
 }
 
 static void decide(struct choosing *c, struct ct_op *op)
@@ -176,11 +186,13 @@ static void decide(struct choosing *c, struct ct_op *op)
     }
     c->chosen++;
     op->why = ct_arena_printf(c->graph->arena, "float8: %s", float8_word("recipe", &c->scratch));
-    ct_op_become(c->graph, op, &float8_op_linear, (struct ct_value *[]){op->in[0], op->in[1]}, 2,
+    ct_op_become(c->graph, op, float8_recipe()->nvfp4 ? &float8_op_nvfp4_linear : &float8_op_linear,
+                 (struct ct_value *[]){op->in[0], op->in[1]}, 2,
                  &(struct float8_product){.dtype = op->out[0]->dtype,
                                           .fast_accumulation = true,
                                           .plain_dw = float8_recipe()->plain_dw,
-                                          .stream = stream_of(param)});
+                                          .stream = stream_of(param),
+                                          .block = mx_block()});
 }
 
 /* Experts: a product of another op, with weights that are stacked matrices. */
@@ -234,9 +246,8 @@ static const char **list_names(struct choosing *c, size_t *count)
 
     *count = 0;
     ct_for_each_op (op, c->graph) {
-        const struct ct_value *param = op->type == &ct_op_linear || op->type == &float8_op_linear
-                                           ? parameter_of(op->in[1])
-                                           : NULL;
+        const struct ct_value *param =
+            op->type == &ct_op_linear || is_float8_linear(op) ? parameter_of(op->in[1]) : NULL;
 
         if (!param)
             continue;
@@ -310,7 +321,7 @@ static int choose_layers(struct choosing *c)
 static int look_at_experts(struct choosing *c)
 {
     ct_for_each_op (op, c->graph)
-        if (op->type != &ct_op_linear && op->type != &float8_op_linear)
+        if (op->type != &ct_op_linear && !is_float8_linear(op))
             count_mixture(c, op);
     if (c->mixtures || float8_config.experts == FLOAT8_EXPERTS_NONE)
         return 0;

@@ -14,7 +14,7 @@
  * are rounded to the dtype of x.
  *
  * These ops stand in for the others once all shardings are known (use_experts), so mixtures are
- * split over ranks as without Float8.
+ * split over ranks as without Float8. lib/ops/join_gradients.c makes float8.experts_grad.
  */
 #include <math.h>
 #include <string.h>
@@ -48,7 +48,8 @@ static const struct float8_tiles recipes[] = {
 
 /* ---- a call ---- */
 
-enum task { FORWARD, TOKENS_GRADIENT, WEIGHTS_GRADIENT };
+/* Bits: both gradients are one task, too. */
+enum task { FORWARD, TOKENS_GRADIENT, WEIGHTS_GRADIENT, BOTH_GRADIENTS };
 
 struct mixture {
     const struct ct_launch *l;
@@ -126,13 +127,13 @@ static void carve_all(struct mixture *m)
         m->dg = floats(m, rows, m->f);
         m->du = floats(m, rows, m->f);
     }
-    if (m->task == WEIGHTS_GRADIENT) {
+    if (m->task & WEIGHTS_GRADIENT) {
         m->other = floats(m, rows, wide);
         m->dw = floats(m, m->n, m->f);
-    } else {
-        m->y = carve_zeros(m, m->tokens * m->n, sizeof(*m->y));
     }
-    if (m->task == TOKENS_GRADIENT)
+    if (m->task != WEIGHTS_GRADIENT)
+        m->y = carve_zeros(m, m->tokens * m->n, sizeof(*m->y));
+    if (m->task & TOKENS_GRADIENT)
         m->weight_sum = carve_zeros(m, m->tokens * m->k, sizeof(*m->weight_sum));
 }
 
@@ -359,27 +360,6 @@ static void tokens_gradients(struct mixture *m, int64_t e, int64_t rows)
     scatter(m, e, rows, m->row, false);
 }
 
-static int run_dx(const struct ct_launch *l)
-{
-    struct mixture m;
-    int rc = begin(&m, l, TOKENS_GRADIENT);
-
-    for (int64_t e = 0; rc == 0 && e < m.count; e++) {
-        int64_t rows = gather(&m, e, &m.in[X], m.x);
-
-        hidden(&m, e, rows);
-        gather(&m, e, &l->in[0], m.row);
-        hidden_gradients(&m, e, rows);
-        tokens_gradients(&m, e, rows);
-    }
-    if (rc == 0) {
-        store_all(l, 0, m.y, m.tokens * m.n);
-        store_all(l, 1, m.weight_sum, m.tokens * m.k);
-    }
-    ct_arena_finish(&m.arena);
-    return rc;
-}
-
 /* Output `which` = a^T b, of rounded columns: a has `m` of them, b `n`. */
 static void weight_gradient(const struct mixture *mixture, int64_t e, int which, const float *a,
                             int64_t m, const float *b, int64_t n, int64_t rows)
@@ -405,10 +385,26 @@ static void bias_gradient(const struct mixture *m, int64_t e, int which, const f
     }
 }
 
-static int run_dw(const struct ct_launch *l)
+/* Outputs from `first` on: gradients of weights. dy, in m->row, becomes weighted. */
+static void weights_gradients(struct mixture *m, int64_t e, int64_t rows, int first)
+{
+    weight_gradient(m, e, first, m->dg, m->f, m->x, m->n, rows);
+    weight_gradient(m, e, first + 1, m->du, m->f, m->x, m->n, rows);
+    for (int64_t i = 0; i < rows * m->n; i++)
+        m->row[i] = narrowed(m, (double)m->row[i] * (double)load(m, &m->in[WEIGHTS],
+                                                                 m->order[m->begin[e] + i / m->n]));
+    weight_gradient(m, e, first + 2, m->row, m->n, m->h, m->f, rows);
+    if (m->biased) {
+        bias_gradient(m, e, first + 3, m->dg, rows);
+        bias_gradient(m, e, first + 4, m->du, rows);
+    }
+}
+
+/* Gradients of tokens are the first outputs. They need no more of dy than its products. */
+static int run_gradients(const struct ct_launch *l, enum task task)
 {
     struct mixture m;
-    int rc = begin(&m, l, WEIGHTS_GRADIENT);
+    int rc = begin(&m, l, task), weights = task & TOKENS_GRADIENT ? 2 : 0;
 
     for (int64_t e = 0; rc == 0 && e < m.count; e++) {
         int64_t rows = gather(&m, e, &m.in[X], m.x);
@@ -416,19 +412,32 @@ static int run_dw(const struct ct_launch *l)
         hidden(&m, e, rows);
         gather(&m, e, &l->in[0], m.row);
         hidden_gradients(&m, e, rows);
-        weight_gradient(&m, e, 0, m.dg, m.f, m.x, m.n, rows);
-        weight_gradient(&m, e, 1, m.du, m.f, m.x, m.n, rows);
-        for (int64_t i = 0; i < rows * m.n; i++)
-            m.row[i] = narrowed(&m, (double)m.row[i] * (double)load(&m, &m.in[WEIGHTS],
-                                                                    m.order[m.begin[e] + i / m.n]));
-        weight_gradient(&m, e, 2, m.row, m.n, m.h, m.f, rows);
-        if (m.biased) {
-            bias_gradient(&m, e, 3, m.dg, rows);
-            bias_gradient(&m, e, 4, m.du, rows);
-        }
+        if (task & WEIGHTS_GRADIENT)
+            weights_gradients(&m, e, rows, weights);
+        if (task & TOKENS_GRADIENT)
+            tokens_gradients(&m, e, rows);
+    }
+    if (rc == 0 && task & TOKENS_GRADIENT) {
+        store_all(l, 0, m.y, m.tokens * m.n);
+        store_all(l, 1, m.weight_sum, m.tokens * m.k);
     }
     ct_arena_finish(&m.arena);
     return rc;
+}
+
+static int run_dx(const struct ct_launch *l)
+{
+    return run_gradients(l, TOKENS_GRADIENT);
+}
+
+static int run_dw(const struct ct_launch *l)
+{
+    return run_gradients(l, WEIGHTS_GRADIENT);
+}
+
+static int run_grad(const struct ct_launch *l)
+{
+    return run_gradients(l, BOTH_GRADIENTS);
 }
 
 /* ---- types ---- */
@@ -452,6 +461,7 @@ static int grad_infer(struct ct_op *op)
 FLOPS(experts)
 FLOPS(experts_dx)
 FLOPS(experts_dw)
+FLOPS(experts_grad)
 
 static const struct ct_option attrs[] = {
     CT_OPT_FLOAT(struct float8_experts, gate.alpha, "alpha", "0", -1e300, 1e300,
@@ -514,6 +524,19 @@ const struct ct_op_type float8_op_experts_dw = {
     .samples = GRAD_SAMPLES("288"),
 };
 
+const struct ct_op_type float8_op_experts_grad = {
+    TYPE,
+    .name = "float8.experts_grad",
+    .summary = "float8.experts_dx and float8.experts_dw in one",
+    .signature = "dy[.N] T, " INPUTS " -> dx[.N] T, dweights[.K] W, dgate[efN] T, dup[efN] T, "
+                 "ddown[eNf] T, *(dgate_bias[ef] T, dup_bias[ef] T)",
+    .flags = CT_OP_ANY_DTYPE,
+    .infer = grad_infer,
+    .flops = experts_grad_flops,
+    .reference = run_grad,
+    .samples = GRAD_SAMPLES("384"),
+};
+
 static bool accepts(const struct ct_prepare *p)
 {
     for (int i = 0; i < p->ins; i++)
@@ -552,10 +575,17 @@ static int prepare_dw(struct ct_prepare *p)
     return prepare_task(p, WEIGHTS_GRADIENT);
 }
 
+static int prepare_grad(struct ct_prepare *p)
+{
+    return prepare_task(p, BOTH_GRADIENTS);
+}
+
 const struct ct_kernel float8_experts_kernels[] = {
     CT_KERNEL("float8.experts", "emulated", CT_KERNEL_ACCUMULATES, accepts, prepare, run_forward),
     CT_KERNEL("float8.experts_dx", "emulated", CT_KERNEL_ACCUMULATES, accepts, prepare_dx, run_dx),
     CT_KERNEL("float8.experts_dw", "emulated", CT_KERNEL_ACCUMULATES, accepts, prepare_dw, run_dw),
+    CT_KERNEL("float8.experts_grad", "emulated", CT_KERNEL_ACCUMULATES, accepts, prepare_grad,
+              run_grad),
     {0}};
 
 /* ---- in the graph ---- */

@@ -70,6 +70,8 @@ struct float8_product { /* of the three products */
     bool fast_accumulation; /* sums of fewer bits are allowed */
     bool plain_dw;          /* linear_float8: the gradient of w is no Float8 product */
     int64_t stream;         /* of random numbers: from the weight's name, the same on any mesh */
+    int64_t block; /* of MX: numbers along the sum with one scale, a power of two; 0: scales
+                               are any numbers */
 };
 
 /*
@@ -126,6 +128,14 @@ struct float8_hadamard {
 extern const struct ct_op_type float8_op_nvfp4_scale, float8_op_nvfp4_quantise, float8_op_hadamard;
 extern const struct ct_kernel float8_nvfp4_kernels[];
 
+/*
+ *     linear_nvfp4(x, w, x_scale, w_scale, x_amax, w_amax) -> y
+ *
+ * As linear_float8; amax: the largest magnitude of the tensor that the scales of its blocks follow
+ * from, by which a kernel finds their float8_e4m3. In ops.c.
+ */
+extern const struct ct_op_type float8_op_nvfp4_linear, float8_op_nvfp4_dx, float8_op_nvfp4_dw;
+
 /* A scale by which a block of this largest magnitude is multiplied. */
 float float8_nvfp4_scale(float amax, float amax_of_tensor);
 
@@ -137,7 +147,8 @@ struct float8_experts {
 };
 
 /* As ct_op_experts and its gradients. */
-extern const struct ct_op_type float8_op_experts, float8_op_experts_dx, float8_op_experts_dw;
+extern const struct ct_op_type float8_op_experts, float8_op_experts_dx, float8_op_experts_dw,
+    float8_op_experts_grad;
 extern const struct ct_kernel float8_experts_kernels[];
 
 /* Mixtures become those, after all shardings are known. */

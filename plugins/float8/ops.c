@@ -328,7 +328,7 @@ static int check_operands(const struct ct_op *op, enum product product)
         return ct_fail(CT_EINVAL, "%%%s and %%%s do not fit", a->name, b->name);
     for (int i = 2; i < op->ins; i++)
         if (op->in[i]) {
-            int rc = check_cells(op->in[i - 2], op->in[i]->ndim, op->in[i]->shape, "its grid");
+            int rc = check_cells(op->in[i % 2], op->in[i]->ndim, op->in[i]->shape, "its grid");
 
             if (rc < 0)
                 return rc;
@@ -372,7 +372,7 @@ static int factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rul
     }
     for (int i = 2; i < op->ins; i++)
         if (op->in[i])
-            enter_grid(&e, i, op->in[i], i - 2, op->in[i - 2]);
+            enter_grid(&e, i, op->in[i], i % 2, op->in[i % 2]);
     for (int d = 0; product != PRODUCT_DW && d < last; d++)
         enter_dim(&e, op->ins, d, of_a[d]);
     if (product == PRODUCT_DW)
@@ -434,16 +434,20 @@ static int vjp(struct ct_vjp *v)
 {
     struct ct_value **in = v->op->in, *dy = v->dout[0];
     const struct float8_product *forward = v->op->attrs;
-    struct float8_product attrs = {.dtype = in[0]->dtype, .stream = forward->stream};
+    struct float8_product attrs = {
+        .dtype = in[0]->dtype, .stream = forward->stream, .block = forward->block};
     struct ct_value *of_w[] = {in[0], dy};
+    bool nvfp4 = v->op->type == &float8_op_nvfp4_linear;
 
     if (v->op->ins > 2)
         return ct_fail(CT_EINVAL, "the operands of %%%s are quantised already",
                        v->op->out[0]->name);
-    ct_emit_gradients(v, &float8_op_dx, (struct ct_value *[]){dy, in[1]}, 2, &attrs, (int[]){0}, 1);
+    ct_emit_gradients(v, nvfp4 ? &float8_op_nvfp4_dx : &float8_op_dx,
+                      (struct ct_value *[]){dy, in[1]}, 2, &attrs, (int[]){0}, 1);
     if (forward->plain_dw)
         return ct_emit_gradients(v, &ct_op_linear_dw, of_w, 2, NULL, (int[]){1}, 1);
-    return ct_emit_gradients(v, &float8_op_dw, of_w, 2, &attrs, (int[]){1}, 1);
+    return ct_emit_gradients(v, nvfp4 ? &float8_op_nvfp4_dw : &float8_op_dw, of_w, 2, &attrs,
+                             (int[]){1}, 1);
 }
 
 #define PRODUCT(which, product)                                                                    \
@@ -479,6 +483,8 @@ static const struct ct_option product_attrs[] = {
                 "linear_float8: the gradient of w is not a Float8 product"),
     CT_OPT_INT(struct float8_product, stream, "stream", "0", -0x1p63, 0x1p63,
                "Of random numbers that round the gradient of the output"),
+    CT_OPT_INT(struct float8_product, block, "block", "0", 0, FLOAT8_BLOCK,
+               "MX: numbers along the sum with one scale, a power of two"),
     {0}};
 
 #define TYPE(which)                                                                                \
@@ -510,5 +516,35 @@ const struct ct_op_type float8_op_dw = {
     .summary = "gradient of linear_float8 for its weight: dy^T x",
     .signature = "x F, dy F, ?x_scale f, ?dy_scale f -> dw F",
     .samples = "dtype=float64: real[2,4,6] real[2,4,3] factor[1,1,6] factor[1,1,3]",
+    .flags = CT_OP_ANY_DTYPE,
+};
+
+/* The same of numbers of e2m1. Their result does not depend on the largest magnitudes of tensors:
+   a kernel finds the stored scales of blocks by them. */
+const struct ct_op_type float8_op_nvfp4_linear = {
+    TYPE(linear),
+    .name = "linear_nvfp4",
+    .summary = "y = x w^T of x and w in NVFP4",
+    .signature = "x F, w F, ?x_scale f, ?w_scale f, ?x_amax f, ?w_amax f -> y F",
+    .samples = "dtype=float64: real[2,3,4] real[5,4]",
+    .vjp = vjp,
+};
+
+const struct ct_op_type float8_op_nvfp4_dx = {
+    TYPE(dx),
+    .name = "linear_nvfp4_dx",
+    .summary = "gradient of linear_nvfp4 for its input: dy w",
+    .signature = "dy F, w F, ?dy_scale f, ?w_scale f, ?dy_amax f, ?w_amax f -> dx F",
+    .samples = "dtype=float64: real[2,3,6] real[6,4] factor[2,3,2] factor[2,4] factor[1,1,1] "
+               "factor[1,1]",
+};
+
+const struct ct_op_type float8_op_nvfp4_dw = {
+    TYPE(dw),
+    .name = "linear_nvfp4_dw",
+    .summary = "gradient of linear_nvfp4 for its weight: dy^T x",
+    .signature = "x F, dy F, ?x_scale f, ?dy_scale f, ?x_amax f, ?dy_amax f -> dw F",
+    .samples = "dtype=float64: real[2,4,6] real[2,4,3] factor[2,2,6] factor[2,2,3] factor[1,1,1] "
+               "factor[1,1,1]",
     .flags = CT_OP_ANY_DTYPE,
 };

@@ -18,7 +18,7 @@
 #include "float8.h"
 
 struct quantised {
-    struct ct_value *q, *scale;
+    struct ct_value *q, *scale, *amax; /* amax: of the tensor, for NVFP4 */
 };
 
 /* Record of a quantised value. */
@@ -94,6 +94,12 @@ static struct ct_value *emit_scale(const struct quantising *p, struct ct_builder
     return ct_emit_type1(b, &float8_op_scale, named(p->graph, x, "scale"), &amax, 1, &attrs);
 }
 
+/* The largest magnitude of the tensor by which NVFP4's scales were made; NULL: none was. */
+static struct ct_value *amax_behind(const struct ct_value *scale)
+{
+    return scale && scale->producer->type == &float8_op_nvfp4_scale ? scale->producer->in[1] : NULL;
+}
+
 static struct ct_value *emit_quantise(const struct quantising *p, struct ct_builder *b,
                                       struct ct_value *x, struct ct_value *scale,
                                       enum ct_dtype dtype)
@@ -119,7 +125,7 @@ static struct quantised *entry(struct quantising *p, const struct ct_value *x,
     if (d)
         return &d->result;
     d = ct_arena_new(&p->scratch, struct done);
-    *d = (struct done){cells, dtype, section, {NULL, NULL}, p->done[x->id]};
+    *d = (struct done){cells, dtype, section, {NULL, NULL, NULL}, p->done[x->id]};
     p->done[x->id] = d;
     return &d->result;
 }
@@ -161,7 +167,7 @@ static struct ct_value *emit_rounded(struct quantising *p, struct ct_builder *b,
     const struct float8_product *of = product->attrs;
     struct float8_nvfp4_quantise attrs = {
         (int64_t)p->graph->seed,
-        (int64_t)((uint64_t)of->stream + (product->type == &float8_op_dw))};
+        (int64_t)((uint64_t)of->stream + (product->type == &float8_op_nvfp4_dw))};
 
     if (b->status == 0)
         b->status = number_tokens(p);
@@ -180,6 +186,7 @@ static struct quantised activation(struct quantising *p, struct ct_op *op, struc
     if (p->recipe->nvfp4 && cells == FLOAT8_COLUMN_BLOCK)
         x = emit_hadamard(p, &b, x);
     q->scale = x ? emit_scale(p, &b, x, cells, dtype) : NULL;
+    q->amax = amax_behind(q->scale);
     q->q = p->recipe->nvfp4 && is_gradient ? emit_rounded(p, &b, op, x, q->scale)
                                            : emit_quantise(p, &b, x, q->scale, dtype);
     p->status = b.status;
@@ -268,7 +275,7 @@ static struct quantised weight(struct quantising *p, struct ct_op *op, struct ct
     if (float8_config.all_gather) {
         struct ct_value *scale = scale_of_whole(p, op, origin(w));
 
-        return (struct quantised){scale ? gathered(p, op, w, scale) : NULL, scale};
+        return (struct quantised){scale ? gathered(p, op, w, scale) : NULL, scale, NULL};
     }
     q = entry(p, w, cells, CT_E4M3,
               is_step_value(w) ? ct_graph_section(p->graph, CT_PART_PRE, 0) : op->section, false);
@@ -277,10 +284,12 @@ static struct quantised weight(struct quantising *p, struct ct_op *op, struct ct
     if (cells == FLOAT8_TENSOR)
         q->scale = scale_of_whole(p, op, origin(w));
     b = place(p, op, w);
-    if (cells != FLOAT8_TENSOR)
+    if (cells != FLOAT8_TENSOR) {
         q->scale = emit_scale(p, &b, w, cells, CT_E4M3);
-    else if (q->scale && origin(w) == w)
+        q->amax = amax_behind(q->scale);
+    } else if (q->scale && origin(w) == w) {
         b.before = q->scale->producer->next;
+    }
     q->q = emit_quantise(p, &b, w, q->scale, CT_E4M3);
     p->status = b.status;
     return *q;
@@ -290,8 +299,10 @@ static struct quantised weight(struct quantising *p, struct ct_op *op, struct ct
 
 static void take(struct quantising *p, struct ct_op *op, struct quantised a, struct quantised b)
 {
+    struct ct_value *in[] = {a.q, b.q, a.scale, b.scale, a.amax, b.amax};
+
     if (p->status == 0)
-        ct_op_set_inputs(p->graph, op, (struct ct_value *[]){a.q, b.q, a.scale, b.scale}, 4);
+        ct_op_set_inputs(p->graph, op, in, p->recipe->nvfp4 ? 6 : 4);
 }
 
 static int quantise(struct quantising *p, struct ct_op *op)
@@ -299,13 +310,13 @@ static int quantise(struct quantising *p, struct ct_op *op)
     const struct float8_recipe *r = p->recipe;
     struct ct_value *first = op->in[0], *second = op->in[1];
 
-    if (op->type == &float8_op_linear)
+    if (op->type == &float8_op_linear || op->type == &float8_op_nvfp4_linear)
         take(p, op, activation(p, op, first, r->y.first, CT_E4M3, false),
              weight(p, op, second, r->y.second));
-    else if (op->type == &float8_op_dx)
+    else if (op->type == &float8_op_dx || op->type == &float8_op_nvfp4_dx)
         take(p, op, activation(p, op, first, r->dx.first, r->gradient, true),
              weight(p, op, second, r->dx.second));
-    else if (op->type == &float8_op_dw)
+    else if (op->type == &float8_op_dw || op->type == &float8_op_nvfp4_dw)
         take(p, op, activation(p, op, first, r->dw.first, CT_E4M3, false),
              activation(p, op, second, r->dw.second, r->gradient, true));
     return p->status;

@@ -270,7 +270,11 @@
     "} : T[" #b "," #t "," #n "], float32[" #b "," #t "," #k "]\n"                                 \
     "W - %dgate, %dup, %ddown = float8.experts_dw(%dy, %x, %weights, %ids, %gate, %up, %down) "    \
     "{" how "} : float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n "], float32![" #e     \
-    "," #n "," #f "]\n"
+    "," #n "," #f "]\n"                                                                            \
+    "I - %dx2, %dweights2, %dgate2, %dup2, %ddown2 = float8.experts_grad(%dy, %x, %weights, "      \
+    "%ids, %gate, %up, %down) {" how "} : T[" #b "," #t "," #n "], float32[" #b "," #t "," #k      \
+    "], float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n "], float32![" #e "," #n       \
+    "," #f "]\n"
 
 #define BIASED_FLOAT8_EXPERTS(b, t, n, f, e, k, how)                                               \
     "input %x : T[" #b "," #t "," #n "]\n"                                                         \
@@ -978,6 +982,7 @@ const struct conformance_case conformance_cases[] = {
     {"experts in 8 bits, blocks", FLOAT8_EXPERTS(1, 5, 130, 132, 2, 2, "recipe=blockwise"), 2, 3},
     {"experts in 8 bits, many rows", FLOAT8_EXPERTS(1, 150, 20, 24, 2, 2, "recipe=blockwise"), 2,
      3},
+    {"experts in 8 bits, blocks of 32", FLOAT8_EXPERTS(1, 45, 96, 72, 2, 2, "recipe=mxfp8"), 2, 3},
     {"experts in 8 bits, biased",
      BIASED_FLOAT8_EXPERTS(1, 7, 20, 18, 3, 2, "recipe=rowwise, alpha=1.702, limit=2, offset=1"), 3,
      3},
@@ -1038,6 +1043,63 @@ const struct conformance_case conformance_cases[] = {
     {"float8, no multiples", FLOAT8(3, 7, 37, 13), 0, false},
     {"nvfp4", NVFP4(2, 32, 48, 3), 1000, false},
     {"float8, blocks", MX(2, 64, 96, 3, 2), 0, false},
+    {"products of blocks of 32",
+     "input %x : T[1,160,160]\n"
+     "input %d : T[1,160,64]\n"
+     "param %w : T[64,160]\n"
+     "F - %xr.m = float8_amax(%x) {grid=\"1,160,5\"} : float32[1,160,5]\n"
+     "F - %xr.s = float8_scale(%xr.m) {rule=\"mx_rceil\"} : float32[1,160,5]\n"
+     "F - %xr = float8_quantise(%x, %xr.s) : float8_e4m3[1,160,160]\n"
+     "F - %xc.m = float8_amax(%x) {grid=\"1,5,160\"} : float32[1,5,160]\n"
+     "F - %xc.s = float8_scale(%xc.m) {rule=\"mx_rceil\"} : float32[1,5,160]\n"
+     "F - %xc = float8_quantise(%x, %xc.s) : float8_e4m3[1,160,160]\n"
+     "F - %wr.m = float8_amax(%w) {grid=\"64,5\"} : float32[64,5]\n"
+     "F - %wr.s = float8_scale(%wr.m) {rule=\"mx_rceil\"} : float32[64,5]\n"
+     "F - %wr = float8_quantise(%w, %wr.s) : float8_e4m3[64,160]\n"
+     "F - %wc.m = float8_amax(%w) {grid=\"2,160\"} : float32[2,160]\n"
+     "F - %wc.s = float8_scale(%wc.m) {rule=\"mx_rceil\"} : float32[2,160]\n"
+     "F - %wc = float8_quantise(%w, %wc.s) : float8_e4m3[64,160]\n"
+     "F - %dr.m = float8_amax(%d) {grid=\"1,160,2\"} : float32[1,160,2]\n"
+     "F - %dr.s = float8_scale(%dr.m) {rule=\"mx_rceil\"} : float32[1,160,2]\n"
+     "F - %dr = float8_quantise(%d, %dr.s) : float8_e4m3[1,160,64]\n"
+     "F - %dc.m = float8_amax(%d) {grid=\"1,5,64\"} : float32[1,5,64]\n"
+     "F - %dc.s = float8_scale(%dc.m) {rule=\"mx_rceil\"} : float32[1,5,64]\n"
+     "F - %dc = float8_quantise(%d, %dc.s) : float8_e4m3[1,160,64]\n"
+     "F - %y = linear_float8(%xr, %wr, %xr.s, %wr.s) {block=32} : bfloat16[1,160,64]\n"
+     "I - %dx = linear_float8_dx(%dr, %wc, %dr.s, %wc.s) {dtype=\"float32\", block=32} : "
+     "float32[1,160,160]\n"
+     "W - %dw = linear_float8_dw(%xc, %dc, %xc.s, %dc.s) {block=32} : float32![64,160]\n",
+     0, false},
+    {"products of blocks of 16",
+     "input %x : T[1,144,80]\n"
+     "input %d : T[1,144,48]\n"
+     "param %w : T[48,80]\n"
+     "F - %x.m = float8_amax(%x) {grid=\"1,1,1\"} : float32[1,1,1]\n"
+     "F - %d.m = float8_amax(%d) {grid=\"1,1,1\"} : float32[1,1,1]\n"
+     "F - %w.m = float8_amax(%w) {grid=\"1,1\"} : float32[1,1]\n"
+     "F - %xr.m = float8_amax(%x) {grid=\"1,144,5\"} : float32[1,144,5]\n"
+     "F - %xr.s = nvfp4_scale(%xr.m, %x.m) : float32[1,144,5]\n"
+     "F - %xr = nvfp4_quantise(%x, %xr.s) : float8_e4m3[1,144,80]\n"
+     "F - %xc.m = float8_amax(%x) {grid=\"1,9,80\"} : float32[1,9,80]\n"
+     "F - %xc.s = nvfp4_scale(%xc.m, %x.m) : float32[1,9,80]\n"
+     "F - %xc = nvfp4_quantise(%x, %xc.s) : float8_e4m3[1,144,80]\n"
+     "F - %wr.m = float8_amax(%w) {grid=\"48,5\"} : float32[48,5]\n"
+     "F - %wr.s = nvfp4_scale(%wr.m, %w.m) {share=rows} : float32[48,5]\n"
+     "F - %wr = nvfp4_quantise(%w, %wr.s) : float8_e4m3[48,80]\n"
+     "F - %wc.m = float8_amax(%w) {grid=\"3,80\"} : float32[3,80]\n"
+     "F - %wc.s = nvfp4_scale(%wc.m, %w.m) {share=columns} : float32[3,80]\n"
+     "F - %wc = nvfp4_quantise(%w, %wc.s) : float8_e4m3[48,80]\n"
+     "F - %dr.m = float8_amax(%d) {grid=\"1,144,3\"} : float32[1,144,3]\n"
+     "F - %dr.s = nvfp4_scale(%dr.m, %d.m) : float32[1,144,3]\n"
+     "F - %dr = nvfp4_quantise(%d, %dr.s) : float8_e4m3[1,144,48]\n"
+     "F - %dc.m = float8_amax(%d) {grid=\"1,9,48\"} : float32[1,9,48]\n"
+     "F - %dc.s = nvfp4_scale(%dc.m, %d.m) : float32[1,9,48]\n"
+     "F - %dc = nvfp4_quantise(%d, %dc.s) : float8_e4m3[1,144,48]\n"
+     "F - %y = linear_nvfp4(%xr, %wr, %xr.s, %wr.s, %x.m, %w.m) : bfloat16[1,144,48]\n"
+     "I - %dx = linear_nvfp4_dx(%dr, %wc, %dr.s, %wc.s, %d.m, %w.m) {dtype=\"float32\"} : "
+     "float32[1,144,80]\n"
+     "W - %dw = linear_nvfp4_dw(%xc, %dc, %xc.s, %dc.s, %x.m, %d.m) : float32![48,80]\n",
+     0, false},
     {"float8, large",
      "input %x : T[400,300]\n"
      "F - %m = float8_amax(%x) {grid=\"1,1\"} : float32[1,1]\n"

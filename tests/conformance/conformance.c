@@ -83,7 +83,8 @@ static struct ct_value *operand_value(const struct ct_op *op, int i)
 
 static bool is_float8_product(const struct ct_op *op)
 {
-    return !strncmp(op->type->name, "linear_float8", strlen("linear_float8"));
+    return !strncmp(op->type->name, "linear_float8", strlen("linear_float8")) ||
+           !strncmp(op->type->name, "linear_nvfp4", strlen("linear_nvfp4"));
 }
 
 /* Later ops see the reference's results. */
@@ -130,7 +131,7 @@ static void allow(const struct ct_check_case *c, const struct ct_kernel *kernel,
 
     if (!strcmp(kernel->name, "cudnn") && !strcmp(kernel->op, "attention_grad"))
         allowance->rounding = ct_check_rounding(CT_BF16);
-    if (strcmp(kernel->name, "cublaslt") != 0 || !sizes->operand)
+    if (strncmp(kernel->name, "cublaslt", strlen("cublaslt")) != 0 || !sizes->operand)
         return;
     count = ct_tensor_count(&sizes->operand[operand]);
     own = ct_arena_array(sizes->arena, double, count);
@@ -291,14 +292,15 @@ static int try_case(struct ct_device *device, const struct conformance_case *tes
 
 /* ---- the result ---- */
 
-/* An instruction set or a unit that this process does not use, a library that the machine may lack;
+/* An instruction set or a unit that this process or the device lacks or does not use, a library;
    a collective, which needs other ranks. */
 static bool cannot_be_tried(const struct ct_kernel *kernel, const struct score *s)
 {
     const struct ct_op_type *type = ct_op_find(kernel->op);
 
-    return (s->cases && (!strncmp(kernel->name, "avx", 3) || strstr(kernel->name, "unit") ||
-                         !strcmp(kernel->name, "cudnn"))) ||
+    return (s->cases &&
+            (!strncmp(kernel->name, "avx", 3) || strstr(kernel->name, "unit") ||
+             !strcmp(kernel->name, "cudnn") || !strcmp(kernel->name, "cublaslt_blocks"))) ||
            (type && type->flags & CT_OP_COLLECTIVE) || type == &ct_op_slice;
 }
 

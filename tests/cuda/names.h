@@ -53,6 +53,7 @@ extern const struct declared own_declarations[];
     X(CUDA_R_32F)                                                                                  \
     X(CUDA_R_16BF)                                                                                 \
     X(CUDA_R_8F_E4M3)                                                                              \
+    X(CUDA_R_4F_E2M1)                                                                              \
     X(CUDA_R_8F_E5M2)                                                                              \
     X(CUBLASLT_MATMUL_DESC_TRANSA)                                                                 \
     X(CUBLASLT_MATMUL_DESC_TRANSB)                                                                 \
@@ -62,6 +63,10 @@ extern const struct declared own_declarations[];
     X(CUBLASLT_MATMUL_DESC_FAST_ACCUM)                                                             \
     X(CUBLASLT_MATMUL_DESC_A_SCALE_MODE)                                                           \
     X(CUBLASLT_MATMUL_DESC_B_SCALE_MODE)                                                           \
+    X(CUBLASLT_MATMUL_DESC_POINTER_MODE)                                                           \
+    X(CUBLASLT_POINTER_MODE_DEVICE)                                                                \
+    X(CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3)                                                    \
+    X(CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0)                                                    \
     X(CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F)                                                  \
     X(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)                                                    \
     X(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)                                                  \

@@ -16,9 +16,6 @@ static const char *const replaced[] = {
     "ring_attention_grad", "straight_through", "tp_async.local", "view",
 };
 
-/* NVFP4 is emulated on CPUs. */
-static const char *const emulated[] = {"nvfp4_scale", "nvfp4_quantise", "float8.hadamard"};
-
 /* They have a formula, which `fuse` compiles. */
 static const char *const formulas[] = {
     "clip",    "clip_grad",    "decay",         "decay_grad",
@@ -71,8 +68,7 @@ static void every_op_has_a_kernel(void **state)
         if (register_ops_of(names[i]) < 0)
             fail_msg("%s: %s", names[i], ct_error_message());
     for (size_t i = 0; (type = ct_op_at(i)); i++) {
-        bool listed = is_in(type->name, replaced, CT_COUNT(replaced)) ||
-                      is_in(type->name, emulated, CT_COUNT(emulated));
+        bool listed = is_in(type->name, replaced, CT_COUNT(replaced));
         bool formula = is_in(type->name, formulas, CT_COUNT(formulas));
 
         if (needs_none(type))
@@ -85,7 +81,7 @@ static void every_op_has_a_kernel(void **state)
                      listed || formula ? "has a kernel for cuda, and is listed as one without"
                                        : "has no kernel for cuda");
     }
-    assert_int_equal(lacking, CT_COUNT(replaced) + CT_COUNT(emulated) + CT_COUNT(formulas));
+    assert_int_equal(lacking, CT_COUNT(replaced) + CT_COUNT(formulas));
     ct_arena_finish(&arena);
 }
 

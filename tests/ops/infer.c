@@ -240,6 +240,10 @@ static const struct infer_case good[] = {
      "float32[2,3,8] float32[2,3,8] float32[2,3,2] int32[2,3,2] float32[5,4,8] float32[5,4,8] "
      "float32[5,8,4]",
      "float32[2,3,8] float32[2,3,2]"},
+    {"float8.experts_grad", NULL,
+     "float32[2,3,8] float32[2,3,8] float32[2,3,2] int32[2,3,2] float32[5,4,8] float32[5,4,8] "
+     "float32[5,8,4]",
+     "float32[2,3,8] float32[2,3,2] float32[5,4,8] float32[5,4,8] float32[5,8,4]"},
     {"float8.experts_dw", "limit=7",
      "float32[2,3,8] float32[2,3,8] float32[2,3,2] int32[2,3,2] float32[5,4,8] float32[5,4,8] "
      "float32[5,8,4] float32[5,4] float32[5,4]",
@@ -258,6 +262,12 @@ static const struct infer_case good[] = {
     {"linear_float8_dx", "dtype=float32",
      "float8_e5m2[2,3,5] float8_e4m3[5,4] float32[2,3,1] float32[1,4]", "float32[2,3,4]"},
     {"linear_float8_dw", NULL, "float8_e4m3[2,3,4] float8_e5m2[2,3,5]", "bfloat16[5,4]"},
+    {"linear_nvfp4", NULL,
+     "float8_e4m3[2,3,32] float8_e4m3[5,32] float32[2,3,2] float32[5,2] float32[1,1,1] "
+     "float32[1,1]",
+     "bfloat16[2,3,5]"},
+    {"linear_nvfp4_dx", "dtype=float32", "float8_e4m3[2,3,16] float8_e4m3[16,4]", "float32[2,3,4]"},
+    {"linear_nvfp4_dw", NULL, "float8_e4m3[2,16,4] float8_e4m3[2,16,5]", "bfloat16[5,4]"},
     {NULL},
 };
 
@@ -623,6 +633,11 @@ static const struct infer_case bad[] = {
      "float32[2,8] float32[2,8] float32[2,2] int32[2,3] float32[5,4,8] float32[5,4,8] "
      "float32[5,8,4]",
      "float8.experts_dx(%float8.experts_dx): K is 2 in weights %c [2,2], but 3 in ids %d [2,3]"},
+    {"float8.experts_grad", NULL,
+     "float32[2,8] float32[2,8] float32[2,2] int32[2,3] float32[5,4,8] float32[5,4,8] "
+     "float32[5,8,4]",
+     "float8.experts_grad(%float8.experts_grad): K is 2 in weights %c [2,2], but 3 in ids %d "
+     "[2,3]"},
     {"float8.experts_dw", NULL,
      "float32[2,8] float32[2,8] float32[2,2] int32[2,3] float32[5,4,8] float32[5,4,8] "
      "float32[5,8,4]",
@@ -651,6 +666,15 @@ static const struct infer_case bad[] = {
      "linear_float8_dx(%linear_float8_dx): %a and %b do not fit"},
     {"linear_float8_dw", NULL, "float8_e4m3[2,3] float8_e4m3[4,3]",
      "linear_float8_dw(%linear_float8_dw): %a and %b do not fit"},
+    {"linear_nvfp4", NULL, "float8_e4m3[2,3] float8_e4m3[4,5]",
+     "linear_nvfp4(%linear_nvfp4): %a and %b do not fit"},
+    {"linear_nvfp4", NULL,
+     "float8_e4m3[2,32] float8_e4m3[4,32] float32[2,2] float32[4,2] float32[2,3] float32[1,1]",
+     "linear_nvfp4(%linear_nvfp4): its grid: 3 cells along dimension 1 of %a, which has 32"},
+    {"linear_nvfp4_dx", NULL, "float8_e4m3[2,3] float8_e4m3[4,3]",
+     "linear_nvfp4_dx(%linear_nvfp4_dx): %a and %b do not fit"},
+    {"linear_nvfp4_dw", NULL, "float8_e4m3[2,3] float8_e4m3[4,3]",
+     "linear_nvfp4_dw(%linear_nvfp4_dw): %a and %b do not fit"},
     {"linear_float8", NULL, "float8_e4m3[3] float8_e4m3[4,3]",
      "linear_float8(%linear_float8): %a and %b have 1 and 2 dimensions"},
     {"cast_into", NULL, "bfloat16[2,3] float32[2,4]",

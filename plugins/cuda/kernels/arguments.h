@@ -406,12 +406,13 @@ struct gpu_experts_combine {
 /* ---- experts in 8 bits ---- */
 
 #define GPU_CODES_LARGEST 448.0f /* of float8_e4m3 */
-#define GPU_CODES_BLOCK 128      /* numbers along a line with one factor, where there are several */
-#define GPU_CODES_CHUNK 32       /* lines that a block writes at once */
+#define GPU_CODES_BLOCK 128 /* numbers of a square's side; experts' numbers begin at multiples */
+#define GPU_CODES_MX 32     /* numbers with one factor in MXFP8 */
+#define GPU_CODES_CHUNK 32  /* lines that a block writes at once */
 
 /* Lines of float8_e4m3 codes, along which products sum. Number k of line i is its code times
-   factors[i / share * line + k / GPU_CODES_BLOCK * block]; those of expert e begin `each` later for
-   every one before it. Where experts share a line, rows of choices along it, e's numbers begin at
+   factors[i / share * line + k / 128 * block], in MXFP8 k / 32; those of expert e begin `each`
+   later for every one before it. Where experts share a line, rows of choices, e's numbers begin at
    gpu_codes_begin. */
 struct gpu_codes {
     uint8_t *codes;
@@ -419,6 +420,8 @@ struct gpu_codes {
     int64_t stride; /* bytes of a line, a multiple of 16: zeros fill it up */
     int64_t share, line, block, each;
 };
+
+enum { GPU_CODES_EXACT, GPU_CODES_POWER_OF_TWO, GPU_CODES_MX_RCEIL };
 
 /* to = codes of x[rows, columns], of each expert. `rows` of choices are as many as counts say.
    Scales are of so many rows or columns: `along`, those of one line; in squares, of
@@ -432,7 +435,7 @@ struct gpu_encode {
     const float
         *weights; /* row i is multiplied by weights[order[i]], and rounded; NULL: it is not */
     int64_t rows, columns, experts, along;
-    int32_t kind, power_of_two;
+    int32_t kind, rule; /* of scales: GPU_CODES_* */
 };
 
 /* c[row][i] = in's line times the expert's line i of weight; + bias[expert][i], or + c */
@@ -695,7 +698,7 @@ struct gpu_muon_polynomial {
 
 /* ---- float8 ---- */
 
-enum { GPU_PER_TENSOR, GPU_PER_ROW, GPU_PER_COLUMN };
+enum { GPU_PER_TENSOR, GPU_PER_ROW, GPU_PER_COLUMN, GPU_PER_ROW_BLOCK, GPU_PER_COLUMN_BLOCK };
 
 #define GPU_FLOAT8_PART 16384 /* elements of a block that finds the largest of all */
 #define GPU_FLOAT8_STRIP 128  /* rows of a block that finds the largest of columns */
@@ -708,6 +711,7 @@ struct gpu_float8_amax {
     float *partial; /* of parts; of strips, NULL: there is one */
     const void *x;
     int64_t rows, columns, count, parts, strip; /* count: of all elements */
+    int32_t shift;                              /* of blocks: 2^shift numbers of a row or column */
 };
 
 enum { GPU_SCALE_EXACT, GPU_SCALE_POWER_OF_TWO, GPU_SCALE_MX_FLOOR, GPU_SCALE_MX_RCEIL };
@@ -725,7 +729,7 @@ struct gpu_float8_quantise {
     const void *x;
     const float *scale;
     int64_t rows, columns;
-    int32_t per;
+    int32_t per, shift; /* shift: of blocks */
 };
 
 struct gpu_float8_turn { /* to[columns, rows] = from[rows, columns]; multiples of 4 */
@@ -740,6 +744,59 @@ struct gpu_float8_invert {
     const float *from[2];
     int64_t count[2];
     int32_t one[2];
+};
+
+/* ---- blocks with a scale each, of MXFP8 and NVFP4 ---- */
+
+#define GPU_SCALES_OUTER 128 /* rows of a tile of stored scales */
+#define GPU_SCALES_INNER 4   /* blocks of a tile, along the sum */
+#define GPU_NVFP4_BLOCK 16   /* numbers with a scale; tokens that are transformed together */
+#define GPU_NVFP4_SIDE 64    /* of a tile of codes that is transposed */
+
+/* Stored scales of both operands of a product in cuBLASLt's tiles, from those by which numbers were
+   multiplied. With NVFP4, factor: what the product is multiplied by, and what c is. */
+struct gpu_block_scales {
+    uint8_t *to[2];
+    const float *from[2], *amax[2]; /* amax: of the tensor; NULL: E8M0 */
+    int64_t outer[2];               /* rows along which the product sums */
+    int64_t inner;                  /* blocks of such a row */
+    float *factor;
+    int32_t turned[2]; /* from[inner][outer] */
+    int32_t accumulate;
+};
+
+/* to[i][k] = e2m1 of from[i][k], two to a byte, or of from[k][i]; rows of `stride` bytes, filled up
+   with zeros. As e2m1 has no NaN, one becomes that of its block's stored scale. */
+struct gpu_nvfp4_pack {
+    uint8_t *to, *scales;
+    const uint8_t *from;         /* float8_e4m3 of the same numbers */
+    int64_t rows, depth, stride; /* rows of `to`, and numbers of each */
+};
+
+struct gpu_nvfp4_scale {
+    float *scale;
+    const float *amax, *amax_of_tensor;
+    int64_t rows, columns;
+    int32_t share; /* GPU_SHARE_* */
+};
+enum { GPU_SHARE_NONE, GPU_SHARE_ROWS, GPU_SHARE_COLUMNS };
+
+struct gpu_nvfp4_quantise {
+    uint8_t *q;
+    const void *x;
+    const float *scale;
+    const int32_t *ordinals;      /* NULL: to nearest even */
+    int64_t rows, columns, first; /* first: of the columns, in the whole */
+    uint64_t seed, stream;
+    int32_t per, shift, kind;
+};
+
+struct gpu_hadamard {
+    void *y;
+    const void *x;
+    int64_t blocks, columns;
+    uint32_t negative; /* signs: bit i is set if element i is negated */
+    int32_t kind;
 };
 
 /* ---- init ---- */

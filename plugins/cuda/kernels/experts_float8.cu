@@ -2,9 +2,9 @@
  * Mixtures of experts in 8 bits: codes of operands, and grouped products of these on tensor cores.
  *
  * All products sum along lines of codes, so those of transposes are made from x's columns. Sums of
- * GPU_CODES_BLOCK codes are multiplied by the factors of both operands, and added up in float32. On
- * their way to the tensor cores codes become bfloat16, which holds each of them: 8-bit operands of
- * mma.sync become float16 on sm_90 and sm_100, and are no faster there.
+ * 128 codes, of MXFP8 32, are multiplied by the factors of both operands, and added up in float32.
+ * On their way to the tensor cores codes become bfloat16, which holds each of them: 8-bit operands
+ * of mma.sync become float16 on sm_90 and sm_100, and are no faster there.
  */
 #include "experts.cuh"
 #include "float8.cuh"
@@ -37,11 +37,27 @@ DEVICE coding power_coding(float amax)
                          __uint_as_float((up - 7) << 23));
 }
 
-DEVICE coding coding_of(float amax, int power_of_two)
+/* OCP MX, rounded up such that nothing saturates. */
+DEVICE coding mx_coding(float amax)
+{
+    uint32_t exponent = mx_exponent(amax, GPU_CODES_LARGEST, true);
+
+    return finite_coding(amax, mx_scale(amax, GPU_CODES_LARGEST, true),
+                         __uint_as_float(exponent ? exponent << 23 : 0x400000));
+}
+
+DEVICE coding coding_of(float amax, int rule)
 {
     float scale = GPU_CODES_LARGEST / fmaxf(amax, 1e-12f);
 
-    return power_of_two ? power_coding(amax) : finite_coding(amax, scale, 1 / scale);
+    return rule == GPU_CODES_POWER_OF_TWO ? power_coding(amax)
+                                          : finite_coding(amax, scale, 1 / scale);
+}
+
+/* Squares are no part of MXFP8. */
+DEVICE coding line_coding(float amax, int rule)
+{
+    return rule == GPU_CODES_MX_RCEIL ? mx_coding(amax) : coding_of(amax, rule);
 }
 
 DEVICE float magnitude(float x)
@@ -85,7 +101,7 @@ KERNEL(codes_of_rows, gpu_encode, 256)
     for (int64_t i = from + lane; i < end; i += 32)
         most = fmaxf(most, magnitude(row_number(a, row, i)));
 
-    coding c = coding_of(warp_max(most), a.power_of_two);
+    coding c = line_coding(warp_max(most), a.rule);
 
     for (int64_t i = from + lane; i < end; i += 32)
         to[i] = narrowed<false>(row_number(a, row, i) * c.scale);
@@ -129,8 +145,8 @@ DEVICE float column_magnitude(const gpu_encode &a, int64_t from, int64_t end, in
     return most;
 }
 
-/* Columns are lines; a block takes CHUNK of them, of expert blockIdx.y. a.along rows share a scale,
-   a power of two. */
+/* Columns are lines; a block takes CHUNK of them, of expert blockIdx.y. a.along rows share a scale.
+ */
 KERNEL(codes_of_columns, gpu_encode, 256)
 {
     __shared__ code_chunk chunk;
@@ -139,16 +155,18 @@ KERNEL(codes_of_columns, gpu_encode, 256)
     int64_t rows = a.counts ? a.counts[expert] : a.rows;
     int64_t begin = a.counts ? codes_begin(first, expert) : 0;
     int64_t line = a.counts ? column0 : expert * a.columns + column0;
-    float *factors = a.to.factors + (a.to.block ? begin / BLOCK * a.to.block : expert * a.to.each);
+    float *factors =
+        a.to.factors + (a.counts && a.to.block ? begin / a.along * a.to.block : expert * a.to.each);
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     bool here = column0 + lane < a.columns;
 
     for (int64_t from = 0; from < rows; from += a.along) {
         int64_t end = from + a.along < rows ? from + a.along : rows;
-        coding c = power_coding(column_magnitude(a, first + from, first + end, column0 + lane));
+        coding c =
+            line_coding(column_magnitude(a, first + from, first + end, column0 + lane), a.rule);
 
         if (warp == 0 && here)
-            factors[(column0 + lane) * a.to.line + from / BLOCK * a.to.block] = c.factor;
+            factors[(column0 + lane) * a.to.line + from / a.along * a.to.block] = c.factor;
         for (int64_t row = from; row < end; row += CHUNK) {
             for (int i = warp; i < CHUNK; i += 8)
                 chunk.at[lane][i] =
@@ -181,7 +199,7 @@ template <bool TURNED> DEVICE void encode_square(const gpu_encode &a, code_chunk
     int64_t expert = blockIdx.z, first = expert * a.rows;
     int64_t row0 = (int64_t)blockIdx.y * BLOCK, column0 = (int64_t)blockIdx.x * BLOCK;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    coding c = coding_of(square_magnitude(a, first, row0, column0), a.power_of_two);
+    coding c = coding_of(square_magnitude(a, first, row0, column0), a.rule);
 
     if (threadIdx.x == 0)
         a.to.factors[expert * a.to.each + (int64_t)blockIdx.y * gridDim.x + blockIdx.x] = c.factor;
@@ -256,40 +274,36 @@ struct tile_size {
     int64_t rows, columns;
 };
 
-/* Sums of a slice of 2 DEPTH codes. */
-DEVICE void multiply_codes_slice(tile_sums &c, const bfloat16 *a, const bfloat16 *b, tile_size size)
+/* Sums of 32 codes from pair k of a slice on. */
+DEVICE void multiply_codes_step(tile_sums &c, const bfloat16 *a, const bfloat16 *b, int k,
+                                tile_size size)
 {
     tile_place at = warp_place();
+    uint32_t y[2][4], wide_y[4][4];
 
     if (at.row >= size.rows || at.column >= size.columns)
         return;
 #pragma unroll
-    for (int k = 0; k < DEPTH; k += 16) {
-        uint32_t y[2][4], wide_y[4][4];
-
+    for (int j = 0; j < 2; j++)
+        load_operand<false>(y[j], b, at.column + j * 16, k);
 #pragma unroll
-        for (int j = 0; j < 2; j++)
-            load_operand<false>(y[j], b, at.column + j * 16, k);
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            widen_codes(y[j / 2][j % 2 + 2 * half], wide_y[j][2 * half], wide_y[j][2 * half + 1]);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t x[4], wide_x[8];
+
+        if (at.row + i * 16 >= size.rows)
+            break;
+        load_operand<false>(x, a, at.row + i * 16, k);
+#pragma unroll
+        for (int w = 0; w < 4; w++)
+            widen_codes(x[w], wide_x[w / 2 * 4 + w % 2], wide_x[w / 2 * 4 + w % 2 + 2]);
 #pragma unroll
         for (int j = 0; j < 4; j++)
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                widen_codes(y[j / 2][j % 2 + 2 * half], wide_y[j][2 * half],
-                            wide_y[j][2 * half + 1]);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t x[4], wide_x[8];
-
-            if (at.row + i * 16 >= size.rows)
-                break;
-            load_operand<false>(x, a, at.row + i * 16, k);
-#pragma unroll
-            for (int w = 0; w < 4; w++)
-                widen_codes(x[w], wide_x[w / 2 * 4 + w % 2], wide_x[w / 2 * 4 + w % 2 + 2]);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                multiply_add_widened(c[i][j], wide_x, wide_y[j]);
-        }
+            multiply_add_widened(c[i][j], wide_x, wide_y[j]);
     }
 }
 
@@ -328,6 +342,7 @@ DEVICE void add_block(tile_sums &whole, tile_sums &part, const thread_factors &f
 }
 
 /* c = the sums of lines of `depth` codes. Copies count in pairs of codes. */
+template <int ALONG>
 DEVICE void multiply_codes(tile_sums &c, tensor_slices &slices, loader_by_row<2> a,
                            loader_by_row<2> b, int64_t depth, tile_size size,
                            const thread_factors &factors)
@@ -337,8 +352,15 @@ DEVICE void multiply_codes(tile_sums &c, tensor_slices &slices, loader_by_row<2>
 
     mma_tiles::each_slice(slices, a, b, steps, steps, pairs,
                           [&](int s, const bfloat16 *of_a, const bfloat16 *of_b) {
-                              multiply_codes_slice(part, of_a, of_b, size);
-                              if (s % 2 || s + 1 == steps)
+                              _Pragma("unroll") for (int k = 0; k < DEPTH; k += 16)
+                              {
+                                  int from = 2 * (s * DEPTH + k);
+
+                                  multiply_codes_step(part, of_a, of_b, k, size);
+                                  if (ALONG == GPU_CODES_MX && from < depth)
+                                      add_block(c, part, factors, (uint32_t)(from / ALONG));
+                              }
+                              if (ALONG == BLOCK && (s % 2 || s + 1 == steps))
                                   add_block(c, part, factors, (uint32_t)s / 2);
                           });
 }
@@ -403,7 +425,8 @@ DEVICE void put(void *to, int kind, int64_t at, float x, bool accumulate)
     store_as<1>(kind, to, at, value);
 }
 
-DEVICE void product_of_codes(const gpu_codes_product &a, tensor_slices &slices)
+/* ALONG: codes of a block. */
+template <int ALONG> DEVICE void product_of_codes(const gpu_codes_product &a, tensor_slices &slices)
 {
     expert_tile t = find_tile(a.counts, a.experts, (int32_t)blockIdx.y, SIDE);
     int64_t first = (int64_t)blockIdx.x * SIDE, left = a.columns - first;
@@ -419,13 +442,12 @@ DEVICE void product_of_codes(const gpu_codes_product &a, tensor_slices &slices)
         in, w, size, [&](int64_t i) { return line(i) * in.line; },
         [&](int64_t i) { return t.expert * w.each + (first + i) / w.share * w.line; });
 
-    multiply_codes(c, slices,
-                   code_lines(size.rows, [&](int64_t i) { return in.codes + line(i) * in.stride; }),
-                   code_lines(size.columns,
-                              [&](int64_t i) {
-                                  return w.codes + (t.expert * a.columns + first + i) * w.stride;
-                              }),
-                   a.depth, size, f);
+    multiply_codes<ALONG>(
+        c, slices, code_lines(size.rows, [&](int64_t i) { return in.codes + line(i) * in.stride; }),
+        code_lines(
+            size.columns,
+            [&](int64_t i) { return w.codes + (t.expert * a.columns + first + i) * w.stride; }),
+        a.depth, size, f);
     each_sum(c, size, [&](int64_t row, int64_t column, float x) {
         float bias[1] = {0};
 
@@ -435,7 +457,7 @@ DEVICE void product_of_codes(const gpu_codes_product &a, tensor_slices &slices)
     });
 }
 
-DEVICE void outer_of_codes(const gpu_codes_outer &a, tensor_slices &slices)
+template <int ALONG> DEVICE void outer_of_codes(const gpu_codes_outer &a, tensor_slices &slices)
 {
     int64_t expert = blockIdx.z, begin = codes_begin(rows_before(a.counts, expert), expert);
     int64_t row0 = (int64_t)blockIdx.y * SIDE, column0 = (int64_t)blockIdx.x * SIDE;
@@ -445,13 +467,13 @@ DEVICE void outer_of_codes(const gpu_codes_outer &a, tensor_slices &slices)
     tile_sums c = {};
 
     auto base = [&](const gpu_codes &o) {
-        return o.block ? begin / BLOCK * o.block : expert * o.each;
+        return o.block ? begin / ALONG * o.block : expert * o.each;
     };
     thread_factors f = factors_of(
         l, r, size, [&](int64_t i) { return base(l) + (row0 + i) * l.line; },
         [&](int64_t i) { return base(r) + (column0 + i) * r.line; });
 
-    multiply_codes(
+    multiply_codes<ALONG>(
         c, slices,
         code_lines(size.rows, [&](int64_t i) { return l.codes + (row0 + i) * l.stride + begin; }),
         code_lines(size.columns,
@@ -467,14 +489,28 @@ KERNEL(codes_product, gpu_codes_product, GPU_TENSOR_THREADS)
 {
     __shared__ tensor_slices slices;
 
-    product_of_codes(a, slices);
+    product_of_codes<BLOCK>(a, slices);
+}
+
+KERNEL(codes_product_mx, gpu_codes_product, GPU_TENSOR_THREADS)
+{
+    __shared__ tensor_slices slices;
+
+    product_of_codes<GPU_CODES_MX>(a, slices);
 }
 
 KERNEL(codes_outer, gpu_codes_outer, GPU_TENSOR_THREADS)
 {
     __shared__ tensor_slices slices;
 
-    outer_of_codes(a, slices);
+    outer_of_codes<BLOCK>(a, slices);
+}
+
+KERNEL(codes_outer_mx, gpu_codes_outer, GPU_TENSOR_THREADS)
+{
+    __shared__ tensor_slices slices;
+
+    outer_of_codes<GPU_CODES_MX>(a, slices);
 }
 
 /* ---- between them: a warp for each row ---- */

@@ -102,29 +102,39 @@ template <typename T, int W> DEVICE void columns_max(const gpu_float8_amax &a)
     }
 }
 
+/* Blocks of 2^shift numbers of a row, by as many neighbouring lanes as they have vectors. */
+template <typename T, int W> DEVICE void row_blocks_max(const gpu_float8_amax &a)
+{
+    int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
+    const T *x = (const T *)a.x;
+    float most[W] = {0};
+
+    raise<T, W>(most, x + at, a.count, x + a.count);
+    for (int i = 1; i < W; i++)
+        most[0] = fmaxf(most[0], most[i]);
+    for (int step = 1; step * W < 1 << a.shift; step *= 2)
+        most[0] = fmaxf(most[0], __shfl_xor_sync(ALL_LANES, most[0], step));
+    if (at < a.count && (at & ((1 << a.shift) - 1)) == 0)
+        a.amax[at >> a.shift] = most[0];
+}
+
+/* Blocks of 2^shift rows of a column: a thread takes one vector of columns. */
+template <typename T, int W> DEVICE void column_blocks_max(const gpu_float8_amax &a)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, across = a.columns / W;
+    int64_t row = i / across << a.shift, column = i % across * W;
+    const T *x = (const T *)a.x + row * a.columns + column;
+    float most[W] = {0};
+
+    if (row >= a.rows)
+        return;
+    for (int r = 0; r < 1 << a.shift; r += BATCH)
+        raise<T, W>(most, x + r * a.columns, a.columns, (const T *)a.x + a.rows * a.columns);
+    for (int k = 0; k < W; k++)
+        a.amax[i / across * a.columns + column + k] = most[k];
+}
+
 /* ---- scales ---- */
-
-/* The exponent of an E8M0 scale (OCP MX); 255 is NaN. */
-DEVICE uint32_t mx_exponent(float amax, float most, bool rceil)
-{
-    uint32_t u = __float_as_uint(rceil ? amax * (1 / most) : amax), exponent = u >> 23 & 255;
-    uint32_t mantissa = u & 0x7fffff, steps = (__float_as_uint(most) >> 23) - 127;
-
-    if ((__float_as_uint(amax) & 0x7fffffff) >= 0x7f800000)
-        return 255;
-    if (rceil)
-        return exponent + (exponent ? mantissa > 0 : mantissa > 0x400000);
-    return exponent > steps ? exponent - steps : 0;
-}
-
-DEVICE float mx_scale(float amax, float most, bool rceil)
-{
-    uint32_t exponent = mx_exponent(amax, most, rceil);
-
-    if (exponent >= 254)
-        return __uint_as_float(exponent == 255 ? 0x7fc00000 : 0x400000);
-    return __uint_as_float((254 - exponent) << 23);
-}
 
 KERNEL(float8_scales, gpu_float8_scale, 256)
 {
@@ -156,7 +166,18 @@ KERNEL(float8_invert, gpu_float8_invert, 256)
 
 DEVICE float factor_of(const gpu_float8_quantise &a, int64_t row, int64_t column)
 {
-    return a.scale[a.per == GPU_PER_ROW ? row : a.per == GPU_PER_COLUMN ? column : 0];
+    switch (a.per) {
+    case GPU_PER_ROW:
+        return a.scale[row];
+    case GPU_PER_COLUMN:
+        return a.scale[column];
+    case GPU_PER_ROW_BLOCK:
+        return a.scale[(row * a.columns + column) >> a.shift];
+    case GPU_PER_COLUMN_BLOCK:
+        return a.scale[(row >> a.shift) * a.columns + column];
+    default:
+        return a.scale[0];
+    }
 }
 
 /* Quantises any size: blocks of 32 columns x 8 threads take 32 x 32 tiles. */
@@ -242,6 +263,14 @@ KERNEL(float8_turn, gpu_float8_turn, 256)
     KERNEL(float8_columns_##suffix, gpu_float8_amax, 256)                                          \
     {                                                                                              \
         columns_max<T, W>(a);                                                                      \
+    }                                                                                              \
+    KERNEL(float8_row_blocks_##suffix, gpu_float8_amax, 256)                                       \
+    {                                                                                              \
+        row_blocks_max<T, W>(a);                                                                   \
+    }                                                                                              \
+    KERNEL(float8_column_blocks_##suffix, gpu_float8_amax, 256)                                    \
+    {                                                                                              \
+        column_blocks_max<T, W>(a);                                                                \
     }
 #define FLOAT8(T, dtype)                                                                           \
     FLOAT8_MAXIMA(T, 1, dtype)                                                                     \

@@ -45,6 +45,28 @@ template <bool E5M2> DEVICE uint8_t narrowed(float x)
 #endif
 }
 
+/* The exponent of an E8M0 scale (OCP MX); 255 is NaN. */
+DEVICE uint32_t mx_exponent(float amax, float most, bool rceil)
+{
+    uint32_t u = __float_as_uint(rceil ? amax * (1 / most) : amax), exponent = u >> 23 & 255;
+    uint32_t mantissa = u & 0x7fffff, steps = (__float_as_uint(most) >> 23) - 127;
+
+    if ((__float_as_uint(amax) & 0x7fffffff) >= 0x7f800000)
+        return 255;
+    if (rceil)
+        return exponent + (exponent ? mantissa > 0 : mantissa > 0x400000);
+    return exponent > steps ? exponent - steps : 0;
+}
+
+DEVICE float mx_scale(float amax, float most, bool rceil)
+{
+    uint32_t exponent = mx_exponent(amax, most, rceil);
+
+    if (exponent >= 254)
+        return __uint_as_float(exponent == 255 ? 0x7fc00000 : 0x400000);
+    return __uint_as_float((254 - exponent) << 23);
+}
+
 /* The value of an e4m3 code. */
 DEVICE float from_e4m3(uint8_t code)
 {

@@ -1,8 +1,10 @@
 /*
  * The simulated cuBLASLt: libcublasLt.so.13. Products are plain loops on column-major matrices,
  * accumulated in float32; those of Float8 as Hopper's tensor cores do, and rounded to bfloat16
- * before they are added to a bfloat16 c: an H100 gave the same bits. What the real library refuses
- * of Float8 is refused too. Of two algorithms that it offers for Float8, the first does not run.
+ * before they are added to a bfloat16 c: an H100 gave the same bits. Products of blocks, on devices
+ * from compute capability 10.0 on, are as NVIDIA documents them, with sums of blocks in float32; no
+ * device was asked. The simulated library refuses of Float8 what the real one refuses. Of two
+ * algorithms that it offers for Float8, the first does not run.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,15 +13,18 @@
 #include <ctitan/tensor.h>
 
 #include "blas_library.h"
+#include "driver.h"
 #include <ctitan/lib/cuda/simulator.h>
+
+CT_API int cuDeviceGetAttribute(int *value, int attribute, int device);
 
 #define X(name, parameters) CT_API int name parameters;
 GPU_BLAS_CALLS(X)
 #undef X
 
 struct gpu_lt_desc {
-    int32_t transa, transb, a_mode, b_mode, units;
-    const float *a_scale, *b_scale;
+    int32_t transa, transb, a_mode, b_mode, units, pointers;
+    const void *a_scale, *b_scale;
     int8_t fast;
 };
 
@@ -79,6 +84,7 @@ int cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, int attribute, const 
     } fields[] = {{CUBLASLT_MATMUL_DESC_TRANSA, &d->transa, sizeof(d->transa)},
                   {CUBLASLT_MATMUL_DESC_TRANSB, &d->transb, sizeof(d->transb)},
                   {CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &d->units, sizeof(d->units)},
+                  {CUBLASLT_MATMUL_DESC_POINTER_MODE, &d->pointers, sizeof(d->pointers)},
                   {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &d->a_mode, sizeof(d->a_mode)},
                   {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &d->b_mode, sizeof(d->b_mode)},
                   {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &d->a_scale, sizeof(d->a_scale)},
@@ -139,6 +145,37 @@ static bool is_float8(const struct gpu_lt_layout *l)
     return l->type == CUDA_R_8F_E4M3 || l->type == CUDA_R_8F_E5M2;
 }
 
+/* Numbers of a block that has a scale; 0: there are none. */
+static int64_t block_of(const struct gpu_lt_desc *d)
+{
+    return d->a_mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0   ? 32
+           : d->a_mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3 ? 16
+                                                                   : 0;
+}
+
+static bool has_blocks(void)
+{
+    int major = 0;
+
+    return cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0) == 0 &&
+           major >= 10;
+}
+
+/* Blocks: a^T b, 16-byte rows, both operands scaled alike, 4 bits with E4M3 scales only. */
+static bool fits_blocks(const struct gpu_lt_desc *d, const struct gpu_lt_layout *a,
+                        const struct gpu_lt_layout *b, uint64_t m, uint64_t k)
+{
+    bool four = a->type == CUDA_R_4F_E2M1;
+    int64_t unit = four ? 32 : 16;
+
+    return has_blocks() && d->a_mode == d->b_mode && d->transa && !d->transb &&
+           four == (block_of(d) == 16) && four == (b->type == CUDA_R_4F_E2M1) &&
+           a->ld % unit == 0 && b->ld % unit == 0 && (int64_t)k % 32 == 0 && m % 8 == 0 &&
+           d->a_scale && d->b_scale && !d->fast && (uintptr_t)d->a_scale % 16 == 0 &&
+           (uintptr_t)d->b_scale % 16 == 0 &&
+           !(a->type == CUDA_R_8F_E5M2 && b->type == CUDA_R_8F_E5M2);
+}
+
 /* Rows and columns of op(a), op(b) and c fit; Float8 as on Hopper: a^T b, by 16, not two e5m2. */
 static bool fits(const struct gpu_lt_desc *d, const struct gpu_lt_layout *a,
                  const struct gpu_lt_layout *b, const struct gpu_lt_layout *c)
@@ -148,6 +185,8 @@ static bool fits(const struct gpu_lt_desc *d, const struct gpu_lt_layout *a,
 
     if ((d->transb ? b->columns : b->rows) != k || c->rows != m || c->columns != n)
         return false;
+    if (block_of(d))
+        return fits_blocks(d, a, b, m, k);
     if (is_float8(a) != is_float8(b))
         return false;
     return !is_float8(a) || (d->transa && !d->transb && a->ld % 16 == 0 && b->ld % 16 == 0 &&
@@ -209,6 +248,14 @@ static void store(void *data, enum ct_dtype dtype, int64_t at, double x)
         ct_tensor_store(&one, 0, x);
 }
 
+static float from_e2m1(const void *data, int64_t at)
+{
+    static const float number[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    unsigned code = ((const uint8_t *)data)[at / 2] >> (at % 2 * 4) & 15;
+
+    return code & 8 ? -number[code & 7] : number[code];
+}
+
 /* op(matrix) as floats, [rows][columns] */
 static float *widened(const void *data, const struct gpu_lt_layout *l, bool transposed)
 {
@@ -218,7 +265,9 @@ static float *widened(const void *data, const struct gpu_lt_layout *l, bool tran
 
     for (int64_t c = 0; c < columns; c++)
         for (int64_t r = 0; r < rows; r++)
-            out[transposed ? c * rows + r : r * columns + c] = load(data, dtype, c * l->ld + r);
+            out[transposed ? c * rows + r : r * columns + c] =
+                l->type == CUDA_R_4F_E2M1 ? from_e2m1(data, c * l->ld + r)
+                                          : load(data, dtype, c * l->ld + r);
     return out;
 }
 
@@ -228,15 +277,52 @@ struct product {
     const void *a, *b;
     void *c, *workspace;
     size_t workspace_bytes;
-    float beta;
+    float host_alpha, host_beta;
+    const float *alpha, *beta; /* on the device, if they are there */
 };
 
 /* Element (i, j) times its factors. */
 static double scaled(const struct gpu_lt_desc *d, double x, int64_t i, int64_t j)
 {
-    if (!d->a_scale)
+    const float *of_a = d->a_scale, *of_b = d->b_scale;
+
+    if (!of_a || block_of(d))
         return x;
-    return x * (double)d->a_scale[d->a_mode ? i : 0] * (double)d->b_scale[d->b_mode ? j : 0];
+    return x * (double)of_a[d->a_mode ? i : 0] * (double)of_b[d->b_mode ? j : 0];
+}
+
+/* ---- sums of blocks ---- */
+
+/* The scale of block k of a row, of `blocks`: tiles of 128 x 4 bytes, those of the same rows in
+   turn; in a tile, rows 32 apart are together. */
+static double block_scale(const struct gpu_lt_desc *d, const uint8_t *scales, int64_t row,
+                          int64_t k, int64_t blocks)
+{
+    const uint8_t *tile = scales + (row / 128 * ((blocks + 3) / 4) + k / 4) * 512;
+    uint8_t code = tile[row % 32 * 16 + row % 128 / 32 * 4 + k % 4];
+
+    if (d->a_mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0)
+        return code == 255 ? (double)NAN : ldexp(1, code - 127);
+    return (double)ct_e4m3_to_f32(code & 127);
+}
+
+static float block_sum(const struct product *p, const float *x, const float *y, int64_t i,
+                       int64_t j)
+{
+    int64_t m = (int64_t)p->c_layout.rows, k = (int64_t)p->a_layout.rows,
+            block = block_of(&p->desc);
+    int64_t blocks = (k + block - 1) / block;
+    float whole = 0;
+
+    for (int64_t b = 0; b < blocks; b++) {
+        double sum = 0;
+
+        for (int64_t l = b * block; l < (b + 1) * block && l < k; l++)
+            sum += (double)x[l * m + i] * (double)y[l];
+        whole += (float)(sum * block_scale(&p->desc, p->desc.a_scale, i, b, blocks) *
+                         block_scale(&p->desc, p->desc.b_scale, j, b, blocks));
+    }
+    return whole;
 }
 
 /* ---- sums of Float8 products on tensor cores ---- */
@@ -313,13 +399,19 @@ static float float8_sum(const struct product *p, const float *x, const float *y,
     return whole;
 }
 
-/* x [k][m], y [k] */
-static void sum_column(const struct product *p, const float *x, const float *y, float *sum)
+/* x [k][m], y [k], column j of c */
+static void sum_column(const struct product *p, const float *x, const float *y, int64_t j,
+                       float *sum)
 {
     int64_t m = (int64_t)p->c_layout.rows;
     int64_t k = (int64_t)(p->desc.transa ? p->a_layout.rows : p->a_layout.columns);
 
     memset(sum, 0, (size_t)m * sizeof(*sum));
+    if (block_of(&p->desc)) {
+        for (int64_t i = 0; i < m; i++)
+            sum[i] = block_sum(p, x, y, i, j);
+        return;
+    }
     for (int64_t i = 0; is_float8(&p->a_layout) && i < m; i++)
         sum[i] = float8_sum(p, x + i, y, m, k);
     for (int64_t l = 0; !is_float8(&p->a_layout) && l < k; l++)
@@ -336,19 +428,20 @@ static int multiply(const void *arguments)
     float *x = widened(p->a, &p->a_layout, !p->desc.transa); /* [k][m] */
     float *y = widened(p->b, &p->b_layout, !p->desc.transb); /* [n][k] */
     float *sum = malloc((size_t)(m + 1) * sizeof(*sum));
-    bool float8 = is_float8(&p->a_layout);
+    bool float8 = is_float8(&p->a_layout), on_device = p->desc.pointers;
+    float alpha = on_device ? *p->alpha : p->host_alpha, beta = on_device ? *p->beta : p->host_beta;
 
     memset(p->workspace, 0xff, p->workspace_bytes);
     for (int64_t j = 0; j < n; j++) {
-        sum_column(p, x, y + j * k, sum);
+        sum_column(p, x, y + j * k, j, sum);
         for (int64_t i = 0; i < m; i++) {
             int64_t at = j * p->c_layout.ld + i;
-            double r = scaled(&p->desc, (double)sum[i], i, j);
+            double r = (double)alpha * scaled(&p->desc, (double)sum[i], i, j);
 
-            if (p->beta != 0 && float8 && dtype == CT_BF16) /* as cuBLASLt does */
+            if (beta != 0 && float8 && dtype == CT_BF16) /* as cuBLASLt does */
                 r = (double)ct_bf16_to_f32(ct_f32_to_bf16((float)r));
-            if (p->beta != 0)
-                r += (double)p->beta * (double)load(p->c, dtype, at);
+            if (beta != 0)
+                r += (double)beta * (double)load(p->c, dtype, at);
             store(p->c, dtype, at, r);
         }
     }
@@ -365,16 +458,28 @@ int cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const voi
                    const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
                    void *stream)
 {
-    struct product p = {*desc, *a_layout, *b_layout, *c_layout,       a,
-                        b,     d,         workspace, workspace_bytes, *(const float *)beta};
+    struct product p = {.desc = *desc,
+                        .a_layout = *a_layout,
+                        .b_layout = *b_layout,
+                        .c_layout = *c_layout,
+                        .a = a,
+                        .b = b,
+                        .c = d,
+                        .workspace = workspace,
+                        .workspace_bytes = workspace_bytes,
+                        .alpha = alpha,
+                        .beta = beta};
 
     (void)handle;
     (void)d_layout;
     if (algo->data[0])
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (!fits(desc, a_layout, b_layout, c_layout) || c != d || *(const float *)alpha != 1 ||
-        (uintptr_t)workspace % 256)
+    if (!fits(desc, a_layout, b_layout, c_layout) || c != d || (uintptr_t)workspace % 256)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (!desc->pointers) {
+        p.host_alpha = *(const float *)alpha;
+        p.host_beta = *(const float *)beta;
+    }
     simulated_count("cublasLtMatmul %llux%llux%llu on %d", (unsigned long long)c_layout->columns,
                     (unsigned long long)c_layout->rows,
                     (unsigned long long)(desc->transa ? a_layout->rows : a_layout->columns),

@@ -72,6 +72,14 @@ int cuDeviceGetName(char *name, int room, int device)
     return CUDA_SUCCESS;
 }
 
+/* SIMULATOR_CAPABILITY=100 in the environment: compute capability 10.0. */
+static int capability(void)
+{
+    const char *other = getenv("SIMULATOR_CAPABILITY");
+
+    return other ? atoi(other) : 90;
+}
+
 int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
     (void)device;
@@ -80,10 +88,10 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
         *value = 4;
         break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-        *value = 9;
+        *value = capability() / 10;
         break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-        *value = 0;
+        *value = capability() % 10;
         break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
         *value = 227 << 10;
