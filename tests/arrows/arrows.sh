@@ -249,11 +249,11 @@ check_formats() {
     grep -lE 'lib/hf[a-z_]*\.h>' plugins/ckpt/*.[ch] lib/checkpoint/*.c lib/include/ctitan/lib/checkpoint.h | sed 's/$/ knows the folders of Hugging Face/'
 }
 
-# Who lacks a plugin reads in verbs/ which one has a verb.
+# Who lacks a plugin reads in verbs/ which one has a verb: the plugin's meson.build says it.
 check_verbs() {
     comm -23 <(grep -roE '\{CT_VERB, "[a-z_]+"' plugins models --include='*.c' | sed -E 's,^[a-z]+/([a-z0-9_]+)/.*"([a-z_]+)"$,\2 \1,' | sort) \
-        <(grep -oE "'[a-z_]+': '[a-z0-9_]+'" verbs/meson.build | tr -d "':" | sort) |
-        sed 's/\(.*\) \(.*\)/verbs\/meson.build lacks the verb \1 of plugin \2/'
+        <(grep -hE '^plugin_verbs \+=' plugins/*/meson.build models/*/meson.build | grep -oE "'[a-z_]+': '[a-z0-9_]+'" | tr -d "':" | sort) |
+        sed 's/\(.*\) \(.*\)/no meson.build adds the verb \1 of \2 to plugin_verbs/'
 }
 
 scratch=$(mktemp)
