@@ -1,6 +1,7 @@
 /*
  * Targets of fuzzing: everything that parses a file. A target takes any bytes; it must return, in
- * bounded time and memory, whatever they are. FUZZ names the target of this program.
+ * bounded time and memory, whatever they are. A program runs the target that it is named after:
+ * fuzz_recipe runs recipe.
  *
  * Built with -Dfuzz=true by clang, a program is libFuzzer's:
  *
@@ -9,6 +10,7 @@
  *
  * Else driver.c mutates the seeds for a number of rounds.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,15 +68,6 @@ static void remove_folder(void)
         remove(path);
     }
     rmdir(folder);
-}
-
-int LLVMFuzzerInitialize(int *argc, char ***argv)
-{
-    (void)argc;
-    (void)argv;
-    if (!mkdtemp(folder) || ct_ops_register() < 0)
-        return 1;
-    return atexit(remove_folder);
 }
 
 /* The bytes as a file; the path is valid until the next call. */
@@ -385,19 +378,47 @@ static void flight(const uint8_t *data, size_t size)
     ct_flight_run_close(&run);
 }
 
-typedef void target(const uint8_t *data, size_t size);
-/* All targets, so that each is used by a program for one of them. */
-extern target *const fuzz_targets[];
-target *const fuzz_targets[] = {
-    recipe, graph,  schedule, safetensors, config, tokenizer, encode,
-    lines,  packed, tokens,   checkpoint,  flight, template,
+static const struct target {
+    const char *program;
+    void (*run)(const uint8_t *data, size_t size);
+} targets[] = {
+    {"fuzz_recipe", recipe},
+    {"fuzz_graph", graph},
+    {"fuzz_schedule", schedule},
+    {"fuzz_config", config},
+    {"fuzz_tokenizer", tokenizer},
+    {"fuzz_encode", encode},
+    {"fuzz_lines", lines},
+    {"fuzz_safetensors", safetensors},
+    {"fuzz_packed", packed},
+    {"fuzz_tokens", tokens},
+    {"fuzz_checkpoint", checkpoint},
+    {"fuzz_flight", flight},
+    {"fuzz_template", template},
 #ifdef CT_FUZZ_TAR
-    tar,
+    {"fuzz_tar", tar},
 #endif
 };
+static const struct target *target; /* of this program */
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc;
+    (void)argv;
+    for (size_t i = 0; i < CT_COUNT(targets); i++)
+        if (!strcmp(targets[i].program, program_invocation_short_name))
+            target = &targets[i];
+    if (!target) {
+        fprintf(stderr, "%s: no target is named so\n", program_invocation_short_name);
+        return 1;
+    }
+    if (!mkdtemp(folder) || ct_ops_register() < 0)
+        return 1;
+    return atexit(remove_folder);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    FUZZ(data, size);
+    target->run(data, size);
     return 0;
 }
