@@ -328,7 +328,7 @@ int ct_executor_create_borrowing(const struct ct_program *program, struct ct_exe
         return ct_fail(CT_ENOMEM, "an executor");
     e->owner = owner;
     e->base = owner->base + owner->program->memory.persistent;
-    e->host = owner->host + owner->program->host.persistent;
+    e->host = owner->host ? owner->host + owner->program->host.persistent : NULL;
     bind_all(e);
     *executor = e;
     return 0;
