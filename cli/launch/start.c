@@ -190,6 +190,7 @@ static int by_one_command(struct job *job, struct ct_launch_request *request)
     struct ct_launch_command command = {.name = on->args->starter, .ends_by = SIGUSR1};
     char restart[16];
     struct argv argv = {0};
+    int rc;
 
     snprintf(restart, sizeof(restart), "%d", job->restart);
     setenv("CTITAN_RESTART", restart, 1);
@@ -203,7 +204,10 @@ static int by_one_command(struct job *job, struct ct_launch_request *request)
     command.argv = argv.list;
     request->ranks = 1;
     request->commands = &command;
-    return job_launch(job, request);
+    rc = job_launch(job, request);
+    job->after =
+        0; /* the command's end is all that is seen: it tells nothing of a rank's failure */
+    return rc;
 }
 
 /* The same name for the job's ranks on all hosts, another one for each start. */

@@ -140,10 +140,10 @@ static double among_ranks(const struct ct_simulate_request *r, const struct rank
     return 1 / (share + (1 - share) / alone);
 }
 
-/* How many times as long as described an instruction takes, by what the rank's other streams do
+/* The speed of an instruction, relative to that alone, by what the rank's other streams do
    meanwhile. */
-static double stretch(const struct ct_machine *m, const struct rank *rank, int stream, int resource,
-                      double start, double end)
+static double speed(const struct ct_machine *m, const struct rank *rank, int stream, int resource,
+                    double start, double end)
 {
     double length = end - start, other, same = 0, factor;
 
@@ -157,7 +157,7 @@ static double stretch(const struct ct_machine *m, const struct rank *rank, int s
             same += s == stream ? 0 : beside(&rank->busy[s][resource], start, end);
     }
     /* In these shares of its time it goes at 1 / factor, and at half of its speed. */
-    return 1 / (1 - fmin(1, other / length) * (1 - 1 / factor)) / (1 - fmin(1, same / length) / 2);
+    return (1 - fmin(1, other / length) * (1 - 1 / factor)) * (1 - fmin(1, same / length) / 2);
 }
 
 static void find_busy(const struct ct_simulate_request *r, struct ct_arena *scratch, int index,
@@ -175,9 +175,11 @@ static void find_busy(const struct ct_simulate_request *r, struct ct_arena *scra
     unite(scratch, rank->busy, &rank->communicates);
 }
 
-/* Returns the largest relative difference of a factor from what these times say. */
+/* An instruction takes its time alone, and what it lost in the time that it took in the last round:
+   unlike a division by the speed there, that is never more than what ran beside it. Returns the
+   largest relative change of a factor. */
 static double stretch_rank(const struct ct_simulate_request *r, const struct rank *rank, int index,
-                           const struct ct_simulated *result, double part, double *factor)
+                           const struct ct_simulated *result, double *factor)
 {
     const struct ct_program *p = r->program[index];
     const double *start = result->start[index], *end = result->end[index];
@@ -187,18 +189,19 @@ static double stretch_rank(const struct ct_simulate_request *r, const struct ran
         int resource = end[n] > start[n] ? resource_of(r, index, &p->step[n]) : RESOURCES;
         double now = 1;
 
-        if (resource < RESOURCES)
-            now = stretch(r->machine, &rank[index], p->step[n].stream, resource, start[n], end[n]);
         if (resource == COMPUTING)
-            now *= among_ranks(r, rank, index, start[n], end[n]);
+            now = among_ranks(r, rank, index, start[n], end[n]);
+        if (resource < RESOURCES)
+            now += factor[n] * (1 - speed(r->machine, &rank[index], p->step[n].stream, resource,
+                                          start[n], end[n]));
         change = fmax(change, fabs(now / factor[n] - 1));
-        factor[n] += (now - factor[n]) * part;
+        factor[n] = now;
     }
     return change;
 }
 
 double ct_contention_stretch(const struct ct_simulate_request *request,
-                             const struct ct_simulated *result, double part, double **factor)
+                             const struct ct_simulated *result, double **factor)
 {
     struct ct_arena scratch = {0};
     struct rank *rank = ct_arena_array(&scratch, struct rank, request->count);
@@ -207,7 +210,7 @@ double ct_contention_stretch(const struct ct_simulate_request *request,
     for (int index = 0; index < request->count; index++)
         find_busy(request, &scratch, index, result, &rank[index]);
     for (int index = 0; index < request->count; index++)
-        change = fmax(change, stretch_rank(request, rank, index, result, part, factor[index]));
+        change = fmax(change, stretch_rank(request, rank, index, result, factor[index]));
     ct_arena_finish(&scratch);
     return change;
 }

@@ -4,10 +4,10 @@
 #include <ctitan/lib/app/simulate.h>
 #include <ctitan/op.h>
 
-/* Moves the factors, by index and instruction, towards how many times as long as alone each takes
-   beside what `result` says runs meanwhile: by this part of the way, 1 for the whole. Returns the
-   largest relative difference of a factor from there. */
+/* Bring the factors, by index and instruction, nearer to how many times as long as alone each takes
+   beside what `result`, which was simulated with them, says runs meanwhile; all are 1 at first.
+   Returns the largest relative change of a factor. */
 double ct_contention_stretch(const struct ct_simulate_request *request,
-                             const struct ct_simulated *result, double part, double **factor);
+                             const struct ct_simulated *result, double **factor);
 
 #endif

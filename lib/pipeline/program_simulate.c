@@ -7,10 +7,8 @@
 #include "program_contention.h"
 #include "program_lanes.h"
 
-/* A simulation is repeated until contention changes the step by less. Large factors swing to and
-   fro from round to round: after some rounds each goes half of the way only. */
+/* A simulation is repeated until contention changes the step by less. */
 #define SETTLED 1e-4
-#define WHOLE_ROUNDS 5
 #define ROUNDS 40
 
 struct costs {
@@ -143,8 +141,7 @@ int ct_simulate(const struct ct_simulate_request *request, struct ct_simulated *
     for (int round = 0; rc == 0 && round < ROUNDS; round++) {
         rc = run_once(&costs, result);
         if (rc < 0 || (round && fabs(result->seconds - last) < SETTLED * last) ||
-            ct_contention_stretch(request, result, round < WHOLE_ROUNDS ? 1 : 0.5, costs.factor) ==
-                0)
+            ct_contention_stretch(request, result, costs.factor) == 0)
             break;
         last = result->seconds;
     }

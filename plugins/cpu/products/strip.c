@@ -61,7 +61,7 @@ static void fetch_next(const struct cpu_product *p, const struct strip *s, struc
 
     a->soon_rows = (int)most(0, least(each, rows - first));
     a->soon_row = a_row_bytes(p);
-    a->soon = s->next + first * a->soon_row;
+    a->soon = s->next ? s->next + first * a->soon_row : NULL;
 }
 
 void cpu_multiply_strip(const struct call *call, const struct strip *s, struct lane *lane)
