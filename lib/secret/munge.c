@@ -7,6 +7,7 @@
  */
 #include <assert.h>
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -182,6 +183,31 @@ static int decode(const char *credential, void **data, int *bytes, uid_t *user)
     return rc;
 }
 
+/* The kernel's number for users that a namespace has none for. */
+static uid_t overflow_user(void)
+{
+    FILE *file = fopen("/proc/sys/kernel/overflowuid", "r");
+    unsigned user = 65534;
+
+    if (file && fscanf(file, "%u", &user) != 1)
+        user = 65534;
+    if (file)
+        fclose(file);
+    return user;
+}
+
+/* munged takes all users that it has no number for as one, who reads the credentials of all. */
+static int check_known(uid_t user)
+{
+    return user != overflow_user() || geteuid() == user
+               ? 0
+               : ct_fail(CT_EIO,
+                         "munge: its daemon runs in a user namespace that has no number for user "
+                         "%u, and takes this user for others without one; with CTITAN_SECRET a "
+                         "job does without munge",
+                         (unsigned)geteuid());
+}
+
 int ct_munge_identify(void)
 {
     char credential[CT_CREDENTIAL_ROOM];
@@ -190,6 +216,8 @@ int ct_munge_identify(void)
 
     if (rc == 0 && !munge.identified)
         rc = decode(credential, &data, &bytes, &munge.user);
+    if (rc == 0)
+        rc = check_known(munge.user);
     munge.identified = rc == 0;
     free(data);
     return rc;

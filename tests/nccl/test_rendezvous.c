@@ -296,6 +296,18 @@ static void munge_knows_users_by_its_own_numbers(void **state)
                   (struct side){{"FAKE_MUNGE_USER=77"}, NULL});
 }
 
+/* Users that munged has no number for are all 65534 to it. */
+static void munge_without_a_number_for_the_user_is_refused(void **state)
+{
+    (void)state;
+    meet_by_munge((struct side){{"FAKE_MUNGE_USER=65534"},
+                                "on the host of rank 0: munge: its daemon runs in a user namespace "
+                                "that has no number for user"},
+                  (struct side){{NULL}, "rank 0 did not start"});
+    meet_by_munge((struct side){{"FAKE_MUNGE_READER=-1"}, ALONE},
+                  (struct side){{"FAKE_MUNGE_USER=65534"}, "has no number for user"});
+}
+
 static void failures_of_munge_say_where_they_are(void **state)
 {
     (void)state;
@@ -543,6 +555,7 @@ int main(void)
         cmocka_unit_test(munge_hands_the_secret_over),
         cmocka_unit_test(munge_tells_users_apart),
         cmocka_unit_test(munge_knows_users_by_its_own_numbers),
+        cmocka_unit_test(munge_without_a_number_for_the_user_is_refused),
         cmocka_unit_test(failures_of_munge_say_where_they_are),
         cmocka_unit_test(a_lapse_of_munge_is_waited_for),
         cmocka_unit_test(munge_or_a_secret_must_be_everywhere),

@@ -41,7 +41,8 @@ CT_API int ct_secret_find(char secret[CT_SECRET_ROOM]);
  */
 CT_API int ct_munge_find(void);
 /* Ask munged which user this process is. To be called before ct_munge_wrap, which any thread may
-   then call. CT_EIO says why not, and what to do. */
+   then call. CT_EIO says why not, and what to do; also if munged takes this user for the one that
+   stands for all it has no number for. */
 CT_API int ct_munge_identify(void);
 /* Make a credential of a secret, for this user; this waits for munged. CT_EIO. */
 CT_API int ct_munge_wrap(const char secret[CT_SECRET_ROOM], char credential[CT_CREDENTIAL_ROOM]);
