@@ -274,11 +274,18 @@ static int scales_of(const struct ct_prepare *p, const struct gpu_operand *o)
     return per == (o->turned ? GPU_PER_COLUMN : GPU_PER_ROW) ? 1 : -1;
 }
 
-/* Scales by row: on Hopper alone, and from cuBLASLt 12.9 on; an older one takes them, and fails at
-   the first call. */
+/* An older cuBLASLt takes them, and fails at the first call. */
 static bool has_row_scales(const struct gpu *gpu)
 {
-    return gpu->cuda.capability == HOPPER && (gpu->described || gpu_blas_version() >= ROW_SCALES);
+    int capability = gpu->cuda.capability;
+
+    if (capability != HOPPER)
+        return gpu_lacks("scales by row need compute capability 9.0, as H100 and H200 have, and "
+                         "this device has %d.%d",
+                         capability / 10, capability % 10);
+    if (!gpu->described && gpu_blas_version() < ROW_SCALES)
+        return gpu_refuse("scales by row need cuBLASLt 12.9");
+    return true;
 }
 
 static bool accepts_float8(const struct ct_prepare *p, const struct gpu_operands *of)
@@ -297,7 +304,7 @@ static bool accepts_float8(const struct ct_prepare *p, const struct gpu_operands
     if (ct_op_int(p->op, "block"))
         return false;
     if (of_a + of_b && !has_row_scales(gpu))
-        return gpu_refuse("scales by row need compute capability 9.0 and cuBLASLt 12.9");
+        return false;
     if (a->columns % 16 || b->rows % 16 || (a->turned && a->rows % 4))
         return gpu_refuse("cuBLASLt's float8 needs sizes that are multiples of 16");
     return true;
