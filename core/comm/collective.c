@@ -205,9 +205,10 @@ static int run_scatter(const struct ct_launch *l, const struct ct_transport *by)
     for (int i = 0; rc == 0 && i < l->ins; i++) {
         struct ct_tensor out = l->out[i];
 
+        if (m->items[i].direct)
+            continue;
         out.data = packed_shard(l, i);
-        if (!m->items[i].direct)
-            rc = flat_copy(l, l->out[i].data, &out);
+        rc = flat_copy(l, l->out[i].data, &out);
     }
     return rc;
 }

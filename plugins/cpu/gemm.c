@@ -446,7 +446,8 @@ static void clear(const struct call *call)
 
 static int run_onednn(struct cpu_gemm *g, const void *a, const void *b, void *c, void *workspace)
 {
-    struct call call = {g, a, b, c, workspace, 0};
+    static char nothing; /* of a workspace of 0 bytes: NULL has no offsets, not even 0 */
+    struct call call = {g, a, b, c, workspace ? workspace : &nothing, 0};
 
     if (!g->main.handle) {
         clear(&call);
