@@ -178,8 +178,10 @@ static int replace_device(struct args *args, struct ct_recipe *recipe)
         rc = ct_fail(CT_ECONFIG, "%s: [device] plugin = %s: this plugin has no device",
                      args->machine->path, args->machine->plugin);
     if (rc == 0 && describes)
-        rc = ct_recipe_set(recipe, ct_arena_printf(&args->arena, "%s.describe=%s",
-                                                   args->machine->plugin, args->machine->path));
+        rc = ct_recipe_set(recipe, ct_recipe_assign(&args->arena,
+                                                    ct_arena_printf(&args->arena, "%s.describe",
+                                                                    args->machine->plugin),
+                                                    args->machine->path));
     if (rc == 0)
         ct_machine_assume(args->machine->path);
     return rc < 0 ? ct_context(rc, "--device %s", args->device) : 0;

@@ -16,6 +16,7 @@
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/model.h>
+#include <ctitan/recipe.h>
 #include <ctitan/rng.h>
 
 #include "check.h"
@@ -99,7 +100,8 @@ static const char *listed(struct check *c, const char *list, const char *name)
 
 struct wanted {
     const struct check *check;
-    const char *list; /* of plugins */
+    const char *list;            /* of plugins */
+    const char *quoted, *tokens; /* the list and the path of tokens, as a recipe takes them */
 };
 
 static void print_recipe(const void *object, FILE *out)
@@ -111,7 +113,7 @@ static void print_recipe(const void *object, FILE *out)
             "[plugins]\nload = %s\n[model]\nname = %s\n"
             "[training]\nseq_len = %d\nlocal_batch_size = 2\nglobal_batch_size = 8\nsteps = %d\n"
             "mixed_precision_param = float32\n%s[metrics]\nlog_freq = 1\npeak_tflops = 1\n",
-            w->list, model_name(c), CHECK_TOKENS, CHECK_STEPS,
+            w->quoted, model_name(c), CHECK_TOKENS, CHECK_STEPS,
             ct_offer_at(CT_LR_SCHEDULE, 0) ? "" : "[lr_scheduler]\nwarmup_steps = 2\n");
     if (is_list(w->list, c->path) && check_offers(c->plugin, CT_OBJECTIVE))
         fprintf(out, "[objective]\nname = %s\n", ct_offer_at(CT_OBJECTIVE, 0)->name);
@@ -121,7 +123,7 @@ static void print_recipe(const void *object, FILE *out)
                 "vocab_size = %d\n",
                 check_offers(c->plugin, CT_DATA) ? 512 : CHECK_VOCABULARY);
     if (is_list(w->list, "tokens"))
-        fprintf(out, "[tokens]\npath = %s/tokens\n", c->folder);
+        fprintf(out, "[tokens]\npath = %s\n", w->tokens);
 }
 
 static const char *list_plugins(struct check *c, bool with)
@@ -151,7 +153,12 @@ bool check_runs_load(struct check *c, const char *name)
 
 static int write_recipe(struct check *c, bool with, const char *path)
 {
-    return ct_file_print(path, print_recipe, &(struct wanted){c, list_plugins(c, with)});
+    const char *list = list_plugins(c, with);
+    const char *tokens = ct_arena_printf(&c->arena, "%s/tokens", c->folder);
+
+    return ct_file_print(path, print_recipe,
+                         &(struct wanted){c, list, ct_recipe_quote(&c->arena, list),
+                                          ct_recipe_quote(&c->arena, tokens)});
 }
 
 /* A Megatron file: its documents of 3 to 13 tokens begin within the sequences. */
@@ -201,6 +208,13 @@ static int make_folder(struct check *c)
     return rc == 0 ? ct_file_write(ct_arena_printf(&c->arena, "%s/same", c->folder), tokens,
                                    sizeof(tokens))
                    : rc;
+}
+
+/* For --set: the tokens of a file of the folder. */
+static const char *set_tokens(struct check *c, const char *file)
+{
+    return ct_recipe_assign(&c->arena, "tokens.path",
+                            ct_arena_printf(&c->arena, "%s/%s", c->folder, file));
 }
 
 void check_runs_finish(struct check *c)
@@ -265,7 +279,7 @@ static int run_recipe(struct check *c, bool with, const struct mesh *mesh, const
     if (rc < 0)
         return rc;
     argv_add(arena, &a, "ctitan", "train", recipe, "--set",
-             ct_arena_printf(arena, "job.dump_folder=%s", folder));
+             ct_recipe_assign(arena, "job.dump_folder", folder));
     for (int i = 0; mesh && i < 4 && mesh->plugins[i]; i++) {
         own_axis |= !strcmp(mesh->plugins[i], c->plugin->name);
         if (!with || !is_loaded(c, mesh->plugins[i]))
@@ -403,8 +417,7 @@ static int check_losses(const struct outcome *one)
 /* On samples that are all the same, the loss falls. */
 static int check_optimizer(struct check *c)
 {
-    const char *const same[] = {"--set",
-                                ct_arena_printf(&c->arena, "tokens.path=%s/same", c->folder), NULL};
+    const char *const same[] = {"--set", set_tokens(c, "same"), NULL};
     struct outcome o;
     int rc = run_recipe(c, true, NULL, same, "optimizer", &o);
 
@@ -488,9 +501,8 @@ static int check_meshes(struct check *c, const struct outcome *one)
 static int check_documents(struct check *c)
 {
     static const struct mesh *const split = &meshes[CP];
-    const char *const masked[] = {
-        "--set", ct_arena_printf(&c->arena, "tokens.path=%s/documents.bin", c->folder), "--set",
-        "tokens.document_mask=true", NULL};
+    const char *const masked[] = {"--set", set_tokens(c, "documents.bin"), "--set",
+                                  "tokens.document_mask=true", NULL};
     struct outcome one, got;
     bool own = is_own_measure(c->plugin);
     int rc;

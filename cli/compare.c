@@ -17,6 +17,7 @@
 #include <ctitan/error.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/measure.h>
+#include <ctitan/recipe.h>
 #include <ctitan/run.h>
 
 #include "child.h"
@@ -272,7 +273,7 @@ static int train(struct comparison *c, struct side *s, double *seconds, double *
     begin(c, s, "train", &argv);
     /* metrics logs what is compared. */
     argv_add(&c->arena, &argv, "--with", "metrics", "--set",
-             ct_arena_printf(&c->arena, "job.dump_folder=%s", folder), "--set",
+             ct_recipe_assign(&c->arena, "job.dump_folder", folder), "--set",
              "model.save_to=", "--set",
              ct_arena_printf(&c->arena, "training.steps=%lld", (long long)c->steps), "--set",
              "training.epochs=0", "--set", "metrics.log_freq=1");

@@ -17,8 +17,8 @@
 /* Checkpoints of the run are in another folder, so that its weights are those of its first step. */
 int data_reference_apply(struct ct_recipe *recipe, const char *path)
 {
-    int rc =
-        ct_recipe_set(recipe, ct_arena_printf(recipe->arena, "job.dump_folder=%s.no-folder", path));
+    const char *folder = ct_arena_printf(recipe->arena, "%s.no-folder", path);
+    int rc = ct_recipe_set(recipe, ct_recipe_assign(recipe->arena, "job.dump_folder", folder));
 
     return rc < 0 ? rc : ct_recipe_apply(recipe);
 }

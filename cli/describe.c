@@ -12,6 +12,7 @@
 #include <ctitan/file.h>
 #include <ctitan/lib/machine.h>
 #include <ctitan/lib/measure.h>
+#include <ctitan/recipe.h>
 #include <ctitan/rng.h>
 
 #include "child.h"
@@ -31,21 +32,22 @@ static const char own_recipe[] = "[plugins]\n"
                                  "steps = 12\n"
                                  "mixed_precision_param = bfloat16\n"
                                  "[tokens]\n"
-                                 "path = %s/tokens\n"
+                                 "path = %s\n"
                                  "[metrics]\n"
                                  "log_freq = 1\n";
 
 static int write_recipe(struct args *args, const char *folder)
 {
     uint32_t *token = ct_arena_array(&args->arena, uint32_t, TOKENS);
+    const char *tokens = ct_arena_printf(&args->arena, "%s/tokens", folder);
     const char *text =
-        ct_arena_printf(&args->arena, own_recipe, args->ranks > 1 ? ", local, fsdp" : "", folder);
+        ct_arena_printf(&args->arena, own_recipe, args->ranks > 1 ? ", local, fsdp" : "",
+                        ct_recipe_quote(&args->arena, tokens));
     int rc;
 
     for (uint32_t i = 0; i < TOKENS; i++)
         token[i] = ct_philox(1, 1, i).v[0] % VOCABULARY;
-    rc = ct_file_write(ct_arena_printf(&args->arena, "%s/tokens", folder), token,
-                       TOKENS * sizeof(*token));
+    rc = ct_file_write(tokens, token, TOKENS * sizeof(*token));
     args->path = ct_arena_printf(&args->arena, "%s/recipe.ini", folder);
     return rc == 0 ? ct_file_write(args->path, text, strlen(text)) : rc;
 }
@@ -78,8 +80,9 @@ static int measure(struct args *args, const char *folder, const char *file, cons
     argv_add(arena, &argv, "ctitan", "train", args->path, "--set", "describe.steps=10");
     args_changes(args, &argv);
     argv_add(arena, &argv, "--with", "describe", "--set",
-             ct_arena_printf(arena, "describe.file=%s", file), "--set",
-             ct_arena_printf(arena, "job.dump_folder=%s/run", folder), "--set", "model.save_to=");
+             ct_recipe_assign(arena, "describe.file", file), "--set",
+             ct_recipe_assign(arena, "job.dump_folder", ct_arena_printf(arena, "%s/run", folder)),
+             "--set", "model.save_to=");
     if (shares)
         argv_add(arena, &argv, "--set", "cpu.streams=in_order");
     for (; *set; set++)

@@ -100,7 +100,7 @@ int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
     size_t section = section_length(assignment), key, length, quoted;
     struct ct_arena *arena = recipe->arena;
     struct ct_setting *old;
-    const char *name, *value;
+    const char *name, *value, *wrong;
     char *copy;
 
     if (assignment[section] == '=' && ct_recipe_hint_assignment(recipe, assignment) < 0)
@@ -120,8 +120,12 @@ int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
         (quoted ? quoted : ct_recipe_without_comment(value, length)) < length)
         return ct_fail(CT_ECONFIG,
                        "--set %.80s: a value has one line of at most 3900 characters, and no "
-                       "comment; what would begin one needs quotes: \"/data/set #1\"",
+                       "comment; what would begin one needs quotes around the whole value, within "
+                       "those of the shell: --set 'text.path=\"/data/set #1\"'",
                        assignment);
+    wrong = ct_recipe_misquoted(value, length);
+    if (wrong)
+        return ct_fail(CT_ECONFIG, "--set %.80s: %s", assignment, wrong);
     if (!ct_recipe_is_utf8(assignment))
         return ct_fail(CT_ECONFIG, "--set %.80s: expected UTF-8", assignment);
     copy = ct_arena_strdup(arena, assignment);
@@ -168,13 +172,18 @@ static void add_plugin(struct ct_recipe *recipe, const char *plugin, const char 
     recipe->plugin_sources[recipe->plugin_count++] = source;
 }
 
+static bool ends_in_so(const char *file, size_t length)
+{
+    return length > 3 && !memcmp(file + length - 3, ".so", 3);
+}
+
 /* The name of a plugin that is listed by its file: "/opt/plugins/llama.so" is llama. */
 static const char *name_of(const struct ct_recipe *recipe, const char *listed)
 {
     const char *slash = strrchr(listed, '/'), *file = slash ? slash + 1 : listed;
     size_t length = strlen(file);
 
-    if (length > 3 && !strcmp(file + length - 3, ".so"))
+    if (ends_in_so(file, length))
         length -= 3;
     return ct_arena_printf(recipe->arena, "%.*s", (int)length, file);
 }
@@ -284,6 +293,16 @@ int ct_recipe_unset(struct ct_recipe *recipe, const char *name)
     return 0;
 }
 
+/* Whether a name of a list is several: blanks are in the path of a .so alone. */
+static bool lacks_comma(const char *name)
+{
+    size_t word = strcspn(name, " \t");
+
+    if (!name[word])
+        return false;
+    return !memchr(name, '/', word) || ends_in_so(name, word) || !ends_in_so(name, strlen(name));
+}
+
 int ct_recipe_list_plugins(struct ct_recipe *recipe)
 {
     const struct ct_setting *load = ct_recipe_find(recipe, "plugins", "load");
@@ -302,7 +321,7 @@ int ct_recipe_list_plugins(struct ct_recipe *recipe)
         if (!length)
             return ct_fail(CT_ECONFIG, "%s: load: expected a plugin's name %s a comma",
                            load->source, rest ? "before" : "after");
-        if (strpbrk(name, " \t"))
+        if (lacks_comma(name))
             return ct_fail(CT_ECONFIG, "%s: load: expected a comma in '%s'", load->source, name);
         if (plugin_index(recipe, name) < recipe->plugin_count)
             return ct_fail(CT_ECONFIG, "%s: load: %s is listed twice", load->source, name);

@@ -323,7 +323,8 @@ static int check_value(const struct ct_setting *s)
 {
     size_t length = strlen(s->value);
     const char *home = getenv("HOME");
-    char quote = *s->value;
+    /* A value that could begin a comment was in quotes; it may have others. */
+    char quote = ct_recipe_comment(s->value, length) == length ? *s->value : '\0';
 
     if (length >= 2 && (quote == '"' || quote == '\'') && s->value[length - 1] == quote)
         return ct_fail(CT_ECONFIG, "%s: [%s] %s = %s: values have no quotes: write %s = %.*s",

@@ -15,14 +15,18 @@
 
 static void print_plugins(const struct ct_recipe *recipe, FILE *out)
 {
+    struct ct_arena scratch = {0};
+
     fprintf(out, "[plugins]\n");
     for (size_t i = 0; i < recipe->plugin_count; i++) {
         const char *comma = i + 1 < recipe->plugin_count ? "," : "";
-        int used = fprintf(out, "%s%s%s", i ? "       " : "load = ", recipe->plugins[i], comma);
+        const char *item = ct_arena_printf(&scratch, "%s%s", recipe->plugins[i], comma);
+        int used = fprintf(out, "%s%s", i ? "       " : "load = ", ct_recipe_quote(&scratch, item));
 
         fprintf(out, "%*s; %s\n", used < COMMENT_COLUMN ? COMMENT_COLUMN - used : 1, "",
                 recipe->plugin_sources[i]);
     }
+    ct_arena_finish(&scratch);
 }
 
 /* Whether a line that begins with this value reads as a setting or a section. It has the first word

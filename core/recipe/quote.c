@@ -1,6 +1,6 @@
 /*
  * Values in quotes. Only what would begin a comment needs them, " #" and " ;", or one of these at
- * the beginning; a quote within is written twice. Each line of a value has quotes of its own.
+ * the beginning; a quote within is written twice. They are around all that a line has of a value.
  */
 #include <string.h>
 
@@ -38,6 +38,34 @@ size_t ct_recipe_quoted(const char *text, size_t length)
     return next == length || (next > end + 1 && strchr(";#", text[next])) ? end + 1 : 0;
 }
 
+/* Whether a quote that begins a word is open at the end of a text. */
+static bool is_open(const char *text, size_t length)
+{
+    size_t closed = length;
+    bool open = false;
+
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] != '"')
+            continue;
+        if (open)
+            closed = i;
+        open = !open &&
+               (i == 0 || closed + 1 == i || ct_recipe_is_space(text[i - 1]) || text[i - 1] == ',');
+    }
+    return open;
+}
+
+const char *ct_recipe_misquoted(const char *text, size_t length)
+{
+    size_t quoted = ct_recipe_quoted(text, length), comment = ct_recipe_comment(text, length);
+
+    if (quoted && (ct_recipe_is_space(text[1]) || ct_recipe_is_space(text[quoted - 2])))
+        return "within quotes, a value neither begins nor ends with white space";
+    if (!quoted && is_open(text, comment) && memchr(text + comment, '"', length - comment))
+        return "a comment begins within quotes; quote the whole value, as in \"/data/set #1\"";
+    return NULL;
+}
+
 size_t ct_recipe_unquote(const char *quoted, size_t length, char *text)
 {
     size_t used = 0;
@@ -66,4 +94,9 @@ const char *ct_recipe_quote(struct ct_arena *arena, const char *value)
     }
     strcpy(to, "\"");
     return quoted;
+}
+
+const char *ct_recipe_assign(struct ct_arena *arena, const char *name, const char *value)
+{
+    return ct_arena_printf(arena, "%s=%s", name, ct_recipe_quote(arena, value));
 }

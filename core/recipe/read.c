@@ -25,6 +25,7 @@ struct reader {
     const char *aside;  /* its value, when inih got the key alone */
     bool recorded;      /* by a run: comments say which values were defaults */
     bool was_default;   /* the value of the logical line last returned */
+    const char *wrong;  /* with the quotes of that value; NULL: nothing */
     int *began;         /* by inih's line number, from 1: physical line of that logical line */
     size_t lines, room; /* used and allocated length of began */
     int rc;
@@ -78,8 +79,9 @@ size_t ct_recipe_without_comment(const char *text, size_t length)
 
 struct physical {
     const char *text;
-    size_t length; /* without comment and trailing space; 0: empty */
-    size_t quoted; /* bytes at its end that are in quotes, with these */
+    size_t length;     /* without comment and trailing space; 0: empty */
+    size_t quoted;     /* bytes at its end that are in quotes, with these */
+    const char *wrong; /* with quotes; NULL: nothing */
     bool indented;
     bool ends_default; /* its comment says so */
     const char *next;
@@ -113,6 +115,7 @@ static struct physical look(const char *at)
     struct physical p = {.text = at, .next = at + whole + (at[whole] == '\n')};
 
     p.quoted = ct_recipe_quoted(at + value, whole - value);
+    p.wrong = ct_recipe_misquoted(at + value, whole - value);
     p.length = p.quoted ? value + p.quoted : ct_recipe_without_comment(at, whole);
     p.ends_default = ends_with(at + p.length, whole - p.length, "; " CT_RECIPE_DEFAULT) ||
                      ends_with(at + p.length, whole - p.length, ", " CT_RECIPE_DEFAULT);
@@ -150,6 +153,8 @@ static void append(struct reader *r, struct line *line, const struct physical *p
     memcpy(line->text + line->length + space, p->text, plain);
     line->length += space + plain;
     line->length += ct_recipe_unquote(p->text + plain, p->quoted, line->text + line->length);
+    if (!r->wrong)
+        r->wrong = p->wrong;
 }
 
 static int refuse_indentation(struct reader *r, const struct physical *p, int begun)
@@ -182,6 +187,7 @@ static char *logical_line(struct reader *r)
     if (!p.length)
         return NULL;
     r->line = r->physical - 1;
+    r->wrong = NULL;
     r->was_default = r->recorded && p.ends_default;
     if (p.indented) {
         refuse_indentation(r, &p, 0);
@@ -278,6 +284,10 @@ static int on_setting(void *user, const char *section, const char *key, const ch
     (void)value;
     if (twin) {
         fail_at(r, r->line, "[%s] %s was already set at %s", section, key, twin->source);
+        return 0;
+    }
+    if (r->wrong) {
+        fail_at(r, r->line, "[%s] %s = %.80s: %s", section, key, r->aside, r->wrong);
         return 0;
     }
     ct_recipe_add(recipe, section, key, r->aside,

@@ -23,6 +23,9 @@ size_t ct_recipe_comment(const char *text, size_t length);
 /* Bytes of the quotes that text begins with, and of what they hold. 0: there are none, nothing in
    them needs them, or more than a comment follows. */
 size_t ct_recipe_quoted(const char *text, size_t length);
+/* Why text, a line's part of a value and what follows, has wrong quotes: white space is at their
+   ends, or a comment begins within a pair that is around a part of it. NULL: it has not. */
+const char *ct_recipe_misquoted(const char *text, size_t length);
 /* Write what these bytes stand for, at most as many, with a final zero. Returns how many without
    it. */
 size_t ct_recipe_unquote(const char *quoted, size_t length, char *text);

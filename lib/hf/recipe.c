@@ -37,8 +37,7 @@ static int read_run(struct ct_arena *arena, const char *folder, struct ct_recipe
     named = ct_recipe_get(*recipe, "job", "dump_folder");
     if (named && ct_file_is_same(named, folder))
         return 0;
-    return ct_recipe_set(
-        *recipe, ct_arena_printf(arena, "job.dump_folder=%s", ct_recipe_quote(arena, folder)));
+    return ct_recipe_set(*recipe, ct_recipe_assign(arena, "job.dump_folder", folder));
 }
 
 /* The plugin for the model of a config.json. */

@@ -4,6 +4,8 @@
 set -uo pipefail
 ctitan=$(realpath "$1")
 cd "$2" || exit 1
+export TMPDIR=$PWD/'odd #1'
+mkdir -p "$TMPDIR"
 "$ctitan" check sound.so | tee sound.log
 test "${PIPESTATUS[0]}" = 0 && grep -q '^sound: 3 checks passed, 0 failed, 0 could not' sound.log || exit 1
 for source in text tokens; do

@@ -131,7 +131,8 @@ train many --with qlora "${magnitudes[@]:2}" --set dpo.reference=pass -n 2 --wit
 near <(of many loss) <(of quantised loss) 1e-5
 
 # The same, stored once, on one rank; the steps are those of the pass.
-run data recipe.ini "${adapters[@]}" --set dpo.path="$data/own.jsonl" --set dpo.reference_path=once.logp --reference once.logp || fail "$(cat log)"
+run data recipe.ini "${adapters[@]}" --set dpo.path="$data/own.jsonl" --set dpo.reference_path=once.logp --reference 'once #1' || fail "$(cat log)"
+mv 'once #1' once.logp
 tail -c 48 once.logp | od -An -v -tf4 -w4 >got
 sed 's/.*"reference": \[//; s/\].*//; s/, /\n/' "$data/own.jsonl" >want
 near got want 1e-5 || fail 'the log-probabilities of the reference'

@@ -103,8 +103,7 @@ static void quotes_hold_comments(void **state)
                                "dump_folder=\"#x\"\n"
                                "[training]\n"
                                "seed = \"7\"\n"
-                               "steps = \"a #b\" c\n"
-                               "dtype = a \"b #c\"\n"
+                               "steps = 5\" disk ; of \"a\"\n"
                                "seq_len = \"a\";\"b\" # \"c\"\n";
     struct ct_arena arena = {0};
     struct ct_recipe *r = read_text(&arena, text);
@@ -114,14 +113,17 @@ static void quotes_hold_comments(void **state)
     assert_string_equal(ct_recipe_get(r, "job", "description"), "a, b ;\"c\" d");
     assert_string_equal(ct_recipe_get(r, "job", "dump_folder"), "#x");
     assert_string_equal(ct_recipe_get(r, "training", "seed"), "\"7\"");
-    assert_string_equal(ct_recipe_get(r, "training", "steps"), "\"a");
-    assert_string_equal(ct_recipe_get(r, "training", "dtype"), "a \"b");
+    assert_string_equal(ct_recipe_get(r, "training", "steps"), "5\" disk");
     assert_string_equal(ct_recipe_get(r, "training", "seq_len"), "\"a\";\"b\"");
     assert_int_equal(ct_recipe_set(r, "job.name=\"\"\"x\"\" #y\" "), 0);
     assert_string_equal(ct_recipe_get(r, "job", "name"), "\"x\" #y");
     assert_string_equal(ct_recipe_quote(&arena, "x \"#y\""), "x \"#y\"");
     assert_string_equal(ct_recipe_quote(&arena, "a \"b\" ;"), "\"a \"\"b\"\" ;\"");
     assert_fails(ct_recipe_set(r, "job.name=\"x #y\" z"), CT_ECONFIG, "needs quotes");
+    assert_fails(ct_recipe_set(r, "job.name=\" x #y\""), CT_ECONFIG, "ends with white space");
+    assert_fails(ct_recipe_set(r, "job.name=\"x #y\t\""), CT_ECONFIG, "ends with white space");
+    assert_string_equal(ct_recipe_assign(&arena, "a.b", "/x #1"), "a.b=\"/x #1\"");
+    assert_string_equal(ct_recipe_assign(&arena, "a.b", "/x#1"), "a.b=/x#1");
     ct_arena_finish(&arena);
 }
 
@@ -167,6 +169,13 @@ static void bad_text_is_refused_with_its_line(void **state)
         {"[plugins]\nload = a,\n", "r.ini:2: load: expected a plugin's name after a comma"},
         {"[plugins]\nload = a b\n", "r.ini:2: load: expected a comma in 'a b'"},
         {"[plugins]\nload = a,\n  b,\n  a\n", "r.ini:2: load: a is listed twice"},
+        {"[job]\nname = \"a #b\" c\n",
+         "r.ini:2: [job] name = \"a: a comment begins within quotes; quote the whole value"},
+        {"[job]\nname = README.md, \"d #1\"\n", "[job] name = README.md, \"d: a comment begins"},
+        {"[job]\nname = a,\n \"b \"\"c #1\"\" d\"e\n", "r.ini:2: [job] name = a, "},
+        {"[job]\nname = \" a #b\"\n", "r.ini:2: [job] name = a #b: within quotes, a value neither"},
+        {"[job]\nname = a\n \"b #c \"\n", "r.ini:2: [job] name = a b #c : within quotes"},
+        {"[plugins]\nload = /a.so /b.so\n", "r.ini:2: load: expected a comma in '/a.so /b.so'"},
         {"[job]\n; caf\xe9\nname = caf\xe9\n", "r.ini:3: 'name = caf\xe9' is not UTF-8"},
         {"[job]\nname = \xc0\xaf\n", "is not UTF-8"},
         {"[job]\nname = x\xed\xa0\x80\n", "is not UTF-8"},
@@ -494,7 +503,7 @@ static void drop_comments(char *text)
 static void values_read_back_as_they_were(void **state)
 {
     static char longest[3996], line[4001], out[65536];
-    const char *texts[12];
+    const char *texts[14];
     struct ct_arena arena = {0};
 
     (void)state;
@@ -513,6 +522,8 @@ static void values_read_back_as_they_were(void **state)
     texts[10] = "path = \"# a\"\n  b\n \"x ;\" # d";
     texts[11] =
         ct_arena_printf(&arena, "path = \"%.3980s #x\"\n %s\n \"%.3980s ;\"", line, line, line);
+    texts[12] = "path = \"\"\"x #y\"";
+    texts[13] = "path = say \"x ; y";
     for (size_t i = 0; i < CT_COUNT(texts); i++) {
         const char *text = ct_arena_printf(
             &arena, "[plugins]\nload = good, words\n[model]\nname = llama\n[good]\n%s\n", texts[i]);
@@ -521,6 +532,35 @@ static void values_read_back_as_they_were(void **state)
         assert_int_equal(apply(text, out, sizeof(out)), 0);
         assert_string_equal(ct_recipe_get(read_text(&arena, out), "good", "path"), value);
     }
+    ct_arena_finish(&arena);
+}
+
+/* So can the path of a plugin. */
+static void paths_of_plugins_read_back(void **state)
+{
+    static char out[65536];
+    char folder[] = "/tmp/ctitan #XXXXXX", whole[4096];
+    struct ct_arena arena = {0};
+    const char *path;
+    struct ct_recipe *r;
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    assert_non_null(
+        realpath(ct_arena_printf(&arena, "%s/words.so", getenv("CTITAN_PLUGIN_PATH")), whole));
+    path = ct_arena_printf(&arena, "%s/words.so", folder);
+    assert_int_equal(symlink(whole, path), 0);
+    assert_int_equal(
+        apply(ct_arena_printf(&arena, "[plugins]\nload =\n \"%s,\"\n good\n[model]\nname = llama\n",
+                              path),
+              out, sizeof(out)),
+        0);
+    r = read_text(&arena, out);
+    assert_int_equal(r->plugin_count, 2);
+    assert_string_equal(r->plugins[0], path);
+    assert_string_equal(r->plugins[1], "good");
+    unlink(path);
+    rmdir(folder);
     ct_arena_finish(&arena);
 }
 
@@ -676,6 +716,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(bad_arguments_are_refused),
         cmocka_unit_test(bad_recipes_say_what_is_wrong),
         cmocka_unit_test(values_read_back_as_they_were),
+        cmocka_unit_test(paths_of_plugins_read_back),
         cmocka_unit_test(the_resolved_recipe_is_complete_and_reads_back),
         cmocka_unit_test(a_recorded_recipe_may_have_defaults_of_options_that_are_gone),
         cmocka_unit_test(the_resolved_recipe_of_a_plugins_schedule_reads_back),

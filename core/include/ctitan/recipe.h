@@ -12,10 +12,10 @@
  * valid name. A line that begins with white space continues the previous value, and is refused if
  * it reads as a setting or a section ("key =", "key:", "[section]"). ';' and '#' begin comments, at
  * the beginning of a line or after white space; in a value they stand in quotes, "/data/set #1",
- * where a quote itself is written twice. Other values have no quotes. Keys are looked up in the
- * option tables of the core and of the loaded plugins. Every value records its source: built-in
- * default, file:line, or the command line. The resolved recipe that each run saves shows the
- * sources.
+ * around the whole value, where a quote itself is written twice. Other values have no quotes. Keys
+ * are looked up in the option tables of the core and of the loaded plugins. Every value records its
+ * source: built-in default, file:line, or the command line. The resolved recipe that each run saves
+ * shows the sources.
  */
 #ifndef CT_RECIPE_H
 #define CT_RECIPE_H
@@ -60,6 +60,9 @@ CT_API int ct_recipe_parse(struct ct_arena *arena, const char *path, const char 
 /* A value as a recipe, or ct_recipe_set, takes it: in quotes, in arena, where it would otherwise
    have a comment; or else itself. */
 CT_API const char *ct_recipe_quote(struct ct_arena *arena, const char *value);
+/* "name=value" for ct_recipe_set and --set, in arena, with the value so quoted. name:
+   "section.key". */
+CT_API const char *ct_recipe_assign(struct ct_arena *arena, const char *name, const char *value);
 
 /* "[training] or [validation]", in arena: the sections of the core that have the key, or else those
    of plugins in the folders; NULL: there are none. */
