@@ -361,6 +361,7 @@ static int load(struct check *c, const char *name)
     if (rc < 0)
         return rc;
     c->path = ct_arena_strdup(&c->arena, realpath(path, whole) ? whole : path);
+    c->set_given = c->set_count;
     choose_sizes(c, c->plugin);
     for (size_t i = 0; rc == 0 && i < c->set_count; i++)
         rc = apply(c->plugin, c->sets[i], &c->arena);

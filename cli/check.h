@@ -17,6 +17,7 @@ struct check {
     const char *path;        /* absolute, of the plugin */
     const char *const *sets; /* "section.key=value", as given and as chosen; NULL ends */
     size_t set_count, set_room;
+    size_t set_given;      /* of them, the first ones: as given */
     struct ct_texts with;  /* more plugins, their names */
     double tolerance;      /* of losses and norms against a run without the plugin, relative */
     double mesh_tolerance; /* of those on meshes against one rank */

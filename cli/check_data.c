@@ -71,12 +71,25 @@ static int check_special(const struct ct_tokenizer_ops *ops, const char *name, i
                          (long long)ops->vocabulary() - 1);
 }
 
+/* Whether the command line says where the plugin's files are: by its own options, or as those of a
+   model. */
+static bool is_placed(struct check *c)
+{
+    const char *own = ct_arena_printf(&c->arena, "%s.", c->plugin->name);
+    const char *model = "model.init_from=";
+
+    for (size_t i = 0; i < c->set_given; i++)
+        if (!strncmp(c->sets[i], own, strlen(own)) || !strncmp(c->sets[i], model, strlen(model)))
+            return true;
+    return false;
+}
+
 int check_tokenizer(struct check *c, const struct ct_offer *offer)
 {
     const struct ct_tokenizer_ops *ops = offer->ops;
     int rc = ops->open ? ops->open() : 0;
 
-    if (rc == CT_ECONFIG) {
+    if (rc == CT_ECONFIG && !is_placed(c)) {
         check_untried(c, ct_arena_printf(&c->arena, "tokenizer %s", offer->name),
                       ct_error_message());
         return 0;

@@ -107,7 +107,8 @@ refused 'no option named isaa; did you mean isa?' adamw --set cpu.isaa=1
 
 # without_options PLUGIN WORDS..: what needs no option is tried all the same, and what is missing is said.
 without_options() {
-    "$ctitan" check "$1" >"$folder/bare.log" 2>&1
+    # shellcheck disable=SC2086
+    "$ctitan" check $1 >"$folder/bare.log" 2>&1
     for words in "${@:2}"; do
         grep -qE "$words" "$folder/bare.log" && continue
         echo "check $1 does not say \"$words\":"
@@ -116,6 +117,7 @@ without_options() {
     done
 }
 without_options bpe '^untried tokenizer bpe: neither .bpe. path nor' '0 failed'
+without_options 'bpe --set bpe.path=/dev/null --quick' '^FAILED +tokenizer bpe: .*it cannot be opened'
 without_options dpo '^untried data source dpo: set dpo.path' '^ok +op kto:' '0 failed'
 without_options lora '^note .*--tolerance 1 accepts'
 
