@@ -251,9 +251,11 @@ static void set_token(json_t *root, const char *key, int32_t id)
 /* NULL: the model's folders are of another format, or it does not describe them. */
 static const struct ct_hf_config *described(const struct ct_run *run)
 {
-    const struct ct_model_ops *ops = run->model_ops;
+    const struct ct_weights_ops *w = run->model_ops->weights;
+    bool ours = w && (w->load == ct_hf_load || w->save == ct_hf_save ||
+                      w->small_files == ct_hf_small_files);
 
-    return ops->weights && ops->weights->save == ct_hf_save ? ops->description : NULL;
+    return ours ? run->model_ops->description : NULL;
 }
 
 int ct_hf_config_of(struct ct_arena *arena, const struct ct_run *run, const char **text)

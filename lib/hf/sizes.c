@@ -37,6 +37,16 @@ int ct_hf_sizes(const struct ct_model_ops *ops, const char *plugin, void *sizes)
     const struct ct_model_config *asked = &ct_config.model;
     size_t at = 0;
 
+    if (!ops->flavors)
+        return ct_fail(CT_ECONFIG,
+                       "%s has no flavors (`flavors` of struct ct_model_ops), and fields that a "
+                       "config.json lacks would be those of the first",
+                       plugin);
+    if (*asked->init_from && !ops->description)
+        return ct_fail(CT_ECONFIG,
+                       "[model] init_from = %s: %s reads no config.json (`description` of struct "
+                       "ct_model_ops)",
+                       asked->init_from, plugin);
     while (!*asked->init_from && flavor_at(ops, at) && strcmp(flavor_at(ops, at), asked->flavor))
         at++;
     if (!flavor_at(ops, at))

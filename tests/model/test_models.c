@@ -7,6 +7,8 @@
 #include <ctitan/app/verify.h>
 #include <ctitan/config.h>
 #include <ctitan/lib/decoder.h>
+#include <ctitan/lib/hf.h>
+#include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/mixture.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/log.h>
@@ -510,6 +512,46 @@ static void experts_without_a_gate_have_no_other_form(void **state)
     }
 }
 
+/* A model without a table of config.json, or without flavors, is told so. */
+static void sizes_are_from_flavors_and_a_description(void **state)
+{
+    struct ct_model_ops bare = *ops_of("gpt2");
+    char *sizes = malloc(bare.flavor_size);
+
+    (void)state;
+    bare.description = NULL;
+    ct_config.model.flavor = "debug";
+    ct_config.model.init_from = "";
+    assert_int_equal(ct_hf_sizes(&bare, "bare", sizes), 0);
+    ct_config.model.init_from = "/nowhere";
+    assert_fails(ct_hf_sizes(&bare, "bare", sizes), CT_ECONFIG, "bare reads no config.json");
+    bare.flavors = NULL;
+    assert_fails(ct_hf_sizes(&bare, "bare", sizes), CT_ECONFIG, "bare has no flavors");
+    ct_config.model.init_from = ct_config.model.flavor = "";
+    free(sizes);
+}
+
+/* A format with a `save` of its own around ct_hf_save describes models, too. */
+static void a_format_that_reads_folders_describes_them(void **state)
+{
+    static const struct ct_hf_key keys[] = {{0}};
+    static const struct ct_hf_fixed fixed[] = {{0}};
+    static const struct ct_hf_config config = {"x", "X", keys, fixed};
+    struct ct_weights_ops format = {.size = sizeof(format), .load = ct_hf_load};
+    struct ct_model_ops ops = {.description = &config, .weights = &format};
+    const struct ct_run run = {.model_ops = &ops};
+    struct ct_arena arena = {0};
+    const char *text;
+
+    (void)state;
+    ct_config.model.init_from = "";
+    assert_int_equal(ct_hf_config_of(&arena, &run, &text), 0);
+    assert_non_null(strstr(text, "\"model_type\": \"x\""));
+    format.load = NULL;
+    assert_fails(ct_hf_config_of(&arena, &run, &text), CT_EINVAL, "describes no config.json");
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -521,6 +563,8 @@ int main(void)
         cmocka_unit_test(sequences_beyond_the_positions_are_warned_of),
         cmocka_unit_test(names_of_a_layer_are_those_of_parts),
         cmocka_unit_test(names_are_not_cut),
+        cmocka_unit_test(sizes_are_from_flavors_and_a_description),
+        cmocka_unit_test(a_format_that_reads_folders_describes_them),
         cmocka_unit_test(experts_without_a_gate_have_no_other_form)};
 
     if (ct_ops_register() < 0)

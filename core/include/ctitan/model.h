@@ -137,7 +137,7 @@ struct ct_model_ops {
                             double *halved);
     const struct ct_shard_rule *shard_plan; /* ended by {0}; NULL: none */
     /* The table by which `weights` reads and writes what a folder says of a model; the format
-       defines its type. NULL: models are not written, save_to is an error. */
+       defines its type. NULL: it is neither read nor written, and save_to is an error. */
     const void *description;
     const struct ct_stored_rule *stored; /* ended by {0}; NULL: parameters are stored as they are */
     /* Rules of a plugin whose rules depend on sizes, for a model of this config.json, given as
@@ -146,7 +146,8 @@ struct ct_model_ops {
     int (*stored_for)(const char *config, struct ct_arena *arena,
                       const struct ct_stored_rule **rules);
     /* An array of structs of flavor_size bytes, each of which begins with a struct ct_flavor; the
-       last has no name. A constant, for help reads it from the plugin's file. NULL: none. */
+       last has no name. A constant, for help reads it from the plugin's file. NULL: none; a model
+       whose sizes ct_hf_sizes (lib/hf_config.h) fills must have some. */
     const void *flavors;
     size_t flavor_size;
     /* The format of init_from and save_to. NULL: a run that is to read or write weights fails. */

@@ -13,7 +13,9 @@
 CT_BEGIN_DECLS
 
 /* For struct ct_model_ops: ct_hf_load, ct_hf_save, ct_hf_identify, ct_hf_load_set,
-   ct_hf_small_files, ct_hf_note_files. */
+   ct_hf_small_files, ct_hf_note_files. The `description` of models is a struct ct_hf_config
+   (hf_config.h), and that of a format, too, which takes ct_hf_load, ct_hf_save or ct_hf_small_files
+   from here. */
 CT_API extern const struct ct_weights_ops ct_hf_weights;
 
 /* Fill all parameters from folder. A warning names tensors that the

@@ -107,7 +107,8 @@ struct ct_hf_config {
 
 /* Fill the sizes of a model of this plugin as [model] asks: with an entry of ops->flavors, which
    are such sizes, or from init_from's config.json by ops->description. Fields without a key are
-   then those of the first flavor. CT_ECONFIG: there is no such flavor; or as below. */
+   then those of the first flavor. CT_ECONFIG: there is no such flavor, or none at all; init_from
+   is set without a description; or as below. */
 CT_API int ct_hf_sizes(const struct ct_model_ops *ops, const char *plugin, void *sizes);
 /* Fill sizes from folder/config.json, or its text_config; fields without a key are left as they
    are. CT_ECONFIG: a setting is missing, malformed or unsupported; the message names file and
