@@ -13,6 +13,7 @@
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/app/generate.h>
+#include <ctitan/lib/checkpoint.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/log.h>
@@ -145,16 +146,40 @@ static int check_options(struct options *o)
 
 /* ---- the model ---- */
 
+static bool has_file(struct args *args, const char *folder, const char *name)
+{
+    return *folder && !access(ct_arena_printf(&args->arena, "%s/%s", folder, name), R_OK);
+}
+
 /* The weights that the recipe trained, if there are any, unless the command line names others. A
    plugin that keeps checkpoints replaces them with the newest of these, by the same rule. */
 static const char *choose_weights(struct args *args, const struct ct_recipe *recipe)
 {
     const struct ct_model_config *model = &ct_config.model;
-    const char *trained = ct_arena_printf(&args->arena, "%s/config.json", model->save_to);
 
     if (*model->init_from && ct_recipe_overrides(recipe, "model", "init_from"))
         return NULL;
-    return *model->save_to && !access(trained, R_OK) ? model->save_to : NULL;
+    return has_file(args, model->save_to, "config.json") ? model->save_to : NULL;
+}
+
+static bool has_checkpoint(struct args *args, const char *run)
+{
+    const struct ct_checkpoint_ops *ops;
+    struct ct_checkpoint c = {0};
+    int rc = ct_checkpoints_find("generate looks for", &ops);
+
+    if (rc < 0)
+        return false;
+    rc = ops->open(&args->arena, run, &c);
+    ops->close(&c);
+    return rc == 0;
+}
+
+/* Whether `ctitan generate RUN` has weights that the run has trained. */
+static bool has_trained(struct args *args, const char *run)
+{
+    return has_file(args, run, "recipe.ini") &&
+           (has_file(args, ct_config.model.save_to, "config.json") || has_checkpoint(args, run));
 }
 
 /* Say which weights were loaded; if others than the run's were asked for, how to get those. */
@@ -162,23 +187,20 @@ static int check_weights(struct args *args, const struct ct_recipe *recipe)
 {
     const char *save_to = ct_config.model.save_to, *run = ct_config.job.dump_folder;
 
-    if (*ct_weights_noted())
+    if (*ct_weights_noted()) {
         ct_info("generating with the weights in %s", ct_weights_noted());
-    if (*ct_weights_noted() && ct_recipe_overrides(recipe, "model", "init_from") &&
-        !access(ct_arena_printf(&args->arena, "%s/recipe.ini", run), R_OK))
-        ct_info("for the weights that a run has trained in %s: ctitan generate %s", run, run);
-    if (*ct_weights_noted())
+        if (ct_recipe_overrides(recipe, "model", "init_from") && has_trained(args, run))
+            ct_info("for the weights that a run has trained in %s: ctitan generate %s", run, run);
         return 0;
+    }
     if (*save_to)
         return ct_fail(CT_ECONFIG, "there is no model in %s yet; train one with: ctitan train %s",
                        save_to, args->path);
-    else
-        return ct_fail(CT_ECONFIG,
-                       "no model to generate with: nothing was trained in %s that was saved; set "
-                       "[model] save_to, or load ckpt, when training, or set [model] init_from to "
-                       "the folder of a model",
-                       ct_config.job.dump_folder);
-    return 0;
+    return ct_fail(CT_ECONFIG,
+                   "no model to generate with: nothing was trained in %s that was saved; set "
+                   "[model] save_to, or load ckpt, when training, or set [model] init_from to "
+                   "the folder of a model",
+                   run);
 }
 
 /* ---- where texts end ---- */

@@ -36,7 +36,7 @@ static bool is_drawn(const struct slice *s)
     return s->section && s->stream < CT_TRACE_STEPS && !s->validation;
 }
 
-/* The last step that every rank has; -1: the trace has one only. */
+/* The last step that every rank has; 0: no step of a rank has a number. */
 static int64_t last_step(const struct slices *s, struct ct_arena *arena)
 {
     int64_t *last = ct_arena_array(arena, int64_t, s->ranks + 1), least;

@@ -108,6 +108,12 @@ grep -q "the weights in tuned" said || fail "$(cat said)"
 tune --set model.init_from=base
 grep -q "the weights in base" said || fail "$(cat said)"
 grep -q 'trained in tune: ctitan generate tune$' said || fail "$(cat said)"
+tune --set model.init_from=base --set model.save_to= --without ckpt
+grep -q 'trained in tune: ctitan generate tune$' said || fail "a checkpoint: $(cat said)"
+mv tune/checkpoint kept
+tune --set model.init_from=base --set model.save_to=
+! grep 'ctitan generate' said || fail "a run that has kept no weights"
+mv kept tune/checkpoint
 
 # A file that is missing is not blamed on the cache.
 status=0
