@@ -6,8 +6,9 @@
  * plan (cuDNN, the device, the driver, the graph as it was described), size and checksum of the
  * text, and the text. It appears by renaming, so it is complete or absent, whichever ranks write
  * it. cuDNN chooses by its heuristic, and measures nothing: the plan of a file is the one that
- * would be made. A file has the time when it was last read; when a plan is added, files that nobody
- * has read for a month are removed, such as those of a library or driver that was replaced.
+ * would be made. A file has the time when it was last read. Where a device has added plans, its end
+ * removes files that nobody has read for a month, such as those of a library or driver that was
+ * replaced: by then the run has read all of its own.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -25,20 +26,20 @@
 #define UNREAD (30 * 24 * 3600)    /* seconds after which a file is removed */
 
 struct entry {
-    char key[256], folder[CT_PATH_ROOM], path[CT_PATH_ROOM + 32];
+    char key[256], path[CT_PATH_ROOM + 32];
 };
 
 static int find_entry(struct gpu *gpu, const struct dnn_graph *g, struct entry *e)
 {
-    char device[160];
-    int rc = ct_file_cache_folder(e->folder, "cuda");
+    char device[160], folder[CT_PATH_ROOM];
+    int rc = ct_file_cache_folder(folder, "cuda");
 
     if (rc < 0)
         return rc;
     gpu_identify(gpu, device, sizeof(device));
     snprintf(e->key, sizeof(e->key), "cuDNN %d, %s, graph %016llx", dnn_version(), device,
              (unsigned long long)g->hash);
-    snprintf(e->path, sizeof(e->path), "%s/plan-%016llx.txt", e->folder,
+    snprintf(e->path, sizeof(e->path), "%s/plan-%016llx.txt", folder,
              (unsigned long long)ct_hash(e->key));
     return 0;
 }
@@ -96,9 +97,10 @@ static void print_plan(const void *object, FILE *out)
     fwrite(k->text, 1, k->size, out);
 }
 
-static void remove_unread(const char *folder)
+void dnn_cache_remove_unread(void)
 {
-    DIR *dir = opendir(folder);
+    char folder[CT_PATH_ROOM];
+    DIR *dir = ct_file_cache_folder(folder, "cuda") < 0 ? NULL : opendir(folder);
     time_t now = time(NULL);
     const struct dirent *at;
     struct stat s;
@@ -126,11 +128,10 @@ static void keep(const struct entry *e, const struct dnn_graph *g)
     if (rc < 0 && !warned)
         ct_warn("cuda: plans of cuDNN are not kept for later runs: %s", ct_error_message());
     warned |= rc < 0;
-    remove_unread(e->folder);
     ct_arena_finish(&scratch);
 }
 
-int dnn_cache_plan(struct gpu *gpu, struct dnn_graph *g, cudnnHandle_t handle)
+int dnn_cache_plan(struct gpu *gpu, struct dnn_graph *g, cudnnHandle_t handle, bool *added)
 {
     struct entry e;
     bool kept = find_entry(gpu, g, &e) == 0;
@@ -139,7 +140,9 @@ int dnn_cache_plan(struct gpu *gpu, struct dnn_graph *g, cudnnHandle_t handle)
     if (kept && restore(&e, g, handle) == 0)
         return 0;
     rc = dnn_graph_plan(g, handle, NULL);
-    if (rc == 0 && kept)
+    if (rc == 0 && kept) {
         keep(&e, g);
+        *added = true;
+    }
     return rc;
 }

@@ -20,7 +20,7 @@
 
 struct gpu_dnn {
     cudnnHandle_t handle;
-    bool missing;
+    bool missing, added; /* added: plans to those in files */
     struct sdpa_plan *plans;
 };
 
@@ -58,6 +58,8 @@ void gpu_dnn_close(struct gpu *gpu)
     }
     if (!gpu->described)
         dnn_handle_destroy(gpu->dnn->handle);
+    if (gpu->dnn->added)
+        dnn_cache_remove_unread();
     free(gpu->dnn);
 }
 
@@ -84,7 +86,7 @@ static int make_plan(struct gpu *gpu, struct sdpa_plan *p)
     if (fault)
         return ct_fail(CT_EINVAL, "%s", fault);
     sdpa_describe(&p->graph, &p->shape);
-    return dnn_cache_plan(gpu, &p->graph, gpu->dnn->handle);
+    return dnn_cache_plan(gpu, &p->graph, gpu->dnn->handle, &gpu->dnn->added);
 }
 
 /* Plan for a described device, without cuDNN. The workspace is a bound: sums in float32 of the
