@@ -1,10 +1,10 @@
 /*
- * Usage: conformance [--device NAME] [--sample] [--set KEY=VALUE]... [CASE]
+ * Usage: conformance [--device NAME] [--sample] [--expect KERNEL] [--set KEY=VALUE]... [CASE]
  *
  * --set sets an option of the device's plugin. CASE: only cases whose names contain it. --sample:
  * every case with normal numbers, and with others, in one dtype, as long as one of its kernels has
  * not had those. Prints a line per kernel and leaves with status 1 if any kernel was wrong, failed,
- * or was never tried.
+ * or was never tried; with a CASE, kernels named KERNEL are to be tried, whichever op they are for.
  */
 #include <malloc.h>
 #include <math.h>
@@ -32,7 +32,7 @@ struct score {
 };
 
 struct options {
-    const char *device, *filter;
+    const char *device, *filter, *expected;
 };
 
 static struct score scores[1024];
@@ -304,7 +304,15 @@ static bool cannot_be_tried(const struct ct_kernel *kernel, const struct score *
            (type && type->flags & CT_OP_COLLECTIVE) || type == &ct_op_slice;
 }
 
-static int summarise(struct ct_device *device, const char *filter)
+static bool is_to_be_tried(const struct ct_kernel *kernel, const struct score *s,
+                           const struct options *o)
+{
+    if (o->expected && !strcmp(kernel->name, o->expected))
+        return true;
+    return !o->filter && !cannot_be_tried(kernel, s);
+}
+
+static int summarise(struct ct_device *device, const struct options *o)
 {
     const struct ct_kernel *kernel;
     struct ct_device_info info;
@@ -313,9 +321,9 @@ static int summarise(struct ct_device *device, const char *filter)
     device->ops->info(device, CT_F32, &info);
     for (size_t i = 0; (kernel = ct_kernel_at(device->name, i)); i++) {
         const struct score *s = score_of(kernel);
-        bool untried = s->calls == 0 && !filter && !cannot_be_tried(kernel, s);
+        bool untried = s->calls == 0 && is_to_be_tried(kernel, s, o);
 
-        if (filter && !s->calls)
+        if (o->filter && !s->calls && !untried)
             continue;
         printf("%-29s %-11s %6d calls  worst %6.3f  %s\n", kernel->op, kernel->name, s->calls,
                s->worst,
@@ -328,16 +336,16 @@ static int summarise(struct ct_device *device, const char *filter)
     return faults;
 }
 
-static int run_cases(struct ct_device *device, const char *filter)
+static int run_cases(struct ct_device *device, const struct options *o)
 {
     int rc = 0;
 
     for (const struct conformance_case *test = conformance_cases; rc >= 0 && test->name; test++)
-        if (!filter || strstr(test->name, filter))
+        if (!o->filter || strstr(test->name, o->filter))
             rc = try_case(device, test);
     if (rc < 0)
         return rc;
-    return summarise(device, filter);
+    return summarise(device, o);
 }
 
 /* ---- starting ---- */
@@ -359,6 +367,8 @@ static int start(int argc, char **argv, struct options *options, struct ct_devic
             assignments[count++] = argv[++i];
         else if (!strcmp(argv[i], "--device") && i + 1 < argc)
             options->device = argv[++i];
+        else if (!strcmp(argv[i], "--expect") && i + 1 < argc)
+            options->expected = argv[++i];
         else if (!strcmp(argv[i], "--sample"))
             sample = true;
         else if (*argv[i] != '-')
@@ -395,7 +405,7 @@ int main(int argc, char **argv)
         device->ops->info(device, CT_F32, &info);
         printf("%s\n", info.name);
         checker.device = device;
-        rc = run_cases(device, options.filter);
+        rc = run_cases(device, &options);
         ct_checker_finish(&checker);
         device->ops->close(device);
     }
