@@ -12,8 +12,8 @@
 
 #include "gpu.h"
 
-/* Which numbers of a Float8 operand share a factor: all, each row, or blocks of a row along the
-   sum, with factors in the tiles of gpu_block_scales: 32 numbers and E8M0, 16 numbers and E4M3. */
+/* Numbers of a Float8 operand that share a factor: all, each row, or blocks of a row along the sum.
+   Factors of blocks lie in the tiles of gpu_block_scales: E8M0 of 32 numbers, E4M3 of 16. */
 enum gpu_scaled {
     GPU_NOT_SCALED,
     GPU_SCALED_WHOLE,

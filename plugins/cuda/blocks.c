@@ -298,7 +298,7 @@ static int run_quantise(const struct ct_launch *l)
         .stream = (uint64_t)ct_op_int(l->op, "stream"),
         .per = has_row_blocks(x, &l->in[1], GPU_NVFP4_BLOCK) ? GPU_PER_ROW_BLOCK
                                                              : GPU_PER_COLUMN_BLOCK,
-        .shift = 4,
+        .shift = GPU_NVFP4_SHIFT,
         .kind = ct_cuda_float_of(x->dtype)};
 
     return launch_threads(l, a.rows * ((a.first + a.columns + 3) / 4 - a.first / 4), &a);

@@ -160,7 +160,9 @@ static struct area carve_area(struct ct_prepare *p, const struct sizes *s, bool 
 
     if (weights) {
         codes = s->experts * larger(s->f * line_of(s->n), s->n * line_of(s->f));
-        factors = s->experts * larger(s->f * factors_of(s, s->n), s->n * factors_of(s, s->f));
+        factors = s->experts *
+                  (s->squares ? squares_of(s->f) * squares_of(s->n)
+                              : larger(s->f * factors_of(s, s->n), s->n * factors_of(s, s->f)));
     }
     if (columns) {
         codes = larger(codes, wide * choices_line(s));

@@ -216,7 +216,7 @@ void gpu_graph_destroy(struct gpu_graph *graph);
 /* A kernel does not accept a call, for this reason. */
 #define gpu_refuse(...) (ct_fail(CT_ENOENT, __VA_ARGS__) == 0)
 
-/* Nor can another kernel: the device lacks units for such calls. */
+/* As gpu_refuse, and no other kernel can accept it: the device lacks units for such calls. */
 #define gpu_lacks(...) (ct_fail(CT_ECONFIG, __VA_ARGS__) == 0)
 
 /* Can kernels load 8 elements at a time from rows of so many columns? */

@@ -70,8 +70,8 @@ struct float8_product { /* of the three products */
     bool fast_accumulation; /* sums of fewer bits are allowed */
     bool plain_dw;          /* linear_float8: the gradient of w is no Float8 product */
     int64_t stream;         /* of random numbers: from the weight's name, the same on any mesh */
-    int64_t block; /* of MX: numbers along the sum with one scale, a power of two; 0: scales
-                               are any numbers */
+    int64_t block;          /* of MX: numbers along the sum with one scale, a power of two; 0:
+                               scales are any numbers */
 };
 
 /*

@@ -1043,6 +1043,15 @@ const struct conformance_case conformance_cases[] = {
     {"float8, no multiples", FLOAT8(3, 7, 37, 13), 0, false},
     {"nvfp4", NVFP4(2, 32, 48, 3), 1000, false},
     {"float8, blocks", MX(2, 64, 96, 3, 2), 0, false},
+    /* Magnitudes of cells that are NaN beside others, which float8_amax does not make. */
+    {"nvfp4, scales that are shared",
+     "input %r : float32[32,16]\n"
+     "input %c : float32[2,256]\n"
+     "input %x : T[1,16]\n"
+     "F - %m = float8_amax(%x) {grid=\"1,1\"} : float32[1,1]\n"
+     "F - %rs = nvfp4_scale(%r, %m) {share=rows} : float32[32,16]\n"
+     "F - %cs = nvfp4_scale(%c, %m) {share=columns} : float32[2,256]\n",
+     0, false},
     {"products of blocks of 32",
      "input %x : T[1,160,160]\n"
      "input %d : T[1,160,64]\n"

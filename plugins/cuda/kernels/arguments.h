@@ -750,8 +750,10 @@ struct gpu_float8_invert {
 
 #define GPU_SCALES_OUTER 128 /* rows of a tile of stored scales */
 #define GPU_SCALES_INNER 4   /* blocks of a tile, along the sum */
-#define GPU_NVFP4_BLOCK 16   /* numbers with a scale; tokens that are transformed together */
-#define GPU_NVFP4_SIDE 64    /* of a tile of codes that is transposed */
+#define GPU_NVFP4_SHIFT 4
+#define GPU_NVFP4_BLOCK                                                                            \
+    (1 << GPU_NVFP4_SHIFT) /* numbers with a scale; tokens transformed together */
+#define GPU_NVFP4_SIDE 64  /* of a tile of codes that is transposed */
 
 /* Stored scales of both operands of a product in cuBLASLt's tiles, from those by which numbers were
    multiplied. With NVFP4, factor: what the product is multiplied by, and what c is. */

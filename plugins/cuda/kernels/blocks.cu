@@ -181,8 +181,11 @@ KERNEL(nvfp4_scales, gpu_nvfp4_scale, 256)
     if (i >= a.rows * a.columns)
         return;
     most = a.amax[i];
-    for (int k = 0; a.share != GPU_SHARE_NONE && k < GPU_NVFP4_BLOCK; k++)
-        most = fmaxf(most, a.amax[i + (k - place % GPU_NVFP4_BLOCK) * step]);
+    for (int k = 0; a.share != GPU_SHARE_NONE && k < GPU_NVFP4_BLOCK; k++) {
+        float amax = a.amax[i + (k - place % GPU_NVFP4_BLOCK) * step];
+
+        most = amax > most || amax != amax ? amax : most;
+    }
     a.scale[i] = nvfp4_scale_of(most, a.amax_of_tensor[0]);
 }
 

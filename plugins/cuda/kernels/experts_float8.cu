@@ -145,8 +145,7 @@ DEVICE float column_magnitude(const gpu_encode &a, int64_t from, int64_t end, in
     return most;
 }
 
-/* Columns are lines; a block takes CHUNK of them, of expert blockIdx.y. a.along rows share a scale.
- */
+/* A block takes CHUNK columns, the lines, of expert blockIdx.y. a.along rows share a scale. */
 KERNEL(codes_of_columns, gpu_encode, 256)
 {
     __shared__ code_chunk chunk;
