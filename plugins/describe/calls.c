@@ -58,6 +58,7 @@ static size_t old_calls(const struct ct_machine *old, struct describe_call *list
             list[count++] = (struct describe_call){.op = old->rate[n].ops[0],
                                                    .shapes = "",
                                                    .ideal = p->at,
+                                                   .peak = old->rate[n].peak,
                                                    .seconds = p->at / p->value};
         }
     for (size_t i = 0; i < old->host.reach.count; i++) {
@@ -119,6 +120,13 @@ static size_t keep_shorter(struct describe_call *old, size_t olds, struct descri
 
 /* ---- all ---- */
 
+static double peak_of_class(const struct ct_op *op)
+{
+    size_t n = ct_machine_class(&describe.machine, op);
+
+    return n == SIZE_MAX ? 0 : describe.machine.rate[n].peak;
+}
+
 size_t describe_collect(const struct ct_run *run, struct describe_call **list)
 {
     size_t count = 0, room = describe.old ? most_old_calls(describe.old) : 0;
@@ -137,6 +145,7 @@ size_t describe_collect(const struct ct_run *run, struct describe_call **list)
             (struct describe_call){.op = i->op->type->name,
                                    .shapes = ct_arena_strdup(&describe.arena, shapes),
                                    .ideal = ct_machine_ideal(&describe.machine, i),
+                                   .peak = peak_of_class(i->op),
                                    .sent = describe_communicates(i) ? i->lowered->sent : 0,
                                    .seconds = ct_median(s->seconds, (size_t)s->count)};
     }

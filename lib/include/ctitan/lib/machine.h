@@ -37,11 +37,12 @@
  * numbers that have no dtype of their own, as NVFP4. An op is in
  * the class that lists it; if none does, "cpu.linear" is in that of "linear", and all others are in
  * the class that lists none (one for ops with FLOPs, if it has `work = flops`, and one for the
- * rest). Bytes that the kernel moves in addition (`traffic` of struct ct_lowered) take their time
- * by the last of these classes, unless the file has [calls]: measured curves are of whole calls.
- * [device] launch is added to each instruction. That is the time of an instruction alone; a
- * simulation (lib/app/simulate.h) adds what the streams of a rank, and ranks that share processors,
- * take from each other.
+ * rest). So "linear_nvfp4" needs a class that lists it, whatever lists "linear_float8". Bytes that
+ * the kernel moves in addition (`traffic` of struct ct_lowered) take their time by the last of
+ * these classes, unless the file has [calls]: measured curves are of whole calls. [device] launch
+ * is added to each instruction. That is the time of an instruction alone; a simulation
+ * (lib/app/simulate.h) adds what the streams of a rank, and ranks that share processors, take from
+ * each other.
  */
 #ifndef CT_MACHINE_H
 #define CT_MACHINE_H
