@@ -3,8 +3,9 @@
  *
  * --set sets an option of the device's plugin. CASE: only cases whose names contain it. --sample:
  * every case with normal numbers, and with others, in one dtype, as long as one of its kernels has
- * not had those. Prints a line per kernel and leaves with status 1 if any kernel was wrong, failed,
- * or was never tried; with a CASE, kernels named KERNEL are to be tried, whichever op they are for.
+ * not had those, or not with this feature of attention. Prints a line per kernel and leaves with
+ * status 1 if any kernel was wrong, failed, or was never tried; with a CASE, kernels named KERNEL
+ * are to be tried, whichever op they are for.
  */
 #include <malloc.h>
 #include <math.h>
@@ -26,9 +27,9 @@ static const enum ct_dtype dtypes[] = {CT_F32, CT_BF16};
 struct score {
     const struct ct_kernel *kernel;
     int cases, calls, faults;
-    double worst;                   /* error over tolerance */
-    bool in_case[CT_COUNT(dtypes)]; /* it took a call of the case */
-    bool tried[FILLS];
+    double worst;                        /* error over tolerance */
+    unsigned features[CT_COUNT(dtypes)]; /* that calls of the case had */
+    unsigned tried[FILLS];               /* features */
 };
 
 struct options {
@@ -50,10 +51,23 @@ static struct score *score_of(const struct ct_kernel *kernel)
     return s;
 }
 
+/* Bits: any op; and of attention whatever computes scores or their mask otherwise. */
+static unsigned features_of(const struct ct_op *op)
+{
+    bool grad = !strcmp(op->type->name, "attention_grad");
+    int keys = 1 + grad, documents = grad ? 6 : 3;
+
+    if (!grad && strcmp(op->type->name, "attention"))
+        return 1;
+    return 1 | (ct_op_int(op, "window") > 0) << 1 | (ct_op_float(op, "softcap") > 0) << 2 |
+           (ct_op_float(op, "alibi") > 0) << 3 | (op->ins > documents && op->in[documents]) << 4 |
+           (op->in[keys]->shape[3] != op->in[keys + 1]->shape[3]) << 5;
+}
+
 static void begin_case(void)
 {
     for (struct score *s = scores; s->kernel; s++)
-        memset(s->in_case, 0, sizeof(s->in_case));
+        memset(s->features, 0, sizeof(s->features));
 }
 
 /* A kernel of the case has not been tried with this fill. In which dtype those are that take both
@@ -61,16 +75,16 @@ static void begin_case(void)
 static bool shows_more(size_t dtype, int fill)
 {
     for (size_t i = 0; scores[i].kernel; i++)
-        if (scores[i].in_case[dtype] && !scores[i].tried[fill] &&
-            (!scores[i].in_case[!dtype] || (i + (size_t)fill) % 2 == dtype))
+        if (scores[i].features[dtype] & ~scores[i].tried[fill] &&
+            (!scores[i].features[!dtype] || (i + (size_t)fill) % 2 == dtype))
             return true;
     return false;
 }
 
-static void took_call(struct score *s, const struct bed *bed)
+static void took_call(struct score *s, const struct bed *bed, const struct ct_op *op)
 {
-    s->in_case[bed->dtype == CT_BF16] = true;
-    s->tried[bed->fill] = true;
+    s->features[bed->dtype == CT_BF16] |= features_of(op);
+    s->tried[bed->fill] |= features_of(op);
 }
 
 /* ---- the reference ---- */
@@ -176,7 +190,7 @@ static int try_kernels(struct bed *bed, const struct ct_op *op,
         rc = ct_check_call(&checker, kernel, &c, expected, &s->worst);
         s->calls += rc > 0 ? rc : rc < 0;
         if (rc > 0)
-            took_call(s, bed);
+            took_call(s, bed, op);
         if (rc < 0 && s->faults++ < 5)
             printf("FAULT %s: %s\n", ct_dtype_name(bed->dtype), ct_error_message());
     }
