@@ -4,11 +4,11 @@
 # texts as pairs.
 source "$(dirname "$0")/../lib/test.sh"
 set -euo pipefail
-ctitan=$(realpath "$1") data=$(realpath "$2")/tests/dpo/case all=${3-} turn=0
+ctitan=$(realpath "$1") data=$(realpath "$2")/tests/dpo/case all=${3-}
 enter
 
-# passed_over: each second combination, but for "all".
-passed_over() { ((turn++ % 2)) && [[ ! $all ]]; }
+# wanted NAME: names that begin with "+" are for "all".
+wanted() { [[ $1 != +* || $all ]]; }
 
 recipe -tokens +dpo objective.name=dpo dpo.path="$data/pairs.jsonl" dpo.beta=0.3 dpo.reference=stored model.init_from="$data" \
     training.seq_len=24 training.local_batch_size=12 training.global_batch_size=12 training.mixed_precision_param=float32 adamw.lr=2e-4 \
@@ -60,18 +60,20 @@ near <(of kto divergence | head -n 4) <(printf '%s\n' 0.766688347 0.785520554 0.
 train fifth "${kto[@]}" --set training.steps=5
 near <(of kto validation_loss) <(of fifth loss | tail -n 1) 1e-5
 
-for mesh in '-n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=6' \
-    '-n 2 --with cp --set cp.degree=2' '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=12'; do
-    ((++turn))
-    for loss in kto orpo; do
-        passed_over && continue
+# Losses, and a mesh.
+for line in 'kto,+orpo -n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=6' \
+    '+kto,orpo -n 2 --with cp --set cp.degree=2' 'kto,+orpo -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=12'; do
+    read -r losses mesh <<<"$line"
+    for loss in ${losses//,/ }; do
+        wanted "$loss" || continue
+        loss=${loss#+}
         read -ra arguments <<<"$mesh --set dpo.loss=$loss"
         [[ $loss == orpo ]] || arguments+=("${kto[@]}")
         train many "${arguments[@]}"
         near <(of many loss) <(cut -d ' ' -f 1 "$data/$loss.expected") 1e-5
         near <(of many grad_norm) <(cut -d ' ' -f 2 "$data/$loss.expected") 1e-5
+        echo "$mesh: $loss as PyTorch"
     done
-    echo "$mesh: KTO and ORPO as PyTorch"
 done
 train many -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2 --set dpo.loss=orpo
 near <(of many loss) <(cut -d ' ' -f 1 "$data/orpo.expected") 1e-5
@@ -81,18 +83,19 @@ train many "${kto[@]}" --set training.local_batch_size=4 --set dpo.divergence=mi
 refused 'pairs.jsonl:1: "label": expected true or false' --set dpo.loss=kto
 
 # Losses by sums, and by means over the answers' tokens.
-for mesh in '-n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=2' \
-    '-n 2 --with cp --set cp.degree=2' '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2'; do
-    ((++turn))
-    for loss in dpo ipo; do
-        passed_over && continue
+for line in 'dpo,+ipo -n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=2' \
+    '+dpo,ipo -n 2 --with cp --set cp.degree=2' 'dpo,+ipo -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2'; do
+    read -r losses mesh <<<"$line"
+    for loss in ${losses//,/ }; do
+        wanted "$loss" || continue
+        loss=${loss#+}
         read -ra arguments <<<"$mesh --set dpo.loss=$loss"
         [[ $loss == dpo ]] || arguments+=(--set dpo.beta=0.2)
         train many "${arguments[@]}"
         near <(of many loss) <(cut -d ' ' -f 1 "$data/$loss.expected") 1e-5
-        of many accuracy | cmp - <(of $loss accuracy)
+        of many accuracy | cmp - <(of "$loss" accuracy)
+        echo "$mesh: $loss as PyTorch"
     done
-    echo "$mesh: the losses of PyTorch"
 done
 
 # One of the six pairs, then two, four and four are right.
@@ -109,10 +112,11 @@ of stored loss >expected
 train pass "${adapters[@]}" --set dpo.reference=pass
 near <(of pass loss) expected 1e-5
 near <(of pass loss | head -n 1) <(echo 0.69314718056) 1e-5
-for mesh in '-n 2 --with fsdp --set training.local_batch_size=6' '-n 2 --with tp --set tp.degree=2' \
+for line in '+ -n 2 --with fsdp --set training.local_batch_size=6' '+ -n 2 --with tp --set tp.degree=2' \
     '-n 2 --with cp --set cp.degree=2' \
     '-n 4 --with fsdp --with pp --set pp.degree=2 --set pp.microbatch_size=2 --set training.local_batch_size=6'; do
-    passed_over && continue
+    wanted "$line" || continue
+    mesh=${line#+ }
     read -ra arguments <<<"$mesh"
     train many "${adapters[@]}" --set dpo.reference=pass "${arguments[@]}"
     near <(of many loss) expected 1e-5
@@ -158,11 +162,11 @@ of once loss >expected
 whole+=(--set dpo.reference=weights)
 train own "${whole[@]}" --with ema --set model.save_to=trained --set ema.save_to=average
 near <(of own loss) expected 1e-5
-turn=1
-for mesh in '-n 2 --with fsdp --set training.local_batch_size=6' '-n 2 --with cp --set cp.degree=2 --with sac --set sac.mode=full' \
-    '-n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2' \
+for line in '+ -n 2 --with fsdp --set training.local_batch_size=6' '-n 2 --with cp --set cp.degree=2 --with sac --set sac.mode=full' \
+    '+ -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2' \
     '-n 4 --with fsdp --with pp --set pp.degree=2 --set pp.microbatch_size=2 --set training.local_batch_size=6'; do
-    passed_over && continue
+    wanted "$line" || continue
+    mesh=${line#+ }
     read -ra arguments <<<"$mesh"
     train many "${whole[@]}" "${arguments[@]}"
     near <(of many loss) expected 1e-5

@@ -5,9 +5,9 @@
  *     dV = p dO,  dK = scale ds Q,  dQ^T = scale K^T ds,  d = diagonal of O dO^T
  *
  * (Dao et al. 2022). d is summed as dp is: a query that sees one key only gets a gradient close to
- * 0. Up to TILES tiles of keys are taken against as many tiles of queries, so that the last products
- * are deep. On a unit p and ds are stored as rows of A, and ds as B, too; in float32 they lie where
- * s and dp did.
+ * 0. Up to TILES tiles of keys are taken against as many tiles of queries, so that the last
+ * products are deep. On a unit p and ds are stored as rows of A, and ds as B, too; in float32 they
+ * lie where s and dp did.
  *
  * One task owns a key/value head of one sequence: it walks the query tiles of its query heads,
  * holds dK and dV of all keys, and writes each gradient once, so nothing is shared and the order of
