@@ -16,6 +16,7 @@
 #include <ctitan/pointwise.h>
 #include <ctitan/rule.h>
 
+#include "ir/kernel.h"
 #include "ir/pointwise/gradient.h"
 #include "ir/rule.h"
 
@@ -268,9 +269,14 @@ static bool all_dense(const struct ct_prepare *request)
     return true;
 }
 
+bool ct_kernel_is_for(const struct ct_kernel *kernel, const struct ct_op_type *type)
+{
+    return !strcmp(kernel->op, type->name);
+}
+
 static bool suits(const struct ct_kernel *kernel, const struct ct_prepare *request)
 {
-    if (strcmp(kernel->op, request->op->type->name))
+    if (!ct_kernel_is_for(kernel, request->op->type))
         return false;
     if (request->accumulate && !(kernel->flags & CT_KERNEL_ACCUMULATES))
         return false;

@@ -13,6 +13,7 @@
 #include <ctitan/text.h>
 
 #include "base/error.h"
+#include "ir/kernel.h"
 #include "lower/lower.h"
 
 static const struct ct_tensor *operand_of(const struct ct_prepare *request, int i)
@@ -122,7 +123,7 @@ static void print_refusals(const struct ct_prepare *request, char *text, size_t 
     struct ct_line l = {text, room, 0};
 
     for (size_t i = 0; (kernel = ct_kernel_at(request->device->name, i)); i++)
-        if (ct_op_find(kernel->op) == request->op->type)
+        if (ct_kernel_is_for(kernel, request->op->type))
             add_refusal(&l, kernel, request);
     if (!l.used)
         ct_line_add(&l, "no plugin that is loaded has a kernel for it");
@@ -134,7 +135,7 @@ bool ct_lower_is_impossible(const struct ct_prepare *request)
 
     for (size_t i = 0; (kernel = ct_kernel_at(request->device->name, i)); i++) {
         ct_error_forget();
-        if (ct_op_find(kernel->op) == request->op->type && kernel->accepts &&
+        if (ct_kernel_is_for(kernel, request->op->type) && kernel->accepts &&
             !kernel->accepts(request) && ct_error_code() == CT_ECONFIG)
             return true;
     }
