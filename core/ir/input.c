@@ -181,10 +181,10 @@ static int unknown(const struct ct_graph *graph, const char *name)
     for (size_t i = fed; i < count; i++)
         list = ct_arena_printf(&scratch, "%s%s%s", list, i == fed ? "; the run makes " : ", ",
                                names[i]);
-    ct_fail(CT_ECONFIG, "nobody feeds an input \"%s\"; the data source has %s%s", name, list,
+    ct_fail(CT_EINVAL, "nobody feeds an input \"%s\"; the data source has %s%s", name, list,
             ct_did_you_mean(name, names, count));
     ct_arena_finish(&scratch);
-    return CT_ECONFIG;
+    return CT_EINVAL;
 }
 
 struct ct_value *ct_graph_find_input(const struct ct_graph *graph, const char *name)
