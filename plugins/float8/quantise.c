@@ -75,7 +75,7 @@ static struct ct_value *emit_nvfp4_scale(const struct quantising *p, struct ct_b
                                          struct ct_value *x, struct ct_value *amax,
                                          enum float8_cells cells)
 {
-    struct ct_value *in[] = {amax, emit_amax(p, b, x, FLOAT8_TENSOR)};
+    struct ct_value *in[] = {amax, emit_amax(p, b, amax, FLOAT8_TENSOR)};
     struct float8_nvfp4_scale attrs = {x->ndim != 2                ? FLOAT8_SHARE_NONE
                                        : cells == FLOAT8_ROW_BLOCK ? FLOAT8_SHARE_ROWS
                                                                    : FLOAT8_SHARE_COLUMNS};
