@@ -155,8 +155,8 @@ struct ct_value *ct_decoder_attention(struct ct_decoder *d, struct ct_value *x)
         q = ct_decoder_norm(d, "q_norm", q, "self_attn.q_norm", s->head_dim);
         k = ct_decoder_norm(d, "k_norm", k, "self_attn.k_norm", s->head_dim);
     }
-    q = ct_rope(&d->b, ct_decoder_named(d, "q_rope"), q, d->positions, &s->rope);
-    k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, d->positions, &s->rope);
+    q = ct_rope(&d->b, ct_decoder_named(d, "q_rope"), q, d->positions, &d->rope);
+    k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, d->positions, &d->rope);
     h = ct_attention(&d->b, ct_decoder_named(d, "attention"), q, k, v, d->documents, &how);
     return ct_decoder_attention_sum(d, x, h, bias);
 }
@@ -299,7 +299,12 @@ int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
                            .request = request,
                            .parts = parts};
     struct ct_value *x;
+    int rc;
 
+    d.rope = d.sizes->rope;
+    rc = ct_decoder_fit_rope(d.sizes, request, d.sizes->head_dim, &d.rope);
+    if (rc < 0)
+        return rc;
     d.tokens = ct_input(&d.b, "tokens", shape);
     if (request->documents) {
         d.documents = ct_input(&d.b, "documents", shape);

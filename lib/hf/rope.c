@@ -195,14 +195,15 @@ static int read_scaling(const json_t *root, const json_t *object, const char *na
 
     if (!strcmp(name, "default"))
         return 0;
-    if (config->partial && (!strcmp(name, "longrope") || !strcmp(name, "su")))
+    if (!strcmp(name, "longrope") || !strcmp(name, "su"))
         return read_long_scaling(root, object, config, rope);
-    if (!strcmp(name, "linear") || (config->partial && !strcmp(name, "dynamic")))
+    if (!strcmp(name, "linear") || !strcmp(name, "dynamic"))
         return read_stretch(object, config, *name == 'd', rope);
     if (strcmp(name, "llama3") && strcmp(name, "yarn"))
         return ct_fail(CT_ECONFIG,
-                       "rope_type %s is not supported; llama3, yarn, linear%s and default are",
-                       name, config->partial ? ", dynamic, longrope" : "");
+                       "rope_type %s is not supported; llama3, yarn, linear, dynamic, longrope and "
+                       "default are",
+                       name);
     rc = read_factor(root, object, rope);
     if (rc < 0)
         return rc;

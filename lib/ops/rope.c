@@ -243,5 +243,10 @@ const struct ct_op_type ct_op_rope = {
 struct ct_value *ct_rope(struct ct_builder *b, const char *name, struct ct_value *x,
                          struct ct_value *positions, const struct ct_rope *rope)
 {
+    if (rope->dynamic && b->status == 0)
+        b->status = ct_fail(CT_EINVAL,
+                            "%s: the base of a dynamic rope grows with the context, and is not yet "
+                            "that of one",
+                            name);
     return ct_emit_type1(b, &ct_op_rope, name, (struct ct_value *[]){x, positions}, 2, rope);
 }

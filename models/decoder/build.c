@@ -151,8 +151,8 @@ static struct ct_value *attention(struct build *s, struct ct_value *input)
     int64_t all = z->heads * z->head_dim;
 
     if (decoder_rotates(s->m, s->like)) {
-        q = ct_rope(&d->b, named(s, "q_rope"), q, d->positions, &s->rope);
-        k = ct_rope(&d->b, named(s, "k_rope"), k, d->positions, &s->rope);
+        q = ct_rope(&d->b, named(s, "q_rope"), q, d->positions, &d->rope);
+        k = ct_rope(&d->b, named(s, "k_rope"), k, d->positions, &d->rope);
     }
     if (s->m->qk_rotated && s->m->qk_norm == QK_NORM_HEAD) {
         q = norm(s, "q_norm", q, weight(s, WEIGHT_Q_NORM), z->head_dim, s->m->qk_bias);
@@ -275,14 +275,10 @@ static struct ct_value *single(struct build *s, struct ct_value *x)
 /* The current layer becomes of the kind of one of the model's. */
 static void begin(struct build *s)
 {
-    int64_t context = ct_config.training.seq_len;
-    const struct ct_model_request *request = s->d.request;
     int rc;
 
-    /* Tokens of a sequence, of which a graph that generates gets parts only. */
-    context = request->logits && context > request->seq_len ? context : request->seq_len;
     s->like = decoder_like(s->m, s->d.layer);
-    rc = decoder_rope(s->m, s->like, context, request->documents, &s->rope);
+    rc = decoder_rope(s->m, s->like, s->d.request, &s->d.rope);
     if (rc < 0 && s->d.b.status == 0)
         s->d.b.status = rc;
 }

@@ -9,7 +9,6 @@ struct build {
     struct ct_decoder d;
     const struct ct_model *m;
     int64_t like;               /* layer whose kind the current one has */
-    struct ct_rope rope;        /* of the current layer */
     struct ct_value *head_bias; /* NULL: not yet there, or none */
     struct ct_mixture mixture;
     struct ct_mixture_sums sums;

@@ -177,8 +177,8 @@ int64_t decoder_like(const struct ct_model *m, int64_t layer);
 
 /* How many of the features of a head are rotated. */
 int64_t decoder_rotated(const struct ct_model *m, const struct ct_rope *rope);
-/* The rope of a layer in a context of so many tokens. CT_ECONFIG: the layer has none for it. */
-int decoder_rope(const struct ct_model *m, int64_t layer, int64_t tokens, bool documents,
+/* The rope of a layer. CT_ECONFIG: it has none for the request. */
+int decoder_rope(const struct ct_model *m, int64_t layer, const struct ct_model_request *request,
                  struct ct_rope *rope);
 
 /* The Mamba-2 mixer of the current layer, applied to h, which is normed. */

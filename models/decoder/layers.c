@@ -86,37 +86,6 @@ double decoder_scale(const struct ct_model *m)
     return m->scale > 0 ? m->scale : 1 / sqrt(of);
 }
 
-/* The base of dynamic scaling, which grows with the context (transformers' rule). */
-static double dynamic_theta(const struct ct_rope *r, int64_t most, int64_t tokens, int64_t rotated)
-{
-    double grown = r->factor * (double)tokens / (double)most - (r->factor - 1);
-
-    return r->theta * pow(grown, (double)rotated / (double)(rotated - 2));
-}
-
-/* A rope that depends on the context: one is longer than that the model was made for. */
-static int fit(const struct ct_model *m, int64_t tokens, bool documents, int64_t rotated,
-               struct ct_rope *r)
-{
-    int64_t first = r->scaling == CT_ROPE_LONG ? r->original_max_position : m->sizes.max_position;
-    bool beyond = tokens > first;
-
-    /* transformers asks for the largest position of a batch, which documents would decide. */
-    if (beyond && documents)
-        return ct_fail(CT_ECONFIG,
-                       "rope of type %s depends on the length of each document beyond %lld tokens: "
-                       "train without documents, or set [training] seq_len = %lld",
-                       r->scaling == CT_ROPE_LONG ? "longrope" : "dynamic", (long long)first,
-                       (long long)first);
-    if (r->scaling == CT_ROPE_LONG)
-        r->divisors = beyond ? r->longrope.far : r->longrope.near;
-    else if (beyond)
-        r->theta = dynamic_theta(r, first, tokens, rotated);
-    if (r->dynamic)
-        r->factor = 1;
-    return 0;
-}
-
 /* A share is rounded as transformers rounds it. */
 int64_t decoder_rotated(const struct ct_model *m, const struct ct_rope *rope)
 {
@@ -128,7 +97,7 @@ int64_t decoder_rotated(const struct ct_model *m, const struct ct_rope *rope)
     return share > 0 && share < 1 ? (int64_t)((double)size * share) : size;
 }
 
-int decoder_rope(const struct ct_model *m, int64_t layer, int64_t tokens, bool documents,
+int decoder_rope(const struct ct_model *m, int64_t layer, const struct ct_model_request *request,
                  struct ct_rope *rope)
 {
     int64_t size = m->sizes.head_dim, rotated;
@@ -141,7 +110,5 @@ int decoder_rope(const struct ct_model *m, int64_t layer, int64_t tokens, bool d
         rope->magnitude = rope->amplitude;
     if (rope->alpha > 0)
         rope->theta *= pow(rope->alpha, (double)size / (double)(size - 2));
-    if (rope->scaling != CT_ROPE_LONG && !rope->dynamic)
-        return 0;
-    return fit(m, tokens, documents, rotated, rope);
+    return ct_decoder_fit_rope(&m->sizes, request, rotated, rope);
 }

@@ -364,7 +364,7 @@ static struct ct_value *queries(struct ct_decoder *d, struct ct_value *h)
 {
     const struct ct_model *m = model_of(d);
     int64_t size = m->key_dim + m->sizes.head_dim, rows = m->sizes.heads * size;
-    struct ct_rope rope = m->sizes.rope;
+    struct ct_rope rope = d->rope;
 
     if (m->q_latent) {
         h = ct_decoder_linear(d, "q_latent", h, "self_attn.q_a_proj", m->q_latent, m->sizes.dim,
@@ -395,7 +395,7 @@ static struct ct_value *keys_and_values(struct ct_decoder *d, struct ct_value *h
                           m->kv_latent + rotated, m->sizes.dim, 0.02);
     ct_split(&d->b, (const char *[]){name[0], name[1]}, h, widths, 2, part);
     k = heads(d, "k_shared_head", part[1], 1, rotated);
-    k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, d->positions, &m->sizes.rope);
+    k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, d->positions, &d->rope);
     k = flat(d, "k_rope_flat", k, rotated);
     h = latent_norm(d, "kv_latent_norm", part[0], "self_attn.kv_a_layernorm", m->kv_latent);
     h = ct_decoder_linear(d, "kv", h, "self_attn.kv_b_proj", m->sizes.heads * size, m->kv_latent,

@@ -151,8 +151,8 @@ static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
     struct ct_value *k = ct_decoder_heads(d, h, "k", s->kv_heads, true);
     struct ct_value *v = ct_decoder_heads(d, h, "v", s->kv_heads, true), *sink;
 
-    q = ct_rope(&d->b, ct_decoder_named(d, "q_rope"), q, d->positions, &s->rope);
-    k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, d->positions, &s->rope);
+    q = ct_rope(&d->b, ct_decoder_named(d, "q_rope"), q, d->positions, &d->rope);
+    k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, d->positions, &d->rope);
     sink = ct_decoder_parameter(d, "self_attn.sinks", 1, &s->heads, ct_init_weight(0.02, 1));
     how.window = ct_hf_has_layer(&m->sliding, d->layer) ? m->window : 0;
     h = ct_attention_with_sink(&d->b, ct_decoder_named(d, "attention"), q, k, v, d->documents, sink,

@@ -251,7 +251,7 @@ static struct ct_value *rotate(struct ct_decoder *d, struct ct_value *x, const c
 {
     double amplitude = d->sizes->rope.amplitude > 0 ? d->sizes->rope.amplitude : 1;
 
-    x = ct_rope(&d->b, ct_decoder_named(d, rope), x, d->positions, &d->sizes->rope);
+    x = ct_rope(&d->b, ct_decoder_named(d, rope), x, d->positions, &d->rope);
     if (model_of(d)->normed)
         x = ct_rms_norm_plain(&d->b, ct_decoder_named(d, norm), x,
                               d->sizes->norm_eps / (amplitude * amplitude));

@@ -280,8 +280,11 @@ static void test_config_variants(void **state)
         {"{" SIZES ",\"rope_scaling\":[2]}", "rope_scaling is not an object"},
         {"{" SIZES ",\"rope_scaling\":{\"rope_type\":1}}", "rope_scaling: rope_type is not a"},
         {"{" SIZES ",\"rope_parameters\":{\"rope_type\":\"default\"},"
-         "\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}}",
-         "rope_scaling: rope_type dynamic is not supported; llama3, yarn, linear and default are"},
+         "\"rope_scaling\":{\"rope_type\":\"ntk\",\"factor\":2}}",
+         "rope_scaling: rope_type ntk is not supported; llama3, yarn, linear, dynamic, longrope "
+         "and "
+         "default are"},
+        {"{" SIZES ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}}", NULL},
         {"{" SIZES ",\"rope_scaling\":{" YARN ",\"mscale\":\"1\",\"mscale_all_dim\":1}}",
          "mscale is not a positive number"},
         {"{" SIZES ",\"rope_scaling\":{" YARN ",\"attention_factor\":\"1\"}}",

@@ -23,7 +23,7 @@ struct ct_decoder_sizes {
     const char *flavor; /* these two as struct ct_flavor */
     int64_t parameters;
     int64_t dim, layers, heads, kv_heads, head_dim, ffn_dim, vocabulary;
-    int64_t max_position; /* written to config.json only */
+    int64_t max_position; /* of config.json: dynamic rope changes beyond it */
     double norm_eps;
     struct ct_rope rope;
     bool tied;    /* the head's weight is the embedding */
@@ -150,6 +150,7 @@ struct ct_decoder {
     const char *layers; /* what names of its parameters begin with; NULL: "model.layers" */
     int64_t from;       /* number of the layer that is 0 in these */
     const struct ct_decoder_parts *parts; /* NULL: another program's */
+    struct ct_rope rope;                  /* of the current layer, for the request */
 };
 
 typedef struct ct_value *ct_decoder_part_fn(struct ct_decoder *d, struct ct_value *x);
@@ -235,6 +236,13 @@ struct ct_decoder_seen {
     double whole, halved;
 };
 CT_API struct ct_decoder_seen ct_decoder_seen(int64_t window, int64_t t);
+
+/* Fit a rope whose scaling depends on the length of sequences to the request; leave another as it
+   is. rotated: features of a head that it rotates. CT_ECONFIG: the request has documents, whose
+   lengths would count. */
+CT_API int ct_decoder_fit_rope(const struct ct_decoder_sizes *sizes,
+                               const struct ct_model_request *request, int64_t rotated,
+                               struct ct_rope *rope);
 
 /* The scale of attention whose queries and keys are rotated whole: 1 / sqrt(head_dim), times the
    square of rope's amplitude. */
