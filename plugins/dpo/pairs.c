@@ -1,8 +1,8 @@
 /*
- * Pairs from JSON lines: {"prompt": .., "chosen": .., "rejected": ..}, texts or lists of tokens,
- * with "reference": [log-probability of chosen, of rejected] where they are stored. For kto
- * {"prompt": .., "completion": .., "label": true}, and the reference of the completion, and of that
- * of the line before.
+ * Pairs from JSON lines: {"prompt": .., "chosen": .., "rejected": ..}, texts, lists of tokens, or
+ * conversations, with "reference": [log-probability of chosen, of rejected] where they are stored.
+ * For kto {"prompt": .., "completion": .., "label": true}, and the reference of the completion, and
+ * of that of the line before.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +12,10 @@
 #include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/file.h>
+#include <ctitan/lib/chat.h>
 #include <ctitan/lib/json.h>
 
+#include "conversation.h"
 #include "dpo.h"
 
 struct tokens {
@@ -30,6 +32,7 @@ struct pair {
 struct ct_data {
     struct ct_arena arena;
     const struct ct_tokenizer_ops *tokenizer; /* NULL: none */
+    struct ct_chat_template *chat;            /* NULL: no line has needed it */
     int64_t seq_len, vocabulary;
     const char *option, *path; /* "[dpo] path" and its value */
     bool repeat;
@@ -75,31 +78,23 @@ static int take_ids(struct ct_data *data, const json_t *list, struct tokens *out
     return 0;
 }
 
-/* A text, behind the token that begins one, or before the token that ends one. */
-static int encode(struct ct_data *data, const json_t *text, bool answer, struct tokens *out)
+/* A text between two tokens, in arena; -1: none. */
+static int encode_between(struct ct_data *data, struct ct_arena *arena, int32_t before,
+                          const char *from, size_t size, int32_t behind, struct tokens *out)
 {
-    const struct ct_tokenizer_ops *t = data->tokenizer;
-    const char *from = json_string_value(text);
-    size_t size = json_string_length(text);
-    int32_t before = -1, behind = -1;
     int64_t count;
 
-    if (!t)
-        return ct_fail(CT_ECONFIG, "a text needs a tokenizer: add bytes or bpe to [plugins] load");
-    before = answer ? -1 : t->bos();
-    if (answer)
-        behind = t->end ? t->end() : t->eos();
     /* Few texts have more tokens than bytes. */
     for (size_t need = size + 1;; need = (size_t)count) {
         data->encoded = ct_arena_grow(&data->arena, data->encoded, &data->encoded_room, need,
                                       sizeof(*data->encoded));
-        count = t->encode(from, size, data->encoded, data->encoded_room);
+        count = data->tokenizer->encode(from, size, data->encoded, data->encoded_room);
         if (count < 0)
             return (int)count;
         if ((size_t)count <= data->encoded_room)
             break;
     }
-    out->ids = ct_arena_array(&data->arena, int32_t, count + 2);
+    out->ids = ct_arena_array(arena, int32_t, count + 2);
     if (before >= 0)
         out->ids[out->count++] = before;
     memcpy(out->ids + out->count, data->encoded, (size_t)count * sizeof(*out->ids));
@@ -107,6 +102,57 @@ static int encode(struct ct_data *data, const json_t *text, bool answer, struct 
     if (behind >= 0)
         out->ids[out->count++] = behind;
     return 0;
+}
+
+static int check_tokenizer(const struct ct_data *data)
+{
+    return data->tokenizer
+               ? 0
+               : ct_fail(CT_ECONFIG,
+                         "a text needs a tokenizer: add bytes or bpe to [plugins] load");
+}
+
+/* A text, behind the token that begins one, or before the token that ends one. */
+static int encode(struct ct_data *data, const json_t *text, bool answer, struct tokens *out)
+{
+    const struct ct_tokenizer_ops *t = data->tokenizer;
+    int rc = check_tokenizer(data);
+
+    if (rc < 0)
+        return rc;
+    return encode_between(data, &data->arena, answer ? -1 : t->bos(), json_string_value(text),
+                          json_string_length(text),
+                          !answer  ? -1
+                          : t->end ? t->end()
+                                   : t->eos(),
+                          out);
+}
+
+static bool equal_tokens(const struct tokens *a, const struct tokens *b)
+{
+    return a->count == b->count && !memcmp(a->ids, b->ids, (size_t)a->count * sizeof(*a->ids));
+}
+
+/* Templates write what begins a text and ends a turn. The first answer gives the prompt. */
+static int take_conversation(struct ct_data *data, const json_t *object, const char *name,
+                             bool first, struct tokens *prompt, struct tokens *answer)
+{
+    struct ct_arena arena = {0};
+    struct tokens other = {0};
+    struct dpo_answer text;
+    int rc = check_tokenizer(data);
+
+    if (rc == 0)
+        rc = dpo_read_answer(&data->arena, &data->chat, object, name, &arena, &text);
+    if (rc == 0)
+        rc = encode_between(data, first ? &data->arena : &arena, -1, text.prompt, text.prompt_size,
+                            -1, first ? prompt : &other);
+    if (rc == 0 && !first && !equal_tokens(&other, prompt))
+        rc = ct_fail(CT_ECONFIG, "\"%s\" has another prompt than \"chosen\"", name);
+    if (rc == 0)
+        rc = encode_between(data, &data->arena, -1, text.answer, text.answer_size, -1, answer);
+    ct_arena_finish(&arena);
+    return rc;
 }
 
 static int take_tokens(struct ct_data *data, const json_t *object, const char *name, bool answer,
@@ -120,7 +166,7 @@ static int take_tokens(struct ct_data *data, const json_t *object, const char *n
     else if (json_is_string(value))
         rc = encode(data, value, answer, out);
     else
-        rc = ct_fail(CT_ECONFIG, "expected a text or a list of tokens");
+        rc = ct_fail(CT_ECONFIG, "expected a text, a list of tokens or a list of messages");
     if (rc == 0 && !out->count)
         rc = ct_fail(CT_ECONFIG, "it is empty");
     return ct_context(rc, "\"%s\"", name);
@@ -158,6 +204,26 @@ static int take_label(const json_t *object, struct pair *p)
     return 0;
 }
 
+/* An answer, and, with the first one, the prompt. */
+static int take_answer(struct ct_data *data, const json_t *object, const char *name, bool first,
+                       struct tokens *prompt, struct tokens *answer)
+{
+    int rc = 0;
+
+    if (dpo_is_conversation(object, name))
+        rc = take_conversation(data, object, name, first, prompt, answer);
+    else {
+        if (first)
+            rc = take_tokens(data, object, "prompt", false, prompt);
+        rc = rc < 0 ? rc : take_tokens(data, object, name, true, answer);
+    }
+    if (rc == 0 && prompt->count + answer->count > data->seq_len)
+        rc = ct_fail(CT_ECONFIG,
+                     "prompt and \"%s\" have %lld tokens, more than [training] seq_len = %lld",
+                     name, (long long)(prompt->count + answer->count), (long long)data->seq_len);
+    return rc;
+}
+
 static int take_pair(void *context, const json_t *object)
 {
     struct ct_data *data = context;
@@ -165,18 +231,10 @@ static int take_pair(void *context, const json_t *object)
     bool kto = dpo_config.loss == DPO_KTO;
     const char *const *names = kto ? alone : of_pairs;
     struct pair p = {0};
-    int rc = take_tokens(data, object, "prompt", false, &p.prompt);
+    int rc = kto ? take_label(object, &p) : 0;
 
-    if (rc == 0 && kto)
-        rc = take_label(object, &p);
-    for (int i = 0; rc == 0 && i < (kto ? 1 : 2); i++) {
-        rc = take_tokens(data, object, names[i], true, &p.answer[i]);
-        if (rc == 0 && p.prompt.count + p.answer[i].count > data->seq_len)
-            rc = ct_fail(CT_ECONFIG,
-                         "prompt and \"%s\" have %lld tokens, more than [training] seq_len = %lld",
-                         names[i], (long long)(p.prompt.count + p.answer[i].count),
-                         (long long)data->seq_len);
-    }
+    for (int i = 0; rc == 0 && i < (kto ? 1 : 2); i++)
+        rc = take_answer(data, object, names[i], i == 0, &p.prompt, &p.answer[i]);
     if (rc == 0)
         rc = take_reference(data, object, &p);
     if (rc < 0)
@@ -191,6 +249,7 @@ static void close_data(struct ct_data *data)
 {
     if (data) {
         dpo_stored_close(&data->stored);
+        ct_chat_template_close(data->chat);
         ct_arena_finish(&data->arena);
     }
     free(data);

@@ -238,6 +238,25 @@ echo '{"prompt": [1, 2], "chosen": [3], "rejected": [4]}' >pair.jsonl
 "$ctitan" check dpo --quick --allow-untried --set dpo.path=pair.jsonl --set dpo.reference=pass >log 2>&1 || fail "$(cat log)"
 refused 'pair.jsonl:1: "reference": expected the log-probabilities of both answers' --set dpo.path=pair.jsonl
 refused '[dpo] validation_path is not set' --set validation.freq=1
+
+# Conversations, by the folder's template: prompt and answers apart, or whole ones that differ in the last message.
+cp -r "$data" told
+echo "{% for m in messages %}[{{ m['role'] }}:{{ m['content'] }}] {% endfor %}{% if add_generation_prompt %}[assistant:{% endif %}" >told/chat_template.jinja
+q='{"role": "user", "content": "q"}' b='{"role": "assistant", "content": "b"}' c='{"role": "assistant", "content": "cd"}'
+printf '%s\n' "{\"prompt\": [$q], \"chosen\": [$b], \"rejected\": [$c]}" "{\"chosen\": [$q, $b], \"rejected\": [$q, $c]}" \
+    "{\"prompt\": \"q\", \"chosen\": [$q, $b], \"rejected\": [$q, $c]}" >talks.jsonl
+told=(--with bytes --set dpo.path=talks.jsonl --set dpo.reference=pass --set model.init_from=told)
+"$ctitan" data recipe.ini "${told[@]}" --samples 6 >log 2>&1 || fail "$(cat log)"
+[[ $(grep -acF '[user:q] [assistant:<<b]>>' log) == 3 && $(grep -acF '[user:q] [assistant:<<cd]>>' log) == 3 ]] || fail "$(tr -d '\0' <log)"
+echo "{\"prompt\": [$q], \"completion\": [$c], \"label\": false}" >talk.jsonl
+"$ctitan" data recipe.ini "${told[@]}" --set dpo.path=talk.jsonl --set dpo.loss=kto --sample 0 >log 2>&1 || fail "$(cat log)"
+grep -aqF '[user:q] [assistant:<<cd]>>' log || fail "$(tr -d '\0' <log)"
+refused 'talks.jsonl:1: messages need a chat template' "${told[@]}" --set model.init_from="$data"
+echo "{\"chosen\": [$q, $b], \"rejected\": [$q, $q, $c]}" >talk.jsonl
+refused 'talk.jsonl:1: "rejected" has another prompt than "chosen"' "${told[@]}" --set dpo.path=talk.jsonl
+echo "{\"prompt\": [$q], \"chosen\": [$q, $b], \"rejected\": [$c]}" >talk.jsonl
+refused '"chosen": expected one message of the role "assistant" behind the prompt' "${told[@]}" --set dpo.path=talk.jsonl
+echo 'conversations'
 refused 'more than [training] seq_len = 2' --set dpo.path=pair.jsonl --set training.seq_len=2
 
 # A reference pass through mixtures, whose experts are on several ranks.
