@@ -1,6 +1,7 @@
 /*
  * JSON lines.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include <jansson.h>
@@ -26,11 +27,38 @@ const char *ct_json_next_line(const char **at, const char *end, size_t *size, si
     return NULL;
 }
 
+/* How to make lines of what begins with this one; NULL: nothing is known. */
+static const char *remedy(const char *line, size_t size)
+{
+    if (*line == '[')
+        return "`jq -c '.[]' FILE` writes the objects of a list so";
+    if (*line == '{' && (size == 1 || (size == 2 && line[1] == '\r')))
+        return "`jq -c . FILE` writes objects of several lines so";
+    return NULL;
+}
+
+int ct_json_read_line(const char *line, size_t size, unsigned flags, json_t **object)
+{
+    int rc = ct_json_read(line, size, NULL, flags, object);
+    const char *how = remedy(line, size);
+    char why[256];
+
+    if (rc == 0 && json_is_object(*object))
+        return 0;
+    if (rc == 0)
+        json_decref(*object);
+    else if (rc != CT_ECONFIG || !how)
+        return rc;
+    snprintf(why, sizeof(why), "%s%s", rc == 0 ? "" : ct_error_message(), rc == 0 ? "" : ": ");
+    return ct_fail(CT_ECONFIG, "%sexpected a whole object on each line%s%s", why, how ? "; " : "",
+                   how ? how : "");
+}
+
 static int take_line(const char *text, size_t size, unsigned flags, ct_json_line *take,
                      void *context)
 {
     json_t *value;
-    int rc = ct_json_read(text, size, NULL, flags, &value);
+    int rc = ct_json_read_line(text, size, flags, &value);
 
     if (rc < 0)
         return rc;

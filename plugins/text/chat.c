@@ -46,6 +46,28 @@ static bool is_trained(const struct chat_request *r, const json_t *message, bool
                                    : true;
 }
 
+/* The roles that there are, in the order in which they first come. */
+static int no_assistant(const json_t *messages)
+{
+    struct ct_arena arena = {0};
+    const char *roles = "";
+    int rc;
+
+    for (size_t i = 0, k; i < json_array_size(messages); i++) {
+        const json_t *role = json_object_get(json_array_get(messages, i), "role");
+
+        for (k = 0; !json_equal(role, json_object_get(json_array_get(messages, k), "role")); k++)
+            ;
+        if (k == i)
+            roles = ct_arena_printf(&arena, "%s%s\"%s\"", roles, *roles ? ", " : "",
+                                    json_string_value(role));
+    }
+    rc = ct_fail(CT_ECONFIG, "no message has the role \"assistant\"%s%s",
+                 *roles ? "; the roles are " : "", roles);
+    ct_arena_finish(&arena);
+    return rc;
+}
+
 static int choose(const struct chat_request *r, bool weights, const json_t *messages, bool *trained)
 {
     size_t count = json_array_size(messages), last = count;
@@ -55,6 +77,9 @@ static int choose(const struct chat_request *r, bool weights, const json_t *mess
     for (size_t i = 0; i < count; i++) {
         const json_t *message = json_array_get(messages, i);
 
+        if (!json_is_string(json_object_get(message, "role")))
+            return ct_fail(CT_ECONFIG, "message %zu has no \"%s\", or it is not a string", i + 1,
+                           r->field[CHAT_ROLE]);
         answers |= is_assistant(message);
         last = is_assistant(message) ? i : last;
         rc = rc < 0 ? rc : check_weight(message, weights);
@@ -62,7 +87,7 @@ static int choose(const struct chat_request *r, bool weights, const json_t *mess
     for (size_t i = 0; i < count; i++)
         trained[i] = is_trained(r, json_array_get(messages, i), i == last);
     if (rc == 0 && !some && !answers)
-        rc = ct_fail(CT_ECONFIG, "no message has the role \"assistant\"");
+        rc = no_assistant(messages);
     return rc;
 }
 

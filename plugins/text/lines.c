@@ -20,8 +20,6 @@ static int add_value(struct corpus *c, const json_t *object, enum corpus_format 
     const json_t *value = json_object_get(object, c->request->field);
     size_t size = json_string_length(value);
 
-    if (!json_is_object(object))
-        return ct_fail(CT_ECONFIG, "expected an object");
     if (format >= CORPUS_CHAT)
         return chat_add(c, object, format);
     if (!value)
@@ -42,7 +40,7 @@ static int add_line(struct corpus *c, const char *line, size_t size, enum corpus
                        "a line of %zu bytes; at most %zu are allowed: split it, or set [text] "
                        "malformed = skip",
                        size, LONGEST);
-    rc = ct_json_read(line, size, NULL, CT_JSON_NUL, &object);
+    rc = ct_json_read_line(line, size, CT_JSON_NUL, &object);
     if (rc < 0)
         return rc;
     rc = add_value(c, object, format);

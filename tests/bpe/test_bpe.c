@@ -539,7 +539,12 @@ static void chatml_masks_what_is_no_answer(void **state)
     assert_non_null(strstr(ct_error_message(), "<|start_header_id|>"));
     open_chat("chatml", "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", &data);
     assert_null(data);
-    assert_non_null(strstr(ct_error_message(), "chat.jsonl:1: no message has the role"));
+    assert_non_null(strstr(ct_error_message(),
+                           "chat.jsonl:1: no message has the role \"assistant\"; "
+                           "the roles are \"user\""));
+    open_chat("chatml", "{\"messages\": [{\"role\": \"user\"}, {\"content\": \"x\"}]}", &data);
+    assert_null(data);
+    assert_non_null(strstr(ct_error_message(), "chat.jsonl:1: message 2 has no \"role\""));
     open_chat("chatml", "{\"messages\": [{\"role\": \"assistant\"}]}", &data);
     assert_null(data);
     assert_non_null(strstr(ct_error_message(), "both strings"));

@@ -750,8 +750,17 @@ static void test_json_lines(void **state)
                           "{\"score\": 1e400, \"text\": \"d \\ud83d\"}\n"
                           "{\"text\": 1, \"text\": \"e\"}");
     DOCUMENTS("a", "b", "c", "d \xef\xbf\xbd", "e");
-    write_text("a.jsonl", "{\"text\": NaN}");
     USE("a.jsonl", "malformed=stop");
+    write_text("a.jsonl", "[{\"text\": \"x\"}]");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("a.jsonl:1: expected a whole object on each line; `jq -c '.[]' FILE` writes");
+    write_text("a.jsonl", "[{\"text\": \"x\"},\n{\"text\": \"y\"}]");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("near end of file: expected a whole object on each line; `jq -c '.[]' FILE`");
+    write_text("a.jsonl", "{\n  \"text\": \"x\"\n}");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("expected a whole object on each line; `jq -c . FILE` writes");
+    write_text("a.jsonl", "{\"text\": NaN}");
     assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
     assert_message("a.jsonl:1: the field \"text\" is not a string");
 }

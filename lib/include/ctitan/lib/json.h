@@ -51,15 +51,19 @@ CT_API int ct_json_each(const char *text, size_t size, const char *name, unsigne
                         ct_json_member *take, void *context);
 
 /*
- * Read the JSON lines of a regular file, which is mapped: call take for the value of each line that
- * is not blank. It returns 0, a failure, or 1: no more lines are read. The message of a failure,
- * also that of a malformed line, begins with "PATH:LINE: ". CT_ENOENT; CT_ECONFIG; CT_EIO.
+ * Read the JSON lines of a regular file, which is mapped: call take for the object of each line,
+ * unless it is blank. It returns 0, a failure, or 1: no more lines are read. The message of a
+ * failure, also that of a malformed line, begins with "PATH:LINE: ". CT_ENOENT; CT_ECONFIG; CT_EIO.
  */
 typedef int ct_json_line(void *context, const struct json_t *value);
 CT_API int ct_json_lines_file(const char *path, unsigned flags, ct_json_line *take, void *context);
 /* The next line that is not blank, without white space before it: *size bytes. *at is moved behind
    it, *line is its number, 0 before the first. NULL: there is none. */
 CT_API const char *ct_json_next_line(const char **at, const char *end, size_t *size, size_t *line);
+
+/* The object of such a line, as ct_json_read. CT_ECONFIG: it holds none; the message says how to
+   make lines of a list, and of an object that has several. */
+CT_API int ct_json_read_line(const char *line, size_t size, unsigned flags, struct json_t **object);
 
 /* Write a value, indented by two spaces, and a newline. CT_EIO; CT_ENOMEM. */
 CT_API int ct_json_write(const struct json_t *value, FILE *out);
