@@ -4,6 +4,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <jansson.h>
 
@@ -79,6 +80,8 @@ static int check_request(const struct request *r)
                        r->set.at[0]);
     if (!r->csv && !r->name)
         return ct_fail(CT_ECONFIG, "schedule: expected the name of a schedule, or --csv FILE");
+    if (!r->csv && access(r->name, F_OK) == 0 && strchr(r->name, '.'))
+        return ct_fail(CT_ECONFIG, "schedule: %s is a file: --csv %s", r->name, r->name);
     if (!r->csv && (r->ranks < 0 || r->microbatches < 0))
         return ct_fail(CT_ECONFIG, "schedule %s: %s is missing", r->name,
                        r->ranks < 0 ? "--ranks" : "--microbatches");

@@ -57,6 +57,7 @@ expect 1 'No such file or directory' schedule 1f1b --ranks 2 --microbatches 2 --
 echo '0F0,0G0' >bad.csv
 expect 2 'bad.csv, row 1, column 2: ' schedule --csv bad.csv
 printf '0F0,0B0\n1F0\n' >invalid.csv
+expect 2 'schedule: invalid.csv is a file: --csv invalid.csv' schedule invalid.csv
 expect 1 'stage 1 microbatch 0: B (or I and W) is missing on rank 1' schedule --csv invalid.csv
 expect 2 'the schedule is for 2 ranks, not 4' schedule --csv invalid.csv --ranks 4
 printf '0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0\n' >late.csv
