@@ -54,7 +54,9 @@ struct comparison {
     double *ratio;      /* step time of A over that of B, by pair */
     double loss_difference, noise;
     int64_t worst_step, common_steps;
-    bool identical; /* losses, bit for bit */
+    bool identical;      /* losses, bit for bit */
+    int64_t last_step;   /* that both have logged; 0: none */
+    double last_loss[2]; /* of it */
 };
 
 /* ---- arguments ---- */
@@ -205,8 +207,26 @@ static double compare_losses(const struct run_log *a, const struct run_log *b, i
     return worst;
 }
 
+static void take_last_losses(struct comparison *c)
+{
+    const struct run_log *a = &c->side[0].first, *b = &c->side[1].first;
+    size_t i = a->count, j = b->count;
+
+    while (i && j && a->step[i - 1].step != b->step[j - 1].step)
+        if (a->step[i - 1].step > b->step[j - 1].step)
+            i--;
+        else
+            j--;
+    if (!i || !j)
+        return;
+    c->last_step = a->step[i - 1].step;
+    c->last_loss[0] = a->step[i - 1].loss;
+    c->last_loss[1] = b->step[j - 1].loss;
+}
+
 static void take_losses(struct comparison *c)
 {
+    take_last_losses(c);
     c->loss_difference =
         compare_losses(&c->side[0].first, &c->side[1].first, &c->worst_step, &c->common_steps);
     c->identical = c->common_steps > 0 && c->loss_difference == 0;
@@ -417,17 +437,27 @@ static double planned(const struct side *s, const char *key)
     return json_number_value(json_object_get(s->plan, key));
 }
 
+static const char *whole_number(double value, char text[32])
+{
+    snprintf(text, 32, "%.0f", value);
+    return text;
+}
+
 static void print_plans(const struct comparison *c)
 {
-    static const char *const keys[][2] = {{"memory_peak_bytes", "memory of a rank, bytes"},
-                                          {"flops_per_step", "FLOPs of a rank"},
-                                          {"comm_bytes", "bytes sent by a rank"},
-                                          {"instructions", "instructions"}};
+    static const struct {
+        const char *key, *name;
+        const char *(*write)(double value, char text[32]);
+    } rows[] = {{"memory_peak_bytes", "memory of a rank", human_bytes},
+                {"flops_per_step", "FLOPs of a rank", human_count},
+                {"comm_bytes", "sent by a rank", human_bytes},
+                {"instructions", "instructions", whole_number}};
+    char one[32], other[32];
 
-    for (size_t i = 0; i < CT_COUNT(keys); i++) {
-        double a = planned(&c->side[0], keys[i][0]), b = planned(&c->side[1], keys[i][0]);
+    for (size_t i = 0; i < CT_COUNT(rows); i++) {
+        double a = planned(&c->side[0], rows[i].key), b = planned(&c->side[1], rows[i].key);
 
-        printf("  %-32s %18.6g %18.6g", keys[i][1], a, b);
+        printf("  %-32s %18s %18s", rows[i].name, rows[i].write(a, one), rows[i].write(b, other));
         if (a == b)
             printf("   the same\n");
         else if (a > 0)
@@ -503,7 +533,7 @@ static double memory(const struct side *s)
 static void print_people(const struct comparison *c)
 {
     double a = memory(&c->side[0]), b = memory(&c->side[1]);
-    char text[512];
+    char text[512], one[32], other[32];
 
     printf("A: %s\nB: %s\n\noptions that differ\n", c->side[0].path, c->side[1].path);
     if (!print_options(c, NULL))
@@ -521,11 +551,15 @@ static void print_people(const struct comparison *c)
     printf("%s\n", text);
     say_loss(c, text, sizeof(text));
     printf("%s\n", text);
+    if (c->last_step && !c->identical)
+        printf("loss of step %lld, the last that both have: A %.5f, B %.5f\n",
+               (long long)c->last_step, c->last_loss[0], c->last_loss[1]);
     compare_print_validations(&c->side[0].first, &c->side[1].first);
     if (a == b)
-        printf("memory is the same: %.0f bytes\n", a);
+        printf("memory is the same: %s\n", human_bytes(a, one));
     else
-        printf("memory of B is %.4f times that of A\n", b / a);
+        printf("memory of B is %.4f times that of A: %s instead of %s\n", b / a,
+               human_bytes(b, other), human_bytes(a, one));
 }
 
 static json_t *result_json(const struct comparison *c)
@@ -544,6 +578,11 @@ static json_t *result_json(const struct comparison *c)
                   ct_json_number(memory(&c->side[0])), "memory_b",
                   ct_json_number(memory(&c->side[1])), "load", load, "others_a",
                   ct_json_number(c->side[0].others), "others_b", ct_json_number(c->side[1].others));
+    if (c->last_step) {
+        json_object_set_new(o, "last_step", json_integer(c->last_step));
+        json_object_set_new(o, "loss_a", ct_json_number(c->last_loss[0]));
+        json_object_set_new(o, "loss_b", ct_json_number(c->last_loss[1]));
+    }
     if (c->pairs >= 3) {
         json_object_set_new(o, "ratio", ct_json_number(r.value));
         json_object_set_new(o, "low", ct_json_number(r.low));
