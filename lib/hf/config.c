@@ -136,6 +136,18 @@ static int read_size(const json_t *value, const char *key, double fallback, int6
     return 0;
 }
 
+/* "auto" of a number that follows from others. */
+static int read_part(const json_t *value, const struct ct_hf_key *k, int64_t *size)
+{
+    const char *word = json_string_value(value);
+
+    if (json_is_null(value) || (word && !strcmp(word, "auto"))) {
+        *size = 0;
+        return 0;
+    }
+    return read_size(value, k->key, k->fallback, 0, SIZE_MOST, size);
+}
+
 /* The number that a list has for each layer; other values: themselves. */
 static const json_t *one_for_all(const json_t *value)
 {
@@ -385,7 +397,7 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
     case CT_HF_LAYERS:
         return read_layers(value, k->key, field);
     case CT_HF_PART:
-        return read_size(value, k->key, json_is_null(value) ? 0 : k->fallback, 1, SIZE_MOST, field);
+        return read_part(value, k, field);
     case CT_HF_SLIDING:
         return read_sliding(root, value, k->key, field);
     case CT_HF_CHUNKED:

@@ -60,6 +60,7 @@ static const char *const harmless[] = {
     "output_scores",
     "pad_token_id",
     "prefix",
+    "pretraining_tp",
     "problem_type",
     "pruned_heads",
     "remove_invalid_values",

@@ -148,17 +148,19 @@ static int read_long_scaling(const json_t *root, const json_t *scaling,
                              const struct ct_hf_config *config, struct ct_rope *rope)
 {
     static const char original_key[] = "original_max_position_embeddings";
+    const json_t *most_key = json_object_get(root, "max_position_embeddings");
+    const json_t *value = config->original ? json_object_get(root, original_key)
+                                           : either(root, scaling, original_key);
     double original, most, factor, amplitude = 1;
     int rc;
 
+    if (hf_absent(value) && !config->original)
+        value = most_key;
     rope->scaling = CT_ROPE_LONG;
     if ((rc = read_divisors(scaling, "short_factor", &rope->longrope.near)) < 0 ||
         (rc = read_divisors(scaling, "long_factor", &rope->longrope.far)) < 0 ||
-        (rc = hf_read_number(config->original ? json_object_get(root, original_key)
-                                              : either(root, scaling, original_key),
-                             original_key, (double)config->original, &original)) < 0 ||
-        (rc = hf_read_number(json_object_get(root, "max_position_embeddings"),
-                             "max_position_embeddings", original, &most)) < 0 ||
+        (rc = hf_read_number(value, original_key, (double)config->original, &original)) < 0 ||
+        (rc = hf_read_number(most_key, "max_position_embeddings", original, &most)) < 0 ||
         (rc = read_optional_number(scaling, "factor", most / original, &factor)) < 0)
         return rc;
     rope->original_max_position = (int64_t)original;

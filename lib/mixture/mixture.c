@@ -113,6 +113,21 @@ static void add_up(struct ct_decoder *d, struct ct_mixture_sums *sums, struct ct
     sums->layers++;
 }
 
+/* How often each expert is among the best by logits alone: the auxiliary loss of the whole batch
+   knows neither corrections nor groups. */
+static struct ct_value *plain_load(struct ct_decoder *d, struct ct_value *logits,
+                                   const struct ct_mixture *m, struct ct_value *load)
+{
+    struct ct_value *ids;
+
+    if (!m->corrected && m->choice.groups <= 1)
+        return load;
+    ct_top_k(&d->b, ct_decoder_named(d, "plain_choice"), logits, NULL,
+             &(struct ct_top_k){.k = m->choice.k}, &ids);
+    ct_expert_load(&d->b, ct_decoder_named(d, "plain_load"), ids, logits, &load);
+    return load;
+}
+
 static struct ct_value *choose(struct ct_decoder *d, struct ct_value *h, const struct ct_mixture *m,
                                struct ct_value **ids)
 {
@@ -127,7 +142,7 @@ static struct ct_value *choose(struct ct_decoder *d, struct ct_value *h, const s
     if (m->reported)
         load_fetch(d->b.graph, d->layer, load);
     if (m->sums)
-        add_up(d, m->sums, logits, load);
+        add_up(d, m->sums, logits, plain_load(d, logits, m, load));
     return weights;
 }
 

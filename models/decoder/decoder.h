@@ -104,14 +104,16 @@ struct ct_model {
     bool q_bias, o_bias, mlp_bias, head_bias; /* q_bias: also of k and v */
     bool attention_bias, all_bias;            /* q and o; these and mlp */
 
-    double scale;        /* of attention; 0: scale_of^-0.5 */
-    int64_t scale_of;    /* 0: head_dim */
-    double soft_cap;     /* of attention's scores; 0: none */
-    double clip;         /* of q, k and v: their largest magnitude; 0: none */
-    int64_t window;      /* tokens that sliding layers see; 0: all */
-    bool windowed;       /* false: none slide */
-    int64_t window_from; /* the first layer that slides */
-    int64_t full_every;  /* every so many layers does not slide; 0: all slide */
+    double scale;         /* of attention; 0: scale_of^-0.5 */
+    int64_t scale_of;     /* 0: head_dim */
+    double soft_cap;      /* of attention's scores; 0: none */
+    double clip;          /* of q, k and v: their largest magnitude; 0: none */
+    int64_t window;       /* tokens that sliding layers see; 0: all */
+    bool windowed;        /* false: none slide */
+    int64_t window_from;  /* the first layer that slides */
+    int64_t window_until; /* the first one behind those that slide */
+    bool window_plain;    /* layers with rope do not slide */
+    int64_t full_every;   /* every so many layers does not slide; 0: all slide */
     struct ct_hf_layers sliding;
 
     int64_t plain_every;         /* every so many layers has no rope; 0: all have it */

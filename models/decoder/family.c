@@ -122,9 +122,9 @@ static const struct special {
 
 /* Numbers that may be 0, which is something else than null. */
 static const char *const with_zero[] = {
-    "window_from",  "full_every",      "plain_every", "dense_layers", "attention_every",
-    "sparse_every", "shared_dim",      "shared",      "experts",      "chosen",
-    "norm_eps",     "time_step_least", "balance",     "predicted"};
+    "window_from",     "window_until", "full_every",      "plain_every", "dense_layers",
+    "attention_every", "sparse_every", "shared_dim",      "shared",      "experts",
+    "chosen",          "norm_eps",     "time_step_least", "balance",     "predicted"};
 
 static bool has_zero(const char *name)
 {
@@ -398,13 +398,11 @@ static int read_family(const char *name, struct family *f)
     f->config.model_type = ct_recipe_get(file, "family", "model_type");
     f->config.architecture = ct_recipe_get(file, "family", "architecture");
     f->config.outer = ct_recipe_get(file, "family", "outer");
-    f->config.partial = ct_recipe_get(file, "family", "partial");
+    f->config.partial = get(file, "family", "partial");
     f->config.ignored = ct_recipe_get(file, "family", "ignored");
     f->config.alpha = ct_recipe_get(file, "family", "alpha") != NULL;
     original = ct_recipe_get(file, "family", "original");
     f->config.original = original ? strtoll(original, NULL, 10) : 0;
-    if (!f->config.partial)
-        f->config.partial = "partial_rotary_factor";
     if (!f->config.model_type || !f->config.architecture)
         return ct_fail(CT_ECONFIG, "%s: [family] needs model_type and architecture", f->path);
     for (int w = 0; w < WEIGHT_COUNT; w++) {

@@ -7,13 +7,22 @@
 
 #include "decoder.h"
 
+static bool is_listed_with_rope(const struct ct_model *m, int64_t layer)
+{
+    if (m->rotated.given)
+        return ct_hf_has_layer(&m->rotated, layer);
+    return !m->plain_every || (layer + 1) % m->plain_every;
+}
+
 bool decoder_slides(const struct ct_model *m, int64_t layer)
 {
     if (!m->windowed || !m->window)
         return false;
     if (m->sliding.given)
         return ct_hf_has_layer(&m->sliding, layer);
-    return layer >= m->window_from && (!m->full_every || (layer + 1) % m->full_every);
+    return layer >= m->window_from && layer < m->window_until &&
+           (!m->full_every || (layer + 1) % m->full_every) &&
+           (!m->window_plain || !is_listed_with_rope(m, layer));
 }
 
 bool decoder_rotates(const struct ct_model *m, int64_t layer)
@@ -22,9 +31,7 @@ bool decoder_rotates(const struct ct_model *m, int64_t layer)
         return false;
     if (m->plain_full && m->windowed && m->window && !decoder_slides(m, layer))
         return false;
-    if (m->rotated.given)
-        return ct_hf_has_layer(&m->rotated, layer);
-    return !m->plain_every || (layer + 1) % m->plain_every;
+    return is_listed_with_rope(m, layer);
 }
 
 enum decoder_mixer decoder_mixer(const struct ct_model *m, int64_t layer)

@@ -96,6 +96,15 @@ static void follow(struct ct_decoder_sizes *z)
         z->head_dim = z->dim / z->heads;
 }
 
+/* Heads of Mamba-2 without a size share the expanded width. */
+static void follow_state(struct ct_model *m)
+{
+    struct decoder_state *s = &m->state;
+
+    if (!s->head_dim && s->heads)
+        s->head_dim = s->expand * m->sizes.dim / s->heads;
+}
+
 /* The width of feed-forward layers that a file gives in another way. */
 static void adjust_width(struct ct_model *m)
 {
@@ -162,6 +171,18 @@ static int check_linear(const struct decoder_linear *z)
     return 0;
 }
 
+static int check_divisors(const char *key, const char *divisors, int64_t rotated)
+{
+    int64_t count = 1;
+
+    for (const char *at = divisors; *at; at++)
+        count += *at == ':';
+    return count == rotated / 2
+               ? 0
+               : ct_fail(CT_ECONFIG, "%s of rope has %lld numbers; %lld rotated features need %lld",
+                         key, (long long)count, (long long)rotated, (long long)rotated / 2);
+}
+
 /* Features are rotated in pairs. */
 static int check_rope(const struct ct_model *m, const struct ct_rope *rope)
 {
@@ -172,7 +193,13 @@ static int check_rope(const struct ct_model *m, const struct ct_rope *rope)
                        (long long)m->rotary_dim, (long long)size);
     if (rope->alpha > 0 && size < 3)
         return ct_fail(CT_ECONFIG, "alpha of rope needs heads of more than 2 features");
-    if (m->positions == POSITIONS_NONE || (rotated > 0 && rotated % 2 == 0))
+    if (m->positions == POSITIONS_NONE)
+        return 0;
+    if (rope->scaling == CT_ROPE_LONG &&
+        (check_divisors("short_factor", rope->longrope.near, rotated) < 0 ||
+         check_divisors("long_factor", rope->longrope.far, rotated) < 0))
+        return CT_ECONFIG;
+    if (rotated > 0 && rotated % 2 == 0)
         return 0;
     if (rope->partial <= 0 && m->rotary_dim)
         return ct_fail(CT_ECONFIG,
@@ -184,8 +211,8 @@ static int check_rope(const struct ct_model *m, const struct ct_rope *rope)
                : ct_fail(CT_ECONFIG,
                          "%s = %g of heads of %lld features rotates %lld of them: expected an even "
                          "number above 0",
-                         m->family->config.partial, rope->partial, (long long)size,
-                         (long long)rotated);
+                         m->family->config.partial ? m->family->config.partial : "partial",
+                         rope->partial, (long long)size, (long long)rotated);
 }
 
 /* Whether a key of config.json says that embeddings are tied. */
@@ -224,6 +251,20 @@ static int check_local(const struct ct_model *m)
                                "a number");
 }
 
+/* transformers has no mask for such a layer. */
+static int check_window(const struct ct_model *m)
+{
+    if (!m->sliding.given || (m->windowed && m->window))
+        return 0;
+    for (int64_t i = 0; i < m->sizes.layers; i++)
+        if (ct_hf_has_layer(&m->sliding, i))
+            return ct_fail(CT_ECONFIG,
+                           "layer_types: layer %lld is sliding_attention, but there is no window: "
+                           "sliding_window is null, or use_sliding_window is not true",
+                           (long long)i);
+    return 0;
+}
+
 static int check(const struct ct_model *m)
 {
     const struct ct_decoder_sizes *z = &m->sizes;
@@ -257,6 +298,8 @@ static int check(const struct ct_model *m)
         rc = check_rope(m, &m->local_rope);
     if (rc == 0)
         rc = check_local(m);
+    if (rc == 0)
+        rc = check_window(m);
     if (rc == 0 && m->mixer == MIXER_DELTA)
         rc = check_linear(&m->linear);
     if (rc == 0 && m->mixer == MIXER_CONV && m->state.conv_size < 1)
@@ -333,6 +376,7 @@ static int finish(const struct ct_run *run, struct ct_model *m)
     m->mlp_bias |= m->all_bias;
     adjust_width(m);
     apply_options(&m->sizes);
+    follow_state(m);
     m->mixture.router = m->family->weight[WEIGHT_ROUTER];
     m->mixture.where = m->family->weight[WEIGHT_EXPERTS];
     m->mixture.shared_where = m->family->weight[WEIGHT_SHARED];
@@ -409,6 +453,7 @@ static int stored_for(const char *text, struct ct_arena *arena, const struct ct_
         (rc = ct_hf_read_config_text(&family->config, text, "config.json", &m)) < 0)
         return rc;
     follow(&m.sizes);
+    follow_state(&m);
     name_predictions(&m);
     *rules = decoder_stored(&m, arena);
     return 0;

@@ -238,10 +238,10 @@ static const struct ct_hf_fixed fixed[] = {
     {0},
 };
 
-static const struct ct_hf_config hf_config = {
-    "deepseek_v3", "DeepseekV3ForCausalLM", keys, fixed,
-    .ignored = "output_router_logits, pretraining_tp, qk_head_dim, "
-               "head_dim, ep_size, aux_loss_alpha, seq_aux"};
+static const struct ct_hf_config hf_config = {"deepseek_v3", "DeepseekV3ForCausalLM", keys, fixed,
+                                              .ignored =
+                                                  "output_router_logits, qk_head_dim, "
+                                                  "head_dim, ep_size, aux_loss_alpha, seq_aux"};
 
 /* ---- sizes ---- */
 

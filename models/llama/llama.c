@@ -56,7 +56,6 @@ static const struct ct_hf_key keys[] = {
 static const struct ct_hf_fixed fixed[] = {
     CT_DECODER_FIXED,
     {"use_sliding_window", "false", false},
-    {"pretraining_tp", "1", false},
     {"sliding_window", NULL, false},
     {0},
 };

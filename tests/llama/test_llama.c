@@ -267,7 +267,7 @@ static void test_config_variants(void **state)
         const char *text, *message; /* NULL: fine */
     } cases[] = {
         {"{" SIZES "}", NULL},
-        {"{" SIZES ",\"rope_scaling\":null,\"head_dim\":null,\"pretraining_tp\":1}", NULL},
+        {"{" SIZES ",\"rope_scaling\":null,\"head_dim\":null,\"pretraining_tp\":2}", NULL},
         {"{" SIZES ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":5e5}}", NULL},
         {"{" SIZES ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
          "\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}}",

@@ -29,7 +29,7 @@ enum ct_hf_kind {
                      and interleaved are left as they are */
     CT_HF_LAYERS, /* struct ct_hf_layers: a list of layers; one that is not given is written as null
                      where the fallback is below 0 */
-    CT_HF_PART,   /* as CT_HF_SIZE, of a part that null leaves out: then 0 */
+    CT_HF_PART,   /* as CT_HF_SIZE, of a part that null, "auto" or 0 leaves out: then 0 */
     /* struct ct_hf_layers: those that layer_types calls sliding_attention; without the list, every
        second layer from 0 on. Behind the row of num_hidden_layers. */
     CT_HF_SLIDING,
@@ -95,8 +95,7 @@ struct ct_hf_config {
     const char *quant_method;   /* of quantization_config; of files that are read; NULL: none */
     const struct ct_rope *rope; /* if a file says nothing but rope_theta; NULL: no scaling */
     const char *outer; /* model_type of files whose text_config is such a config; NULL: none are */
-    /* The key at the root for the share of a head's features that is rotated, of a model that also
-       has the types dynamic and longrope of rope; NULL: it has neither. */
+    /* The key at the root for the share of a head's features that is rotated; NULL: all are. */
     const char *partial;
     /* The original context of longrope where the key original_max_position_embeddings at the root
        is absent, whatever the scaling says of it; 0: the scaling says it then. */

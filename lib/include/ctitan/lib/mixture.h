@@ -94,12 +94,12 @@ CT_API struct ct_value *ct_decoder_mixture(struct ct_decoder *d, struct ct_value
 
 /*
  * The auxiliary loss over all tokens of the batch and all layers at once, as transformers has it:
- * E sum_e f[e] P[e], where f[e] is the number of choices of expert e for each token and layer, and
- * P[e] its mean probability; of all layers whose mixture had these sums. It is fetched as
- * "aux_loss"; the loss of the objective, which does not show it, is differentiated with
- * whole.weight times it more. Returns x[b, t, n], which the logits are made of: the caller goes on
- * with that. Without sums, x itself. CT_ECONFIG in d->b.status: a microbatch has less than the
- * whole.batch sequences of a step, and the loss of the whole is no sum over microbatches.
+ * E sum_e f[e] P[e], where f[e] is the number of choices of expert e for each token and layer, by
+ * probabilities alone, and P[e] its mean probability; of all layers whose mixture had these sums.
+ * It is fetched as "aux_loss"; the loss of the objective, which does not show it, is differentiated
+ * with whole.weight times it more. Returns x[b, t, n], which the logits are made of: the caller
+ * goes on with that. Without sums, x itself. CT_ECONFIG in d->b.status: a microbatch has less than
+ * the whole.batch sequences of a step, and the loss of the whole is no sum over microbatches.
  */
 CT_API struct ct_value *ct_decoder_balance(struct ct_decoder *d, struct ct_value *x,
                                            const struct ct_mixture *m);
