@@ -15,7 +15,7 @@ static int check(const struct ct_op *op, int input, enum ct_space space)
 static int copy(const struct ct_tensor *to, const struct ct_tensor *from, bool add)
 {
     if (!add && ct_tensor_is_dense(to) && ct_tensor_is_dense(from)) {
-        memcpy(to->data, from->data, (size_t)ct_tensor_count(to) * ct_dtype_size(to->dtype));
+        memcpy(to->data, from->data, ct_tensor_bytes(to));
         return 0;
     }
     for (int64_t i = 0; i < ct_tensor_count(to); i++)
@@ -39,7 +39,7 @@ const struct ct_op_type ct_op_load = {
     .summary = "a copy in device memory of an offloaded value",
     .signature = "x[.] A -> y[.] A",
     .samples = "offloaded[2,4]",
-    .flags = CT_OP_SPACES,
+    .flags = CT_OP_SPACES | CT_OP_PACKED,
     .infer = load_infer,
     .reference = copy_out,
 };
@@ -62,7 +62,7 @@ const struct ct_op_type ct_op_store = {
     .summary = "replaces the offloaded y by x",
     .signature = "!y[.] A, x[.] A",
     .samples = "offloaded[4,6] real[4,6]",
-    .flags = CT_OP_SPACES,
+    .flags = CT_OP_SPACES | CT_OP_PACKED,
     .infer = store_infer,
     .reference = store_reference,
 };
@@ -78,7 +78,7 @@ const struct ct_op_type ct_op_offload = {
     .name = "offload",
     .summary = "an offloaded copy of x",
     .signature = "x[.] A -> y[.] A",
-    .flags = CT_OP_SPACES,
+    .flags = CT_OP_SPACES | CT_OP_PACKED,
     .infer = offload_infer,
     .reference = copy_out,
     .samples = "real[2,4]",

@@ -54,15 +54,16 @@ void cpu_release_host(struct ct_device *device, void *base, size_t bytes)
 
 static int copy(const struct ct_tensor *to, const struct ct_tensor *from)
 {
-    size_t item = ct_dtype_size(to->dtype);
     struct ct_matrix y, x;
+    size_t item;
 
     if (ct_tensor_is_dense(to) && ct_tensor_is_dense(from)) {
-        memcpy(to->data, from->data, (size_t)ct_tensor_count(to) * item);
+        memcpy(to->data, from->data, ct_tensor_bytes(to));
         return 0;
     }
     if (!ct_tensor_as_matrix(to, &y) || !ct_tensor_as_matrix(from, &x))
         return ct_fail(CT_EINVAL, "a copy between rows of several strides");
+    item = ct_dtype_size(to->dtype);
     for (int64_t i = 0; i < y.rows; i++)
         memcpy((char *)to->data + (size_t)(i * y.stride) * item,
                (const char *)from->data + (size_t)(i * x.stride) * item, (size_t)y.columns * item);
@@ -73,9 +74,12 @@ static bool accepts_offload(const struct ct_prepare *p)
 {
     struct ct_matrix m;
 
-    for (int i = 0; i < p->ins + p->outs; i++)
-        if (!ct_tensor_as_matrix(i < p->ins ? &p->in[i] : &p->out[i - p->ins], &m))
+    for (int i = 0; i < p->ins + p->outs; i++) {
+        const struct ct_tensor *t = i < p->ins ? &p->in[i] : &p->out[i - p->ins];
+
+        if (!ct_tensor_is_dense(t) && (ct_dtype_bits(t->dtype) < 8 || !ct_tensor_as_matrix(t, &m)))
             return false;
+    }
     return true;
 }
 

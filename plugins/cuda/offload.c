@@ -25,25 +25,24 @@ void gpu_release_host(struct ct_device *device, void *base, size_t bytes)
 
 /* ---- kernels ---- */
 
-static size_t size(const struct ct_tensor *t)
-{
-    return (size_t)ct_tensor_count(t) * ct_dtype_size(t->dtype);
-}
-
 static int load(const struct ct_launch *l)
 {
-    if (!size(&l->out[0]))
+    size_t bytes = ct_tensor_bytes(&l->out[0]);
+
+    if (!bytes)
         return 0;
-    return gpu_check(gpu_driver.cuMemcpyHtoDAsync((uintptr_t)l->out[0].data, l->in[0].data,
-                                                  size(&l->out[0]), l->stream),
-                     "a copy to the device");
+    return gpu_check(
+        gpu_driver.cuMemcpyHtoDAsync((uintptr_t)l->out[0].data, l->in[0].data, bytes, l->stream),
+        "a copy to the device");
 }
 
 static int put(const struct ct_launch *l, void *to, const struct ct_tensor *from)
 {
-    if (!size(from))
+    size_t bytes = ct_tensor_bytes(from);
+
+    if (!bytes)
         return 0;
-    return gpu_check(gpu_driver.cuMemcpyDtoHAsync(to, (uintptr_t)from->data, size(from), l->stream),
+    return gpu_check(gpu_driver.cuMemcpyDtoHAsync(to, (uintptr_t)from->data, bytes, l->stream),
                      "a copy from the device");
 }
 
