@@ -266,7 +266,8 @@ struct ct_value *ct_decoder_balance(struct ct_decoder *d, struct ct_value *x,
         d->b.status = ct_fail(CT_ECONFIG,
                               "the auxiliary loss of experts is one of the whole batch of %lld "
                               "sequences, but a microbatch has %lld: train without microbatches "
-                              "(a larger [training] local_batch_size), or without that loss",
+                              "(a larger [training] local_batch_size, and in a pipeline as large a "
+                              "microbatch_size), or without that loss",
                               (long long)batch, (long long)d->request->batch);
     factor = (double)sums->load->shape[0] / (tokens * tokens);
     loss = ct_balance_loss(&d->b, "aux_products", sums->load, sums->score, 1);

@@ -112,7 +112,8 @@ static int generate(const struct ct_schedule_request *request, struct ct_action_
 
     if (microbatches < 2 * ranks)
         return ct_fail(CT_ECONFIG,
-                       "%d microbatches on %d ranks: at least two for each rank are needed, %d",
+                       "%d microbatches on %d ranks: at least two for each rank are needed, %d; "
+                       "make microbatches smaller, or take another schedule",
                        microbatches, ranks, 2 * ranks);
     for (int rank = 0; rank < ranks; rank++) {
         struct rank x = {request, &lists[rank], {rank, request->stages - 1 - rank}};

@@ -50,8 +50,8 @@ static int check_stages(const struct ct_schedule_ops *ops, int stages, int ranks
     if (stages % ranks || each < ops->stages_per_rank_min ||
         (ops->stages_per_rank_max && each > ops->stages_per_rank_max))
         return ct_fail(CT_ECONFIG,
-                       "%d stages on %d ranks: schedule %s takes %d%s a rank; change [pp] "
-                       "layers_per_stage or split_points",
+                       "%d stages on %d ranks: schedule %s takes %d%s a rank, as many on each; "
+                       "change [pp] layers_per_stage or split_points",
                        stages, ranks, pp_config.schedule, ops->stages_per_rank_min,
                        ops->stages_per_rank_max == ops->stages_per_rank_min ? "" : " or more");
     return 0;
