@@ -48,7 +48,7 @@ static const struct ct_model flavors[] = {
 };
 
 static const struct ct_hf_key keys[] = {
-    CT_DECODER_KEYS(struct ct_model, 0),
+    CT_DECODER_KEYS(struct ct_model, 0, 2048),
     {"mlp_bias", CT_HF_BOOL, offsetof(struct ct_model, sizes.mlp_bias), 0},
     {0},
 };

@@ -2,6 +2,7 @@
  * Qwen3 (Yang et al. 2025): a decoder whose heads of q and k are normalised, and whose head size is
  * independent of width and heads. The debug model follows TorchTitan's.
  */
+#include <ctitan/error.h>
 #include <ctitan/lib/decoder.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/plugin.h>
@@ -40,7 +41,7 @@ static const struct ct_model flavors[] = {
 };
 
 static const struct ct_hf_key keys[] = {
-    CT_DECODER_KEYS(struct ct_model, 128),
+    CT_DECODER_KEYS(struct ct_model, 128, 32768),
     {"use_sliding_window", CT_HF_BOOL, offsetof(struct ct_model, windowed), 0},
     {"sliding_window", CT_HF_PART, offsetof(struct ct_model, sizes.window), 4096},
     {"max_window_layers", CT_HF_COUNT, offsetof(struct ct_model, window_from), 28},
@@ -63,6 +64,11 @@ static int apply(const struct ct_run *run, struct ct_model *m)
     for (int64_t i = 0; i < m->sizes.layers; i++) {
         bool listed = m->types.given ? ct_hf_has_layer(&m->types, i) : i >= m->window_from;
 
+        if (m->types.given && listed && !window)
+            return ct_fail(CT_ECONFIG,
+                           "layer_types: layer %lld is sliding_attention, but there is no window: "
+                           "use_sliding_window is not true, or sliding_window is null",
+                           (long long)i);
         m->sizes.sliding.bits[i / 64] |= (uint64_t)(window && listed) << i % 64;
     }
     m->types = m->sizes.sliding;

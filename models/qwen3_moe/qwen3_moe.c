@@ -52,7 +52,7 @@ static const struct ct_model flavors[] = {
 };
 
 static const struct ct_hf_key keys[] = {
-    CT_DECODER_KEYS(struct ct_model, 0),
+    CT_DECODER_KEYS(struct ct_model, 0, 32768),
     {"num_experts|num_local_experts", CT_HF_SIZE, offsetof(struct ct_model, mixture.experts), -1},
     {"num_experts_per_tok", CT_HF_SIZE, offsetof(struct ct_model, mixture.choice.k), -1},
     {"moe_intermediate_size", CT_HF_SIZE, offsetof(struct ct_model, mixture.expert_dim), -1},

@@ -258,6 +258,8 @@ static void what_is_not_supported_is_refused(void **state)
         {"qwen3", "{\"model_type\":\"qwen2\"}", "model_type is qwen2"},
         {"qwen3", "{" QWEN3 ",\"use_sliding_window\":1}", "use_sliding_window"},
         {"qwen3", "{" QWEN3 ",\"attention_bias\":1}", "attention_bias"},
+        {"qwen3", "{" QWEN3 ",\"layer_types\":[\"sliding_attention\"]}",
+         "layer_types: layer 0 is sliding_attention, but there is no window"},
         {"qwen3", "{\"model_type\":\"qwen3\"}", "vocab_size is missing"},
         {"deepseek_v3", "{\"model_type\":\"deepseek_v3\",\"topk_method\":\"greedy\"}",
          "topk_method"},
@@ -338,6 +340,7 @@ static void what_means_the_same_is_accepted(void **state)
          "{\"model_type\":\"qwen3\",\"vocab_size\":64,\"hidden_size\":32,"
          "\"intermediate_size\":48,\"num_hidden_layers\":1,\"num_attention_heads\":4}",
          "\"head_dim\": 128"},
+        {"qwen3", "{" QWEN3 "}", "\"max_position_embeddings\": 32768"},
         {"gpt2", "{\"model_type\":\"gpt2\",\"activation_function\":\"gelu_pytorch_tanh\"}",
          "\"activation_function\": \"gelu_pytorch_tanh\""},
         {"gpt2", "{\"model_type\":\"gpt2\",\"num_attention_heads\":6}",

@@ -36,9 +36,9 @@ struct ct_decoder_sizes {
 };
 
 /* Rows of a table of struct ct_hf_key for the fields above but qk_norm, mlp_bias and windows. T: a
-   struct ct_model whose first member `sizes` is the struct above. head: what an absent head_dim
-   means; 0: the width over the heads. */
-#define CT_DECODER_KEYS(T, head)                                                                   \
+   struct ct_model whose first member `sizes` is the struct above. head and context: what an absent
+   head_dim (0: the width over the heads) and an absent max_position_embeddings mean. */
+#define CT_DECODER_KEYS(T, head, context)                                                          \
     {"vocab_size", CT_HF_SIZE, offsetof(T, sizes.vocabulary), -1},                                 \
         {"hidden_size", CT_HF_SIZE, offsetof(T, sizes.dim), -1},                                   \
         {"intermediate_size", CT_HF_SIZE, offsetof(T, sizes.ffn_dim), -1},                         \
@@ -46,7 +46,7 @@ struct ct_decoder_sizes {
         {"num_attention_heads", CT_HF_SIZE, offsetof(T, sizes.heads), -1},                         \
         {"num_key_value_heads", CT_HF_SIZE, offsetof(T, sizes.kv_heads), 0},                       \
         {"head_dim", CT_HF_SIZE, offsetof(T, sizes.head_dim), head},                               \
-        {"max_position_embeddings", CT_HF_SIZE, offsetof(T, sizes.max_position), 2048},            \
+        {"max_position_embeddings", CT_HF_SIZE, offsetof(T, sizes.max_position), context},         \
         {"rms_norm_eps", CT_HF_NUMBER, offsetof(T, sizes.norm_eps), 1e-6},                         \
         {"tie_word_embeddings", CT_HF_BOOL, offsetof(T, sizes.tied), 0},                           \
         {"pad_token_id", CT_HF_TOKEN, offsetof(T, sizes.padding), 0},                              \
