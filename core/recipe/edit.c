@@ -95,58 +95,81 @@ static size_t section_length(const char *name)
     return length ? length : whole;
 }
 
-int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
-{
-    size_t section = section_length(assignment), key, length, quoted;
-    struct ct_arena *arena = recipe->arena;
-    struct ct_setting *old;
-    const char *name, *value, *wrong;
-    char *copy;
+/* "section.key=value" */
+struct assignment {
+    size_t section, key; /* lengths */
+    const char *value;
+    size_t length, quoted; /* of the value; bytes of it that are in quotes */
+};
 
-    if (assignment[section] == '=' && ct_recipe_hint_assignment(recipe, assignment) < 0)
+static int divide(const struct ct_recipe *recipe, const char *text, struct assignment *a)
+{
+    a->section = section_length(text);
+    if (text[a->section] == '=' && ct_recipe_hint_assignment(recipe, text) < 0)
         return CT_ECONFIG;
-    if (assignment[section] != '.')
-        return ct_fail(CT_ECONFIG, "--set %.80s: expected section.key=value", assignment);
-    key = strcspn(assignment + section + 1, "=");
-    if (!section || !key || !assignment[section + 1 + key])
-        return ct_fail(CT_ECONFIG, "--set %.80s: expected section.key=value", assignment);
-    value = assignment + section + key + 2;
-    value += strspn(value, " \t");
-    length = strlen(value);
-    while (length && ct_recipe_is_space(value[length - 1]))
-        length--;
-    quoted = ct_recipe_quoted(value, length);
-    if (strlen(assignment) > 3900 || strpbrk(value, "\n\r") ||
-        (quoted ? quoted : ct_recipe_without_comment(value, length)) < length)
+    a->key = text[a->section] == '.' ? strcspn(text + a->section + 1, "=") : 0;
+    if (!a->section || !a->key || !text[a->section + 1 + a->key])
+        return ct_fail(CT_ECONFIG, "--set %.80s: expected section.key=value", text);
+    a->value = text + a->section + a->key + 2;
+    a->value += strspn(a->value, " \t");
+    a->length = strlen(a->value);
+    while (a->length && ct_recipe_is_space(a->value[a->length - 1]))
+        a->length--;
+    a->quoted = ct_recipe_quoted(a->value, a->length);
+    return 0;
+}
+
+/* Whether a recipe's file could have the same. */
+static int check_assignment(const char *text, const struct assignment *a)
+{
+    size_t plain = a->quoted ? a->quoted : ct_recipe_without_comment(a->value, a->length);
+    const char *wrong = ct_recipe_misquoted(a->value, a->length, false);
+
+    if (strlen(text) > 3900 || strpbrk(a->value, "\n\r") || plain < a->length)
         return ct_fail(CT_ECONFIG,
                        "--set %.80s: a value has one line of at most 3900 characters, and no "
                        "comment; what would begin one needs quotes around the whole value, within "
                        "those of the shell: --set 'text.path=\"/data/set #1\"'",
-                       assignment);
-    wrong = ct_recipe_misquoted(value, length);
+                       text);
     if (wrong)
-        return ct_fail(CT_ECONFIG, "--set %.80s: %s", assignment, wrong);
-    if (!ct_recipe_is_utf8(assignment))
-        return ct_fail(CT_ECONFIG, "--set %.80s: expected UTF-8", assignment);
-    copy = ct_arena_strdup(arena, assignment);
-    copy[section] = copy[section + 1 + key] = '\0';
-    name = copy + section + 1;
-    value = ct_arena_printf(arena, "%.*s", (int)length, value);
-    if (quoted)
-        ct_recipe_unquote(value, length, (char *)(uintptr_t)value);
-    old = ct_recipe_find(recipe, copy, name);
-    if (old) {
-        if (strcmp(old->source, ON_COMMAND_LINE) != 0)
-            old->former = old->value;
-        old->value = value;
-        old->source = ON_COMMAND_LINE;
-        old->was_default = false;
-    } else {
-        ct_recipe_add(recipe, copy, name, value, ON_COMMAND_LINE);
+        return ct_fail(CT_ECONFIG, "--set %.80s: %s", text, wrong);
+    return ct_recipe_is_utf8(text) ? 0 : ct_fail(CT_ECONFIG, "--set %.80s: expected UTF-8", text);
+}
+
+static void put(struct ct_recipe *recipe, const char *section, const char *key, const char *value)
+{
+    struct ct_setting *old = ct_recipe_find(recipe, section, key);
+
+    if (!old) {
+        ct_recipe_add(recipe, section, key, value, ON_COMMAND_LINE);
+        return;
     }
-    if (!strcmp(copy, "plugins"))
-        return ct_recipe_list_plugins(recipe);
-    return 0;
+    if (strcmp(old->source, ON_COMMAND_LINE) != 0)
+        old->former = old->value;
+    old->value = value;
+    old->source = ON_COMMAND_LINE;
+    old->was_default = false;
+}
+
+int ct_recipe_set(struct ct_recipe *recipe, const char *assignment)
+{
+    struct ct_arena *arena = recipe->arena;
+    struct assignment a = {0};
+    const char *section, *key;
+    char *value;
+    int rc = divide(recipe, assignment, &a);
+
+    if (rc == 0)
+        rc = check_assignment(assignment, &a);
+    if (rc < 0)
+        return rc;
+    section = ct_arena_printf(arena, "%.*s", (int)a.section, assignment);
+    key = ct_arena_printf(arena, "%.*s", (int)a.key, assignment + a.section + 1);
+    value = ct_arena_printf(arena, "%.*s", (int)a.length, a.value);
+    if (a.quoted)
+        ct_recipe_unquote(a.value, a.length, value);
+    put(recipe, section, key, value);
+    return strcmp(section, "plugins") ? 0 : ct_recipe_list_plugins(recipe);
 }
 
 /* ---- plugins ---- */

@@ -38,31 +38,47 @@ size_t ct_recipe_quoted(const char *text, size_t length)
     return next == length || (next > end + 1 && strchr(";#", text[next])) ? end + 1 : 0;
 }
 
-/* Whether a quote that begins a word is open at the end of a text. */
-static bool is_open(const char *text, size_t length)
+/* Whether the text's last character but white space is a comma. */
+static bool ends_item(const char *text, size_t length)
 {
-    size_t closed = length;
-    bool open = false;
+    while (length && ct_recipe_is_space(text[length - 1]))
+        length--;
+    return length && text[length - 1] == ',';
+}
+
+/* The quote that begins a word and is open at the end of a text; length: none. */
+static size_t find_open(const char *text, size_t length)
+{
+    size_t closed = length, open = length;
 
     for (size_t i = 0; i < length; i++) {
         if (text[i] != '"')
             continue;
-        if (open)
+        if (open < length) {
             closed = i;
-        open = !open &&
-               (i == 0 || closed + 1 == i || ct_recipe_is_space(text[i - 1]) || text[i - 1] == ',');
+            open = length;
+        } else if (i == 0 || closed + 1 == i || ct_recipe_is_space(text[i - 1]) ||
+                   text[i - 1] == ',') {
+            open = i;
+        }
     }
     return open;
 }
 
-const char *ct_recipe_misquoted(const char *text, size_t length)
+const char *ct_recipe_misquoted(const char *text, size_t length, bool in_list)
 {
     size_t quoted = ct_recipe_quoted(text, length), comment = ct_recipe_comment(text, length);
+    size_t open = find_open(text, comment);
 
     if (quoted && (ct_recipe_is_space(text[1]) || ct_recipe_is_space(text[quoted - 2])))
         return "within quotes, a value neither begins nor ends with white space";
-    if (!quoted && is_open(text, comment) && memchr(text + comment, '"', length - comment))
+    if (quoted || open == comment)
+        return NULL;
+    if (memchr(text + comment, '"', length - comment))
         return "a comment begins within quotes; quote the whole value, as in \"/data/set #1\"";
+    if (ends_item(text, open) || (in_list && open == 0))
+        return "a quote begins an item and is not closed; quotes are around the whole value, as in "
+               "\"/data/set #1\"";
     return NULL;
 }
 

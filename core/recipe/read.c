@@ -109,13 +109,13 @@ static size_t value_at(const char *line, size_t length)
     return at < length ? at : length;
 }
 
-static struct physical look(const char *at)
+static struct physical look(const char *at, bool in_list)
 {
     size_t whole = strcspn(at, "\n"), value = value_at(at, whole);
     struct physical p = {.text = at, .next = at + whole + (at[whole] == '\n')};
 
     p.quoted = ct_recipe_quoted(at + value, whole - value);
-    p.wrong = ct_recipe_misquoted(at + value, whole - value);
+    p.wrong = ct_recipe_misquoted(at + value, whole - value, in_list);
     p.length = p.quoted ? value + p.quoted : ct_recipe_without_comment(at, whole);
     p.ends_default = ends_with(at + p.length, whole - p.length, "; " CT_RECIPE_DEFAULT) ||
                      ends_with(at + p.length, whole - p.length, ", " CT_RECIPE_DEFAULT);
@@ -127,9 +127,9 @@ static struct physical look(const char *at)
     return p;
 }
 
-static int take(struct reader *r, struct physical *p)
+static int take(struct reader *r, struct physical *p, bool in_list)
 {
-    *p = look(r->at);
+    *p = look(r->at, in_list);
     r->at = p->next;
     r->physical++;
     if (p->length > CT_RECIPE_LINE)
@@ -182,7 +182,7 @@ static char *logical_line(struct reader *r)
     struct line line = {0};
 
     while (*r->at && !p.length)
-        if (take(r, &p) < 0)
+        if (take(r, &p, false) < 0)
             return NULL;
     if (!p.length)
         return NULL;
@@ -195,12 +195,14 @@ static char *logical_line(struct reader *r)
     }
     append(r, &line, &p);
     while (*r->at && *line.text != '[') {
-        p = look(r->at);
+        bool in_list = line.text[line.length - 1] == ',';
+
+        p = look(r->at, in_list);
         if (p.length && !p.indented)
             break;
-        if (take(r, &p) < 0)
+        if (take(r, &p, in_list) < 0)
             return NULL;
-        if (ct_recipe_begins_setting(p.text, p.length, line.text[line.length - 1] == ',')) {
+        if (ct_recipe_begins_setting(p.text, p.length, in_list)) {
             refuse_indentation(r, &p, r->line);
             return NULL;
         }

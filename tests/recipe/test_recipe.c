@@ -120,6 +120,7 @@ static void quotes_hold_comments(void **state)
     assert_string_equal(ct_recipe_quote(&arena, "x \"#y\""), "x \"#y\"");
     assert_string_equal(ct_recipe_quote(&arena, "a \"b\" ;"), "\"a \"\"b\"\" ;\"");
     assert_fails(ct_recipe_set(r, "job.name=\"x #y\" z"), CT_ECONFIG, "needs quotes");
+    assert_fails(ct_recipe_set(r, "job.name=a, \"x #y"), CT_ECONFIG, "needs quotes");
     assert_fails(ct_recipe_set(r, "job.name=\" x #y\""), CT_ECONFIG, "ends with white space");
     assert_fails(ct_recipe_set(r, "job.name=\"x #y\t\""), CT_ECONFIG, "ends with white space");
     assert_string_equal(ct_recipe_assign(&arena, "a.b", "/x #1"), "a.b=\"/x #1\"");
@@ -173,6 +174,9 @@ static void bad_text_is_refused_with_its_line(void **state)
          "r.ini:2: [job] name = \"a: a comment begins within quotes; quote the whole value"},
         {"[job]\nname = README.md, \"d #1\"\n", "[job] name = README.md, \"d: a comment begins"},
         {"[job]\nname = a,\n \"b \"\"c #1\"\" d\"e\n", "r.ini:2: [job] name = a, "},
+        {"[job]\nname = README.md, \"d #1\n", "r.ini:2: [job] name = README.md, \"d: a quote"},
+        {"[job]\nname = README.md,\n \"d #1\n", "r.ini:2: [job] name = README.md, \"d: a quote"},
+        {"[job]\nname = README.md,\"d\n", "r.ini:2: [job] name = README.md,\"d: a quote begins"},
         {"[job]\nname = \" a #b\"\n", "r.ini:2: [job] name = a #b: within quotes, a value neither"},
         {"[job]\nname = a\n \"b #c \"\n", "r.ini:2: [job] name = a b #c : within quotes"},
         {"[plugins]\nload = /a.so /b.so\n", "r.ini:2: load: expected a comma in '/a.so /b.so'"},
