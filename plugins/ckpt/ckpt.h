@@ -390,8 +390,6 @@ struct ckpt_retention ckpt_retention(const struct ct_run *run);
 
 /* ---- space.c ---- */
 
-/* Bytes that this process may still write in a folder. */
-int ckpt_free_bytes(const char *folder, double *bytes);
 /* Text of a number of bytes: "1.6 GB". */
 const char *ckpt_spoken(double bytes, char text[32]);
 /* Bytes of a checkpoint, over all ranks, headers and index estimated. */

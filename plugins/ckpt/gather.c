@@ -18,6 +18,7 @@
 #include <ctitan/file.h>
 #include <ctitan/lib/launch.h>
 #include <ctitan/log.h>
+#include <ctitan/space.h>
 
 #include "ckpt.h"
 
@@ -388,7 +389,7 @@ static int fail_no_room(struct gathering *g, double bytes, double room)
 static int find_lacking(struct gathering *g)
 {
     double bytes = PAGE * (double)(g->c.file_count + g->c.beside.count), room;
-    int rc = ckpt_free_bytes(g->part, &room);
+    int rc = ct_file_room(g->part, &room);
 
     g->lacks = ct_arena_array(&g->arena, bool, g->c.file_count + 1);
     for (size_t i = 0; i < g->c.file_count; i++) {

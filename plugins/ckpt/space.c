@@ -2,14 +2,12 @@
  * Whether the disk has room for a checkpoint, before it begins. Checkpoints that would be removed
  * after it make room for it first, so that at least one stays complete.
  */
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/statvfs.h>
 
 #include <ctitan/comm.h>
 #include <ctitan/error.h>
 #include <ctitan/log.h>
+#include <ctitan/space.h>
 
 #include "ckpt.h"
 
@@ -28,16 +26,6 @@ double ckpt_bytes(const struct ct_run *run, bool model_only)
     return bytes;
 }
 
-int ckpt_free_bytes(const char *folder, double *bytes)
-{
-    struct statvfs fs;
-
-    if (statvfs(folder, &fs) < 0)
-        return ct_fail(CT_EIO, "the free space of %s: %s", folder, strerror(errno));
-    *bytes = (double)fs.f_bavail * (double)fs.f_frsize;
-    return 0;
-}
-
 const char *ckpt_spoken(double bytes, char text[32])
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
@@ -54,12 +42,12 @@ static int make_room(const struct ct_run *run, double bytes, double *lacking)
 {
     struct ckpt_retention r = ckpt_retention(run);
     double room = 0;
-    int rc = ckpt_free_bytes(ckpt_own.folder, &room);
+    int rc = ct_file_room(ckpt_own.folder, &room);
 
     if (rc == 0 && room < bytes && r.latest > 1) {
         r.latest--;
         ckpt_purge(ckpt_own.folder, &r);
-        rc = ckpt_free_bytes(ckpt_own.folder, &room);
+        rc = ct_file_room(ckpt_own.folder, &room);
     }
     *lacking = rc == 0 && room < bytes ? bytes - room : 0;
     return rc;
@@ -173,7 +161,7 @@ static int check_room(const struct ct_run *run)
     char each[32], all[32], have[32];
     int rc;
 
-    rc = ckpt_free_bytes(ckpt_own.folder, &room);
+    rc = ct_file_room(ckpt_own.folder, &room);
     if (rc < 0)
         return rc;
     if (ckpt_config.keep_latest_k && room < bytes * (double)most)

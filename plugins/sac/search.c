@@ -175,15 +175,11 @@ static void print_row(const struct sac *s, const struct sac_plan *plan, const ch
 
 #define ROWS 12
 
-/* The basis of the choice: some of the plans, those that were lowered, and the chosen one. A plan
-   of all ranks shows that of its own. */
-static void print_table(const struct sac *s, const struct ct_run *run,
-                        const struct sac_plan *chosen, size_t without)
+/* The basis of the choice: some of the plans, those that were lowered, and the chosen one. */
+static void print_table(const struct sac *s, const struct sac_plan *chosen, size_t without)
 {
     struct sac_plan none = {.bytes = s->saved, .planned = without};
 
-    if (run && run->peer_of)
-        return;
     ct_info("sac: %12s %8s %12s %10s %14s%s", "kept, MiB", "% of all", "longer, ms", "% of FLOPs",
             "planned, MiB", s->offloads ? "    away, MiB      host, MiB" : "");
     for (int i = 0, last = -1; i < s->plans; i++) {
@@ -211,7 +207,7 @@ static int plan_within(const struct sac *s, double bytes)
     return best;
 }
 
-static int choose_budget(struct sac *s, const struct ct_run *run, size_t without)
+static int choose_budget(struct sac *s, size_t without)
 {
     size_t budget;
     int best, rc = read_amount("budget", sac_config.budget, (double)s->saved, &budget);
@@ -224,7 +220,7 @@ static int choose_budget(struct sac *s, const struct ct_run *run, size_t without
                        "[sac] budget = %s: the layers keep at least %zu bytes (%zu without sac): "
                        "raise the budget",
                        sac_config.budget, s->plan[0].bytes, s->saved);
-    print_table(s, run, &s->plan[best], without);
+    print_table(s, &s->plan[best], without);
     sac_keep_plan(s, &s->plan[best]);
     return 0;
 }
@@ -312,7 +308,7 @@ static int choose_auto(struct sac *s, struct ct_run *run, size_t without)
     if (rc < 0)
         return rc;
     if (without <= limit) {
-        print_table(s, run, NULL, without);
+        print_table(s, NULL, without);
         return 0;
     }
     rc = search(s, run, limit, without, &best);
@@ -327,7 +323,7 @@ static int choose_auto(struct sac *s, struct ct_run *run, size_t without)
                      sac_config.memory, s->plan[0].planned, limit);
     if (rc < 0)
         return rc;
-    print_table(s, run, &s->plan[best], without);
+    print_table(s, &s->plan[best], without);
     sac_keep_plan(s, &s->plan[best]);
     return 0;
 }
@@ -347,6 +343,5 @@ int sac_choose_by_search(struct sac *s, struct ct_run *run)
     if (rc < 0)
         return rc;
     sac_solve(s);
-    return sac_config.mode == SAC_AUTO ? choose_auto(s, run, without)
-                                       : choose_budget(s, run, without);
+    return sac_config.mode == SAC_AUTO ? choose_auto(s, run, without) : choose_budget(s, without);
 }

@@ -258,7 +258,7 @@ CT_API int ct_run_batch_sizes(const struct ct_run *run, int64_t *batch, int *mic
  * For transforms that choose by trying: the program that this rank would get if the transform
  * called `behind` turned its input into `graph`, a clone. The program is allocated in the
  * graph's arena. The run's recipe and graphs do not change, but its device is opened if it was not,
- * and the transforms behind may keep what they like in their own memory.
+ * and the transforms behind may keep what they like in their own memory. They log warnings alone.
  */
 CT_API int ct_run_try(struct ct_run *run, struct ct_graph *graph, const char *behind,
                       struct ct_program **program);
