@@ -290,19 +290,22 @@ static const struct ct_argument arguments[] = {
 /* Set "section.key=value" in this process, if the section is the plugin's or the core's. */
 static int apply(const struct ct_plugin *plugin, const char *set, struct ct_arena *arena)
 {
-    char *section = ct_arena_strdup(arena, set), *key = strchr(section, '.'),
-         *value = key ? strchr(key, '=') : NULL;
     const struct ct_recipe_section *core;
+    const struct ct_setting *s;
+    struct ct_recipe *recipe;
+    int rc = ct_recipe_parse(arena, "--set", "", &recipe);
 
-    if (!value)
-        return ct_fail(CT_ECONFIG, "--set %s: expected SECTION.KEY=VALUE", set);
-    *key++ = *value++ = '\0';
-    if (!strcmp(section, plugin->name))
+    if (rc == 0)
+        rc = ct_recipe_set(recipe, set);
+    if (rc < 0)
+        return rc;
+    s = &recipe->settings[0];
+    if (!strcmp(s->section, plugin->name))
         return plugin->options
-                   ? ct_options_set(plugin->options, plugin->config, key, value, "--set")
-                   : ct_fail(CT_ECONFIG, "--set %s: plugin %s has no options", set, section);
-    core = ct_recipe_section_find(section);
-    return core ? ct_options_set(core->options, core->config, key, value, "--set") : 0;
+                   ? ct_options_set(plugin->options, plugin->config, s->key, s->value, "--set")
+                   : ct_fail(CT_ECONFIG, "--set %s: plugin %s has no options", set, s->section);
+    core = ct_recipe_section_find(s->section);
+    return core ? ct_options_set(core->options, core->config, s->key, s->value, "--set") : 0;
 }
 
 /* Names of sizes that models have; a plugin with such an option is tried in these sizes. */

@@ -158,8 +158,19 @@ static bool find(const struct ct_graph *graph, const char *name, struct wanted *
     return true;
 }
 
+/* Whether something is counted in a stream of that name, which the data then has to have. */
+static bool is_counted_in(const struct ct_graph *graph, const char *name)
+{
+    for (const struct ct_count *c = ct_graph_counts(graph); c->name; c++)
+        for (size_t i = 0; c->streams && c->streams[i]; i++)
+            if (!strcmp(c->streams[i], name))
+                return true;
+    return false;
+}
+
 static int unknown(const struct ct_graph *graph, const char *name)
 {
+    int code = is_counted_in(graph, name) ? CT_ECONFIG : CT_EINVAL;
     struct ct_arena scratch = {0};
     const char **names = NULL, *list = "";
     size_t count = 0, room = 0, fed;
@@ -181,10 +192,10 @@ static int unknown(const struct ct_graph *graph, const char *name)
     for (size_t i = fed; i < count; i++)
         list = ct_arena_printf(&scratch, "%s%s%s", list, i == fed ? "; the run makes " : ", ",
                                names[i]);
-    ct_fail(CT_EINVAL, "nobody feeds an input \"%s\"; the data source has %s%s", name, list,
+    ct_fail(code, "nobody feeds an input \"%s\"; the data source has %s%s", name, list,
             ct_did_you_mean(name, names, count));
     ct_arena_finish(&scratch);
-    return CT_EINVAL;
+    return code;
 }
 
 struct ct_value *ct_graph_find_input(const struct ct_graph *graph, const char *name)

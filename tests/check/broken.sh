@@ -119,6 +119,7 @@ without_options() {
 without_options bpe '^untried tokenizer bpe: neither .bpe. path nor' '0 failed'
 without_options 'bpe --set bpe.path=/dev/null --quick' '^FAILED +tokenizer bpe: .*it cannot be opened'
 without_options dpo '^untried data source dpo: set dpo.path' '^ok +op kto:' '0 failed'
+without_options weighted '^untried runs: .*nobody feeds an input "weights"' '0 failed'
 without_options lora '^note .*--tolerance 1 accepts'
 
 # An untried op is no pass, unless that is allowed.

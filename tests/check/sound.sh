@@ -13,3 +13,6 @@ for source in text tokens; do
     test "${PIPESTATUS[0]}" = 1 && grep -q "^untried .*--set $source.*KEY=VALUE\|^untried .*: set $source.path (.*): --set $source.path=VALUE" $source.log || exit 1
     "$ctitan" check $source --quick --allow-untried >/dev/null || exit 1
 done
+# A value in quotes is the same here as in a run.
+head -c 8192 /dev/zero >"$TMPDIR/tokens"
+"$ctitan" check tokens --quick --set "tokens.path=\"$TMPDIR/tokens\"" || exit 1

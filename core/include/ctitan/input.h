@@ -85,7 +85,7 @@ CT_API double ct_count_unmasked(const void *const *data, int64_t elements);
 /*
  * The input of that name, created if the graph has none yet. shape: [batch, seq_len]; ignored for
  * scalars. CT_EINVAL: no such input, or it was declared with another shape, or a parameter has that
- * name.
+ * name. CT_ECONFIG: no such input, and the objective counts in it: the data lacks a stream.
  */
 CT_API int ct_graph_input(struct ct_graph *graph, const char *name, const int64_t *shape,
                           struct ct_value **input);
@@ -120,8 +120,8 @@ CT_API struct ct_sharding ct_graph_sequence_sharding(const struct ct_graph *grap
 CT_API int64_t ct_graph_seq_len(const struct ct_graph *graph);
 /* The counts of the graph's data: graph->counts, or ct_default_counts. */
 CT_API const struct ct_count *ct_graph_counts(const struct ct_graph *graph);
-/* CT_EINVAL: graph has an input or scalar that nobody feeds. all: as in training; else as
-   generate feeds. */
+/* CT_EINVAL, or CT_ECONFIG as above: graph has an input or scalar that nobody feeds. all: as in
+   training; else as generate feeds. */
 CT_API int ct_graph_check_inputs(const struct ct_graph *graph, bool all);
 
 CT_END_DECLS

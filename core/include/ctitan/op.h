@@ -185,12 +185,12 @@ struct ct_prepare {
    first. False: they may lie anywhere. */
 CT_API bool ct_prepare_distance(const struct ct_prepare *p, int a, int b, ptrdiff_t *bytes);
 
-/* Flags of a kernel. A kernel promises that one call gives the same bits in every run, unless it
-   has CT_KERNEL_VARIES. */
+/* Flags of a kernel. One call gives the same bits in every run, unless it has CT_KERNEL_VARIES. */
 #define CT_KERNEL_ACCUMULATES 1u /* adds to floating-point outputs that launch->accumulate has */
 #define CT_KERNEL_STRIDED 2u     /* any strides with a last one of 1; else only dense tensors */
 #define CT_KERNEL_VARIES 4u      /* adds in no fixed order, so bits differ from run to run */
 
+/* ct_fail(CT_ECONFIG) in `accepts`: the device lacks the units, so no plan takes the call. */
 struct ct_kernel {
     size_t size;      /* set by CT_KERNEL */
     const char *op;   /* type name */
