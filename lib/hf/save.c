@@ -12,6 +12,7 @@
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
+#include <ctitan/space.h>
 #include <ctitan/state.h>
 
 struct save {
@@ -214,6 +215,52 @@ int ct_hf_save_states(struct ct_run *run, const char *prefix, const char *folder
 int ct_hf_save(struct ct_run *run, const char *folder)
 {
     return ct_hf_save_states(run, NULL, folder);
+}
+
+/* ---- before the first step ---- */
+
+/* All files at once: none gets its name before the last one is written. */
+static int check_room(const struct save *s, const char *folder)
+{
+    double bytes = 0, room;
+    int rc = ct_file_make_folder(folder);
+
+    for (size_t i = 0; i < s->writer.count; i++)
+        bytes += (double)ct_shape_count(s->writer.weights[i].ndim, s->writer.weights[i].shape) *
+                 (double)ct_dtype_size(s->writer.weights[i].dtype);
+    if (rc == 0)
+        rc = ct_file_room(folder, &room);
+    if (rc < 0 || bytes <= room)
+        return rc;
+    return ct_fail(CT_ECONFIG, "the weights need %.3g GB, and the disk has room for %.3g GB",
+                   1e-9 * bytes, 1e-9 * room);
+}
+
+static int check_files(struct save *s, const char *folder)
+{
+    struct ct_small_files files;
+    const char *config;
+    int rc = ct_hf_config_of(&s->arena, s->run, &config);
+
+    if (rc == 0)
+        rc = ct_hf_files_of(&s->arena, s->run, &files);
+    return rc < 0 ? ct_context(CT_ECONFIG, "the model %s", ct_config.model.name)
+                  : check_room(s, folder);
+}
+
+int ct_hf_check_states(struct ct_run *run, const char *prefix, const char *folder)
+{
+    struct save s = {.run = run, .world = ct_run_world(run)};
+    int rc;
+
+    choose(&s, prefix);
+    rc = ct_hf_writer_init(&s.writer, run->model_ops->stored, s.params, s.param_count, false);
+    if (rc == 0 && run->rank == 0)
+        rc = check_files(&s, folder);
+    rc = ct_group_agree(s.world, rc);
+    ct_hf_writer_finish(&s.writer);
+    ct_arena_finish(&s.arena);
+    return rc;
 }
 
 const struct ct_weights_ops ct_hf_weights = {

@@ -221,8 +221,10 @@ static int check_folder(void)
 }
 
 /* A folder is of the model as it is, without what was added to it. */
-static int check_averages(const struct ct_run *run)
+static int check_averages(struct ct_run *run)
 {
+    int rc;
+
     for (size_t i = 0; i < run->state_count; i++)
         if (run->states[i].role == CT_ROLE_PARAM &&
             ct_stored_absent(ct_stored_rule(run->model_ops->stored, run->states[i].name)))
@@ -230,7 +232,8 @@ static int check_averages(const struct ct_run *run)
                            "[ema] save_to: %s is in no file of the model, so a folder of averages "
                            "would be of another model: leave save_to empty",
                            run->states[i].name);
-    return 0;
+    rc = ct_hf_check_states(run, PREFIX, config.save_to);
+    return rc < 0 ? ct_context(rc, "[ema] save_to = %s", config.save_to) : 0;
 }
 
 static int on_event(const struct ct_event_data *data, void *context)

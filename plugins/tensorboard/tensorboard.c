@@ -75,6 +75,17 @@ static int write_recipe(const struct ct_run *run)
     return rc;
 }
 
+/* Before the first step: one that cannot be written would end the run after it. */
+static int try_folder(const struct ct_run *run)
+{
+    char path[CT_PATH_ROOM];
+    int rc = ct_run_path(run, path, "%s", config.folder);
+
+    if (rc == 0)
+        rc = ct_file_try_folder(path);
+    return rc < 0 ? ct_context(CT_ECONFIG, "[tensorboard] folder = %s", config.folder) : 0;
+}
+
 static int open_file(const struct ct_run *run)
 {
     char path[CT_PATH_ROOM], host[256] = "";
@@ -252,6 +263,8 @@ static int on_event(const struct ct_event_data *data, void *context)
     (void)context;
     if (data->run->rank != 0)
         return 0;
+    if (data->event == CT_EVENT_RUN_OPEN)
+        return try_folder(data->run);
     if (data->event == CT_EVENT_STEP_END)
         return step_end(data->run, data->result);
     if (data->event == CT_EVENT_VALIDATED)
@@ -267,9 +280,9 @@ static int on_event(const struct ct_event_data *data, void *context)
 }
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_STEP_END | 1u << CT_EVENT_VALIDATED |
-                                              1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END |
-                                              1u << CT_EVENT_STAGE_BEGIN,
+                                    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_STEP_END |
+                                              1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_FAILURE |
+                                              1u << CT_EVENT_RUN_END | 1u << CT_EVENT_STAGE_BEGIN,
                                     .call = on_event};
 
 CT_PLUGIN(.name = "tensorboard", .version = "1.0",

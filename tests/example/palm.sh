@@ -37,3 +37,7 @@ for mesh in '' '--with fuse' '-n 2 --with fsdp --with fuse' '-n 2 --with tp --se
     near losses expected 1e-5
     echo "$mesh: the losses of the references"
 done
+
+# It describes no config.json: what a folder of averages would lack is said before the first step.
+fails 2 '\[ema\] save_to = saved: .*palm.*describes no config.json' train --with ema --set ema.save_to=saved --set job.dump_folder=refused
+[[ ! -e refused/metrics.jsonl ]]

@@ -261,10 +261,25 @@ static void a_run_that_goes_on_says_where(void **state)
     globfree(&files);
 }
 
+/* Status 2 is that of a run that is refused. */
+static void a_folder_that_cannot_be_written_is_refused_first(void **state)
+{
+    (void)state;
+    assert_int_equal(
+        system(ct_arena_printf(&arena,
+                               "cd '%s' && '%s' train run.ini --set job.dump_folder=none "
+                               "--set tensorboard.folder=../run.ini/x 2>error; "
+                               "[ $? = 2 ] && grep -q 'tensorboard. folder = ../run.ini/x' error "
+                               "&& ! [ -e none/metrics.jsonl ]",
+                               folder, program)),
+        0);
+}
+
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(events_read_back),
-                                       cmocka_unit_test(a_run_that_goes_on_says_where)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(events_read_back), cmocka_unit_test(a_run_that_goes_on_says_where),
+        cmocka_unit_test(a_folder_that_cannot_be_written_is_refused_first)};
     int failed;
 
     if (argc != 2)
