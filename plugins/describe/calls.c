@@ -44,6 +44,25 @@ static size_t merge(struct describe_call *list, size_t count)
 
 /* ---- the description that is added to ---- */
 
+/* The points of a class, for each of its ops. */
+static size_t old_points(const struct ct_machine_rate *rate, struct describe_call *list)
+{
+    size_t count = 0;
+
+    for (size_t k = 0; k < rate->op_count; k++)
+        for (size_t i = 0; i < rate->reach.count; i++) {
+            const struct ct_machine_point *p = &rate->reach.point[i];
+
+            list[count++] = (struct describe_call){.op = rate->ops[k],
+                                                   .shapes = "",
+                                                   .ideal = p->at,
+                                                   .peak = rate->peak,
+                                                   .lookup = rate->lookup,
+                                                   .seconds = p->at / p->value};
+        }
+    return count;
+}
+
 static size_t old_calls(const struct ct_machine *old, struct describe_call *list)
 {
     size_t count = 0;
@@ -52,15 +71,7 @@ static size_t old_calls(const struct ct_machine *old, struct describe_call *list
         list[count++] = (struct describe_call){
             .op = old->call[n].op, .shapes = old->call[n].shapes, .seconds = old->call[n].seconds};
     for (size_t n = 0; n < old->rate_count; n++)
-        for (size_t i = 0; old->rate[n].op_count && i < old->rate[n].reach.count; i++) {
-            const struct ct_machine_point *p = &old->rate[n].reach.point[i];
-
-            list[count++] = (struct describe_call){.op = old->rate[n].ops[0],
-                                                   .shapes = "",
-                                                   .ideal = p->at,
-                                                   .peak = old->rate[n].peak,
-                                                   .seconds = p->at / p->value};
-        }
+        count += old_points(&old->rate[n], list + count);
     for (size_t i = 0; i < old->host.reach.count; i++) {
         const struct ct_machine_point *p = &old->host.reach.point[i];
 
@@ -77,7 +88,7 @@ static size_t most_old_calls(const struct ct_machine *old)
     size_t count = old->call_count + old->host.reach.count;
 
     for (size_t n = 0; n < old->rate_count; n++)
-        count += old->rate[n].reach.count;
+        count += old->rate[n].op_count * old->rate[n].reach.count;
     return count;
 }
 
@@ -120,11 +131,12 @@ static size_t keep_shorter(struct describe_call *old, size_t olds, struct descri
 
 /* ---- all ---- */
 
-static double peak_of_class(const struct ct_op *op)
+/* What the description says of an op: an empty class where none has it. */
+static struct ct_machine_rate class_of(const struct ct_op *op)
 {
     size_t n = ct_machine_class(&describe.machine, op);
 
-    return n == SIZE_MAX ? 0 : describe.machine.rate[n].peak;
+    return n == SIZE_MAX ? (struct ct_machine_rate){0} : describe.machine.rate[n];
 }
 
 size_t describe_collect(const struct ct_run *run, struct describe_call **list)
@@ -134,6 +146,7 @@ size_t describe_collect(const struct ct_run *run, struct describe_call **list)
     *list = ct_arena_array(&describe.arena, struct describe_call, run->program->step_count + room);
     for (size_t n = 0; n < run->program->step_count; n++) {
         const struct ct_instruction *i = &run->program->step[n];
+        const struct ct_machine_rate class = class_of(i->op);
         struct describe_sample *s = &describe.sample[n];
         char shapes[512];
 
@@ -145,7 +158,8 @@ size_t describe_collect(const struct ct_run *run, struct describe_call **list)
             (struct describe_call){.op = i->op->type->name,
                                    .shapes = ct_arena_strdup(&describe.arena, shapes),
                                    .ideal = ct_machine_ideal(&describe.machine, i),
-                                   .peak = peak_of_class(i->op),
+                                   .peak = class.peak,
+                                   .lookup = class.lookup,
                                    .sent = describe_communicates(i) ? i->lowered->sent : 0,
                                    .seconds = ct_median(s->seconds, (size_t)s->count)};
     }

@@ -22,6 +22,7 @@ struct describe_call {
     const char *op, *shapes;     /* shapes "": a point only */
     double ideal, sent, seconds; /* ideal 0: a call of that description, whose point stands alone */
     double peak;                 /* of its class, by which `ideal` is; 0: by dtype */
+    bool lookup;                 /* of its class, too: `ideal` is by the bytes of the outputs */
 };
 
 /* The run that is measured; there is one in a process. */

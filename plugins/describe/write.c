@@ -42,25 +42,26 @@ static void write_rates(FILE *out, const struct describe_call *list, size_t coun
 {
     double(*point)[2] = (double(*)[2])ct_arena_array(&describe.arena, double, 2 * count + 2);
     double sum[2] = {0}, ideal[2] = {0}; /* of ops without FLOPs, and with them */
-    double peak;
-    size_t points;
 
     for (size_t n = 0, next; n < count; n = next) {
-        peak = 0;
-        points = 0;
+        const struct describe_call *last = NULL;
+        size_t points = 0;
+
         for (next = n; next < count && !strcmp(list[next].op, list[n].op); next++)
             if (list[next].sent == 0 && list[next].ideal > 0) {
                 point[points][0] = list[next].ideal;
                 point[points++][1] = list[next].ideal / list[next].seconds;
-                peak = list[next].peak;
+                last = &list[next];
                 sum[multiplies(list[n].op)] += list[next].seconds;
                 ideal[multiplies(list[n].op)] += list[next].ideal;
             }
-        if (!points)
+        if (!last)
             continue;
-        fprintf(out, "\n[rate.%s]\nops = %s\n", list[n].op, list[n].op);
-        if (peak > 0)
-            fprintf(out, "peak = %.4g\n", peak);
+        fprintf(out, "\n[rate.%s]\nops = %s\n", last->op, last->op);
+        if (last->peak > 0)
+            fprintf(out, "peak = %.4g\n", last->peak);
+        if (last->lookup)
+            fprintf(out, "work = outputs\n");
         write_curve(out, (const double(*)[2])point, points);
     }
     if (sum[1] > 0)
