@@ -42,6 +42,7 @@
 
 #define BEAT 1.0  /* seconds */
 #define MERCY 2.0 /* seconds for an order to kill, before the command itself is killed */
+#define KNOWN 2.0 /* seconds that others have at most, once a child has failed by itself */
 
 struct launcher {
     const struct ct_launch_request *request;
@@ -299,10 +300,9 @@ static void blame(struct launcher *l, int i)
     c->follows = WIFEXITED(c->status) && WEXITSTATUS(c->status) == CT_LAUNCH_FOLLOWS;
     if (c->follows)
         c->status = W_EXITCODE(1, 0);
-    if (l->first < 0) {
+    if (l->first < 0)
         l->failing = ct_now();
-        schedule_end(l, l->failing + l->patience);
-    }
+    schedule_end(l, ct_now() + (c->follows ? l->patience : fmin(l->patience, KNOWN)));
     if (l->first < 0 || (l->all.at[l->first].follows && !c->follows && !l->told))
         l->first = i;
 }

@@ -112,6 +112,8 @@ static int act_as_rank(const char *act)
         fprintf(stderr, "no answer\n");
         return CT_LAUNCH_FOLLOWS;
     }
+    if (guilty && !strcmp(act, "cause, nobody follows"))
+        return 1;
     if (guilty && !strcmp(act, "input"))
         return 2;
     if (!strcmp(act, "mistake") || !strcmp(act, "mistake, rank 0 last")) {
@@ -277,6 +279,10 @@ static void cause_is_named_though_it_ends_last(void **state)
     assert_in(err, "rank 2 ended with status 1; its last line: the cause\n");
     assert_int_equal(run(3, "all follow"), 1);
     assert_in(err, "ended with status 1, as did 2 others; its last line: no answer\n");
+    assert_int_equal(run(2, "cause, nobody follows"),
+                     1); /* within less than its 20 s of patience */
+    assert_in(err, "rank 1 ended with status 1\n");
+    assert_true(seconds < 15);
 }
 
 static int count(const char *text, const char *part)

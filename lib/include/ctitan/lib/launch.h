@@ -46,7 +46,7 @@ struct ct_launch_command {
 struct ct_launch_request {
     int ranks;         /* or commands */
     char *const *argv; /* of each rank; the program is this one. argv[0] begins messages */
-    double patience;   /* seconds for others to end by themselves after a failure; 0: 2 */
+    double patience;   /* seconds for others to end after a failure; after its cause 2; 0: 2 */
     double grace;      /* seconds between SIGTERM and SIGKILL; 0: 5 */
     int *status;       /* out, by rank: as of waitpid; NULL: not wanted */
     int *first;        /* out: the first rank that failed by itself, -1: none; NULL: not wanted */
