@@ -5,14 +5,21 @@ source "$(dirname "${BASH_SOURCE[0]}")/../lib/test.sh"
 build=$1 source=$2 example=${3-}
 enter
 
-# install_build: unless it is as the build and the sources are. The first test does it, and others wait for that.
+# what_is_installed: a hash of the files that are installed, and of where they go.
+what_is_installed() {
+    local list=$build/meson-info/intro-installed.json sources
+    sed 's/", "/",\n"/g' "$list" | sed -nE 's/^\{?"([^"]*)": .*/\1/p' | mapfile -t sources
+    { cat "$list" && find "${sources[@]}" -type f -exec sha1sum {} + || true; } 2>/dev/null | sort | sha1sum
+}
+
+# install_build: unless these are there. The first test does it, and others wait for that.
 install_build() {
-    local sources=("$source"/{core,lib,examples,docs,recipes})
-    [[ ! -e $installed.whole || $build/.ninja_log -nt $installed.whole || $(find "${sources[@]}" -newer "$installed.whole" -print -quit) ]] ||
-        return 0
+    local what
+    what=$(what_is_installed)
+    [[ ! -e $installed.whole || $(<"$installed.whole") != "$what" ]] || return 0
     rm -rf "$installed" "$installed.whole"
     DESTDIR=$installed meson install -C "$build" --no-rebuild --quiet >/dev/null
-    touch "$installed.whole"
+    echo "$what" >"$installed.whole"
 }
 
 installed=$build/tests/example/installed
