@@ -13,6 +13,7 @@
 #include <ctitan/program.h>
 #include <ctitan/run.h>
 #include <ctitan/stage.h>
+#include <ctitan/option_use.h>
 
 #include "dpo.h"
 
@@ -107,15 +108,29 @@ static struct ct_value *stored_reference(struct ct_objective *o, struct ct_build
                : NULL;
 }
 
+static int check_use(void)
+{
+    bool kto = dpo_config.loss == DPO_KTO, simpo = dpo_config.loss == DPO_SIMPO;
+    const struct ct_option_use uses[] = {
+        {"reference_path", dpo_config.reference == DPO_STORED, "set reference = stored"},
+        {"reference_from", dpo_config.reference == DPO_WEIGHTS, "set reference = weights"},
+        {"reference_path", dpo_has_reference(), "this loss takes no reference"},
+        {"reference_from", dpo_has_reference(), "this loss takes no reference"},
+        {"gamma", simpo, "only the loss simpo has a margin"},
+        {"desirable_weight", kto, "only the loss kto takes it"},
+        {"undesirable_weight", kto, "only the loss kto takes it"},
+        {"divergence", kto, "only the loss kto takes it"},
+        {0}};
+
+    return ct_options_check_use(options, &dpo_config, "dpo", uses);
+}
+
 static int check_request(const struct ct_objective *o)
 {
-    if (*dpo_config.reference_path && dpo_config.reference != DPO_STORED)
-        return ct_fail(CT_ECONFIG, "[dpo] reference_path has no effect: set reference = stored");
-    if (*dpo_config.reference_from && dpo_config.reference != DPO_WEIGHTS)
-        return ct_fail(CT_ECONFIG, "[dpo] reference_from has no effect: set reference = weights");
-    if ((*dpo_config.reference_path || *dpo_config.reference_from) && !dpo_has_reference())
-        return ct_fail(CT_ECONFIG, "[dpo] %s has no effect: this loss takes no reference",
-                       *dpo_config.reference_path ? "reference_path" : "reference_from");
+    int rc = check_use();
+
+    if (rc < 0)
+        return rc;
     if (dpo_config.label_smoothing > 0 && dpo_config.loss != DPO_SIGMOID &&
         dpo_config.loss != DPO_ROBUST)
         return ct_fail(CT_ECONFIG, "[dpo] label_smoothing: only the losses dpo and robust take it");

@@ -185,7 +185,7 @@ static int check_config(void)
     if (*text_config.validation_path && text_config.validation_fraction > 0)
         return ct_fail(CT_ECONFIG, "[text] validation_path and validation_fraction: set one of "
                                    "them");
-    return 0;
+    return text_check_use();
 }
 
 /* Checks that the training data has the key at all. */

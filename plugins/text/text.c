@@ -9,6 +9,7 @@
 #include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
+#include <ctitan/option_use.h>
 
 #include "text.h"
 
@@ -105,6 +106,23 @@ enum packing_how text_packing(void)
     if (text_config.packing == PACK_AUTO)
         return text_is_labelled() ? PACKING_FIRST_FIT : PACKING_CONCAT;
     return text_config.packing - PACK_EXPLICIT;
+}
+
+int text_check_use(void)
+{
+    bool messages = text_has_messages() || text_config.format == CORPUS_PROMPT;
+    const struct ct_option_use uses[] = {
+        {"train_on", messages, "set format = chat, sharegpt, prompt or alpaca"},
+        {"template", messages, "set format = chat, sharegpt, prompt or alpaca"},
+        {"any_template", messages, "set format = chat, sharegpt, prompt or alpaca"},
+        {"date", messages && text_runs_template(), "only the chat template of a folder writes it"},
+        {"fields", text_is_labelled(), "set the format of the objects, as format = chat"},
+        {"split", !text_is_labelled(), "an object of this format is a document"},
+        {"packing_window", text_packing() != PACKING_CONCAT, "set packing = first_fit"},
+        {"too_long", text_packing() != PACKING_CONCAT, "set packing = first_fit"},
+        {0}};
+
+    return ct_options_check_use(options, &text_config, "text", uses);
 }
 
 static bool gives_weights(void)

@@ -35,6 +35,8 @@ bool text_is_labelled(void);
 bool text_has_messages(void);
 bool text_has_documents(void);
 enum packing_how text_packing(void);
+/* CT_ECONFIG: an option is set that the others leave no effect. */
+int text_check_use(void);
 /* Whether the chat template of the model's folder writes conversations. */
 bool text_runs_template(void);
 /* The table in which conversations are written; NULL: the folder's template writes them. */

@@ -31,14 +31,19 @@ refused() {
     [[ $status == 2 ]] && grep -qF -- "$words" log || fail "exit $status: $(cat log)"
 }
 
+# as_pytorch FOLDER LOSS: the losses and norms of PyTorch.
+as_pytorch() {
+    near <(of "$1" loss) <(cut -d ' ' -f 1 "$data/$2.expected") 1e-5
+    near <(of "$1" grad_norm) <(cut -d ' ' -f 2 "$data/$2.expected") 1e-5
+}
+
 # All weights are trained; the reference is another model, whose log-probabilities are in the file.
 losses=('dpo' 'dpo_smoothed --set dpo.label_smoothing=0.1' 'robust --set dpo.loss=robust --set dpo.label_smoothing=0.1'
     'ipo --set dpo.loss=ipo --set dpo.beta=0.2' 'ipo_sum --set dpo.loss=ipo_sum --set dpo.beta=0.2' 'hinge --set dpo.loss=hinge')
 for loss in "${losses[@]}"; do
     read -ra arguments <<<"$loss"
     train "${arguments[0]}" --with tensorboard "${arguments[@]:1}"
-    near <(of "${arguments[0]}" loss) <(cut -d ' ' -f 1 "$data/${arguments[0]}.expected") 1e-5
-    near <(of "${arguments[0]}" grad_norm) <(cut -d ' ' -f 2 "$data/${arguments[0]}.expected") 1e-5
+    as_pytorch "${arguments[0]}" "${arguments[0]}"
     echo "$loss: the losses and norms of PyTorch"
 done
 # The formula, with the log-probabilities that PyTorch computed.
@@ -51,8 +56,7 @@ train kto "${kto[@]}" --set dpo.validation_path="$data/kto.jsonl" --set validati
 train kto_weights "${kto[@]}" --set dpo.desirable_weight=1.5 --set dpo.undesirable_weight=0.5
 train orpo --set dpo.loss=orpo
 for loss in kto kto_weights orpo; do
-    near <(of $loss loss) <(cut -d ' ' -f 1 "$data/$loss.expected") 1e-5
-    near <(of $loss grad_norm) <(cut -d ' ' -f 2 "$data/$loss.expected") 1e-5
+    as_pytorch $loss $loss
     echo "$loss: the losses and norms of PyTorch"
 done
 near <(of kto divergence | head -n 4) <(printf '%s\n' 0.766688347 0.785520554 0.804749788 0.821959198) 1e-5
@@ -60,21 +64,28 @@ near <(of kto divergence | head -n 4) <(printf '%s\n' 0.766688347 0.785520554 0.
 train fifth "${kto[@]}" --set training.steps=5
 near <(of kto validation_loss) <(of fifth loss | tail -n 1) 1e-5
 
-# Losses, and a mesh.
-for line in 'kto,+orpo -n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=6' \
-    '+kto,orpo -n 2 --with cp --set cp.degree=2' 'kto,+orpo -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=12'; do
-    read -r losses mesh <<<"$line"
-    for loss in ${losses//,/ }; do
-        wanted "$loss" || continue
-        loss=${loss#+}
-        read -ra arguments <<<"$mesh --set dpo.loss=$loss"
-        [[ $loss == orpo ]] || arguments+=("${kto[@]}")
-        train many "${arguments[@]}"
-        near <(of many loss) <(cut -d ' ' -f 1 "$data/$loss.expected") 1e-5
-        near <(of many grad_norm) <(cut -d ' ' -f 2 "$data/$loss.expected") 1e-5
-        echo "$mesh: $loss as PyTorch"
+# on_meshes COMPARE LINE..: trains with each loss of a line, "LOSS,LOSS ARGUMENT..", and calls COMPARE with the loss.
+on_meshes() {
+    local compare=$1 line losses mesh loss arguments
+    for line in "${@:2}"; do
+        read -r losses mesh <<<"$line"
+        for loss in ${losses//,/ }; do
+            wanted "$loss" || continue
+            loss=${loss#+}
+            read -ra arguments <<<"$mesh --set dpo.loss=$loss"
+            [[ $loss != kto ]] || arguments+=("${kto[@]}")
+            [[ $loss != ipo ]] || arguments+=(--set dpo.beta=0.2)
+            train many "${arguments[@]}"
+            "$compare" "$loss"
+            echo "$mesh: $loss as PyTorch"
+        done
     done
-done
+}
+
+# Losses, and a mesh.
+norms_are_equal() { as_pytorch many "$1"; }
+on_meshes norms_are_equal 'kto,+orpo -n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=6' \
+    '+kto,orpo -n 2 --with cp --set cp.degree=2' 'kto,+orpo -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=12'
 train many -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2 --set dpo.loss=orpo
 near <(of many loss) <(cut -d ' ' -f 1 "$data/orpo.expected") 1e-5
 refused '[dpo] divergence = microbatch' "${kto[@]}" --set training.local_batch_size=4
@@ -83,20 +94,12 @@ train many "${kto[@]}" --set training.local_batch_size=4 --set dpo.divergence=mi
 refused 'pairs.jsonl:1: "label": expected true or false' --set dpo.loss=kto
 
 # Losses by sums, and by means over the answers' tokens.
-for line in 'dpo,+ipo -n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=2' \
-    '+dpo,ipo -n 2 --with cp --set cp.degree=2' 'dpo,+ipo -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2'; do
-    read -r losses mesh <<<"$line"
-    for loss in ${losses//,/ }; do
-        wanted "$loss" || continue
-        loss=${loss#+}
-        read -ra arguments <<<"$mesh --set dpo.loss=$loss"
-        [[ $loss == dpo ]] || arguments+=(--set dpo.beta=0.2)
-        train many "${arguments[@]}"
-        near <(of many loss) <(cut -d ' ' -f 1 "$data/$loss.expected") 1e-5
-        of many accuracy | cmp - <(of "$loss" accuracy)
-        echo "$mesh: $loss as PyTorch"
-    done
-done
+accuracies_are_equal() {
+    near <(of many loss) <(cut -d ' ' -f 1 "$data/$1.expected") 1e-5
+    of many accuracy | cmp - <(of "$1" accuracy)
+}
+on_meshes accuracies_are_equal 'dpo,+ipo -n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=2' \
+    '+dpo,ipo -n 2 --with cp --set cp.degree=2' 'dpo,+ipo -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2'
 
 # One of the six pairs, then two, four and four are right.
 near <(of dpo accuracy) <(printf '%s\n' 0.1666667 0.3333333 0.6666667 0.6666667) 1e-5
@@ -227,6 +230,7 @@ echo 'a second set of weights'
 
 # Its weights would move with those that are trained.
 refused 'the weights that the run began with, but' --set dpo.reference=pass
+refused '[dpo] gamma has no effect: only the loss simpo' --set dpo.gamma=1
 refused '[dpo] label_smoothing: only the losses dpo and robust take it' --set dpo.loss=hinge --set dpo.label_smoothing=0.1
 
 # Texts: the answer is trained on with the token that ends it. The model is too small for the tokens of bytes.

@@ -36,6 +36,7 @@ done <<END
 -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=4
 END
 
+fails 2 '\[text\] split has no effect: an object of this format' train --set text.split=line
 fails 2 'has no effect, as the objective takes no weights: set \[objective\] name = weighted' train --set objective.name=cross_entropy
 tell 'weights that nobody takes are refused'
 fails 2 '"weights" need \[text\] label_weights = true' train --set text.label_weights=false --set text.per_sequence=true
