@@ -1,5 +1,5 @@
-/* A plugin for tests: each instruction takes longer by a share of its time; or the time of each step
-   is planted, for the hooks of plugins that are loaded after this one. */
+/* A plugin for tests: each instruction takes longer by a share of its time; or the times of steps
+   are planted, for the hooks of plugins that are loaded after this one. */
 #include <ctitan/clock.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>

@@ -204,6 +204,7 @@ static void meet_with(const char *const secrets[2], const char *const words[2])
 {
     struct rank ranks[2];
 
+    nccl_config.port = free_port();
     for (int i = 0; i < 2; i++) {
         if (secrets[i])
             setenv("CTITAN_SECRET", secrets[i], 1);
@@ -212,27 +213,26 @@ static void meet_with(const char *const secrets[2], const char *const words[2])
     }
     for (int i = 1; i >= 0; i--)
         finish(ranks[i], 4, words[i]);
+    nccl_config.port = 0;
 }
 
 /* Rank 0 is not ended by a rank with another secret: it waits for the right one. */
 static void a_rank_needs_the_secret(void **state)
 {
     static const char alone[] = "1 of 2 ranks did not start within 0.5 s: 1",
-                      other[] = "has another secret than this rank";
+                      other[] = "has another secret than this rank",
+                      wrong[] = "CTITAN_SECRET: expected 64";
+    static const struct {
+        const char *secrets[2], *words[2];
+    } cases[] = {{{SECRET, SECRET}, {NULL, NULL}},
+                 {{SECRET, OTHER}, {alone, other}},
+                 {{SECRET, NULL}, {alone, other}},
+                 {{NULL, SECRET}, {alone, other}},
+                 {{"short", "short"}, {wrong, wrong}}};
 
     (void)state;
-    nccl_config.port = free_port();
-    meet_with((const char *const[]){SECRET, SECRET}, (const char *const[]){NULL, NULL});
-    nccl_config.port = free_port();
-    meet_with((const char *const[]){SECRET, OTHER}, (const char *const[]){alone, other});
-    nccl_config.port = free_port();
-    meet_with((const char *const[]){SECRET, NULL}, (const char *const[]){alone, other});
-    nccl_config.port = free_port();
-    meet_with((const char *const[]){NULL, SECRET}, (const char *const[]){alone, other});
-    nccl_config.port = free_port();
-    meet_with((const char *const[]){"short", "short"},
-              (const char *const[]){"CTITAN_SECRET: expected 64", "CTITAN_SECRET: expected 64"});
-    nccl_config.port = 0;
+    for (size_t i = 0; i < CT_COUNT(cases); i++)
+        meet_with(cases[i].secrets, cases[i].words);
 }
 
 /* ---- munge ---- */
@@ -359,6 +359,22 @@ static void a_secret_in_a_file_is_closed_to_others(void **state)
     unlink(path);
 }
 
+/* Rank 0 of two, at a free port, with the secret; rank 1 does not come before meet_late. */
+static struct rank start_early(void)
+{
+    nccl_config.port = free_port();
+    setenv("CTITAN_SECRET", SECRET, 1);
+    return start(0, 2, true, NULL, 20);
+}
+
+static void meet_late(struct rank zero, int seconds)
+{
+    finish(start(1, 2, true, NULL, 20), seconds, NULL);
+    finish(zero, seconds, NULL);
+    unsetenv("CTITAN_SECRET");
+    nccl_config.port = 0;
+}
+
 /* Greetings of a stranger that knows the format, but not the secret. */
 static void send_greetings(int s, bool whole)
 {
@@ -373,27 +389,21 @@ static void send_greetings(int s, bool whole)
 static void a_flood_of_strangers_keeps_no_rank_out(void **state)
 {
     enum { FLOOD = 150 };
-    struct rank ranks[2];
+    struct rank zero;
     int strangers[FLOOD];
 
     (void)state;
-    nccl_config.port = free_port();
-    setenv("CTITAN_SECRET", SECRET, 1);
     most_files = 100;
-    ranks[0] = start(0, 2, true, NULL, 20);
+    zero = start_early();
     most_files = 0;
     for (int i = 0; i < FLOOD; i++) {
         strangers[i] = connect_to((int)nccl_config.port, 0);
         if (i % 3)
             send_greetings(strangers[i], i % 3 == 1);
     }
-    ranks[1] = start(1, 2, true, NULL, 20);
-    finish(ranks[1], 20, NULL);
-    finish(ranks[0], 20, NULL);
+    meet_late(zero, 20);
     for (int i = 0; i < FLOOD; i++)
         close(strangers[i]);
-    unsetenv("CTITAN_SECRET");
-    nccl_config.port = 0;
 }
 
 /* Who plays a rank without the secret is sent away, and sets no value in the store. */
@@ -403,36 +413,34 @@ static void a_stranger_sets_nothing(void **state)
         uint32_t magic, found;
         char key[STORE_KEY], value[STORE_VALUE];
     } request = {MAGIC, 1, "rank/1", {2}};
-    struct rank ranks[2];
+    struct rank zero = start_early();
     int s;
 
     (void)state;
-    nccl_config.port = free_port();
-    setenv("CTITAN_SECRET", SECRET, 1);
-    ranks[0] = start(0, 2, true, NULL, 20);
     s = connect_to((int)nccl_config.port, 0);
     send(s, &request, sizeof(request), MSG_NOSIGNAL);
     while (recv(s, &request, sizeof(request), 0) > 0)
         ; /* rank 0's own greeting may come first */
     close(s);
-    ranks[1] = start(1, 2, true, NULL, 20);
-    finish(ranks[1], 5, NULL);
-    finish(ranks[0], 5, NULL);
-    unsetenv("CTITAN_SECRET");
-    nccl_config.port = 0;
+    meet_late(zero, 5);
 }
 
-static void ranks_meet_over_six(void **state)
+static void two_meet(void)
 {
     struct rank ranks[2];
 
-    (void)state;
     nccl_config.port = free_port();
-    setenv("MASTER_ADDR", "::1", 1);
     for (int i = 0; i < 2; i++)
         ranks[i] = start(i, 2, true, NULL, 5);
     for (int i = 1; i >= 0; i--)
         finish(ranks[i], 5, NULL);
+}
+
+static void ranks_meet_over_six(void **state)
+{
+    (void)state;
+    setenv("MASTER_ADDR", "::1", 1);
+    two_meet();
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     nccl_config.port = 0;
 }
@@ -440,15 +448,9 @@ static void ranks_meet_over_six(void **state)
 /* Connections of this host come over the loopback interface, which is always allowed. */
 static void an_interface_is_chosen(void **state)
 {
-    struct rank ranks[2];
-
     (void)state;
-    nccl_config.port = free_port();
     interface = "lo";
-    for (int i = 0; i < 2; i++)
-        ranks[i] = start(i, 2, true, NULL, 5);
-    for (int i = 1; i >= 0; i--)
-        finish(ranks[i], 5, NULL);
+    two_meet();
     interface = "none0";
     finish(start(0, 2, true, NULL, 5), 3, "[comm] interface = none0: this host has none");
     interface = NULL;
