@@ -131,7 +131,7 @@ static size_t keep_shorter(struct describe_call *old, size_t olds, struct descri
 
 /* ---- all ---- */
 
-/* What the description says of an op: an empty class where none has it. */
+/* The class of an op in the description; an empty one where it has none. */
 static struct ct_machine_rate class_of(const struct ct_op *op)
 {
     size_t n = ct_machine_class(&describe.machine, op);
