@@ -81,9 +81,9 @@ static int open_validation(struct ct_run *run, struct ct_data_request request)
     if (!ct_config.validation.freq && ct_config.validation_set_count)
         return ct_fail(CT_ECONFIG, "[validation.%s] has no effect, as [validation] freq is 0",
                        ct_config.validation_sets[0].name);
-    if (!ct_config.validation.freq && ct_config.patience)
-        return ct_fail(CT_ECONFIG,
-                       "[validation] patience has no effect, as [validation] freq is 0");
+    if (!ct_config.validation.freq && (ct_config.patience || ct_config.min_delta > 0))
+        return ct_fail(CT_ECONFIG, "[validation] %s has no effect, as [validation] freq is 0",
+                       ct_config.patience ? "patience" : "min_delta");
     if (rc < 0 || !ct_config.validation.freq)
         return rc;
     request.validation = true;

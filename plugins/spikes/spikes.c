@@ -216,6 +216,15 @@ static void begin_stage(const struct ct_run *run)
         *now.window[i].count = 0;
 }
 
+static int plan_ready(struct ct_run *run)
+{
+    if (!(config.loss_sigmas > 0) && !(config.norm_sigmas > 0))
+        return ct_fail(CT_ECONFIG, "[spikes] loss_sigmas and norm_sigmas are both 0, so nothing is "
+                                   "a spike: set one of them, or leave spikes out");
+    keep_windows(run);
+    return 0;
+}
+
 static int on_event(const struct ct_event_data *data, void *context)
 {
     struct ct_run *run = data->run;
@@ -223,8 +232,7 @@ static int on_event(const struct ct_event_data *data, void *context)
     (void)context;
     switch (data->event) {
     case CT_EVENT_PLAN_READY:
-        keep_windows(run);
-        return 0;
+        return plan_ready(run);
     case CT_EVENT_RUN_READY:
         run->withheld_goes_back = config.action == REWIND ? "[spikes] action = rewind" : NULL;
         return 0;

@@ -77,4 +77,6 @@ fails 2 'validation.b d\]: expected a name' train --set 'validation.b d.path=x'
 tell 'a name with a space is refused'
 fails 2 '\[validation.other\] has no effect, as \[validation\] freq is 0' train --set validation.freq=0 --set ckpt.keep_best=false
 tell 'sets that nothing validates are refused'
+fails 2 '\[validation\] min_delta has no effect' train --set validation.freq=0 --set ckpt.keep_best=false --set validation.min_delta=1 --unset validation.zeros --unset validation.other
+tell 'a difference that nothing has is refused'
 finish
