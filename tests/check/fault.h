@@ -1,5 +1,5 @@
-/* What the sources of plugins with one fault share: FAULT is the fault's number in a source's list,
-   and NAME the plugin's name. */
+/* For the sources of plugins with one fault each: FAULT is the fault's number in the list of a
+   source, and NAME the plugin's name. */
 #ifndef FAULT_H
 #define FAULT_H
 
