@@ -492,59 +492,43 @@ static const struct ct_option product_attrs[] = {
     .attrs_size = sizeof(struct float8_product), .infer = which##_infer,                           \
     .factors = which##_factors, .flops = which##_flops, .reference = which##_reference
 
-const struct ct_op_type float8_op_linear = {
-    TYPE(linear),
-    .name = "linear_float8",
-    .summary = "y = x w^T of quantised x and w",
-    .signature = "x F, w F, ?x_scale f, ?w_scale f -> y F",
-    .samples = "dtype=float64: real[2,3,4] real[5,4]",
-    .vjp = vjp,
-};
+/* The three types of a product. amax: more inputs of two operands, or none. */
+#define PRODUCT_TYPES(prefix, kind, numbers, amax, of_dx, of_dw)                                   \
+    const struct ct_op_type prefix##linear = {                                                     \
+        TYPE(linear),                                                                              \
+        .name = kind,                                                                              \
+        .summary = "y = x w^T of " numbers,                                                        \
+        .signature = "x F, w F, ?x_scale f, ?w_scale f" amax("x", "w") " -> y F",                  \
+        .samples = "dtype=float64: real[2,3,4] real[5,4]",                                         \
+        .vjp = vjp,                                                                                \
+    };                                                                                             \
+    const struct ct_op_type prefix##dx = {                                                         \
+        TYPE(dx),                                                                                  \
+        .name = kind "_dx",                                                                        \
+        .summary = "gradient of " kind " for its input: dy w",                                     \
+        .signature = "dy F, w F, ?dy_scale f, ?w_scale f" amax("dy", "w") " -> dx F",              \
+        .samples = of_dx,                                                                          \
+    };                                                                                             \
+    const struct ct_op_type prefix##dw = {                                                         \
+        TYPE(dw),                                                                                  \
+        .name = kind "_dw",                                                                        \
+        .summary = "gradient of " kind " for its weight: dy^T x",                                  \
+        .signature = "x F, dy F, ?x_scale f, ?dy_scale f" amax("x", "dy") " -> dw F",              \
+        .samples = of_dw,                                                                          \
+        .flags = CT_OP_ANY_DTYPE,                                                                  \
+    }
 
-const struct ct_op_type float8_op_dx = {
-    TYPE(dx),
-    .name = "linear_float8_dx",
-    .summary = "gradient of linear_float8 for its input: dy w",
-    .signature = "dy F, w F, ?dy_scale f, ?w_scale f -> dx F",
-    .samples = "dtype=float64: real[2,3,6] real[6,4] factor[2,3,2] factor[2,4];"
-               "dtype=float64: real[2,3,6] real[6,4] factor[2,3,1] factor[1,1]",
-};
-
-const struct ct_op_type float8_op_dw = {
-    TYPE(dw),
-    .name = "linear_float8_dw",
-    .summary = "gradient of linear_float8 for its weight: dy^T x",
-    .signature = "x F, dy F, ?x_scale f, ?dy_scale f -> dw F",
-    .samples = "dtype=float64: real[2,4,6] real[2,4,3] factor[1,1,6] factor[1,1,3]",
-    .flags = CT_OP_ANY_DTYPE,
-};
+#define NO_AMAX(a, b) ""
+PRODUCT_TYPES(float8_op_, "linear_float8", "quantised x and w", NO_AMAX,
+              "dtype=float64: real[2,3,6] real[6,4] factor[2,3,2] factor[2,4];"
+              "dtype=float64: real[2,3,6] real[6,4] factor[2,3,1] factor[1,1]",
+              "dtype=float64: real[2,4,6] real[2,4,3] factor[1,1,6] factor[1,1,3]");
 
 /* The same of numbers of e2m1. Their result does not depend on the largest magnitudes of tensors:
    a kernel finds the stored scales of blocks by them. */
-const struct ct_op_type float8_op_nvfp4_linear = {
-    TYPE(linear),
-    .name = "linear_nvfp4",
-    .summary = "y = x w^T of x and w in NVFP4",
-    .signature = "x F, w F, ?x_scale f, ?w_scale f, ?x_amax f, ?w_amax f -> y F",
-    .samples = "dtype=float64: real[2,3,4] real[5,4]",
-    .vjp = vjp,
-};
-
-const struct ct_op_type float8_op_nvfp4_dx = {
-    TYPE(dx),
-    .name = "linear_nvfp4_dx",
-    .summary = "gradient of linear_nvfp4 for its input: dy w",
-    .signature = "dy F, w F, ?dy_scale f, ?w_scale f, ?dy_amax f, ?w_amax f -> dx F",
-    .samples = "dtype=float64: real[2,3,6] real[6,4] factor[2,3,2] factor[2,4] factor[1,1,1] "
-               "factor[1,1]",
-};
-
-const struct ct_op_type float8_op_nvfp4_dw = {
-    TYPE(dw),
-    .name = "linear_nvfp4_dw",
-    .summary = "gradient of linear_nvfp4 for its weight: dy^T x",
-    .signature = "x F, dy F, ?x_scale f, ?dy_scale f, ?x_amax f, ?dy_amax f -> dw F",
-    .samples = "dtype=float64: real[2,4,6] real[2,4,3] factor[2,2,6] factor[2,2,3] factor[1,1,1] "
-               "factor[1,1,1]",
-    .flags = CT_OP_ANY_DTYPE,
-};
+#define TWO_AMAX(a, b) ", ?" a "_amax f, ?" b "_amax f"
+PRODUCT_TYPES(float8_op_nvfp4_, "linear_nvfp4", "x and w in NVFP4", TWO_AMAX,
+              "dtype=float64: real[2,3,6] real[6,4] factor[2,3,2] factor[2,4] factor[1,1,1] "
+              "factor[1,1]",
+              "dtype=float64: real[2,4,6] real[2,4,3] factor[2,2,6] factor[2,2,3] factor[1,1,1] "
+              "factor[1,1,1]");
