@@ -99,5 +99,7 @@ int gpu_sum_biases(const struct experts_call *c, struct gpu_expert_rows dg,
 bool gpu_experts_fit_tiles(const int64_t *gate);
 /* Are all operands in bfloat16, of such sizes? */
 bool gpu_experts_in_tiles(const struct ct_prepare *p);
+/* Does the device have wgmma, and may it be used? */
+bool gpu_has_wgmma(const struct ct_prepare *p);
 
 #endif

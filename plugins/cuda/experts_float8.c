@@ -4,7 +4,9 @@
  * Operands become codes in the workspace, along the lines that a product sums: x, hidden layers and
  * gradients by row, weights by row or turned, and the operands of gradients of weights by column.
  * Codes of an operand are made when its product needs them, so two areas hold all of them in turn.
- * Lines are filled up to 16 codes: sizes may be any.
+ * Lines are filled up to 16 codes: sizes may be any. On Hopper products are by wgmma
+ * (kernels/experts_float8_wgmma.cu), but for MXFP8, whose sums of 32 codes would leave the tensor
+ * cores idle; elsewhere by mma.sync (kernels/experts_float8.cu).
  */
 #include "experts.h"
 
@@ -39,7 +41,21 @@ struct codes_state {
     struct ct_cuda_function *f[CODES_FUNCTIONS];
     size_t counts, order, tokens, place, g, u, dh, rows;
     struct area first, second; /* of a product's operands */
+    size_t shared;             /* bytes of a product's block */
 };
+
+/* Names of the products' functions, whose tiles have the same size. */
+struct products {
+    const char *product, *outer;
+    size_t shared;
+};
+
+static const struct products by_mma = {"codes_product", "codes_outer", 0};
+static const struct products by_mma_mx = {"codes_product_mx", "codes_outer_mx", 0};
+static const struct products by_wgmma[] = {
+    [ROWWISE] = {"codes_product_rowwise_wgmma", "codes_outer_rowwise_wgmma", GPU_CODES_SHARED},
+    [BLOCKWISE] = {"codes_product_blockwise_wgmma", "codes_outer_blockwise_wgmma",
+                   GPU_CODES_SHARED}};
 
 /* Sizes of a call. */
 struct sizes {
@@ -198,8 +214,9 @@ static double traffic_of(const struct sizes *s, enum task task, size_t element)
     }
 }
 
-static bool accept_task(const struct ct_prepare *p, int at)
+static bool accept_mma(const struct ct_prepare *p, enum task task)
 {
+    int at = task != FORWARD;
     enum ct_dtype dtype = p->in[at + X].dtype;
 
     for (int i = 0; i < p->ins; i++)
@@ -212,14 +229,18 @@ static bool accept_task(const struct ct_prepare *p, int at)
            ct_tensor_count(&p->in[at + WEIGHTS]) <= GPU_MOST_CHOICES;
 }
 
-static int prepare_task(struct ct_prepare *p, enum task task)
+static bool accept_wgmma(const struct ct_prepare *p, enum task task)
+{
+    return gpu_has_wgmma(p) && ct_op_enum(p->op, "recipe") != MXFP8 && accept_mma(p, task);
+}
+
+static int prepare_by(struct ct_prepare *p, enum task task, const struct products *by)
 {
     struct codes_state *s = ct_arena_new(p->arena, struct codes_state);
     int at = task != FORWARD;
     struct sizes size = sizes_of(p->op, p->in + at);
     size_t element = ct_dtype_size(p->in[at + X].dtype), choices = (size_t)size.choices;
     size_t f = choices * (size_t)size.f * element;
-    bool mx = size.block == GPU_CODES_MX;
     int rc;
 
     s->counts = ct_cuda_carve(&p->workspace, (size_t)size.experts * sizeof(int32_t));
@@ -233,14 +254,24 @@ static int prepare_task(struct ct_prepare *p, enum task task)
         &p->workspace, task == WEIGHTS_GRADIENT ? 0 : choices * (size_t)size.n * sizeof(float));
     s->first = carve_area(p, &size, false, task & WEIGHTS_GRADIENT);
     s->second = carve_area(p, &size, true, task & WEIGHTS_GRADIENT);
+    s->shared = by->shared;
     p->traffic = traffic_of(&size, task, element);
     p->state = s;
     rc = gpu_find_choices(p, &s->choices);
     return rc < 0 ? rc
                   : gpu_find(p, s->f, "codes_of_rows", "codes_of_columns", "codes_of_squares",
-                             "codes_of_squares_turned", mx ? "codes_product_mx" : "codes_product",
-                             mx ? "codes_outer_mx" : "codes_outer", "codes_hidden",
+                             "codes_of_squares_turned", by->product, by->outer, "codes_hidden",
                              "codes_hidden_grad", "experts_combine");
+}
+
+static int prepare_mma(struct ct_prepare *p, enum task task)
+{
+    return prepare_by(p, task, ct_op_enum(p->op, "recipe") == MXFP8 ? &by_mma_mx : &by_mma);
+}
+
+static int prepare_wgmma(struct ct_prepare *p, enum task task)
+{
+    return prepare_by(p, task, &by_wgmma[ct_op_enum(p->op, "recipe")]);
 }
 
 /* ---- a call ---- */
@@ -379,6 +410,15 @@ struct result {
     const struct ct_tensor *bias; /* NULL: none */
 };
 
+/* A product, with a block for each tile. */
+static int launch_product(const struct codes_call *c, int function, struct ct_cuda_size grid,
+                          const void *arguments)
+{
+    return ct_cuda_launch(c->l, c->state->f[function], grid,
+                          (struct ct_cuda_size){GPU_TENSOR_THREADS, 1, 1}, c->state->shared,
+                          arguments);
+}
+
 /* The rows whose codes are `rows`, of tokens or of choices, times the experts' weight `which`. */
 static int multiply(const struct codes_call *c, struct gpu_codes rows, bool of_tokens, int which,
                     bool turned, struct result to)
@@ -398,11 +438,11 @@ static int multiply(const struct codes_call *c, struct gpu_codes rows, bool of_t
     int rc = encode_weight(c, which, turned, &a.weight);
 
     return rc < 0 ? rc
-                  : ct_cuda_launch(
-                        c->l, c->state->f[CODES_PRODUCT],
+                  : launch_product(
+                        c, CODES_PRODUCT,
                         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.columns, GPU_TENSOR_TILE),
                                               (unsigned)tiles, 1},
-                        (struct ct_cuda_size){GPU_TENSOR_THREADS, 1, 1}, 0, &a);
+                        &a);
 }
 
 /* Codes of rows of tokens, in the first area. */
@@ -440,12 +480,12 @@ static int outer(const struct codes_call *c, int which, struct source left, stru
     if (rc == 0)
         rc = encode_columns(c, &c->state->second, right, &a.right);
     return rc < 0 ? rc
-                  : ct_cuda_launch(
-                        c->l, c->state->f[CODES_OUTER],
+                  : launch_product(
+                        c, CODES_OUTER,
                         (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.columns, GPU_TENSOR_TILE),
                                               (unsigned)ct_cuda_blocks(a.rows, GPU_TENSOR_TILE),
                                               (unsigned)c->size.experts},
-                        (struct ct_cuda_size){GPU_TENSOR_THREADS, 1, 1}, 0, &a);
+                        &a);
 }
 
 /* ---- tasks ---- */
@@ -604,27 +644,31 @@ static int run_codes_grad(const struct ct_launch *l)
 
 /* ---- kernels ---- */
 
-#define TASK(name, task)                                                                           \
-    static bool accept_##name(const struct ct_prepare *p)                                          \
+#define TASK(name, task, which)                                                                    \
+    static bool accept_##name##_##which(const struct ct_prepare *p)                                \
     {                                                                                              \
-        return accept_task(p, (task) != FORWARD);                                                  \
+        return accept_##which(p, task);                                                            \
     }                                                                                              \
-    static int prepare_##name(struct ct_prepare *p)                                                \
+    static int prepare_##name##_##which(struct ct_prepare *p)                                      \
     {                                                                                              \
-        return prepare_task(p, task);                                                              \
+        return prepare_##which(p, task);                                                           \
     }
-TASK(codes, FORWARD)
-TASK(codes_dx, TOKENS_GRADIENT)
-TASK(codes_dw, WEIGHTS_GRADIENT)
-TASK(codes_grad, BOTH_GRADIENTS)
+#define TASKS(which)                                                                               \
+    TASK(codes, FORWARD, which)                                                                    \
+    TASK(codes_dx, TOKENS_GRADIENT, which)                                                         \
+    TASK(codes_dw, WEIGHTS_GRADIENT, which)                                                        \
+    TASK(codes_grad, BOTH_GRADIENTS, which)
+TASKS(wgmma)
+TASKS(mma)
+
+#define CODES_KERNEL(op, name, which)                                                              \
+    CT_KERNEL(op, #which, CT_KERNEL_ACCUMULATES, accept_##name##_##which,                          \
+              prepare_##name##_##which, run_##name)
+#define CODES_KERNELS(which)                                                                       \
+    CODES_KERNEL("float8.experts", codes, which),                                                  \
+        CODES_KERNEL("float8.experts_dx", codes_dx, which),                                        \
+        CODES_KERNEL("float8.experts_dw", codes_dw, which),                                        \
+        CODES_KERNEL("float8.experts_grad", codes_grad, which)
 
 const struct ct_kernel gpu_experts_float8_kernels[] = {
-    CT_KERNEL("float8.experts", "mma", CT_KERNEL_ACCUMULATES, accept_codes, prepare_codes,
-              run_codes),
-    CT_KERNEL("float8.experts_dx", "mma", CT_KERNEL_ACCUMULATES, accept_codes_dx, prepare_codes_dx,
-              run_codes_dx),
-    CT_KERNEL("float8.experts_dw", "mma", CT_KERNEL_ACCUMULATES, accept_codes_dw, prepare_codes_dw,
-              run_codes_dw),
-    CT_KERNEL("float8.experts_grad", "mma", CT_KERNEL_ACCUMULATES, accept_codes_grad,
-              prepare_codes_grad, run_codes_grad),
-    {0}};
+    CODES_KERNELS(wgmma), CODES_KERNELS(mma), {0}};

@@ -37,6 +37,11 @@ bool gpu_experts_in_tiles(const struct ct_prepare *p)
     return gpu_experts_fit_tiles(p->in[at + GATE].shape);
 }
 
+bool gpu_has_wgmma(const struct ct_prepare *p)
+{
+    return gpu_config.wgmma && gpu_of(p->device)->cuda.capability == HOPPER;
+}
+
 static bool accept(const struct ct_prepare *p)
 {
     return gpu_experts_accept(p) && gpu_experts_in_tiles(p);
@@ -44,7 +49,7 @@ static bool accept(const struct ct_prepare *p)
 
 static bool accept_wgmma(const struct ct_prepare *p)
 {
-    return gpu_of(p->device)->cuda.capability == HOPPER && accept(p);
+    return gpu_has_wgmma(p) && accept(p);
 }
 
 static struct gpu_expert_rows of_choices(const void *x, int64_t columns)

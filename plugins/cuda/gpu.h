@@ -25,7 +25,7 @@
 struct gpu_config {
     enum { GPU_AUTO, GPU_CUDNN, GPU_TENSOR, GPU_PLAIN } attention;
     enum { GPU_LOGITS_F32, GPU_LOGITS_BF16 } logits;
-    bool tf32, graph, tune, keep_hidden;
+    bool tf32, graph, tune, keep_hidden, wgmma;
     int64_t spare;         /* multiprocessors that products leave to collectives */
     int64_t logits_memory; /* MiB */
     int64_t device;        /* -1: the local rank's */

@@ -80,6 +80,8 @@ static double integer(const struct conformance_case *test, const char *name, enu
         return MASKED;
     if (!strcmp(name, "choices")) /* here and there none */
         return (double)(random % (uint64_t)(test->limit + 1)) - 1;
+    if (!strcmp(name, "uneven")) /* 1, 127 and 129 of 257, and none of the first */
+        return index < 1 ? 1 : index < 128 ? 2 : 3;
     if (!strcmp(name, "outer")) /* the first and last of four chunks of a sequence */
         return (double)(index < count / 2 ? index : index + count);
     if (!strcmp(name, "inner")) /* those between */

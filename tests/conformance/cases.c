@@ -256,25 +256,27 @@
     "," #t "," #k "], float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n                  \
     "], float32![" #e "," #n "," #f "], float32![" #e "," #f "], float32![" #e "," #f "]\n"
 
-#define FLOAT8_EXPERTS(b, t, n, f, e, k, how)                                                      \
+#define FLOAT8_EXPERTS_OF(ids, b, t, n, f, e, k, how)                                              \
     "input %x : T[" #b "," #t "," #n "]\n"                                                         \
     "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
     "input %weights : float32[" #b "," #t "," #k "]\n"                                             \
-    "input %ids : int32[" #b "," #t "," #k "]\n"                                                   \
+    "input %" ids " : int32[" #b "," #t "," #k "]\n"                                               \
     "param %gate : T[" #e "," #f "," #n "]\n"                                                      \
     "param %up : T[" #e "," #f "," #n "]\n"                                                        \
     "param %down : T[" #e "," #n "," #f "]\n"                                                      \
-    "F - %y = float8.experts(%x, %weights, %ids, %gate, %up, %down) {" how "} : T[" #b "," #t      \
+    "F - %y = float8.experts(%x, %weights, %" ids ", %gate, %up, %down) {" how "} : T[" #b "," #t  \
     "," #n "]\n"                                                                                   \
-    "I - %dx, %dweights = float8.experts_dx(%dy, %x, %weights, %ids, %gate, %up, %down) {" how     \
+    "I - %dx, %dweights = float8.experts_dx(%dy, %x, %weights, %" ids ", %gate, %up, %down) {" how \
     "} : T[" #b "," #t "," #n "], float32[" #b "," #t "," #k "]\n"                                 \
-    "W - %dgate, %dup, %ddown = float8.experts_dw(%dy, %x, %weights, %ids, %gate, %up, %down) "    \
+    "W - %dgate, %dup, %ddown = float8.experts_dw(%dy, %x, %weights, %" ids                        \
+    ", %gate, %up, %down) "                                                                        \
     "{" how "} : float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n "], float32![" #e     \
     "," #n "," #f "]\n"                                                                            \
     "I - %dx2, %dweights2, %dgate2, %dup2, %ddown2 = float8.experts_grad(%dy, %x, %weights, "      \
-    "%ids, %gate, %up, %down) {" how "} : T[" #b "," #t "," #n "], float32[" #b "," #t "," #k      \
+    "%" ids ", %gate, %up, %down) {" how "} : T[" #b "," #t "," #n "], float32[" #b "," #t "," #k  \
     "], float32![" #e "," #f "," #n "], float32![" #e "," #f "," #n "], float32![" #e "," #n       \
     "," #f "]\n"
+#define FLOAT8_EXPERTS(...) FLOAT8_EXPERTS_OF("ids", __VA_ARGS__)
 
 #define BIASED_FLOAT8_EXPERTS(b, t, n, f, e, k, how)                                               \
     "input %x : T[" #b "," #t "," #n "]\n"                                                         \
@@ -982,6 +984,12 @@ const struct conformance_case conformance_cases[] = {
     {"experts in 8 bits, blocks", FLOAT8_EXPERTS(1, 5, 130, 132, 2, 2, "recipe=blockwise"), 2, 3},
     {"experts in 8 bits, many rows", FLOAT8_EXPERTS(1, 150, 20, 24, 2, 2, "recipe=blockwise"), 2,
      3},
+    {"experts in 8 bits, uneven",
+     FLOAT8_EXPERTS_OF("uneven", 1, 257, 20, 12, 4, 1, "recipe=blockwise"), 4, 3, false, true},
+    {"experts in 8 bits, many slices", FLOAT8_EXPERTS(1, 1, 1300, 4, 1, 1, "recipe=blockwise"), 1,
+     3, false, true},
+    {"experts in 8 bits, many slices of rows",
+     FLOAT8_EXPERTS(1, 1, 1300, 4, 1, 1, "recipe=rowwise"), 1, 3, false, true},
     {"experts in 8 bits, blocks of 32", FLOAT8_EXPERTS(1, 45, 96, 72, 2, 2, "recipe=mxfp8"), 2, 3},
     {"experts in 8 bits, biased",
      BIASED_FLOAT8_EXPERTS(1, 7, 20, 18, 3, 2, "recipe=rowwise, alpha=1.702, limit=2, offset=1"), 3,

@@ -409,6 +409,7 @@ struct gpu_experts_combine {
 #define GPU_CODES_BLOCK 128 /* numbers of a square's side; experts' numbers begin at multiples */
 #define GPU_CODES_MX 32     /* numbers with one factor in MXFP8 */
 #define GPU_CODES_CHUNK 32  /* lines that a block writes at once */
+#define GPU_CODES_SHARED 203776 /* bytes that Hopper's products take */
 
 /* Lines of float8_e4m3 codes, along which products sum. Number k of line i is its code times
    factors[i / share * line + k / 128 * block], in MXFP8 k / 32; those of expert e begin `each`

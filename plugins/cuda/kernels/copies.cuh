@@ -28,6 +28,19 @@ DEVICE void copy_async(bfloat16 *to, const bfloat16 *from, const bfloat16 *some)
 #endif
 }
 
+/* 4 bytes to shared memory. */
+DEVICE void copy_word_async(float *to, const float *from)
+{
+#ifdef SIMULATED
+    simulated_copy_async(to, from, 4);
+#else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
+                 :
+                 : "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+#endif
+}
+
 /* A place in shared memory, as the hardware addresses it. */
 #ifdef SIMULATED
 typedef bfloat16 *shared_place;

@@ -6,7 +6,7 @@
  * On their way to the tensor cores codes become bfloat16, which holds each of them: 8-bit operands
  * of mma.sync become float16 on sm_90 and sm_100, and are no faster there.
  */
-#include "experts.cuh"
+#include "codes_tiles.cuh"
 #include "float8.cuh"
 #include "tensor.cuh"
 
@@ -63,17 +63,6 @@ DEVICE coding line_coding(float amax, int rule)
 DEVICE float magnitude(float x)
 {
     return x != x ? INFINITY : fabsf(x);
-}
-
-/* Where the numbers of an expert with `first` rows before it begin in a line of rows of choices. */
-DEVICE int64_t codes_begin(int64_t first, int64_t expert)
-{
-    return (first + expert * BLOCK) / BLOCK * BLOCK;
-}
-
-DEVICE int64_t filled_up(int64_t count)
-{
-    return (count + 15) / 16 * 16;
 }
 
 DEVICE float row_number(const gpu_encode &a, int64_t row, int64_t column)
@@ -268,11 +257,6 @@ DEVICE void multiply_add_widened(float (&c)[4], const uint32_t (&a)[8], const ui
     }
 }
 
-/* As many rows and columns of a tile as there are. */
-struct tile_size {
-    int64_t rows, columns;
-};
-
 /* Sums of 32 codes from pair k of a slice on. */
 DEVICE void multiply_codes_step(tile_sums &c, const bfloat16 *a, const bfloat16 *b, int k,
                                 tile_size size)
@@ -340,176 +324,82 @@ DEVICE void add_block(tile_sums &whole, tile_sums &part, const thread_factors &f
         }
 }
 
-/* c = the sums of lines of `depth` codes. Copies count in pairs of codes. */
-template <int ALONG>
-DEVICE void multiply_codes(tile_sums &c, tensor_slices &slices, loader_by_row<2> a,
-                           loader_by_row<2> b, int64_t depth, tile_size size,
-                           const thread_factors &factors)
-{
-    int pairs = (int)(filled_up(depth) / 2), steps = (pairs + DEPTH - 1) / DEPTH;
-    tile_sums part = {};
+/* As the products of codes use it (codes_tiles.cuh). ALONG: codes of a block. */
+template <int ALONG> struct mma_codes : mma_tiles {
+    enum { along = ALONG };
 
-    mma_tiles::each_slice(slices, a, b, steps, steps, pairs,
-                          [&](int s, const bfloat16 *of_a, const bfloat16 *of_b) {
-                              _Pragma("unroll") for (int k = 0; k < DEPTH; k += 16)
-                              {
-                                  int from = 2 * (s * DEPTH + k);
-
-                                  multiply_codes_step(part, of_a, of_b, k, size);
-                                  if (ALONG == GPU_CODES_MX && from < depth)
-                                      add_block(c, part, factors, (uint32_t)(from / ALONG));
-                              }
-                              if (ALONG == BLOCK && (s % 2 || s + 1 == steps))
-                                  add_block(c, part, factors, (uint32_t)s / 2);
-                          });
-}
-
-/* ---- lines of operands ---- */
-
-/* Lines of a tile: line(i) is where line i begins, for i below `count`. */
-template <typename LINE> DEVICE loader_by_row<2> code_lines(int64_t count, const LINE &line)
-{
-    loader_by_row<2> l = {{}, 0};
+    /* row(i) and column(i) are the places of line i's factors in block 0. */
+    template <typename ROW, typename COLUMN>
+    DEVICE_MEMBER static thread_factors factors_of(const gpu_codes &rows, const gpu_codes &columns,
+                                                   tile_size size, const ROW &row,
+                                                   const COLUMN &column)
+    {
+        thread_factors f = {rows.factors, columns.factors,      {},
+                            {},           (uint32_t)rows.block, (uint32_t)columns.block};
 
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-        int i = mma_tiles::chunk<false, SIDE>(j).row;
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                tile_place p = pair_place(i, i, half);
+                int of_column = pair_place(i, i, 0).column + half;
 
-        l.row[j] = kept((const bfloat16 *)line(i < count ? i : 0));
+                f.row[i][half] = (uint32_t)row(p.row < size.rows ? p.row : 0);
+                f.column[i][half] = (uint32_t)column(of_column < size.columns ? of_column : 0);
+            }
+        return f;
     }
-    return l;
-}
 
-/* The same of factors: row(i) and column(i) are the places of line i's. */
-template <typename ROW, typename COLUMN>
-DEVICE thread_factors factors_of(const gpu_codes &rows, const gpu_codes &columns, tile_size size,
-                                 const ROW &row, const COLUMN &column)
-{
-    thread_factors f = {rows.factors, columns.factors,      {},
-                        {},           (uint32_t)rows.block, (uint32_t)columns.block};
+    /* c = the sums of lines of `depth` codes. Copies count in pairs of codes. */
+    DEVICE_MEMBER static void multiply(tile_sums &c, tensor_slices &slices, loader_by_row<2> a,
+                                       loader_by_row<2> b, int64_t depth, tile_size size,
+                                       const thread_factors &factors)
+    {
+        int pairs = (int)(filled_up(depth) / 2), steps = (pairs + DEPTH - 1) / DEPTH;
+        tile_sums part = {};
 
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            tile_place p = pair_place(i, i, half);
-            int of_column = pair_place(i, i, 0).column + half;
+        each_slice(slices, a, b, steps, steps, pairs,
+                   [&](int s, const bfloat16 *of_a, const bfloat16 *of_b) {
+                       _Pragma("unroll") for (int k = 0; k < DEPTH; k += 16)
+                       {
+                           int from = 2 * (s * DEPTH + k);
 
-            f.row[i][half] = (uint32_t)row(p.row < size.rows ? p.row : 0);
-            f.column[i][half] = (uint32_t)column(of_column < size.columns ? of_column : 0);
-        }
-    return f;
-}
-
-/* f(row, column, x) for each sum that there is */
-template <typename F> DEVICE void each_sum(tile_sums &c, tile_size size, const F &f)
-{
-    mma_tiles::each_pair(c, [&](int row, int column, const float *x) {
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-            if (row < size.rows && column + e < size.columns)
-                f(row, column + e, x[e]);
-    });
-}
-
-/* *to = x, or + x */
-DEVICE void put(void *to, int kind, int64_t at, float x, bool accumulate)
-{
-    float value[1] = {x}, before[1];
-
-    if (accumulate) {
-        load_as<1>(kind, to, at, before);
-        value[0] += before[0];
+                           multiply_codes_step(part, of_a, of_b, k, size);
+                           if (ALONG == GPU_CODES_MX && from < depth)
+                               add_block(c, part, factors, (uint32_t)(from / ALONG));
+                       }
+                       if (ALONG == BLOCK && (s % 2 || s + 1 == steps))
+                           add_block(c, part, factors, (uint32_t)s / 2);
+                   });
     }
-    store_as<1>(kind, to, at, value);
-}
-
-/* ALONG: codes of a block. */
-template <int ALONG> DEVICE void product_of_codes(const gpu_codes_product &a, tensor_slices &slices)
-{
-    expert_tile t = find_tile(a.counts, a.experts, (int32_t)blockIdx.y, SIDE);
-    int64_t first = (int64_t)blockIdx.x * SIDE, left = a.columns - first;
-    tile_size size = {t.rows, left < SIDE ? left : SIDE};
-    const gpu_codes &in = a.in, &w = a.weight;
-    tile_sums c = {};
-
-    if (!t.rows)
-        return;
-
-    auto line = [&](int64_t i) { return a.tokens ? a.tokens[t.from + i] : t.from + i; };
-    thread_factors f = factors_of(
-        in, w, size, [&](int64_t i) { return line(i) * in.line; },
-        [&](int64_t i) { return t.expert * w.each + (first + i) / w.share * w.line; });
-
-    multiply_codes<ALONG>(
-        c, slices, code_lines(size.rows, [&](int64_t i) { return in.codes + line(i) * in.stride; }),
-        code_lines(
-            size.columns,
-            [&](int64_t i) { return w.codes + (t.expert * a.columns + first + i) * w.stride; }),
-        a.depth, size, f);
-    each_sum(c, size, [&](int64_t row, int64_t column, float x) {
-        float bias[1] = {0};
-
-        if (a.bias)
-            load_as<1>(a.kind, a.bias, t.expert * a.columns + first + column, bias);
-        put(a.c, a.kind, (t.from + row) * a.columns + first + column, x + bias[0], a.accumulate);
-    });
-}
-
-template <int ALONG> DEVICE void outer_of_codes(const gpu_codes_outer &a, tensor_slices &slices)
-{
-    int64_t expert = blockIdx.z, begin = codes_begin(rows_before(a.counts, expert), expert);
-    int64_t row0 = (int64_t)blockIdx.y * SIDE, column0 = (int64_t)blockIdx.x * SIDE;
-    int64_t down = a.rows - row0, across = a.columns - column0;
-    tile_size size = {down < SIDE ? down : SIDE, across < SIDE ? across : SIDE};
-    const gpu_codes &l = a.left, &r = a.right;
-    tile_sums c = {};
-
-    auto base = [&](const gpu_codes &o) {
-        return o.block ? begin / ALONG * o.block : expert * o.each;
-    };
-    thread_factors f = factors_of(
-        l, r, size, [&](int64_t i) { return base(l) + (row0 + i) * l.line; },
-        [&](int64_t i) { return base(r) + (column0 + i) * r.line; });
-
-    multiply_codes<ALONG>(
-        c, slices,
-        code_lines(size.rows, [&](int64_t i) { return l.codes + (row0 + i) * l.stride + begin; }),
-        code_lines(size.columns,
-                   [&](int64_t i) { return r.codes + (column0 + i) * r.stride + begin; }),
-        a.counts[expert], size, f);
-    each_sum(c, size, [&](int64_t row, int64_t column, float x) {
-        put(a.out, a.kind, (expert * a.rows + row0 + row) * a.columns + column0 + column, x,
-            a.accumulate);
-    });
-}
+};
 
 KERNEL(codes_product, gpu_codes_product, GPU_TENSOR_THREADS)
 {
     __shared__ tensor_slices slices;
 
-    product_of_codes<BLOCK>(a, slices);
+    product_of_codes<mma_codes<BLOCK>>(a, slices);
 }
 
 KERNEL(codes_product_mx, gpu_codes_product, GPU_TENSOR_THREADS)
 {
     __shared__ tensor_slices slices;
 
-    product_of_codes<GPU_CODES_MX>(a, slices);
+    product_of_codes<mma_codes<GPU_CODES_MX>>(a, slices);
 }
 
 KERNEL(codes_outer, gpu_codes_outer, GPU_TENSOR_THREADS)
 {
     __shared__ tensor_slices slices;
 
-    outer_of_codes<BLOCK>(a, slices);
+    outer_of_codes<mma_codes<BLOCK>>(a, slices);
 }
 
 KERNEL(codes_outer_mx, gpu_codes_outer, GPU_TENSOR_THREADS)
 {
     __shared__ tensor_slices slices;
 
-    outer_of_codes<GPU_CODES_MX>(a, slices);
+    outer_of_codes<mma_codes<GPU_CODES_MX>>(a, slices);
 }
 
 /* ---- between them: a warp for each row ---- */

@@ -6,6 +6,7 @@
  * device was asked. The simulated library refuses of Float8 what the real one refuses. Of two
  * algorithms that it offers for Float8, the first does not run.
  */
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -327,9 +328,8 @@ static float block_sum(const struct product *p, const float *x, const float *y, 
 
 /* ---- sums of Float8 products on tensor cores ---- */
 
-#define SUMMED 32   /* products that an instruction adds to its accumulator */
-#define FRACTION 13 /* bits after the point that it keeps of each, relative to the largest */
-#define CHAIN 128   /* products between additions in float32 */
+#define SUMMED 32 /* products that an instruction adds to its accumulator */
+#define CHAIN 128 /* products between additions in float32 */
 
 /* Power of two of a number's leading bit; of least's, if that is larger. */
 static int exponent_of(float x, int least)
@@ -348,38 +348,23 @@ static int least_exponent(int type)
     return type == CUDA_R_8F_E4M3 ? -6 : -14;
 }
 
-static int largest_exponent(const struct product *p, const float *x, const float *y, int64_t stride,
-                            int64_t count, float sum)
+/* sum + `count` products of x and y, as the hardware adds them. */
+static float fused(const struct product *p, const float *x, const float *y, int64_t stride,
+                   int64_t count, float sum)
 {
     int of_x = least_exponent(p->a_layout.type), of_y = least_exponent(p->b_layout.type);
-    int most = exponent_of(sum, -126);
+    int most = INT_MIN;
+    float product[SUMMED];
 
-    for (int64_t l = 0; l < count; l++)
-        if (x[l * stride] != 0 && y[l] != 0) {
+    for (int64_t l = 0; l < count; l++) {
+        product[l] = x[l * stride] * y[l];
+        if (product[l] != 0) {
             int e = exponent_of(x[l * stride], of_x) + exponent_of(y[l], of_y);
 
             most = e > most ? e : most;
         }
-    return most;
-}
-
-/* sum + the products, as Hopper's tensor cores add them: MMA-Sim (arXiv 2511.10909). */
-static float fused(const struct product *p, const float *x, const float *y, int64_t stride,
-                   int64_t count, float sum)
-{
-    int most = largest_exponent(p, x, y, stride, count, sum), bits;
-    double units = ldexp(1, FRACTION - most), kept;
-    int64_t total = (int64_t)((double)sum * units);
-
-    if (isnan(sum))
-        return sum;
-    for (int64_t l = 0; l < count; l++) {
-        if (isnan(x[l * stride]) || isnan(y[l]))
-            return NAN;
-        total += (int64_t)((double)x[l * stride] * (double)y[l] * units);
     }
-    kept = frexp((double)total, &bits);
-    return (float)(ldexp(trunc(ldexp(kept, FRACTION + 1)), bits - FRACTION - 1) / units);
+    return simulated_add_products(sum, product, (int)count, most);
 }
 
 static float float8_sum(const struct product *p, const float *x, const float *y, int64_t stride,

@@ -20,7 +20,8 @@
 /* Bytes. No power of two: the tops of all stacks would be in the same sets of the caches. */
 #define STACK (((size_t)64 << 10) + 576)
 #define SHARED ((size_t)228 << 10)
-#define COPIES 64 /* of a thread, under way at a time */
+#define COPIES 64   /* of a thread, under way at a time */
+#define PRODUCTS 16 /* likewise */
 
 /* A fiber that arrives waits for all others; then the next generation begins. */
 struct barrier {
@@ -37,12 +38,18 @@ struct copy {
     int group;
 };
 
+struct product {
+    struct simulated_product of;
+    int group;
+};
+
 struct fiber {
     struct simulated_index thread;
     int number;
     bool begun, done;
     unsigned shuffles;
     int copy_count, group; /* copies that are under way, in order; the group of the next one */
+    int product_count, product_group; /* the same of products */
 #ifdef __x86_64__
     void *stack_pointer;
 #else
@@ -52,16 +59,18 @@ struct fiber {
 
 struct simulated_index simulated_thread, simulated_block, simulated_blocks, simulated_threads;
 unsigned char *simulated_shared;
+bool simulated_exact;
 
 static struct fiber fibers[MOST], *current;
-static struct copy copies[MOST][COPIES]; /* of each fiber */
+static struct copy copies[MOST][COPIES];        /* of each fiber */
+static struct product products[MOST][PRODUCTS]; /* likewise */
 static struct barrier of_block, of_warp[MOST / 32];
 static uint64_t exchange[2][MOST];
 static uint32_t exchange_words[2][MOST][SIMULATED_WORDS];
 static unsigned char *stacks;
 static int stacks_used;
 static const struct simulated_launch *running;
-static bool progress;
+static bool progress, backwards;
 
 /* ---- switching ---- */
 
@@ -106,6 +115,8 @@ static void fail(const char *what);
 static void live(void)
 {
     running->kernel(running->arguments);
+    if (current->product_count)
+        fail("a thread ends before its products are done");
     current->done = true;
     barrier_leave(&of_block);
     barrier_leave(&of_warp[current->number / 32]);
@@ -216,11 +227,24 @@ const uint32_t (*simulated_exchange(const void *mine, size_t bytes))[SIMULATED_W
 
 /* ---- copies ---- */
 
+static void make_copy(const struct copy *c)
+{
+    if (c->from)
+        memcpy(c->to, c->from, c->bytes);
+    else
+        memset(c->to, 0, c->bytes);
+}
+
 void simulated_copy_async(void *to, const void *from, size_t bytes)
 {
+    const struct copy c = {to, from, bytes, current->group};
+
     if (current->copy_count == COPIES)
         fail("too many copies under way");
-    copies[current->number][current->copy_count++] = (struct copy){to, from, bytes, current->group};
+    if (backwards)
+        make_copy(&c);
+    else
+        copies[current->number][current->copy_count++] = c;
 }
 
 void simulated_commit_copies(void)
@@ -234,12 +258,36 @@ void simulated_await_copies(int pending)
     int done = 0;
 
     for (; done < current->copy_count && c[done].group < current->group - pending; done++)
-        if (c[done].from)
-            memcpy(c[done].to, c[done].from, c[done].bytes);
-        else
-            memset(c[done].to, 0, c[done].bytes);
+        make_copy(&c[done]);
     current->copy_count -= done;
     memmove(c, c + done, (size_t)current->copy_count * sizeof(*c));
+}
+
+/* ---- products ---- */
+
+void simulated_begin_product(const struct simulated_product *product)
+{
+    if (current->product_count == PRODUCTS)
+        fail("too many products under way");
+    products[current->number][current->product_count++] =
+        (struct product){*product, current->product_group};
+}
+
+void simulated_commit_products(void)
+{
+    current->product_group++;
+}
+
+void simulated_await_products(int pending)
+{
+    struct product *p = products[current->number];
+    int done = 0;
+
+    for (; done < current->product_count && p[done].group < current->product_group - pending;
+         done++)
+        p[done].of.multiply(&p[done].of);
+    current->product_count -= done;
+    memmove(p, p + done, (size_t)current->product_count * sizeof(*p));
 }
 
 uint16_t simulated_bfloat16(float x)
@@ -285,7 +333,7 @@ static void take_turn(void)
     stacks_used -= first && current->done;
 }
 
-static void run_block(int threads, bool backwards)
+static void run_block(int threads)
 {
     int left = threads;
 
@@ -316,11 +364,12 @@ static void start(void)
 
 void simulated_run(const struct simulated_launch *l)
 {
-    const char *order = getenv("SIMULATOR_ORDER");
-    bool backwards = order && !strcmp(order, "backwards");
+    const char *order = getenv("SIMULATOR_ORDER"), *sums = getenv("SIMULATOR_SUMS");
     unsigned threads = l->block.x * l->block.y * l->block.z;
     uint64_t blocks = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
 
+    backwards = order && !strcmp(order, "backwards");
+    simulated_exact = sums && !strcmp(sums, "exact");
     start();
     if (!threads || threads > MOST || l->shared > SHARED || l->grid.y > 65535 || l->grid.z > 65535)
         fail("a launch that no device takes");
@@ -332,6 +381,6 @@ void simulated_run(const struct simulated_launch *l)
 
         simulated_block = (struct simulated_index){
             (unsigned)(at % l->grid.x), (unsigned)(rows % l->grid.y), (unsigned)(rows / l->grid.y)};
-        run_block((int)threads, backwards);
+        run_block((int)threads);
     }
 }

@@ -117,44 +117,176 @@ static inline void simulated_multiply_add(float (&c)[4], const uint32_t (&a)[4],
     }
 }
 
-/* Element k of row i of an operand of wgmma, as its descriptor says (PTX ISA), where a row of 128
-   bytes has its chunks of 16 bytes permuted by bits 7 to 9 of their addresses. */
-static inline float simulated_operand(uint64_t descriptor, bool turned, unsigned i, unsigned k)
-{
-    uint64_t start = (descriptor & 0x3fff) << 4, leading = (descriptor >> 16 & 0x3fff) << 4;
-    uint64_t stride = (descriptor >> 32 & 0x3fff) << 4;
-    uint64_t at = start + (turned ? i / 64 * leading + i % 64 * 2 + k / 8 * stride + k % 8 * 128
-                                  : i / 8 * stride + i % 8 * 128 + k * 2);
-    uint32_t bits;
-    uint16_t x;
-    float value;
+/* ---- products of warpgroups ---- */
 
-    memcpy(&x, simulated_shared + (at ^ (at >> 7 & 7) << 4), sizeof(x));
-    bits = (uint32_t)x << 16;
-    memcpy(&value, &bits, sizeof(value));
-    return descriptor >> 62 == 1 ? value : NAN;
+/* An operand of wgmma lies as its descriptor says (PTX ISA: bits 0 to 13 its address, 16 to 29 and
+   32 to 45 the two distances, all in 16 bytes, 62 and 63 the swizzle), here always in rows of 128
+   bytes, whose chunks of 16 bytes are permuted by bits 7 to 9 of their addresses. */
+struct simulated_operand {
+    uint64_t start, leading, stride;
+    bool turned, known; /* known: the descriptor is one of these */
+};
+
+static inline struct simulated_operand simulated_describe(uint64_t descriptor, bool turned)
+{
+    struct simulated_operand o = {(descriptor & 0x3fff) << 4, (descriptor >> 16 & 0x3fff) << 4,
+                                  (descriptor >> 32 & 0x3fff) << 4, turned,
+                                  (descriptor & ~0x3fff3fff3fffull) == 1ull << 62};
+
+    return o;
 }
 
-/* c += a b^T, 64 x 256 x 16, with a warpgroup's sums as wgmma has them. */
+/* Bytes from `byte` on of row i; turned, of depth `byte` / 2. */
+static inline const unsigned char *simulated_at(const struct simulated_operand *o, unsigned i,
+                                                unsigned byte)
+{
+    uint64_t k = byte / 2;
+    uint64_t at =
+        o->start + (o->turned ? i / 64 * o->leading + i % 64 * 2 + k / 8 * o->stride + k % 8 * 128
+                              : i / 8 * o->stride + i % 8 * 128 + byte);
+
+    return simulated_shared + (at ^ (at >> 7 & 7) << 4);
+}
+
+/* Row and column of sum i of a thread. */
+static inline unsigned simulated_sum_row(unsigned i)
+{
+    return simulated_thread.x / 32 % 4 * 16 + i / 2 % 2 * 8 + simulated_thread.x % 32 / 4;
+}
+
+static inline unsigned simulated_sum_column(unsigned i)
+{
+    return i / 4 * 8 + simulated_thread.x % 4 * 2 + i % 2;
+}
+
+/* 16 depths of a row in bfloat16 */
+static inline void simulated_load_row(const struct simulated_operand *o, unsigned i, float (&x)[16])
+{
+    for (unsigned k = 0; k < 16; k++) {
+        uint16_t half;
+        uint32_t bits;
+
+        memcpy(&half, simulated_at(o, i, 2 * k), sizeof(half));
+        bits = o->known ? (uint32_t)half << 16 : 0x7fc00000;
+        memcpy(&x[k], &bits, sizeof(bits));
+    }
+}
+
+/* 64 x 256 x 16 */
+static inline void simulated_multiply(const struct simulated_product *p)
+{
+    struct simulated_operand a = simulated_describe(p->a, p->a_turned);
+    struct simulated_operand b = simulated_describe(p->b, p->b_turned);
+    float x[2][16], y[16];
+
+    for (unsigned half = 0; half < 2; half++)
+        simulated_load_row(&a, simulated_sum_row(2 * half), x[half]);
+    for (unsigned j = 0; j < 64; j++) {
+        unsigned i = j / 2 * 4 + j % 2; /* of the first row; the other's is 2 later */
+
+        simulated_load_row(&b, simulated_sum_column(i), y);
+        for (unsigned half = 0; half < 2; half++)
+            for (unsigned k = 0; k < 16; k++)
+                p->sums[i + 2 * half] += x[half][k] * y[k];
+    }
+}
+
 static inline void simulated_wgmma(float (&c)[128], uint64_t a, uint64_t b, bool a_turned,
                                    bool b_turned)
 {
-    unsigned lane = simulated_thread.x % 32, warp = simulated_thread.x / 32 % 4;
-    float x[2][16];
+    struct simulated_product p = {simulated_multiply, c, a, b, a_turned, b_turned, true};
 
-    for (unsigned half = 0; half < 2; half++)
-        for (unsigned k = 0; k < 16; k++)
-            x[half][k] = simulated_operand(a, a_turned, warp * 16 + half * 8 + lane / 4, k);
-    for (unsigned j = 0; j < 64; j++) {
-        unsigned column = j / 2 * 8 + lane % 4 * 2 + j % 2;
+    simulated_begin_product(&p);
+}
 
-        for (unsigned k = 0; k < 16; k++) {
-            float y = simulated_operand(b, b_turned, column, k);
+/* Numbers of e4m3, by code, and the powers of two of their leading bits, no less than the smallest
+   normal number's; of 0 far below. */
+struct simulated_numbers {
+    float value[256];
+    int16_t exponent[256];
 
-            c[j / 2 * 4 + j % 2] += x[0][k] * y;
-            c[j / 2 * 4 + 2 + j % 2] += x[1][k] * y;
+    simulated_numbers()
+    {
+        for (unsigned code = 0; code < 256; code++) {
+            int power = (int)(code >> 3 & 15), mantissa = (int)(code & 7);
+            float size =
+                power ? ldexpf((float)(8 + mantissa), power - 10) : (float)mantissa * 0x1p-9f;
+
+            if ((code & 127) == 127)
+                size = NAN;
+            value[code] = code & 128 ? -size : size;
+            exponent[code] = (int16_t)(size == 0 ? -512 : power ? power - 7 : -6);
         }
     }
+};
+
+/* 32 depths of a row in 8 bits */
+struct simulated_codes {
+    float value[32];
+    int16_t exponent[32];
+};
+
+static inline void simulated_load_codes(const struct simulated_operand *o, unsigned i,
+                                        struct simulated_codes *x)
+{
+    static const struct simulated_numbers numbers;
+
+    for (unsigned chunk = 0; chunk < 32; chunk += 16) {
+        const unsigned char *code = simulated_at(o, i, chunk);
+
+        for (unsigned k = 0; k < 16; k++) {
+            x->value[chunk + k] = o->known ? numbers.value[code[k]] : NAN;
+            x->exponent[chunk + k] = numbers.exponent[code[k]];
+        }
+    }
+}
+
+static inline float simulated_add_codes(float sum, const struct simulated_codes *x,
+                                        const struct simulated_codes *y)
+{
+    float product[32];
+    int16_t most = -1024;
+
+    for (int k = 0; k < 32; k++) {
+        int16_t e = (int16_t)(x->exponent[k] + y->exponent[k]);
+
+        most = e > most ? e : most;
+        product[k] = x->value[k] * y->value[k];
+    }
+    if (simulated_exact) {
+        for (int k = 0; k < 32; k++)
+            sum += product[k];
+        return sum;
+    }
+    return simulated_add_products(sum, product, 32, most);
+}
+
+/* 64 x 128 x 32, of codes */
+static inline void simulated_multiply_codes(const struct simulated_product *p)
+{
+    struct simulated_operand a = simulated_describe(p->a, false);
+    struct simulated_operand b = simulated_describe(p->b, false);
+    struct simulated_codes x[2], y;
+
+    for (unsigned half = 0; half < 2; half++)
+        simulated_load_codes(&a, simulated_sum_row(2 * half), &x[half]);
+    for (unsigned j = 0; j < 32; j++) {
+        unsigned i = j / 2 * 4 + j % 2;
+
+        simulated_load_codes(&b, simulated_sum_column(i), &y);
+        for (unsigned half = 0; half < 2; half++) {
+            float *sum = &p->sums[i + 2 * half];
+
+            *sum = simulated_add_codes(p->adds ? *sum : 0, &x[half], &y);
+        }
+    }
+}
+
+static inline void simulated_wgmma_codes(float (&c)[64], uint64_t a, uint64_t b, bool adds)
+{
+    struct simulated_product p = {simulated_multiply_codes, c, a, b, false, false, adds};
+
+    simulated_begin_product(&p);
 }
 
 static inline int min(int x, int y)

@@ -12,7 +12,8 @@
  *
  * Fibers take turns forwards, as blocks do; with SIMULATOR_ORDER=backwards in the environment, both
  * backwards. Results that differ between the two have a barrier missing, or depend on the order of
- * blocks.
+ * blocks. Asynchronous copies into shared memory arrive when they are awaited; backwards, at once.
+ * SIMULATOR_SUMS=exact: wgmma adds products of 8 bits in float32, and truncates nothing.
  */
 #ifndef SIMULATOR_H
 #define SIMULATOR_H
@@ -20,6 +21,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -62,6 +64,42 @@ simulated_submit_waiting(void *stream, int (*call)(const void *arguments), const
                          size_t bytes, _Atomic int *holders);
 #endif
 
+#define SIMULATED_FRACTION 13 /* bits after the point that a sum of Float8 products keeps */
+
+/* sum + the products of an instruction, the exponents of whose factors add up to `most` at most, as
+   Hopper's tensor cores add Float8: each is truncated to SIMULATED_FRACTION bits, relative to the
+   largest, and so is the result (MMA-Sim, arXiv 2511.10909). */
+static inline float simulated_add_products(float sum, const float *product, int count, int most)
+{
+    uint32_t bits, unit_bits, size;
+    int32_t total = 0, bad = 0, excess = 0;
+    float units, unit;
+
+    memcpy(&bits, &sum, sizeof(bits));
+    if ((int)(bits >> 23 & 255) - 127 > most)
+        most = (int)(bits >> 23 & 255) - 127;
+    if (most < -100) /* nothing to add */
+        return sum;
+    if (most > 100) /* no numbers of Float8 */
+        return __builtin_nanf("");
+    bits = (uint32_t)(127 + SIMULATED_FRACTION - most) << 23;
+    unit_bits = (uint32_t)(127 - SIMULATED_FRACTION + most) << 23;
+    memcpy(&units, &bits, sizeof(units));
+    memcpy(&unit, &unit_bits, sizeof(unit));
+    for (int i = 0; i < count; i++) {
+        bad |= product[i] - product[i] != 0;
+        total += (int32_t)(product[i] * units);
+    }
+    total += (int32_t)(sum * units);
+    size = total < 0 ? -(uint32_t)total : (uint32_t)total;
+    while (size >> excess >> (SIMULATED_FRACTION + 1))
+        excess++;
+    size = size >> excess << excess;
+    if (bad)
+        return __builtin_nanf("");
+    return total < 0 ? -((float)size * unit) : (float)size * unit;
+}
+
 /* Head of an image by the simulated NVRTC: a shared object of so many bytes follows. */
 #define SIMULATED_OBJECT "compiled"
 struct simulated_object {
@@ -75,6 +113,7 @@ struct simulated_object {
 extern struct simulated_index simulated_thread, simulated_block, simulated_blocks,
     simulated_threads;
 extern unsigned char *simulated_shared; /* dynamic */
+extern bool simulated_exact;            /* wgmma adds products of 8 bits in float32 */
 
 void simulated_barrier(void);
 int simulated_barrier_or(int value);
@@ -86,10 +125,22 @@ uint32_t simulated_ballot(bool value);
 #define SIMULATED_WORDS 6
 /* The words of the warp's 32 lanes, each up to SIMULATED_WORDS of them. */
 const uint32_t (*simulated_exchange(const void *mine, size_t bytes))[SIMULATED_WORDS];
-/* Copies into shared memory that happen when they are awaited, and not before. */
+/* Copies into shared memory that happen when they are awaited, and not before; in reverse order at
+   once. */
 void simulated_copy_async(void *to, const void *from, size_t bytes);
 void simulated_commit_copies(void);
 void simulated_await_copies(int pending);
+/* This thread's part of a product by wgmma, which happens when it is awaited, and not before. a, b:
+   descriptors of operands. */
+struct simulated_product {
+    void (*multiply)(const struct simulated_product *product);
+    float *sums;
+    uint64_t a, b;
+    bool a_turned, b_turned, adds;
+};
+void simulated_begin_product(const struct simulated_product *product);
+void simulated_commit_products(void);
+void simulated_await_products(int pending);
 uint16_t simulated_bfloat16(float x);
 #pragma GCC visibility pop
 
