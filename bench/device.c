@@ -192,12 +192,17 @@ static const struct bench_case {
     "input %x : " ROWS "\ninput %w : float32[4,4096,8]\ninput %ids : int32[4,4096,8]\n"            \
     "param %g : bfloat16[64,768,2048]\nparam %u : bfloat16[64,768,2048]\n"                         \
     "param %d : bfloat16[64,2048,768]\n"
-    {"experts, 8 of 64", MIXTURE,
-     "F - %y# = experts(%x, %w, %ids, %g, %u, %d) : " ROWS "\n", 0, 64},
-    {"experts, 8 of 64, backward", MIXTURE "input %dy : " ROWS "\n",
-     "I - %dx#, %dw#, %dg#, %du#, %dd# = experts_grad(%dy, %x, %w, %ids, %g, %u, %d) : " ROWS
-     ", float32[4,4096,8], float32![64,768,2048], float32![64,768,2048], float32![64,2048,768]\n",
-     0, 64},
+#define MIXTURE_GRADIENTS                                                                          \
+    ROWS ", float32[4,4096,8], float32![64,768,2048], float32![64,768,2048], "                     \
+    "float32![64,2048,768]\n"
+#define EXPERTS(what, op, how)                                                                     \
+    {what, MIXTURE, "F - %y# = " op "(%x, %w, %ids, %g, %u, %d)" how " : " ROWS "\n", 0, 64},      \
+    {what ", backward", MIXTURE "input %dy : " ROWS "\n",                                          \
+     "I - %dx#, %dw#, %dg#, %du#, %dd# = " op "_grad(%dy, %x, %w, %ids, %g, %u, %d)" how " : "     \
+     MIXTURE_GRADIENTS, 0, 64},
+    EXPERTS("experts, 8 of 64", "experts", "")
+    EXPERTS("experts, 8 of 64, rowwise", "float8.experts", " {recipe=rowwise}")
+    EXPERTS("experts, 8 of 64, blockwise", "float8.experts", " {recipe=blockwise}")
 
 #define HEADS(b, t, h) "bfloat16[" #b "," #t "," #h ",128]"
 #define ROW(b, t, h) "float32[" #b "," #h "," #t "]"
