@@ -126,7 +126,7 @@ static void keep_results(struct bed *bed, const struct ct_op *op,
 /* ---- tolerances of libraries ---- */
 
 #define UNITS_ERROR 0x1p-12 /* of a sum of Float8 products by hardware, relative to their sizes */
-#define CODES_ERROR 0x1p-5  /* of experts with such sums, relative to the largest result */
+#define CODES_ERROR 0x1p-3  /* of experts with such sums, relative to the largest result */
 
 /* For `allow`: results if all inputs were positive, by operand; NULL: the op is no Float8
    product. */

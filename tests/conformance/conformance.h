@@ -13,8 +13,8 @@
  * arXiv 2412.19437, section 3.3.2; MMA-Sim, arXiv 2511.10909). What some 50 products lose comes to
  * 0.8 of that. cuBLASLt also rounds the sum to bfloat16 before it adds it to a bfloat16 result: one
  * more rounding of |ref|. Experts in 8 bits, whose products are by wgmma, round their hidden layers
- * after such sums: where one rounds to the next code, a term of a result is off by 2^-4 of itself.
- * They may be off by 2^-5 of the largest result. No other kernel has these tolerances.
+ * after such sums: where one rounds to the next code, a term of a result is off by 2^-3 of itself.
+ * They may be off by 2^-3 of the largest result. No other kernel has these tolerances.
  */
 #ifndef TEST_CONFORMANCE_H
 #define TEST_CONFORMANCE_H
