@@ -197,7 +197,8 @@ static int read_scaling(const json_t *root, const json_t *object, const char *na
 
     if (!strcmp(name, "default"))
         return 0;
-    if (!strcmp(name, "longrope") || !strcmp(name, "su"))
+    if (!strcmp(name, "longrope") || !strcmp(name, "su") ||
+        (config->original && !strcmp(name, "yarn")))
         return read_long_scaling(root, object, config, rope);
     if (!strcmp(name, "linear") || !strcmp(name, "dynamic"))
         return read_stretch(object, config, *name == 'd', rope);

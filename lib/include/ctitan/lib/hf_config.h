@@ -98,7 +98,8 @@ struct ct_hf_config {
     /* The key at the root for the share of a head's features that is rotated; NULL: all are. */
     const char *partial;
     /* The original context of longrope where the key original_max_position_embeddings at the root
-       is absent, whatever the scaling says of it; 0: the scaling says it then. */
+       is absent, whatever the scaling says of it; files of such a model also call longrope yarn.
+       0: the scaling says it then. */
     int64_t original;
     const char *ignored; /* keys that change nothing here, "a, b"; NULL: none but those of all */
     bool alpha;          /* rope of type dynamic may have an alpha, which then counts alone */
