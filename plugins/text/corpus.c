@@ -218,16 +218,21 @@ static void count_broken(struct corpus *c, const char *path, const char *text, s
     }
 }
 
+static enum corpus_format format_of(const struct corpus *c, const char *path)
+{
+    return c->request->format != CORPUS_AUTO ? c->request->format
+           : name_is_json(path)              ? CORPUS_JSONL
+                                             : CORPUS_TEXT;
+}
+
 static int add_documents(struct corpus *c, const char *path, const char *text, size_t size)
 {
-    enum corpus_format format = c->request->format;
+    enum corpus_format format = format_of(c, path);
     size_t mark = size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; /* byte order mark */
     int rc;
 
     text += mark;
     size -= mark;
-    if (format == CORPUS_AUTO)
-        format = name_is_json(path) ? CORPUS_JSONL : CORPUS_TEXT;
     rc = binary_refuse(path, text, size, format == CORPUS_TEXT);
     if (rc < 0)
         return rc;
@@ -285,16 +290,38 @@ static int add_stream(struct corpus *c, const char *path)
     return rc;
 }
 
+static int map_file(const char *path, const void **base, size_t *size)
+{
+    int rc = ct_file_map(path, base, size);
+
+    if (rc == 0 && !*base)
+        rc = ct_fail(CT_ECONFIG, "%s is empty", path);
+    return rc == CT_ENOENT ? CT_ECONFIG : rc;
+}
+
+/* Refuse by its first bytes what would be refused when all files before it have been read. */
+static int check_file(const struct corpus *c, const char *path)
+{
+    const void *base;
+    size_t size;
+    int rc = map_file(path, &base, &size);
+
+    if (rc < 0)
+        return rc;
+    if (!unpack_is_packed(base, size) && !ct_reader_find(path, name_length(path)))
+        rc = binary_refuse(path, base, size, format_of(c, path) == CORPUS_TEXT);
+    ct_file_unmap(base, size);
+    return rc;
+}
+
 static int add_file(struct corpus *c, const char *path)
 {
     const void *base;
     size_t size;
-    int rc = ct_file_map(path, &base, &size);
+    int rc = map_file(path, &base, &size);
 
-    if (rc == 0 && !base)
-        rc = ct_fail(CT_ECONFIG, "%s is empty", path);
     if (rc < 0)
-        return rc == CT_ENOENT ? CT_ECONFIG : rc;
+        return rc;
     rc = corpus_add_file(c, path, base, size);
     ct_file_unmap(base, size);
     return rc;
@@ -349,6 +376,8 @@ int corpus_read(struct corpus *c, int (*take)(void *context, const struct docume
     c->take = take;
     c->context = context;
     c->count = c->malformed = c->broken = 0;
+    for (size_t i = 0; rc == 0 && i < c->file_count; i++)
+        rc = c->files[i].stream ? 0 : check_file(c, c->files[i].path);
     for (size_t i = 0; rc >= 0 && i < c->file_count; i++)
         rc = c->files[i].stream ? add_stream(c, c->files[i].path) : add_file(c, c->files[i].path);
     if (rc >= 0 && c->malformed)

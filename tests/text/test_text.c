@@ -671,6 +671,12 @@ static void test_bad_paths(void **state)
     USE("empty", "repeat=true");
     assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
     assert_message("/empty is empty");
+    /* The beginnings of all files are looked at before one is read. */
+    write_text("first.jsonl", "[]");
+    write_text("last.bin", "PAR1..PAR1");
+    USE("{first.jsonl,last.bin}", "malformed=stop");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("last.bin is a Parquet file");
     USE("blank", "split=line");
     assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
     assert_message("white space");
