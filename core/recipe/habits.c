@@ -28,6 +28,7 @@ struct habit {
     "microbatches"
 #define RANKS "-n RANKS starts as many ranks"
 #define NO_SWITCH "a plugin that [plugins] load lists is on: no section has a switch"
+#define LOCAL_FILES "files of this machine: nothing is downloaded"
 #define OWN_SECTIONS                                                                               \
     "each technique is a plugin, with its options in a section of its name; `ctitan plugins` "     \
     "lists them"
@@ -84,6 +85,13 @@ static const struct habit habits[] = {
     {"adam_beta2", NULL, "beta2"},
     {"data_parallel_shard_degree", NULL, "shard_degree"},
     {"data_parallel_replicate_degree", NULL, "replicate_degree"},
+    {"tensor_parallel_degree", NULL, NULL, NULL, OWN_SECTIONS},
+    {"context_parallel_degree", NULL, NULL, NULL, OWN_SECTIONS},
+    {"expert_parallel_degree", NULL, NULL, NULL, OWN_SECTIONS},
+    {"compile", NULL, NULL, NULL, OWN_SECTIONS},
+    {"dataset", NULL, "path", NULL, LOCAL_FILES},
+    {"dataset_path", NULL, "path", NULL, LOCAL_FILES},
+    {"enable_wandb", NULL, NULL, NULL, NO_SWITCH},
     {"enable", NULL, NULL, NULL, NO_SWITCH},
     {"enabled", NULL, NULL, NULL, NO_SWITCH},
     {"output_dir", "job", "dump_folder"},
@@ -116,6 +124,8 @@ static const struct habit habits[] = {
     {"[dataloader]", NULL, NULL, "data source:*"},
     {"[tokenizer]", NULL, NULL, "tokenizer:*"},
     {"[scheduler]", "lr_scheduler"},
+    {"[debug]", "training"},
+    {"[profiling]", NULL, NULL, NULL, OWN_SECTIONS},
     {"[compile]", NULL, NULL, NULL, OWN_SECTIONS},
     {"[activation_checkpoint]", NULL, NULL, NULL, OWN_SECTIONS},
     {"[experimental]", NULL, NULL, NULL, OWN_SECTIONS},
@@ -367,7 +377,7 @@ static bool is_yaml(const char *line, size_t length)
 
 int ct_recipe_check_kind(const char *path, const char *text)
 {
-    const char *kind = NULL;
+    const char *kind = NULL, *suffix = strrchr(path, '.');
 
     while (*text && strchr(" \t\r\n", *text))
         text++;
@@ -377,6 +387,8 @@ int ct_recipe_check_kind(const char *path, const char *text)
         kind = "JSON";
     else if (is_yaml(text, strcspn(text, "\n")))
         kind = "YAML";
+    else if (suffix && !strcmp(suffix, ".toml"))
+        kind = "TOML";
     return kind ? ct_fail(CT_ECONFIG,
                           "%s: this is %s, but a recipe is an INI file: lines [SECTION], and below "
                           "them KEY = VALUE; `ctitan help` lists the sections",

@@ -187,6 +187,9 @@ static void bad_text_is_refused_with_its_line(void **state)
         {"[job]\nname = x\xe2\x82\n", "is not UTF-8"},
     };
 
+    struct ct_arena toml = {0};
+    struct ct_recipe *other;
+
     (void)state;
     for (size_t i = 0; i < CT_COUNT(bad); i++) {
         struct ct_arena arena = {0};
@@ -196,6 +199,9 @@ static void bad_text_is_refused_with_its_line(void **state)
                      bad[i].expected);
         ct_arena_finish(&arena);
     }
+    assert_fails(ct_recipe_parse(&toml, "r.toml", "[model]\nname = \"x\"\n", &other), CT_ECONFIG,
+                 "r.toml: this is TOML, but a recipe is an INI file");
+    ct_arena_finish(&toml);
 }
 
 /* No line of a recipe is lost by its indentation, whichever it is. */
@@ -414,6 +420,9 @@ static void bad_recipes_say_what_is_wrong(void **state)
         {"[model]\nname = x\n[training]\nbf16 = true\n",
          CT_ECONFIG,
          {"no option named bf16: write mixed_precision_param in [training]", "its default", ""}},
+        {"[model]\nname = x\n[debug]\nseed = 3\n",
+         CT_ECONFIG,
+         {"r.ini:3: no section [debug]: write [training]", "", ""}},
         {"[model]\nname = x\n[train]\nsteps = 3\n",
          CT_ECONFIG,
          {"r.ini:3: no section [train]: write [training]", "", ""}},
