@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #include <ctitan/clock.h>
+#include <ctitan/host.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/measure.h>
 
@@ -100,7 +101,7 @@ void machine_look(struct ct_arena *arena, struct machine_facts *m)
     CPU_ZERO(&set);
     *m = (struct machine_facts){.processor = cpuinfo(arena, "model name"),
                                 .online = sysconf(_SC_NPROCESSORS_ONLN),
-                                .memory = (double)sysconf(_SC_PHYS_PAGES) * page,
+                                .memory = ct_host_whole_memory(),
                                 .memory_free = (double)sysconf(_SC_AVPHYS_PAGES) * page,
                                 .others = others_share(),
                                 .huge_pages = huge_pages(arena)};
@@ -162,6 +163,9 @@ void machine_print(const struct machine_facts *m)
     print_features(m);
     printf("  memory      %s, %s free\n", human_bytes(m->memory, total),
            human_bytes(m->memory_free, available));
+    if (ct_host_memory() < m->memory)
+        printf("              this process may have %s, by its limits\n",
+               human_bytes(ct_host_memory(), total));
     if (isfinite(m->others))
         printf("  busy        %.0f %%, by other processes just now%s\n", 100 * m->others,
                m->others > CT_LOAD_NOTABLE ? ": rates below are too low" : "");

@@ -6,6 +6,7 @@
 
 #include <ctitan/comm.h>
 #include <ctitan/error.h>
+#include <ctitan/host.h>
 #include <ctitan/run.h>
 
 #include "cli.h"
@@ -13,11 +14,14 @@
 bool plan_fits(const struct ct_run *run, int64_t bytes, char memory[96])
 {
     struct ct_device_info info = {.memory = 0};
+    bool host = run->device->host_memory;
     char human[32];
 
     run->device_ops->info(run->device, CT_F32, &info);
-    snprintf(memory, 96, "%s has %s of memory",
-             run->device->host_memory ? "this machine" : run->device->name,
+    snprintf(memory, 96, "%s has%s %s of memory", host ? "this machine" : run->device->name,
+             host && (double)info.memory < ct_host_whole_memory()
+                 ? " (within the limits of this process)"
+                 : "",
              human_bytes((double)info.memory, human));
     return !info.memory || bytes <= (int64_t)info.memory;
 }

@@ -1,40 +1,15 @@
 /*
- * The host's memory that programs take, compared with what the process may have: the machine's
- * memory, or less where a limit of the process or of its control group says so.
+ * The host's memory that programs take, compared with what the process may have.
  */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/host.h>
 #include <ctitan/program.h>
 
 #include "run/size.h"
-
-/* The limit of this process's control group, where it has a file system of its own. */
-static double group_limit(void)
-{
-    FILE *in = fopen("/sys/fs/cgroup/memory.max", "re");
-    double limit = INFINITY; /* also where the file says "max" */
-
-    if (in && fscanf(in, "%lf", &limit) != 1)
-        limit = INFINITY;
-    if (in)
-        fclose(in);
-    return limit;
-}
-
-static double host_memory(void)
-{
-    double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-        bytes = fmin(bytes, (double)limit.rlim_cur);
-    return fmin(bytes, group_limit());
-}
 
 /* Regions of the model with ops of microbatches, such as layers. */
 static size_t count_regions(const struct ct_graph *graph)
@@ -53,7 +28,7 @@ static size_t count_regions(const struct ct_graph *graph)
 
 int ct_run_check_size(const struct ct_graph *graph, int64_t microbatches, double *beside)
 {
-    double bytes = ct_program_estimate(graph, microbatches), most = host_memory() / 2;
+    double bytes = ct_program_estimate(graph, microbatches), most = ct_host_memory() / 2;
     char needs[64] = "more instructions than can be numbered", others[128] = "";
 
     *beside += bytes;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <ctitan/error.h>
+#include <ctitan/host.h>
 #include <ctitan/lib/numa.h>
 
 #include "cpu.h"
@@ -129,7 +130,7 @@ static void device_info(struct ct_device *device, enum ct_dtype compute,
     (void)compute;
     read_cpu_name(name, sizeof(name));
     *info = (struct ct_device_info){.threads = cpu_threads()};
-    info->memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    info->memory = (size_t)ct_host_memory();
     snprintf(info->name, sizeof(info->name), "%s, %d thread%s, %s%s", name, info->threads,
              info->threads == 1 ? "" : "s", ct_cpu_isa_name(ct_cpu_isa()),
              cpu_bf16_native() ? ", bf16" : "");

@@ -36,7 +36,7 @@ done
 folder_of() {
     found=unknown
     case $1 in
-    app/exhausted.h | app/sorted.h | arena.h | base.h | clock.h | error.h | file.h | hook.h | log.h | number.h | option.h | option_use.h | rng.h | space.h) found=base ;;
+    app/exhausted.h | app/sorted.h | arena.h | base.h | clock.h | error.h | file.h | hook.h | host.h | log.h | number.h | option.h | option_use.h | rng.h | space.h) found=base ;;
     app/verify.h | calling.h | core_ops.h | device/comm.h | device/device.h | graph.h | input.h | mesh.h | op.h | op_author.h | pass.h | pointwise.h | rule.h | sharding.h | stream.h | tensor.h | text.h) found=ir ;;
     config.h | model.h | objective.h | plugin.h | plugins.h | reader.h | verb.h) found=plugin ;;
     collective.h | comm.h) found='comm' ;;

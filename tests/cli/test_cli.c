@@ -823,6 +823,7 @@ static void a_run_that_does_not_fit_is_refused(void **state)
                                       folder, program, large));
     assert_int_equal(WEXITSTATUS(r.status), 2);
     assert_has(slurp("err.txt"), "the plan needs 1.");
+    assert_has(slurp("err.txt"), "this machine has (within the limits of this process) ");
     assert_has(slurp("err.txt"), " of memory: lower [training] local_batch_size");
 }
 
