@@ -412,9 +412,12 @@ static int check_data(const struct ct_run *run, const struct ckpt *c)
     if (!before || before == now)
         return 0;
     return ct_fail(CT_ECONFIG,
-                   "%s counts samples of %lld tokens, but [training] seq_len is %lld: "
-                   "ckpt.exclude_from_loading = dataloader starts at the first sample again",
-                   c->path, (long long)before, (long long)now);
+                   "%s counts samples of %lld tokens, but [training] seq_len is %lld: leave it at "
+                   "%lld and set seq_len = %lld in a section [stage.2] with begin = %lld, which "
+                   "goes on in the data; or ckpt.exclude_from_loading = dataloader starts at the "
+                   "first sample again",
+                   c->path, (long long)before, (long long)now, (long long)before, (long long)now,
+                   (long long)c->progress.step);
 }
 
 /* Whether most of what this rank reads is read by others, too. */
