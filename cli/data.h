@@ -27,8 +27,8 @@ struct reader {
     bool colours;
     int32_t *ends; /* tokens that end a text or a turn */
     size_t ends_count;
-    int64_t samples, all_documents, trained;  /* found */
-    int64_t unlabelled, full, endless, twice; /* faults */
+    int64_t samples, all_documents, trained;         /* found */
+    int64_t unlabelled, full, endless, twice, empty; /* faults */
 };
 
 /* Print the sample that was read last. */

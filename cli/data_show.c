@@ -114,6 +114,7 @@ static void check_document(struct reader *r, int64_t from, int64_t to)
     if (!labels && to - from > 1)
         *(to - from == r->seq_len ? &r->full : &r->unlabelled) += 1;
     r->endless += labels && r->documents && to - from < r->seq_len && !is_end(r, last);
+    r->empty += labels == 1 && to - from > 2 && is_end(r, last); /* behind a prompt */
     r->twice += bos >= 0 && to - from > 1 && r->tokens[from] == bos && r->tokens[from + 1] == bos;
 }
 
@@ -137,6 +138,7 @@ int data_report(const struct reader *r)
         {r->unlabelled, "documents have no label: nothing of them is trained on"},
         {r->full, "documents fill a row without a label: their prompt is longer than seq_len"},
         {r->endless, "documents are trained on without a token that ends a text or a turn"},
+        {r->empty, "documents have an empty answer: the token that ends it is trained on alone"},
         {r->twice, "documents begin with the token for that twice"}};
     int64_t all = 0;
 

@@ -178,6 +178,11 @@ shows --check --samples 5 --set training.seq_len=4 || status=$?
 [ $status = 1 ] || fail "exit $status for data whose prompts fill their rows"
 grep -q '^ *5 documents fill a row without a label' wrote || fail "$(cat wrote)"
 grep -q 'the data has 5 faults' said || fail "$(cat said)"
+echo '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": ""}]}' > mute.jsonl
+status=0
+shows --check --samples 5 --set text.path=mute.jsonl || status=$?
+[ $status = 1 ] || fail "exit $status for answers that are empty"
+grep -q '^ *[1-9][0-9]* documents have an empty answer' wrote || fail "$(cat wrote)"
 status=0
 shows --sample 2 --set text.repeat=false --set text.path=talks.jsonl --set training.seq_len=4096 || status=$?
 [ $status = 2 ] || fail "exit $status for a sample that is not there"
