@@ -556,6 +556,15 @@ static void what_would_be_slower_is_left_apart_and_says_why(void **state)
 
 /* ---- a device with its own compiler ---- */
 
+/* The digits are a number of rows of the text. */
+static bool is_of_rows(const char *text, const char *digits, size_t count)
+{
+    char rows[16];
+
+    snprintf(rows, sizeof(rows), "[%.*s,", (int)count, digits);
+    return strstr(text, rows) != NULL;
+}
+
 /* Other numbers of columns: whole vectors. */
 static char *widened(const char *text)
 {
@@ -564,7 +573,7 @@ static char *widened(const char *text)
     for (char *at = wide; (at = strpbrk(at, ",[")); at++) {
         size_t digits = strspn(at + 1, "0123456789");
 
-        if (digits >= 2 && at[1 + digits] == ']' && at[-1] != 'W')
+        if (digits >= 2 && at[1 + digits] == ']' && !is_of_rows(text, at + 1, digits))
             memcpy(at + 1, "4000", digits);
     }
     return wide;
