@@ -135,8 +135,23 @@ static const struct bench_case {
      "F - %m# = float8_amax(%x) {grid=\"1,1,8192\"} : float32[1,1,8192]\n", 0},
     {"float8 largest magnitude, columns, 2048 wide", "input %x : " ROWS "\n",
      "F - %m# = float8_amax(%x) {grid=\"1,1,2048\"} : float32[1,1,2048]\n", 0},
+    {"float8 largest magnitude, rows and columns", "input %x : " WIDE "\n",
+     "F - %r#, %c# = float8_amax_both(%x) : float32[4,4096,1], float32[1,1,8192]\n", 0},
     {"float8 rounding", "input %x : " WIDE "\nparam %s : float32[1,1,1]\n",
      "F - %q# = float8_quantise(%x, %s) : float8_e4m3[4,4096,8192]\n", 0},
+    {"float8 rounding, both layouts", "input %x : " WIDE "\nparam %s : float32[1,1,1]\n",
+     "F - %q#, %t# = float8_quantise_both(%x, %s) : float8_e4m3[4,4096,8192], "
+     "float8_e4m3[8192,4,4096]\n",
+     0},
+    {"float8 rounding, both layouts, rows and columns",
+     "input %x : " WIDE "\nparam %s : float32[4,4096,1]\nparam %t : float32[1,1,8192]\n",
+     "F - %q#, %u# = float8_quantise_both(%x, %s, %t) : float8_e4m3[4,4096,8192], "
+     "float8_e4m3[8192,4,4096]\n",
+     0},
+    {"float8 rounding, transposed", "input %x : " WIDE "\nparam %s : float32[1,1,1]\n",
+     "F - %t# = float8_quantise_transposed(%x, %s) : float8_e4m3[8192,4,4096]\n", 0},
+    {"float8 transpose", "input %q : float8_e4m3[4,4096,8192]\n",
+     "F - %t# = float8_transpose(%q) : float8_e4m3[8192,4,4096]\n", 0},
     {"float8 rounding by columns", "input %x : " WIDE "\nparam %s : float32[1,1,8192]\n",
      "F - %q# = float8_quantise(%x, %s) : float8_e4m3[4,4096,8192]\n", 0},
 
@@ -168,14 +183,16 @@ static const struct bench_case {
      "bfloat16[4,4096," #n "]\n", 0},                                                              \
     {"float8 linear dx, " what,                                                                    \
      "input %a : float8_e5m2[4,4096," #n "]\n"                                                     \
-     "param %b : float8_e4m3[" #n "," #k "]\n"                                                     \
+     "param %b : float8_e4m3[" #k "," #n "]\n"                                                     \
      "input %as : float32[1,1,1]\nparam %bs : float32[1,1]\n",                                     \
-     "F - %c# = linear_float8_dx(%a, %b, %as, %bs) : bfloat16[4,4096," #k "]\n", 0},               \
+     "F - %c# = linear_float8_dx(%a, %b, %as, %bs) {transposed=true} : bfloat16[4,4096," #k "]\n", \
+     0},                                                                                           \
     {"float8 linear dw, " what,                                                                    \
-     "input %a : float8_e4m3[4,4096," #k "]\n"                                                     \
-     "param %b : float8_e5m2[4,4096," #n "]\n"                                                     \
+     "input %a : float8_e4m3[" #k ",4,4096]\n"                                                     \
+     "param %b : float8_e5m2[" #n ",4,4096]\n"                                                     \
      "input %as : float32[1,1,1]\nparam %bs : float32[1,1,1]\n",                                   \
-     "F - %c# = linear_float8_dw(%a, %b, %as, %bs) : float32![" #n "," #k "]\n", 0},
+     "F - %c# = linear_float8_dw(%a, %b, %as, %bs) {transposed=true} : float32![" #n "," #k "]\n", \
+     0},
     PRODUCTS("q k v", 4096, 2048)
     PRODUCTS("o", 2048, 2048)
     PRODUCTS("gate up", 16384, 2048)

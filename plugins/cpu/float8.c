@@ -34,7 +34,7 @@ static bool accepts_float8(const struct ct_prepare *p)
 {
     struct ct_matrix rows;
 
-    return accepts_operand(p, 0) && accepts_operand(p, 1) &&
+    return !ct_op_bool(p->op, "transposed") && accepts_operand(p, 0) && accepts_operand(p, 1) &&
            cpu_is_compute_dtype(p->out[0].dtype) && ct_tensor_as_matrix(&p->out[0], &rows);
 }
 

@@ -48,7 +48,7 @@ static bool has_blocks(const struct ct_prepare *p, const struct gpu_operand *o, 
 {
     int scale = o->input + 2;
 
-    if (p->ins <= scale || !p->present[scale])
+    if (o->stored || p->ins <= scale || !p->present[scale])
         return false;
     return o->turned ? has_column_blocks(&p->in[o->input], &p->in[scale], block)
                      : has_row_blocks(&p->in[o->input], &p->in[scale], block);

@@ -1,6 +1,7 @@
 /*
  * Float8: largest magnitudes, scales, quantising, and products by cuBLASLt. It needs the rows of
- * both operands contiguous along the sum, in multiples of 16: other operands are transposed first.
+ * both operands contiguous along the sum, in multiples of 16. Casts write the operands so; others
+ * are transposed in front of a product.
  */
 #include <stdio.h>
 
@@ -55,6 +56,11 @@ enum { WHOLE = 2 }; /* function of the second step; the first: by whether it tak
 static bool accepts_amax(const struct ct_prepare *p)
 {
     return ct_cuda_computes(p->in[0].dtype) && per_of(&p->in[0], &p->out[0]) >= 0;
+}
+
+static bool accepts_amax_scale(const struct ct_prepare *p)
+{
+    return accepts_amax(p) && per_of(&p->in[0], &p->out[0]) <= GPU_PER_COLUMN;
 }
 
 static int64_t parts_of(const struct ct_tensor *x)
@@ -117,8 +123,12 @@ static int launch_strips(const struct ct_launch *l, int function, const struct g
 static int amax_of_columns(const struct ct_launch *l, struct gpu_float8_amax *a, bool vector)
 {
     int64_t strips = strips_of(&l->in[0]);
-    struct gpu_float8_amax whole = {
-        .amax = a->amax, .x = l->workspace, .rows = strips, .columns = a->columns, .strip = strips};
+    struct gpu_float8_amax whole = {.amax = a->amax,
+                                    .x = l->workspace,
+                                    .rows = strips,
+                                    .columns = a->columns,
+                                    .strip = strips,
+                                    .made = a->made};
     int rc;
 
     a->strip = GPU_FLOAT8_STRIP;
@@ -139,6 +149,17 @@ static int amax_of_blocks(const struct ct_launch *l, const struct gpu_float8_ama
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
 }
 
+/* Outputs: scales, and inverses if they are wanted. */
+static struct gpu_float8_scale scales_by(const struct ct_launch *l)
+{
+    return (struct gpu_float8_scale){.scale = l->out[0].data,
+                                     .inverse = l->outs > 1 ? l->out[1].data : NULL,
+                                     .amax = l->in[0].data,
+                                     .count = ct_tensor_count(&l->out[0]),
+                                     .most = (float)ct_op_float(l->op, "largest"),
+                                     .rule = ct_op_enum(l->op, "rule")};
+}
+
 static int run_amax(const struct ct_launch *l)
 {
     const struct ct_tensor *x = &l->in[0];
@@ -148,9 +169,11 @@ static int run_amax(const struct ct_launch *l)
                                 .columns = gpu_columns_of(x),
                                 .count = ct_tensor_count(x)};
     int per = gpu_float8_per(x, &l->out[0], &a.shift);
-    bool aligned = (uintptr_t)a.x % 16 == 0;
+    bool scales = l->outs > 1, aligned = (uintptr_t)a.x % 16 == 0;
     bool vector = aligned && a.columns % ct_cuda_lanes(x->dtype) == 0;
 
+    if (scales)
+        a.made = scales_by(l);
     if (per == GPU_PER_TENSOR)
         return amax_of_tensor(l, &a, aligned && a.count % ct_cuda_lanes(x->dtype) == 0);
     if (per == GPU_PER_COLUMN)
@@ -159,6 +182,68 @@ static int run_amax(const struct ct_launch *l)
         return amax_of_blocks(l, &a, per, vector);
     return gpu_launch(l, vector, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.rows, 8), 1, 1},
                       (struct ct_cuda_size){32, 8, 1}, 0, &a);
+}
+
+/* ---- largest magnitudes of rows and columns ---- */
+
+enum { ROWS_OF_ALL = 2, COLUMNS_OF_ALL }; /* functions behind the two that read x */
+
+static bool accepts_amax_both(const struct ct_prepare *p)
+{
+    return ct_cuda_computes(p->in[0].dtype);
+}
+
+/* Blocks side by side; each has numbers of its own for rows. Without vectors they are more. */
+static int64_t blocks_across(const struct ct_tensor *x, bool vector)
+{
+    return ct_cuda_blocks(gpu_columns_of(x), 32 * (vector ? ct_cuda_lanes(x->dtype) : 1));
+}
+
+static size_t rows_room(const struct ct_tensor *x)
+{
+    return sizeof(float) * (size_t)(gpu_rows_of(x) * blocks_across(x, false));
+}
+
+static int prepare_amax_both(struct ct_prepare *p)
+{
+    const struct ct_tensor *x = &p->in[0];
+
+    p->workspace = rows_room(x) + sizeof(float) * (size_t)(strips_of(x) * gpu_columns_of(x));
+    return gpu_prepare_as(p, x->dtype, "float8_both_*", "float8_both_*_vector",
+                          "float8_rows_float32", "float8_columns_float32");
+}
+
+static int run_amax_both(const struct ct_launch *l)
+{
+    const struct ct_tensor *x = &l->in[0];
+    int64_t rows = gpu_rows_of(x), columns = gpu_columns_of(x), strips = strips_of(x), across;
+    bool vector = (uintptr_t)x->data % 16 == 0 && columns % ct_cuda_lanes(x->dtype) == 0;
+    struct gpu_float8_amax a = {.amax = l->out[1].data,
+                                .x = x->data,
+                                .rows = rows,
+                                .columns = columns,
+                                .strip = GPU_FLOAT8_STRIP};
+    int rc;
+
+    across = blocks_across(x, vector);
+    a.rows_of = across > 1 ? l->workspace : l->out[0].data;
+    a.partial = strips > 1 ? (float *)((char *)l->workspace + rows_room(x)) : NULL;
+    rc = launch_strips(l, vector, &a, strips, 32 * (vector ? ct_cuda_lanes(x->dtype) : 1));
+    if (rc >= 0 && across > 1)
+        rc = gpu_launch(
+            l, ROWS_OF_ALL, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(rows, 8), 1, 1},
+            (struct ct_cuda_size){32, 8, 1}, 0,
+            &(struct gpu_float8_amax){
+                .amax = l->out[0].data, .x = a.rows_of, .rows = rows, .columns = across});
+    if (rc < 0 || strips == 1)
+        return rc;
+    return launch_strips(l, COLUMNS_OF_ALL,
+                         &(struct gpu_float8_amax){.amax = l->out[1].data,
+                                                   .x = a.partial,
+                                                   .rows = strips,
+                                                   .columns = columns,
+                                                   .strip = strips},
+                         1, 32);
 }
 
 /* ---- scales ---- */
@@ -170,11 +255,7 @@ static int prepare_scale(struct ct_prepare *p)
 
 static int run_scale(const struct ct_launch *l)
 {
-    struct gpu_float8_scale a = {.scale = l->out[0].data,
-                                 .amax = l->in[0].data,
-                                 .count = ct_tensor_count(&l->in[0]),
-                                 .most = (float)ct_op_float(l->op, "largest"),
-                                 .rule = ct_op_enum(l->op, "rule")};
+    struct gpu_float8_scale a = scales_by(l);
 
     return gpu_launch(l, 0, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
@@ -186,12 +267,6 @@ static bool accepts_quantise(const struct ct_prepare *p)
 {
     return ct_cuda_computes(p->in[0].dtype) && per_of(&p->in[0], &p->in[1]) >= 0 &&
            gpu_rows_of(&p->in[0]) <= (int64_t)65535 * 32;
-}
-
-static bool is_aligned(const struct gpu_float8_quantise *a, enum ct_dtype dtype, int64_t elements)
-{
-    return a->columns % elements == 0 && (uintptr_t)a->q % (size_t)elements == 0 &&
-           (uintptr_t)a->x % ((size_t)elements * ct_dtype_size(dtype)) == 0;
 }
 
 static unsigned split(int64_t whole, int64_t shard)
@@ -208,28 +283,123 @@ static int prepare_quantise(struct ct_prepare *p)
     return gpu_prepare_as(p, p->in[0].dtype, plain, vector);
 }
 
-static int run_quantise(const struct ct_launch *l)
+static struct gpu_float8_cells cells_of(const struct ct_launch *l, int scale)
+{
+    struct gpu_float8_cells of = {.scale = l->in[scale].data};
+
+    of.per = gpu_float8_per(&l->in[0], &l->in[scale], &of.shift);
+    return of;
+}
+
+static struct gpu_float8_quantise arguments_of(const struct ct_launch *l)
 {
     const struct ct_tensor *x = &l->in[0];
-    struct gpu_float8_quantise a = {.q = l->out[0].data,
-                                    .x = x->data,
-                                    .scale = l->in[1].data,
-                                    .rows = gpu_rows_of(x),
-                                    .columns = gpu_columns_of(x)};
-    struct ct_cuda_size grid = {split(a.columns, 32), split(a.rows, 32), 1};
-    bool vector = is_aligned(&a, x->dtype, GPU_FLOAT8_VECTOR) && a.rows <= (int64_t)65535 * 8;
 
-    a.per = gpu_float8_per(x, &l->in[1], &a.shift);
+    return (struct gpu_float8_quantise){.x = x->data,
+                                        .rows = gpu_rows_of(x),
+                                        .columns = gpu_columns_of(x),
+                                        .of_q = cells_of(l, 1),
+                                        .of_transposed = cells_of(l, 1)};
+}
+
+static bool is_aligned(const struct gpu_float8_quantise *a, enum ct_dtype dtype)
+{
+    return a->columns % GPU_FLOAT8_VECTOR == 0 && (uintptr_t)a->q % GPU_FLOAT8_VECTOR == 0 &&
+           (uintptr_t)a->x % (GPU_FLOAT8_VECTOR * ct_dtype_size(dtype)) == 0;
+}
+
+static int run_quantise(const struct ct_launch *l)
+{
+    struct gpu_float8_quantise a = arguments_of(l);
+    struct ct_cuda_size grid = {split(a.columns, 32), split(a.rows, 32), 1};
+    bool vector;
+
+    a.q = l->out[0].data;
+    vector = is_aligned(&a, l->in[0].dtype) && a.rows <= (int64_t)65535 * 8;
     if (vector)
         grid = (struct ct_cuda_size){split(a.columns, 32 * GPU_FLOAT8_VECTOR), split(a.rows, 8), 1};
     return gpu_launch(l, vector, grid, (struct ct_cuda_size){32, 8, 1}, 0, &a);
+}
+
+/* ---- transposes ---- */
+
+enum { TILES = 1, OWN_TILES }; /* functions of casts that write transposes; the first: any size */
+
+/* No blocks: they share scales with neither rows nor columns of a square. */
+static bool accepts_transposed(const struct ct_prepare *p)
+{
+    for (int i = 1; i < p->ins; i++)
+        if (p->present[i] && per_of(&p->in[0], &p->in[i]) > GPU_PER_COLUMN)
+            return false;
+    return accepts_quantise(p);
+}
+
+static int prepare_transposed(struct ct_prepare *p)
+{
+    char plain[64], tiles[80], own[80];
+
+    snprintf(plain, sizeof(plain), "%s_*_transposed", ct_dtype_name(p->out[0].dtype));
+    snprintf(tiles, sizeof(tiles), "%s_vector", plain);
+    snprintf(own, sizeof(own), "%s_own", plain);
+    return gpu_prepare_as(p, p->in[0].dtype, plain, tiles, own);
+}
+
+static int run_transposed(const struct ct_launch *l)
+{
+    struct gpu_float8_quantise a = arguments_of(l);
+    bool own = l->ins > 2 && l->in[2].data;
+
+    a.q = l->outs > 1 ? l->out[0].data : NULL;
+    a.transposed = l->out[l->outs - 1].data;
+    if (own)
+        a.of_transposed = cells_of(l, 2);
+    if (is_aligned(&a, l->in[0].dtype) && a.rows % 4 == 0 && (uintptr_t)a.transposed % 4 == 0)
+        return gpu_launch(l, own ? OWN_TILES : TILES,
+                          (struct ct_cuda_size){split(a.columns, GPU_FLOAT8_COLUMNS),
+                                                split(a.rows, GPU_FLOAT8_ROWS), 1},
+                          (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
+    return gpu_launch(l, 0, (struct ct_cuda_size){split(a.columns, 32), split(a.rows, 32), 1},
+                      (struct ct_cuda_size){32, 8, 1}, 0, &a);
+}
+
+static int launch_turn(const struct ct_launch *l, struct ct_cuda_function *turn,
+                       const struct gpu_float8_turn *a)
+{
+    struct ct_cuda_size grid = {split(a->columns, GPU_FLOAT8_COLUMNS),
+                                split(a->rows, GPU_FLOAT8_ROWS), 1};
+
+    return ct_cuda_launch(l, turn, grid, (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
+}
+
+static bool accepts_transpose(const struct ct_prepare *p)
+{
+    if (ct_dtype_size(p->in[0].dtype) != 1)
+        return false;
+    if (gpu_rows_of(&p->in[0]) % 4 || gpu_columns_of(&p->in[0]) % 4)
+        return gpu_refuse("codes are transposed in multiples of 4 rows and columns");
+    return true;
+}
+
+static int prepare_transpose(struct ct_prepare *p)
+{
+    return gpu_prepare(p, "float8_turn");
+}
+
+static int run_transpose(const struct ct_launch *l)
+{
+    struct gpu_float8_turn a = {.to = l->out[0].data,
+                                .from = l->in[0].data,
+                                .rows = gpu_rows_of(&l->in[0]),
+                                .columns = gpu_columns_of(&l->in[0])};
+
+    return launch_turn(l, ct_cuda_function(l, 0), &a);
 }
 
 /* ---- products ---- */
 
 struct product {
     struct gpu_operands of;
-    bool by_row;
+    bool by_row, inverted; /* inverted: inverses of scales are operands */
     size_t inner;
     struct ct_cuda_function *turn, *invert;
 };
@@ -239,39 +409,53 @@ static bool is_float8(enum ct_dtype dtype)
     return dtype == CT_E4M3 || dtype == CT_E5M2;
 }
 
-static struct gpu_operand operand_of(const struct ct_tensor *in, int input, bool turned)
+/* Operand of a product: summed over along its rows, `across`, or else along its columns. */
+static struct gpu_operand operand_of(const struct ct_prepare *p, int input, bool across)
 {
-    int64_t rows = gpu_rows_of(&in[input]), columns = gpu_columns_of(&in[input]);
+    const struct ct_tensor *x = &p->in[input];
+    bool stored = across && ct_op_bool(p->op, "transposed");
+    int64_t rows = stored ? x->shape[0] : across ? gpu_columns_of(x) : gpu_rows_of(x);
 
-    return (struct gpu_operand){input, turned, turned ? columns : rows, turned ? rows : columns,
-                                0,     0};
+    return (struct gpu_operand){.input = input,
+                                .stored = stored,
+                                .turned = across && !stored,
+                                .rows = rows,
+                                .columns = rows ? ct_tensor_count(x) / rows : 0};
 }
 
-struct gpu_operands gpu_linear_operands(const struct ct_tensor *in)
+struct gpu_operands gpu_linear_operands(const struct ct_prepare *p)
 {
-    return (struct gpu_operands){operand_of(in, 0, false), operand_of(in, 1, false)};
+    return (struct gpu_operands){operand_of(p, 0, false), operand_of(p, 1, false)};
 }
 
-struct gpu_operands gpu_dx_operands(const struct ct_tensor *in)
+struct gpu_operands gpu_dx_operands(const struct ct_prepare *p)
 {
-    return (struct gpu_operands){operand_of(in, 0, false), operand_of(in, 1, true)};
+    return (struct gpu_operands){operand_of(p, 0, false), operand_of(p, 1, true)};
 }
 
-struct gpu_operands gpu_dw_operands(const struct ct_tensor *in)
+struct gpu_operands gpu_dw_operands(const struct ct_prepare *p)
 {
-    return (struct gpu_operands){operand_of(in, 1, true), operand_of(in, 0, true)};
+    return (struct gpu_operands){operand_of(p, 1, true), operand_of(p, 0, true)};
 }
 
-/* Does the operand have a scale for each of its rows (as turned)? -1: neither that nor one. */
+/* The parts of what the operand is the transpose of that have a scale each. */
+static int per_of_stored(const struct gpu_operand *o, const struct ct_tensor *grid)
+{
+    if (ct_tensor_count(grid) == 1)
+        return GPU_PER_TENSOR;
+    return gpu_rows_of(grid) == 1 && gpu_columns_of(grid) == o->rows ? GPU_PER_COLUMN : -1;
+}
+
+/* Does the operand have a scale for each of its rows (as transposed)? -1: neither that nor one. */
 static int scales_of(const struct ct_prepare *p, const struct gpu_operand *o)
 {
-    int per = p->ins > o->input + 2 && p->present[o->input + 2]
-                  ? per_of(&p->in[o->input], &p->in[o->input + 2])
-                  : -1;
+    int scale = o->input + 2, per = -1;
 
+    if (p->ins > scale && p->present[scale])
+        per = o->stored ? per_of_stored(o, &p->in[scale]) : per_of(&p->in[o->input], &p->in[scale]);
     if (per == GPU_PER_TENSOR)
         return 0;
-    return per == (o->turned ? GPU_PER_COLUMN : GPU_PER_ROW) ? 1 : -1;
+    return per == (o->turned || o->stored ? GPU_PER_COLUMN : GPU_PER_ROW) ? 1 : -1;
 }
 
 /* An older cuBLASLt takes them, and fails at the first call. */
@@ -310,7 +494,12 @@ static bool accepts_float8(const struct ct_prepare *p, const struct gpu_operands
     return true;
 }
 
-static void carve(struct ct_prepare *p, struct gpu_operand *o, bool by_row)
+static size_t factors(const struct product *p, const struct gpu_operand *o)
+{
+    return (size_t)(p->by_row ? o->rows : 1);
+}
+
+static void carve(struct ct_prepare *p, const struct product *product, struct gpu_operand *o)
 {
     size_t bytes = (size_t)(o->rows * o->columns);
 
@@ -318,7 +507,17 @@ static void carve(struct ct_prepare *p, struct gpu_operand *o, bool by_row)
         o->at = ct_cuda_carve(&p->workspace, bytes);
         p->traffic += 2 * (double)bytes;
     }
-    o->scale_at = ct_cuda_carve(&p->workspace, sizeof(float) * (size_t)(by_row ? o->rows : 1));
+    if (!product->inverted)
+        o->scale_at = ct_cuda_carve(&p->workspace, sizeof(float) * factors(product, o));
+}
+
+static bool has_inverse(const struct ct_prepare *p, const struct product *product,
+                        const struct gpu_operand *o)
+{
+    int inverse = o->input + 4;
+
+    return p->ins > inverse && p->present[inverse] &&
+           (size_t)ct_tensor_count(&p->in[inverse]) == factors(product, o);
 }
 
 static int prepare_float8(struct ct_prepare *p, struct gpu_operands of)
@@ -328,8 +527,9 @@ static int prepare_float8(struct ct_prepare *p, struct gpu_operands of)
 
     *state = (struct product){.of = of};
     state->by_row = scales_of(p, &of.a) > 0 || scales_of(p, &of.b) > 0;
-    carve(p, &state->of.a, state->by_row);
-    carve(p, &state->of.b, state->by_row);
+    state->inverted = has_inverse(p, state, &of.a) && has_inverse(p, state, &of.b);
+    carve(p, state, &state->of.a);
+    carve(p, state, &state->of.b);
     state->inner = ct_cuda_carve(&p->workspace, GPU_BLAS_WORKSPACE);
     p->state = state;
     rc = gpu_find(p, &state->turn, "float8_turn");
@@ -338,14 +538,11 @@ static int prepare_float8(struct ct_prepare *p, struct gpu_operands of)
 
 int gpu_turn(const struct ct_launch *l, struct ct_cuda_function *turn, const struct gpu_operand *o)
 {
-    struct gpu_float8_turn a = {.to = (uint8_t *)l->workspace + o->at,
-                                .from = l->in[o->input].data,
-                                .rows = o->columns,
-                                .columns = o->rows};
-    struct ct_cuda_size grid = {split(a.columns, GPU_FLOAT8_COLUMNS),
-                                split(a.rows, GPU_FLOAT8_ROWS), 1};
-
-    return ct_cuda_launch(l, turn, grid, (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
+    return launch_turn(l, turn,
+                       &(struct gpu_float8_turn){.to = (uint8_t *)l->workspace + o->at,
+                                                 .from = l->in[o->input].data,
+                                                 .rows = o->columns,
+                                                 .columns = o->rows});
 }
 
 /* One launch for both operands. */
@@ -360,7 +557,7 @@ static int launch_invert(const struct ct_launch *l, const struct product *p)
 
         a.to[i] = (float *)((char *)l->workspace + of[i]->scale_at);
         a.from[i] = scale->data;
-        a.count[i] = p->by_row ? of[i]->rows : 1;
+        a.count[i] = (int64_t)factors(p, of[i]);
         a.one[i] = ct_tensor_count(scale) == 1;
         most = a.count[i] > most ? a.count[i] : most;
     }
@@ -375,7 +572,7 @@ static int ready(const struct ct_launch *l, const struct product *p)
 
     if (rc >= 0 && p->of.b.turned)
         rc = gpu_turn(l, p->turn, &p->of.b);
-    return rc < 0 ? rc : launch_invert(l, p);
+    return rc < 0 || p->inverted ? rc : launch_invert(l, p);
 }
 
 static const void *data_of(const struct ct_launch *l, const struct gpu_operand *o)
@@ -385,6 +582,10 @@ static const void *data_of(const struct ct_launch *l, const struct gpu_operand *
 
 static const float *inverse_of(const struct ct_launch *l, const struct gpu_operand *o)
 {
+    const struct product *p = l->state;
+
+    if (p->inverted)
+        return l->in[o->input + 4].data;
     return (const float *)((char *)l->workspace + o->scale_at);
 }
 
@@ -422,8 +623,16 @@ GPU_FLOAT8_PRODUCTS(float8, accepts_float8, prepare_float8)
 
 const struct ct_kernel gpu_float8_kernels[] = {
     CT_KERNEL("float8_amax", "vector", 0, accepts_amax, prepare_amax, run_amax),
+    CT_KERNEL("float8_amax_scale", "vector", 0, accepts_amax_scale, prepare_amax, run_amax),
+    CT_KERNEL("float8_amax_both", "vector", 0, accepts_amax_both, prepare_amax_both, run_amax_both),
     CT_KERNEL("float8_scale", "plain", 0, NULL, prepare_scale, run_scale),
+    CT_KERNEL("float8_scale_both", "plain", 0, NULL, prepare_scale, run_scale),
     CT_KERNEL("float8_quantise", "tile", 0, accepts_quantise, prepare_quantise, run_quantise),
+    CT_KERNEL("float8_transpose", "tile", 0, accepts_transpose, prepare_transpose, run_transpose),
+    CT_KERNEL("float8_quantise_transposed", "tile", 0, accepts_transposed, prepare_transposed,
+              run_transposed),
+    CT_KERNEL("float8_quantise_both", "tile", 0, accepts_transposed, prepare_transposed,
+              run_transposed),
     CT_KERNEL("linear_float8", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_float8_linear,
               prepare_float8_linear, run_float8),
     CT_KERNEL("linear_float8_dx", "cublaslt", CT_KERNEL_ACCUMULATES, accepts_float8_dx,

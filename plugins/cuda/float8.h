@@ -21,7 +21,7 @@ int gpu_float8_per(const struct ct_tensor *x, const struct ct_tensor *grid, int3
 /* An operand as the product needs it: rows of its matrix, or of its transpose, are summed over. */
 struct gpu_operand {
     int input;
-    bool turned;
+    bool stored, turned;   /* stored transposed; to be transposed */
     int64_t rows, columns; /* after transposing */
     size_t at, scale_at;   /* in the workspace: what the product reads, if it is not the input;
                               factors */
@@ -32,9 +32,9 @@ struct gpu_operands {
 };
 
 /* Operands of linear_float8 and its gradients: y = x w^T, dx = dy (w^T)^T, dw = dy^T (x^T)^T. */
-struct gpu_operands gpu_linear_operands(const struct ct_tensor *in);
-struct gpu_operands gpu_dx_operands(const struct ct_tensor *in);
-struct gpu_operands gpu_dw_operands(const struct ct_tensor *in);
+struct gpu_operands gpu_linear_operands(const struct ct_prepare *p);
+struct gpu_operands gpu_dx_operands(const struct ct_prepare *p);
+struct gpu_operands gpu_dw_operands(const struct ct_prepare *p);
 
 /* Transposes the operand's codes to its place in the workspace, by function float8_turn. */
 int gpu_turn(const struct ct_launch *l, struct ct_cuda_function *turn, const struct gpu_operand *o);
@@ -47,13 +47,13 @@ int gpu_turn(const struct ct_launch *l, struct ct_cuda_function *turn, const str
 #define GPU_FLOAT8_PRODUCT(name, which, accept, prepare)                                           \
     static bool accepts_##name##_##which(const struct ct_prepare *p)                               \
     {                                                                                              \
-        struct gpu_operands operands = gpu_##which##_operands(p->in);                              \
+        struct gpu_operands operands = gpu_##which##_operands(p);                                  \
                                                                                                    \
         return accept(p, &operands);                                                               \
     }                                                                                              \
     static int prepare_##name##_##which(struct ct_prepare *p)                                      \
     {                                                                                              \
-        return prepare(p, gpu_##which##_operands(p->in));                                          \
+        return prepare(p, gpu_##which##_operands(p));                                              \
     }
 
 #endif

@@ -12,7 +12,8 @@
  * choose.c picks the layers. Differentiation then sees one product of full-precision operands, and
  * its two gradients. quantise.c gives these quantised operands. Everything else follows: a largest
  * magnitude over shards is a pending maximum, and an operand that a rank needs whole is gathered
- * after it was quantised, one byte for each element.
+ * after it was quantised, one byte for each element. At last transposes.c stores operands in the
+ * layout that the device's products read.
  */
 #include <ctitan/error.h>
 #include <ctitan/plugin.h>
@@ -113,12 +114,28 @@ static const struct ct_transform maxima = {
     .apply = float8_join_maxima,
 };
 
+static const struct ct_transform layouts = {
+    .size = sizeof(struct ct_transform),
+    .name = "float8.layouts",
+    .summary = "casts write the layouts that the device's products read",
+    .phase = CT_PHASE_FUSE,
+    .evaluation = true,
+    .apply = float8_lay_out,
+};
+
 CT_PLUGIN(.name = "float8", .version = "1.0",
           .summary = "Float8 products: tensorwise, rowwise and MX scales, Float8 gathers",
           .options = options, .config = &float8_config, .config_size = sizeof(float8_config),
           .offers = CT_OFFERS(
               {CT_OP, "float8_amax", &float8_op_amax}, {CT_OP, "float8_scale", &float8_op_scale},
               {CT_OP, "float8_quantise", &float8_op_quantise},
+              {CT_OP, "float8_amax_both", &float8_op_amax_both},
+              {CT_OP, "float8_amax_scale", &float8_op_amax_scale},
+              {CT_OP, "float8_scale_both", &float8_op_scale_both},
+              {CT_OP, "float8_transpose", &float8_op_transpose},
+              {CT_OP, "float8_quantise_transposed", &float8_op_quantise_transposed},
+              {CT_OP, "float8_quantise_both", &float8_op_quantise_both},
+              {CT_TRANSFORM, "float8.layouts", &layouts},
               {CT_OP, "linear_float8", &float8_op_linear},
               {CT_OP, "linear_float8_dx", &float8_op_dx},
               {CT_OP, "linear_float8_dw", &float8_op_dw}, {CT_TRANSFORM, "float8.choose", &choose},

@@ -61,7 +61,12 @@ struct float8_scale {
     enum float8_rule rule;
 };
 
-struct float8_quantise {
+struct float8_amax_scale {
+    struct ct_shape grid; /* first, as in struct float8_amax */
+    struct float8_scale how;
+};
+
+struct float8_quantise { /* likewise float8_quantise_transposed and float8_quantise_both */
     enum ct_dtype dtype;
 };
 
@@ -72,6 +77,8 @@ struct float8_product { /* of the three products */
     int64_t stream;         /* of random numbers: from the weight's name, the same on any mesh */
     int64_t block;          /* of MX: numbers along the sum with one scale, a power of two; 0:
                                scales are any numbers */
+    bool transposed;        /* gradients: operands that are summed over along their rows are stored
+                               transposed */
 };
 
 /*
@@ -81,6 +88,9 @@ struct float8_product { /* of the three products */
  *     linear_float8(x, w, x_scale, w_scale) -> y = (x / x_scale) (w / w_scale)^T
  *
  * Between precision and quantising, the products have operands in full precision and no scales.
+ * Inverses of scales may follow these: kernels that multiply need not make them.
+ *
+ * The transpose of x[b, t, k] is [k, b, t]: its matrix, of rows of k, transposed.
  */
 extern const struct ct_op_type float8_op_amax, float8_op_scale, float8_op_quantise,
     float8_op_linear, float8_op_dx, float8_op_dw;
@@ -96,11 +106,43 @@ struct float8_cells_of float8_cells_over(const struct ct_tensor *x, const struct
 /* The cell of element i. */
 int64_t float8_cell_of(const struct float8_cells_of *cells, int64_t i);
 int float8_check_grid(const struct ct_value *x, const struct ct_value *grid);
+/* For `infer`: an output is x quantised to attrs->dtype, which has 8 bits; `transposed`: or the
+   transpose of that. */
+int float8_infer_codes(const struct ct_op *op, int output, bool transposed);
 
 /* Factors of x and a grid over it, one of which is the output; ordinals of x's rows may follow. */
 int float8_grid_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule);
-/* Factors of an output of the shape of the first input, over which the second may be a grid. */
+/* Factors of x and of grids over it, all outputs. */
+int float8_maxima_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule);
+/* Factors of outputs of the shape of the first input, over which the second may be a grid. */
 int float8_same_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule);
+
+void float8_transpose_shape(int ndim, int64_t *shape);
+/* x[rows, columns] as [columns, rows], in the arena. */
+double *float8_transposed(struct ct_arena *arena, const double *x, int64_t rows, int64_t columns);
+/* Factors of the first input, over which the others are grids, and of outputs of its shape, of
+   which the last one is transposed. */
+int float8_layout_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule);
+
+/* ---- layouts.c ---- */
+
+/*
+ *     float8_amax_both(x) -> rows, columns           as float8_amax, of each row and column
+ *     float8_scale_both(amax) -> scale, inverse      as float8_scale
+ *     float8_amax_scale(x) -> scale, inverse         of float8_amax
+ *     float8_transpose(q) -> transposed
+ *     float8_quantise_transposed(x, scale) -> transposed
+ *     float8_quantise_both(x, scale, ?transposed_scale) -> q, transposed
+ *
+ * Bits are those of float8_quantise, and of float8_transpose behind it. No transposed_scale: both
+ * have the same scales.
+ */
+extern const struct ct_op_type float8_op_amax_both, float8_op_scale_both, float8_op_amax_scale,
+    float8_op_transpose, float8_op_quantise_transposed, float8_op_quantise_both;
+
+/* ---- transposes.c: layouts that the device's products read ---- */
+
+int float8_lay_out(struct ct_graph *graph, struct ct_run *run);
 
 /* ---- nvfp4.c ---- */
 

@@ -71,15 +71,12 @@ struct entering {
     struct ct_rule *rule;
 };
 
-static int add_factor(const struct entering *e, int operand, int d, enum ct_factor_kind kind)
+static int add_factor(const struct entering *e, int operand, int64_t size, enum ct_factor_kind kind)
 {
-    const struct ct_op *op = e->op;
-    const struct ct_value *v = operand < op->ins ? op->in[operand] : op->out[operand - op->ins];
-
     e->rule->factor[e->rule->count] = (struct ct_factor){.letter = (char)('a' + e->rule->count),
                                                          .repetition = -1,
                                                          .kind = kind,
-                                                         .size = v->shape[d],
+                                                         .size = size,
                                                          .operand = operand};
     return e->rule->count++;
 }
@@ -97,7 +94,7 @@ static void enter_dim(const struct entering *e, int operand, int d, int factor)
 static void enter(const struct entering *e, int operand, const struct ct_value *v)
 {
     for (int d = 0; d < v->ndim; d++)
-        enter_dim(e, operand, d, add_factor(e, operand, d, CT_FACTOR_REDUCTION));
+        enter_dim(e, operand, d, add_factor(e, operand, v->shape[d], CT_FACTOR_REDUCTION));
 }
 
 static void enter_grid(const struct entering *e, int operand, const struct ct_value *grid,
@@ -108,10 +105,10 @@ static void enter_grid(const struct entering *e, int operand, const struct ct_va
         int *tie = e->rule->tie, factor = of;
 
         if (grid->ndim != v->ndim || (grid->shape[d] == 1 && v->shape[d] != 1)) {
-            factor = add_factor(e, operand, d, CT_FACTOR_WHOLE);
+            factor = add_factor(e, operand, grid->shape[d], CT_FACTOR_WHOLE);
         } else if (grid->shape[d] != v->shape[d]) {
             if (tie[0] != of)
-                tie[1] = add_factor(e, operand, d, CT_FACTOR_REDUCTION);
+                tie[1] = add_factor(e, operand, grid->shape[d], CT_FACTOR_REDUCTION);
             tie[0] = of;
             factor = tie[1];
         }
@@ -142,6 +139,18 @@ int float8_grid_factors(const struct ct_op *op, struct ct_arena *arena, struct c
     return 0;
 }
 
+int float8_maxima_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
+{
+    struct entering e = begin(op, arena, rule);
+
+    enter(&e, 0, op->in[0]);
+    for (int i = 1; i <= op->outs; i++) {
+        enter_grid(&e, i, op->out[i - 1], 0, op->in[0]);
+        rule->operand[i].maximum = true;
+    }
+    return 0;
+}
+
 int float8_same_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
 {
     struct entering e = begin(op, arena, rule);
@@ -149,34 +158,103 @@ int float8_same_factors(const struct ct_op *op, struct ct_arena *arena, struct c
     enter(&e, 0, op->in[0]);
     if (op->ins > 1)
         enter_grid(&e, 1, op->in[1], 0, op->in[0]);
-    for (int d = 0; d < op->in[0]->ndim; d++)
-        enter_dim(&e, op->ins, d, rule->operand[0].factor[d]);
+    for (int i = 0; i < op->outs; i++)
+        for (int d = 0; d < op->in[0]->ndim; d++)
+            enter_dim(&e, op->ins + i, d, rule->operand[0].factor[d]);
+    return 0;
+}
+
+/* ---- transposes ---- */
+
+void float8_transpose_shape(int ndim, int64_t *shape)
+{
+    int64_t last = shape[ndim - 1];
+
+    memmove(shape + 1, shape, sizeof(*shape) * (size_t)(ndim - 1));
+    shape[0] = last;
+}
+
+/* The shape of a tensor whose transpose has this one. */
+static void straighten(int ndim, int64_t *shape)
+{
+    int64_t first = shape[0];
+
+    memmove(shape, shape + 1, sizeof(*shape) * (size_t)(ndim - 1));
+    shape[ndim - 1] = first;
+}
+
+double *float8_transposed(struct ct_arena *arena, const double *x, int64_t rows, int64_t columns)
+{
+    int64_t count = rows * columns;
+    double *to = ct_arena_array(arena, double, count);
+
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            to[j * rows + i] = x[i * columns + j];
+    return to;
+}
+
+/* The factors of an operand that is stored transposed were entered as if it were not. */
+static void transpose_factors(struct ct_rule_operand *operand)
+{
+    int last = operand->factor[operand->ndim - 1];
+
+    memmove(operand->factor + 1, operand->factor, sizeof(int) * (size_t)(operand->ndim - 1));
+    operand->factor[0] = last;
+}
+
+int float8_layout_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
+{
+    struct entering e = begin(op, arena, rule);
+    int ndim = op->in[0]->ndim;
+
+    enter(&e, 0, op->in[0]);
+    for (int i = 1; i < op->ins; i++)
+        if (op->in[i])
+            enter_grid(&e, i, op->in[i], 0, op->in[0]);
+    for (int i = op->ins; i < op->ins + op->outs; i++)
+        for (int d = 0; d < ndim; d++)
+            enter_dim(&e, i, d, rule->operand[0].factor[d]);
+    transpose_factors(&rule->operand[op->ins + op->outs - 1]);
     return 0;
 }
 
 /* ---- largest magnitudes ---- */
 
+/* The attributes of both types that find magnitudes begin with the grid. */
 static int amax_infer(struct ct_op *op)
 {
     const struct ct_shape *grid = &((const struct float8_amax *)op->attrs)->grid;
 
-    op->out[0]->ndim = grid->ndim;
-    memcpy(op->out[0]->shape, grid->size, sizeof(grid->size));
+    for (int i = 0; i < op->outs; i++) {
+        op->out[i]->ndim = grid->ndim;
+        memcpy(op->out[i]->shape, grid->size, sizeof(grid->size));
+    }
     return check_cells(op->in[0], grid->ndim, grid->size, "grid");
+}
+
+/* amax: by cell of the first output, which has the grid's shape; it is zeroed. */
+static void find_maxima(const struct ct_reference *r, double *amax)
+{
+    const struct ct_launch *l = r->launch;
+    struct float8_cells_of cells = float8_cells_over(&l->in[0], &l->out[0]);
+
+    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++) {
+        double *most = &amax[float8_cell_of(&cells, i)];
+
+        *most = fmax(*most, fabs(r->in[0][i]));
+    }
 }
 
 static int amax_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
-    struct float8_cells_of cells = float8_cells_over(&l->in[0], &l->out[0]);
 
-    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++) {
-        double *amax = &r.out[0][float8_cell_of(&cells, i)];
-
-        *amax = fmax(*amax, fabs(r.in[0][i]));
-    }
+    find_maxima(&r, r.out[0]);
     return ct_reference_end(&r, 0);
 }
+
+#define GRID_ATTR(T) CT_OPT_SHAPE(T, grid, "grid", "1", "Cells along each dimension of x")
 
 const struct ct_op_type float8_op_amax = {
     .size = sizeof(struct ct_op_type),
@@ -184,9 +262,7 @@ const struct ct_op_type float8_op_amax = {
     .summary = "largest magnitude in each cell of a grid over x",
     .signature = "x F -> amax f",
     .samples = "grid=1,1,1: real[2,4,6]; grid=2,4,1: real[2,4,6]; grid=2,2,6: real[2,4,6]",
-    .attrs = (const struct ct_option[]){CT_OPT_SHAPE(struct float8_amax, grid, "grid", "1",
-                                                     "Cells along each dimension of x"),
-                                        {0}},
+    .attrs = (const struct ct_option[]){GRID_ATTR(struct float8_amax), {0}},
     .attrs_size = sizeof(struct float8_amax),
     .infer = amax_infer,
     .factors = float8_grid_factors,
@@ -226,38 +302,94 @@ float float8_scale_of(float amax, float largest, enum float8_rule rule)
 
 static int scale_infer(struct ct_op *op)
 {
-    op->out[0]->ndim = op->in[0]->ndim;
-    memcpy(op->out[0]->shape, op->in[0]->shape, sizeof(op->in[0]->shape));
+    for (int i = 0; i < op->outs; i++) {
+        op->out[i]->ndim = op->in[0]->ndim;
+        memcpy(op->out[i]->shape, op->in[0]->shape, sizeof(op->in[0]->shape));
+    }
     return 0;
+}
+
+static void put_scales(struct ct_reference *r, const struct float8_scale *how, const double *amax)
+{
+    for (int64_t i = 0; i < ct_tensor_count(&r->launch->out[0]); i++) {
+        float scale = float8_scale_of((float)amax[i], (float)how->largest, how->rule);
+
+        r->out[0][i] = (double)scale;
+        if (r->launch->outs > 1)
+            r->out[1][i] = (double)(1 / scale);
+    }
 }
 
 static int scale_reference(const struct ct_launch *l)
 {
-    const struct float8_scale *attrs = l->op->attrs;
     struct ct_reference r = ct_reference_begin(l);
 
-    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++)
-        r.out[0][i] =
-            (double)float8_scale_of((float)r.in[0][i], (float)attrs->largest, attrs->rule);
+    put_scales(&r, l->op->attrs, r.in[0]);
     return ct_reference_end(&r, 0);
 }
 
+#define SCALE_ATTRS(T, at)                                                                         \
+    CT_OPT_FLOAT(T, at largest, "largest", "448", 1, 1e6, "The dtype's largest number"),           \
+        CT_OPT_ENUM(T, at rule, "rule", "exact", "exact|power_of_two|mx_floor|mx_rceil",           \
+                    "How scales are rounded")
+
+static const struct ct_option scale_attrs[] = {SCALE_ATTRS(struct float8_scale, ), {0}};
+
+#define SCALE                                                                                      \
+    .size = sizeof(struct ct_op_type), .attrs = scale_attrs,                                       \
+    .attrs_size = sizeof(struct float8_scale), .infer = scale_infer,                               \
+    .factors = float8_same_factors, .reference = scale_reference
+
 const struct ct_op_type float8_op_scale = {
-    .size = sizeof(struct ct_op_type),
+    SCALE,
     .name = "float8_scale",
     .summary = "scales that make largest magnitudes the largest number of a dtype",
     .signature = "amax f -> scale f",
     .samples = "rule=power_of_two: factor[4,6]; rule=mx_rceil: factor[4,6]",
-    .attrs = (const struct ct_option[]){CT_OPT_FLOAT(struct float8_scale, largest, "largest", "448",
-                                                     1, 1e6, "The dtype's largest number"),
-                                        CT_OPT_ENUM(struct float8_scale, rule, "rule", "exact",
-                                                    "exact|power_of_two|mx_floor|mx_rceil",
-                                                    "How scales are rounded"),
+};
+
+const struct ct_op_type float8_op_scale_both = {
+    SCALE,
+    .name = "float8_scale_both",
+    .summary = "the same, and the inverses of the scales",
+    .signature = "amax f -> scale f, inverse f",
+    .samples = "rule=power_of_two: factor[4,6]; factor[1,1]",
+};
+
+/* Cells are whole: a scale does not follow from scales of parts. */
+static int amax_scale_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
+{
+    int rc = float8_maxima_factors(op, arena, rule);
+
+    for (int i = 0; i < rule->count; i++)
+        if (rule->factor[i].kind == CT_FACTOR_REDUCTION)
+            rule->factor[i].kind = CT_FACTOR_WHOLE;
+    return rc;
+}
+
+static int amax_scale_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    double *amax = ct_arena_array(&r.arena, double, ct_tensor_count(&l->out[0]));
+
+    find_maxima(&r, amax);
+    put_scales(&r, &((const struct float8_amax_scale *)l->op->attrs)->how, amax);
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type float8_op_amax_scale = {
+    .size = sizeof(struct ct_op_type),
+    .name = "float8_amax_scale",
+    .summary = "scales by the largest magnitude in each cell of a grid over x, and their inverses",
+    .signature = "x F -> scale f, inverse f",
+    .samples = "grid=1,1,1: real[2,4,6]; grid=2,4,1, rule=power_of_two: real[2,4,6]",
+    .attrs = (const struct ct_option[]){GRID_ATTR(struct float8_amax_scale),
+                                        SCALE_ATTRS(struct float8_amax_scale, how.),
                                         {0}},
-    .attrs_size = sizeof(struct float8_scale),
-    .infer = scale_infer,
-    .factors = float8_same_factors,
-    .reference = scale_reference,
+    .attrs_size = sizeof(struct float8_amax_scale),
+    .infer = amax_infer,
+    .factors = amax_scale_factors,
+    .reference = amax_scale_reference,
 };
 
 /* ---- quantising ---- */
@@ -267,17 +399,31 @@ static bool is_float8(enum ct_dtype dtype)
     return dtype == CT_E4M3 || dtype == CT_E5M2;
 }
 
-static int quantise_infer(struct ct_op *op)
+int float8_infer_codes(const struct ct_op *op, int output, bool transposed)
 {
     enum ct_dtype dtype = ((const struct float8_quantise *)op->attrs)->dtype;
     const struct ct_value *x = op->in[0];
+    struct ct_value *q = op->out[output];
 
     if (!is_float8(dtype))
         return ct_fail(CT_EINVAL, "%s is not an 8-bit floating-point dtype", ct_dtype_name(dtype));
-    op->out[0]->dtype = dtype;
-    op->out[0]->ndim = x->ndim;
-    memcpy(op->out[0]->shape, x->shape, sizeof(x->shape));
-    return check_cells(x, op->in[1]->ndim, op->in[1]->shape, "its grid");
+    q->dtype = dtype;
+    q->ndim = x->ndim;
+    memcpy(q->shape, x->shape, sizeof(x->shape));
+    if (transposed)
+        float8_transpose_shape(q->ndim, q->shape);
+    for (int i = 1; i < op->ins; i++) {
+        int rc = op->in[i] ? check_cells(x, op->in[i]->ndim, op->in[i]->shape, "its grid") : 0;
+
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int quantise_infer(struct ct_op *op)
+{
+    return float8_infer_codes(op, 0, false);
 }
 
 static int quantise_reference(const struct ct_launch *l)
@@ -312,9 +458,27 @@ const struct ct_op_type float8_op_quantise = {
    all rows. */
 enum product { PRODUCT_Y, PRODUCT_DX, PRODUCT_DW };
 
+/* True: an operand of dx or dw that is summed over along its rows, and stored transposed. */
+static bool is_transposed(const struct ct_op *op, enum product product, int operand)
+{
+    return ((const struct float8_product *)op->attrs)->transposed &&
+           (product == PRODUCT_DW || (product == PRODUCT_DX && operand == 1));
+}
+
+/* Operand i, with the shape that it has where it is not stored transposed. */
+static struct ct_value straight(const struct ct_op *op, enum product product, int i)
+{
+    struct ct_value v = *op->in[i];
+
+    if (is_transposed(op, product, i))
+        straighten(v.ndim, v.shape);
+    return v;
+}
+
 static int check_operands(const struct ct_op *op, enum product product)
 {
-    const struct ct_value *a = op->in[0], *b = op->in[1];
+    const struct ct_value of[] = {straight(op, product, 0), straight(op, product, 1)};
+    const struct ct_value *a = &of[0], *b = &of[1];
     bool fits;
 
     if (a->ndim < 2 || b->ndim != (product == PRODUCT_DW ? a->ndim : 2))
@@ -328,7 +492,7 @@ static int check_operands(const struct ct_op *op, enum product product)
         return ct_fail(CT_EINVAL, "%%%s and %%%s do not fit", a->name, b->name);
     for (int i = 2; i < op->ins; i++)
         if (op->in[i]) {
-            int rc = check_cells(op->in[i % 2], op->in[i]->ndim, op->in[i]->shape, "its grid");
+            int rc = check_cells(&of[i % 2], op->in[i]->ndim, op->in[i]->shape, "its grid");
 
             if (rc < 0)
                 return rc;
@@ -338,12 +502,15 @@ static int check_operands(const struct ct_op *op, enum product product)
 
 static int infer(struct ct_op *op, enum product product)
 {
-    const struct ct_value *a = op->in[0], *b = op->in[1];
+    const struct ct_value of[] = {straight(op, product, 0), straight(op, product, 1)};
+    const struct ct_value *a = &of[0], *b = &of[1];
     struct ct_value *c = op->out[0];
     int rc = check_operands(op, product);
 
     if (rc < 0)
         return rc;
+    if (product == PRODUCT_Y && ((const struct float8_product *)op->attrs)->transposed)
+        return ct_fail(CT_EINVAL, "both operands are summed over along their rows already");
     c->dtype = ((const struct float8_product *)op->attrs)->dtype;
     c->ndim = product == PRODUCT_DW ? 2 : a->ndim;
     memcpy(c->shape, a->shape, sizeof(a->shape));
@@ -357,22 +524,23 @@ static int infer(struct ct_op *op, enum product product)
 static int factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule,
                    enum product product)
 {
+    const struct ct_value of[] = {straight(op, product, 0), straight(op, product, 1)};
     struct entering e = begin(op, arena, rule);
     int last = op->in[0]->ndim - 1, *of_a = rule->operand[0].factor,
         *of_b = rule->operand[1].factor;
 
-    enter(&e, 0, op->in[0]);
+    enter(&e, 0, &of[0]);
     for (int d = 0; d < op->in[1]->ndim; d++) {
         bool shared = product == PRODUCT_DW ? d < last : d == (product == PRODUCT_Y);
 
         enter_dim(&e, 1, d,
-                  !shared                 ? add_factor(&e, 1, d, CT_FACTOR_REDUCTION)
+                  !shared                 ? add_factor(&e, 1, of[1].shape[d], CT_FACTOR_REDUCTION)
                   : product == PRODUCT_DW ? of_a[d]
                                           : of_a[last]);
     }
     for (int i = 2; i < op->ins; i++)
         if (op->in[i])
-            enter_grid(&e, i, op->in[i], i % 2, op->in[i % 2]);
+            enter_grid(&e, i, op->in[i], i % 2, &of[i % 2]);
     for (int d = 0; product != PRODUCT_DW && d < last; d++)
         enter_dim(&e, op->ins, d, of_a[d]);
     if (product == PRODUCT_DW)
@@ -381,6 +549,9 @@ static int factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rul
               product == PRODUCT_DW ? of_a[last] : of_b[product == PRODUCT_DX]);
     for (int k = 0; rule->tie[0] >= 0 && k < 2; k++)
         rule->factor[rule->tie[1]].kind = rule->factor[rule->tie[0]].kind;
+    for (int i = 0; i < 2; i++)
+        if (is_transposed(op, product, i))
+            transpose_factors(&rule->operand[i]);
     return 0;
 }
 
@@ -395,26 +566,40 @@ static int64_t index_in_b(enum product product, int64_t p, int64_t j, int64_t n,
     return product == PRODUCT_Y ? j * k + p : p * n + j;
 }
 
-static void divide(const struct ct_launch *l, double *values, const double *scales, int i)
+static void divide(const struct ct_tensor *x, double *values, const struct ct_tensor *grid,
+                   const double *scales)
 {
     struct float8_cells_of cells;
 
     if (!scales)
         return;
-    cells = float8_cells_over(&l->in[i], &l->in[i + 2]);
-    for (int64_t at = 0; at < ct_tensor_count(&l->in[i]); at++)
+    cells = float8_cells_over(x, grid);
+    for (int64_t at = 0; at < ct_tensor_count(x); at++)
         values[at] = ct_rounded(CT_F32, values[at] / scales[float8_cell_of(&cells, at)]);
+}
+
+/* Operand i, its numbers in the order that they have where it is not stored transposed. */
+static struct ct_tensor read_straight(struct ct_reference *r, enum product product, int i)
+{
+    struct ct_tensor x = r->launch->in[i];
+
+    if (!is_transposed(r->launch->op, product, i))
+        return x;
+    straighten(x.ndim, x.shape);
+    r->in[i] = float8_transposed(&r->arena, r->in[i], ct_columns(&x), ct_rows(&x));
+    return x;
 }
 
 static int reference(const struct ct_launch *l, enum product product)
 {
     struct ct_reference r = ct_reference_begin(l);
+    struct ct_tensor of[] = {read_straight(&r, product, 0), read_straight(&r, product, 1)};
     int64_t m = ct_rows(&l->out[0]), n = ct_columns(&l->out[0]);
-    int64_t k = product == PRODUCT_DW ? ct_rows(&l->in[0]) : ct_columns(&l->in[0]);
+    int64_t k = product == PRODUCT_DW ? ct_rows(&of[0]) : ct_columns(&of[0]);
     int a = product == PRODUCT_DW, b = 1 - a; /* dw = dy^T x, and x comes first */
 
     for (int i = 0; i < 2; i++)
-        divide(l, r.in[i], l->ins > i + 2 ? r.in[i + 2] : NULL, i);
+        divide(&of[i], r.in[i], &l->in[i + 2], l->ins > i + 2 ? r.in[i + 2] : NULL);
     for (int64_t i = 0; i < m; i++)
         for (int64_t p = 0; p < k; p++)
             for (int64_t j = 0; j < n; j++)
@@ -485,6 +670,9 @@ static const struct ct_option product_attrs[] = {
                "Of random numbers that round the gradient of the output"),
     CT_OPT_INT(struct float8_product, block, "block", "0", 0, FLOAT8_BLOCK,
                "MX: numbers along the sum with one scale, a power of two"),
+    CT_OPT_BOOL(struct float8_product, transposed, "transposed", "false",
+                "Gradients: operands that are summed over along their rows are stored transposed, "
+                "the last dimension first: w of dx, x and dy of dw"),
     {0}};
 
 #define TYPE(which)                                                                                \
@@ -492,13 +680,13 @@ static const struct ct_option product_attrs[] = {
     .attrs_size = sizeof(struct float8_product), .infer = which##_infer,                           \
     .factors = which##_factors, .flops = which##_flops, .reference = which##_reference
 
-/* The three types of a product. amax: more inputs of two operands, or none. */
-#define PRODUCT_TYPES(prefix, kind, numbers, amax, of_dx, of_dw)                                   \
+/* The three types of a product. third: the last word of the third input of each operand. */
+#define PRODUCT_TYPES(prefix, kind, numbers, third, of_dx, of_dw)                                  \
     const struct ct_op_type prefix##linear = {                                                     \
         TYPE(linear),                                                                              \
         .name = kind,                                                                              \
         .summary = "y = x w^T of " numbers,                                                        \
-        .signature = "x F, w F, ?x_scale f, ?w_scale f" amax("x", "w") " -> y F",                  \
+        .signature = "x F, w F, ?x_scale f, ?w_scale f, ?x_" third " f, ?w_" third " f -> y F",    \
         .samples = "dtype=float64: real[2,3,4] real[5,4]",                                         \
         .vjp = vjp,                                                                                \
     };                                                                                             \
@@ -506,28 +694,31 @@ static const struct ct_option product_attrs[] = {
         TYPE(dx),                                                                                  \
         .name = kind "_dx",                                                                        \
         .summary = "gradient of " kind " for its input: dy w",                                     \
-        .signature = "dy F, w F, ?dy_scale f, ?w_scale f" amax("dy", "w") " -> dx F",              \
+        .signature =                                                                               \
+            "dy F, w F, ?dy_scale f, ?w_scale f, ?dy_" third " f, ?w_" third " f -> dx F",         \
         .samples = of_dx,                                                                          \
     };                                                                                             \
     const struct ct_op_type prefix##dw = {                                                         \
         TYPE(dw),                                                                                  \
         .name = kind "_dw",                                                                        \
         .summary = "gradient of " kind " for its weight: dy^T x",                                  \
-        .signature = "x F, dy F, ?x_scale f, ?dy_scale f" amax("x", "dy") " -> dw F",              \
+        .signature =                                                                               \
+            "x F, dy F, ?x_scale f, ?dy_scale f, ?x_" third " f, ?dy_" third " f -> dw F",         \
         .samples = of_dw,                                                                          \
         .flags = CT_OP_ANY_DTYPE,                                                                  \
     }
 
-#define NO_AMAX(a, b) ""
-PRODUCT_TYPES(float8_op_, "linear_float8", "quantised x and w", NO_AMAX,
+PRODUCT_TYPES(float8_op_, "linear_float8", "quantised x and w", "inverse",
               "dtype=float64: real[2,3,6] real[6,4] factor[2,3,2] factor[2,4];"
-              "dtype=float64: real[2,3,6] real[6,4] factor[2,3,1] factor[1,1]",
-              "dtype=float64: real[2,4,6] real[2,4,3] factor[1,1,6] factor[1,1,3]");
+              "dtype=float64: real[2,3,6] real[6,4] factor[2,3,1] factor[1,1];"
+              "dtype=float64, transposed=true: real[2,3,6] real[4,6] factor[2,3,1] factor[1,4]",
+              "dtype=float64: real[2,4,6] real[2,4,3] factor[1,1,6] factor[1,1,3];"
+              "dtype=float64, transposed=true: real[6,2,4] real[3,2,4] factor[1,1,6] "
+              "factor[1,1,3]");
 
 /* The same of numbers of e2m1. Their result does not depend on the largest magnitudes of tensors:
    a kernel finds the stored scales of blocks by them. */
-#define TWO_AMAX(a, b) ", ?" a "_amax f, ?" b "_amax f"
-PRODUCT_TYPES(float8_op_nvfp4_, "linear_nvfp4", "x and w in NVFP4", TWO_AMAX,
+PRODUCT_TYPES(float8_op_nvfp4_, "linear_nvfp4", "x and w in NVFP4", "amax",
               "dtype=float64: real[2,3,6] real[6,4] factor[2,3,2] factor[2,4] factor[1,1,1] "
               "factor[1,1]",
               "dtype=float64: real[2,4,6] real[2,4,3] factor[2,2,6] factor[2,2,3] factor[1,1,1] "

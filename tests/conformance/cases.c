@@ -763,6 +763,45 @@
     "W - %dw = linear_float8_dw(%xq, %dq, %xq.s, %dq.s) : float32![" #n "," #k "]\n"               \
     "W - %dwr = linear_float8_dw(%xc, %dc, %xc.s, %dc.s) : bfloat16[" #n "," #k "]\n"
 
+/* Transposed codes, made in four ways, and products that read them. */
+#define FLOAT8_TRANSPOSED(b, t, k, n)                                                              \
+    "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "input %dy : T[" #b "," #t "," #n "]\n"                                                        \
+    "param %w : T[" #n "," #k "]\n"                                                                \
+    "F - %x.s, %x.i = float8_amax_scale(%x) {grid=\"1,1,1\"} : float32[1,1,1], float32[1,1,1]\n"   \
+    "F - %xq, %xt = float8_quantise_both(%x, %x.s) : float8_e4m3[" #b "," #t "," #k                \
+    "], float8_e4m3[" #k "," #b "," #t "]\n"                                                       \
+    "F - %dy.m = float8_amax(%dy) {grid=\"1,1,1\"} : float32[1,1,1]\n"                             \
+    "F - %dy.s, %dy.i = float8_scale_both(%dy.m) {largest=57344} : float32[1,1,1], "               \
+    "float32[1,1,1]\n"                                                                             \
+    "F - %dt = float8_quantise_transposed(%dy, %dy.s) {dtype=\"float8_e5m2\"} : float8_e5m2[" #n   \
+    "," #b "," #t "]\n"                                                                            \
+    "F - %dyr.m, %dyc.m = float8_amax_both(%dy) : float32[" #b "," #t ",1], float32[1,1," #n "]\n" \
+    "F - %dyr.s, %dyr.i = float8_scale_both(%dyr.m) {rule=\"power_of_two\"} : float32[" #b "," #t  \
+    ",1], float32[" #b "," #t ",1]\n"                                                              \
+    "F - %dyc.s, %dyc.i = float8_scale_both(%dyc.m) {rule=\"power_of_two\"} : float32[1,1," #n     \
+    "], float32[1,1," #n "]\n"                                                                     \
+    "F - %dyr, %dyc = float8_quantise_both(%dy, %dyr.s, %dyc.s) : float8_e4m3[" #b "," #t "," #n   \
+    "], float8_e4m3[" #n "," #b "," #t "]\n"                                                       \
+    "F - %w.r, %w.m = float8_amax_both(%w) : float32[" #n ",1], float32[1," #k "]\n"               \
+    "F - %w.s, %w.i = float8_scale_both(%w.m) : float32[1," #k "], float32[1," #k "]\n"            \
+    "F - %wt = float8_quantise_transposed(%w, %w.s) : float8_e4m3[" #k "," #n "]\n"                \
+    "F - %xc.s, %xc.i = float8_amax_scale(%x) {grid=\"1,1," #k "\", rule=\"power_of_two\"} : "     \
+    "float32[1,1," #k "], float32[1,1," #k "]\n"                                                   \
+    "F - %xc = float8_quantise_transposed(%x, %xc.s) : float8_e4m3[" #k "," #b "," #t "]\n"
+
+#define FLOAT8_TRANSPOSED_PRODUCTS(b, t, k, n)                                                     \
+    FLOAT8_TRANSPOSED(b, t, k, n)                                                                  \
+    "F - %xt2 = float8_transpose(%xq) : float8_e4m3[" #k "," #b "," #t "]\n"                       \
+    "I - %dx = linear_float8_dx(%dyr, %wt, %dyr.s, %w.s, %dyr.i, %w.i) {transposed=true} : "       \
+    "bfloat16[" #b "," #t "," #k "]\n"                                                             \
+    "I - %dx2 = linear_float8_dx(%dyr, %wt, %dyr.s, %w.s) {transposed=true} : bfloat16[" #b "," #t \
+    "," #k "]\n"                                                                                   \
+    "W - %dw = linear_float8_dw(%xt, %dt, %x.s, %dy.s, %x.i, %dy.i) {transposed=true} : "          \
+    "float32![" #n "," #k "]\n"                                                                    \
+    "W - %dwc = linear_float8_dw(%xc, %dyc, %xc.s, %dyc.s, %xc.i, %dyc.i) {transposed=true} : "    \
+    "bfloat16[" #n "," #k "]\n"
+
 #define MX(b, t, k, blocks, down)                                                                  \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
     "F - %m = float8_amax(%x) {grid=\"" #b "," #t "," #blocks "\"} : float32[" #b "," #t           \
@@ -1049,6 +1088,9 @@ const struct conformance_case conformance_cases[] = {
     {"float8, many", FLOAT8(2, 72, 96, 48), 0, false},
     {"float8, tiles", FLOAT8(4, 40, 96, 48), 0, false},
     {"float8, no multiples", FLOAT8(3, 7, 37, 13), 0, false},
+    {"float8 transposed", FLOAT8_TRANSPOSED_PRODUCTS(2, 24, 48, 16), 0, false},
+    {"float8 transposed, tiles", FLOAT8_TRANSPOSED_PRODUCTS(3, 48, 80, 144), 0, false},
+    {"float8 transposed, no multiples", FLOAT8_TRANSPOSED(3, 7, 37, 13), 0, false},
     {"nvfp4", NVFP4(2, 32, 48, 3), 1000, false},
     {"float8, blocks", MX(2, 64, 96, 3, 2), 0, false},
     /* Magnitudes of cells that are NaN beside others, which float8_amax does not make. */
@@ -1126,6 +1168,11 @@ const struct conformance_case conformance_cases[] = {
      "input %x : T[3,150,264]\n"
      "F - %r = float8_amax(%x) {grid=\"3,150,1\"} : float32[3,150,1]\n"
      "F - %c = float8_amax(%x) {grid=\"1,1,264\"} : float32[1,1,264]\n",
+     0, false},
+    {"float8, many strips, rows and columns",
+     "input %x : T[3,150,264]\n"
+     "F - %r, %c = float8_amax_both(%x) : float32[3,150,1], float32[1,1,264]\n"
+     "F - %s, %i = float8_amax_scale(%x) {grid=\"1,1,264\"} : float32[1,1,264], float32[1,1,264]\n",
      0, false},
     {"parts",
      "input %x : T[3,7,5]\ninput %y : T[3,2,5]\n"

@@ -707,30 +707,37 @@ enum { GPU_PER_TENSOR, GPU_PER_ROW, GPU_PER_COLUMN, GPU_PER_ROW_BLOCK, GPU_PER_C
 #define GPU_FLOAT8_ROWS 128   /* of a tile that is transposed */
 #define GPU_FLOAT8_COLUMNS 64 /* likewise */
 
-struct gpu_float8_amax {
-    float *amax;
-    float *partial; /* of parts; of strips, NULL: there is one */
-    const void *x;
-    int64_t rows, columns, count, parts, strip; /* count: of all elements */
-    int32_t shift;                              /* of blocks: 2^shift numbers of a row or column */
-};
-
 enum { GPU_SCALE_EXACT, GPU_SCALE_POWER_OF_TWO, GPU_SCALE_MX_FLOOR, GPU_SCALE_MX_RCEIL };
 
 struct gpu_float8_scale {
-    float *scale;
+    float *scale, *inverse; /* inverse NULL: not wanted */
     const float *amax;
     int64_t count;
     float most; /* the dtype's largest number */
     int32_t rule;
 };
 
-struct gpu_float8_quantise {
-    uint8_t *q;
+struct gpu_float8_amax {
+    float *amax;
+    float *rows_of; /* of each row of a block's columns */
+    float *partial; /* of parts; of strips, NULL: there is one */
     const void *x;
+    int64_t rows, columns, count, parts, strip; /* count: of all elements */
+    int32_t shift;                              /* of blocks: 2^shift numbers of a row or column */
+    struct gpu_float8_scale made;               /* in place of amax; scale NULL: none */
+};
+
+struct gpu_float8_cells { /* parts of x that have a scale each */
     const float *scale;
+    int32_t per, shift; /* GPU_PER_*; shift: of blocks */
+};
+
+/* q[rows, columns] and transposed[columns, rows] of x; NULL: not wanted. */
+struct gpu_float8_quantise {
+    uint8_t *q, *transposed;
+    const void *x;
     int64_t rows, columns;
-    int32_t per, shift; /* shift: of blocks */
+    struct gpu_float8_cells of_q, of_transposed;
 };
 
 struct gpu_float8_turn { /* to[columns, rows] = from[rows, columns]; multiples of 4 */

@@ -1,0 +1,371 @@
+/*
+ * Operands in the layout that products read, on devices with kernels for it: those that are summed
+ * over along their rows are stored transposed.
+ *
+ * The cast that makes an operand writes its transpose too, where nothing lies between: a collective
+ * moves straight codes, and these are transposed behind it, once for all products. Where the
+ * straight codes are for products of the cast's own section alone, as those of an input are for the
+ * forward, the transpose is kept for the backward instead of them. Otherwise they are kept anyway,
+ * for layers that are computed again, and are transposed in front of the first product that needs
+ * it. A weight that is cast once a step is transposed once a step.
+ *
+ * All of it happens when everything else has been decided, so it changes no sharding, nothing of
+ * what is computed again, and no collective.
+ */
+#include <string.h>
+
+#include "float8.h"
+
+struct laying {
+    struct ct_graph *graph;
+    struct ct_arena scratch;
+    struct ct_value **transposed; /* by id */
+    size_t room;
+    int status;
+};
+
+/* The products whose operands are not blocks. */
+static bool is_product(const struct ct_op *op)
+{
+    return (op->type == &float8_op_linear || op->type == &float8_op_dx ||
+            op->type == &float8_op_dw) &&
+           op->ins >= 4 && !((const struct float8_product *)op->attrs)->block;
+}
+
+static bool is_transposed(const struct ct_op *op, int input)
+{
+    return is_product(op) &&
+           ((op->type == &float8_op_dx && input == 1) || (op->type == &float8_op_dw && input <= 1));
+}
+
+static bool is_once_a_step(const struct ct_section *section)
+{
+    return section->part == CT_PART_PRE;
+}
+
+/* ---- casts ---- */
+
+/* The cast may write the transpose, as its straight codes are not needed beside it for longer. */
+static bool may_write(const struct ct_value *q)
+{
+    const struct ct_op *cast = q->producer;
+
+    if (!cast || cast->type != &float8_op_quantise || q->fetch_count)
+        return false;
+    ct_for_each_use (use, q)
+        if (!is_transposed(use->op, use->index) && use->op->section != cast->section &&
+            !is_once_a_step(cast->section))
+            return false;
+    return true;
+}
+
+static bool is_needed_straight(const struct ct_value *q)
+{
+    ct_for_each_use (use, q)
+        if (!is_transposed(use->op, use->index))
+            return true;
+    return false;
+}
+
+static struct ct_sharding transposed_sharding(const struct ct_value *q)
+{
+    struct ct_sharding s = q->sharding;
+
+    for (int d = 0; d < q->ndim; d++) {
+        int from = d ? d - 1 : q->ndim - 1;
+
+        s.count[d] = q->sharding.count[from];
+        memcpy(s.axis[d], q->sharding.axis[from], sizeof(s.axis[d]));
+    }
+    return s;
+}
+
+/* `by` takes the place of old; a sweep drops what made old. */
+static void take_over(struct laying *l, struct ct_value *old, struct ct_value *by)
+{
+    const char *name = old->name;
+
+    by->sharding = old->sharding;
+    by->marks = old->marks;
+    ct_value_replace(l->graph, old, by);
+    ct_value_rename(l->graph, old, "replaced");
+    ct_value_rename(l->graph, by, name);
+}
+
+static struct ct_value *write_both(struct laying *l, struct ct_builder *b, struct ct_value *q)
+{
+    struct ct_op *op =
+        ct_emit_type(b, &float8_op_quantise_both, q->name, q->producer->in, 2, q->producer->attrs);
+
+    if (!op)
+        return NULL;
+    op->out[1]->sharding = transposed_sharding(q);
+    l->transposed[op->out[0]->id] = op->out[1];
+    take_over(l, q, op->out[0]);
+    return op->out[1];
+}
+
+static struct ct_value *write_one(struct laying *l, struct ct_builder *b, struct ct_value *q,
+                                  const struct ct_op_type *type)
+{
+    bool cast = type == &float8_op_quantise_transposed;
+    const char *name = ct_arena_printf(l->graph->arena, "%s.transposed", q->name);
+    struct ct_value *transposed = ct_emit_type1(b, type, name, cast ? q->producer->in : &q,
+                                                cast ? 2 : 1, cast ? q->producer->attrs : NULL);
+
+    if (transposed)
+        transposed->sharding = transposed_sharding(q);
+    return transposed;
+}
+
+static struct ct_value *write_by_cast(struct laying *l, struct ct_value *q)
+{
+    struct ct_builder b = ct_builder_before(l->graph, q->producer);
+    struct ct_value *transposed;
+
+    b.why = "float8: a cast writes what products read";
+    b.marks = q->producer->marks;
+    transposed = is_needed_straight(q) ? write_both(l, &b, q)
+                                       : write_one(l, &b, q, &float8_op_quantise_transposed);
+    l->status = b.status;
+    return transposed;
+}
+
+/* ---- rows and columns with scales of their own ---- */
+
+static struct ct_op *made_by(const struct ct_value *v, const struct ct_op_type *type)
+{
+    return v->producer && v->producer->type == type ? v->producer : NULL;
+}
+
+/* Largest magnitudes that the cast's scales follow from, with no collective between; NULL: none. */
+static struct ct_op *amax_behind(const struct ct_op *cast)
+{
+    struct ct_op *scale = made_by(cast->in[1], &float8_op_scale);
+    struct ct_op *amax = scale ? made_by(scale->in[0], &float8_op_amax) : NULL;
+
+    return amax && amax->in[0] == cast->in[0] ? amax : NULL;
+}
+
+static bool has_grid(const struct ct_op *cast, bool rows)
+{
+    const struct ct_value *x = cast->in[0], *grid = cast->in[1];
+
+    for (int d = 0; d < x->ndim; d++)
+        if (grid->shape[d] != ((d + 1 < x->ndim) == rows ? x->shape[d] : 1))
+            return false;
+    return grid->ndim == x->ndim;
+}
+
+static bool is_cast(const struct ct_op *op, bool rows)
+{
+    if (op->type != &float8_op_quantise || !has_grid(op, rows) || !amax_behind(op) ||
+        op->out[0]->fetch_count || !op->out[0]->use_count)
+        return false;
+    ct_for_each_use (use, op->out[0])
+        if (is_transposed(use->op, use->index) == rows)
+            return false;
+    return true;
+}
+
+/* In place of the numbers, which nothing else in the backward needs, it takes the transpose. */
+static bool may_be_earlier(const struct ct_op *cast, const struct ct_op *first)
+{
+    const struct ct_op *amax = amax_behind(cast);
+
+    if (cast->section->group != first->section->group || cast->section->part < first->section->part)
+        return false;
+    if (first->section->part != CT_PART_F || cast->section == first->section)
+        return true;
+    ct_for_each_use (use, cast->in[0])
+        if (use->op != cast && use->op != amax && use->op->section != first->section)
+            return false;
+    return true;
+}
+
+/* The cast of columns that takes the numbers of this cast of rows; NULL: none. */
+static struct ct_op *sibling(const struct ct_op *rows)
+{
+    ct_for_each_use (use, rows->in[0])
+        if (is_cast(use->op, false) && may_be_earlier(use->op, rows) &&
+            !memcmp(use->op->attrs, rows->attrs, rows->type->attrs_size))
+            return use->op;
+    return NULL;
+}
+
+/* One reading for both maxima, and one for both casts. */
+static void join_casts(struct laying *l, struct ct_op *rows, struct ct_op *columns)
+{
+    struct ct_op *amax[] = {amax_behind(rows), amax_behind(columns)};
+    struct ct_op *scale = columns->in[1]->producer, *both, *again, *casts;
+    struct ct_builder b = ct_builder_before(l->graph, amax[0]);
+
+    b.why = "float8: one reading for rows and columns";
+    b.marks = rows->marks;
+    both = ct_emit_type(&b, &float8_op_amax_both, amax[0]->out[0]->name, rows->in, 1, NULL);
+    for (int i = 0; both && i < 2; i++)
+        take_over(l, amax[i]->out[0], both->out[i]);
+    b.before = rows;
+    again = ct_emit_type(&b, scale->type, scale->out[0]->name, scale->in, 1, scale->attrs);
+    if (again)
+        take_over(l, scale->out[0], again->out[0]);
+    casts = again ? ct_emit_type(&b, &float8_op_quantise_both, rows->out[0]->name,
+                                 (struct ct_value *[]){rows->in[0], rows->in[1], again->out[0]}, 3,
+                                 rows->attrs)
+                  : NULL;
+    l->status = b.status;
+    if (!casts)
+        return;
+    casts->out[1]->sharding = transposed_sharding(columns->out[0]);
+    take_over(l, rows->out[0], casts->out[0]);
+    l->transposed[columns->out[0]->id] = casts->out[1];
+}
+
+static void join_all_casts(struct laying *l)
+{
+    ct_for_each_op (op, l->graph) {
+        struct ct_op *columns = l->status == 0 && is_cast(op, true) ? sibling(op) : NULL;
+
+        if (columns && l->transposed[columns->out[0]->id] == NULL)
+            join_casts(l, op, columns);
+    }
+}
+
+/* ---- codes that are transposed ---- */
+
+static struct ct_value *transpose(struct laying *l, struct ct_op *op, struct ct_value *q)
+{
+    bool once = q->producer && is_once_a_step(q->producer->section);
+    struct ct_builder b =
+        once ? ct_builder_after(l->graph, q->producer) : ct_builder_before(l->graph, op);
+    struct ct_value *transposed;
+
+    b.why = "float8: codes are transposed for products";
+    transposed = write_one(l, &b, q, &float8_op_transpose);
+    l->status = b.status;
+    return transposed;
+}
+
+/* May the product use v? */
+static bool is_there(const struct ct_value *v, const struct ct_op *op)
+{
+    const struct ct_section *made = v->producer->section;
+
+    return is_once_a_step(made) ||
+           (made->group == op->section->group && made->part <= op->section->part);
+}
+
+static struct ct_value *transpose_of(struct laying *l, struct ct_op *op, struct ct_value *q)
+{
+    struct ct_value *known = q->id < l->room ? l->transposed[q->id] : NULL;
+
+    if (known && is_there(known, op))
+        return known;
+    known = may_write(q) ? write_by_cast(l, q) : transpose(l, op, q);
+    if (q->id < l->room)
+        l->transposed[q->id] = known;
+    return known;
+}
+
+/* ---- inverses ---- */
+
+static bool is_one(const struct ct_value *scale)
+{
+    return ct_shape_count(scale->ndim, scale->shape) == 1;
+}
+
+/* The op that finds the magnitudes makes the scales of them, if nothing else uses these. */
+static struct ct_op *emit_inverse(struct laying *l, struct ct_op *scale)
+{
+    const struct ct_op *amax = made_by(scale->in[0], &float8_op_amax);
+    struct ct_builder b = ct_builder_before(l->graph, scale);
+    struct ct_op *op;
+
+    b.why = scale->why;
+    b.marks = scale->marks;
+    if (amax && amax->section == scale->section && ct_value_only_user(scale->in[0]))
+        op = ct_emit_type(
+            &b, &float8_op_amax_scale, scale->out[0]->name, amax->in, 1,
+            &(struct float8_amax_scale){((const struct float8_amax *)amax->attrs)->grid,
+                                        *(const struct float8_scale *)scale->attrs});
+    else
+        op = ct_emit_type(&b, &float8_op_scale_both, scale->out[0]->name, scale->in, 1,
+                          scale->attrs);
+    l->status = b.status;
+    return op;
+}
+
+/* The op that makes the scale makes its inverse, too. NULL: it comes from elsewhere. */
+static struct ct_value *inverse_of(struct laying *l, struct ct_value *scale)
+{
+    struct ct_op *op = scale->producer;
+
+    if (op && op->type == &float8_op_scale) {
+        op = emit_inverse(l, op);
+        if (!op)
+            return NULL;
+        op->out[1]->sharding = scale->sharding;
+        take_over(l, scale, op->out[0]);
+    }
+    return op && (op->type == &float8_op_scale_both || op->type == &float8_op_amax_scale)
+               ? op->out[1]
+               : NULL;
+}
+
+/* A product with one scale for the whole of an operand and scales for rows of the other repeats
+   the one inverse itself. */
+static bool add_inverses(struct laying *l, const struct ct_op *op, struct ct_value **inverse)
+{
+    if (op->ins > 4 || is_one(op->in[2]) != is_one(op->in[3]))
+        return false;
+    inverse[0] = inverse_of(l, op->in[2]);
+    inverse[1] = inverse[0] ? inverse_of(l, op->in[3]) : NULL;
+    return inverse[1];
+}
+
+/* ---- products ---- */
+
+static void lay_out(struct laying *l, struct ct_op *op)
+{
+    struct float8_product attrs = *(const struct float8_product *)op->attrs;
+    struct ct_value *in[6] = {NULL};
+    bool inverses = add_inverses(l, op, in + 4);
+
+    for (int i = 0; l->status == 0 && i < 2 && !attrs.transposed; i++)
+        in[i] = is_transposed(op, i) ? transpose_of(l, op, op->in[i]) : NULL;
+    if (l->status < 0)
+        return;
+    for (int i = 0; i < op->ins; i++)
+        in[i] = in[i] ? in[i] : op->in[i];
+    attrs.transposed |= op->type != &float8_op_linear;
+    ct_op_become(l->graph, op, op->type, in, inverses ? 6 : op->ins, &attrs);
+}
+
+/* ---- the transform ---- */
+
+static bool has_kernel(const char *device, const struct ct_op_type *type)
+{
+    const struct ct_kernel *kernel;
+
+    for (size_t i = 0; (kernel = ct_kernel_at(device, i)); i++)
+        if (!strcmp(kernel->op, type->name))
+            return true;
+    return false;
+}
+
+int float8_lay_out(struct ct_graph *graph, struct ct_run *run)
+{
+    struct laying l = {.graph = graph, .room = 6 * graph->value_count};
+
+    if (!has_kernel(ct_run_device_name(run), &float8_op_quantise_both))
+        return 0;
+    l.transposed = ct_arena_array(&l.scratch, struct ct_value *, l.room);
+    join_all_casts(&l);
+    ct_for_each_op (op, graph)
+        if (l.status == 0 && is_product(op))
+            lay_out(&l, op);
+    ct_arena_finish(&l.scratch);
+    if (l.status == 0)
+        ct_graph_sweep(graph);
+    return l.status;
+}
