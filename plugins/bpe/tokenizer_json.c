@@ -185,8 +185,9 @@ static int read_decoders(struct tokenizer *t, const json_t *decoder)
 
 static int read_root(struct reader *r, const json_t *root)
 {
-    static const char *const absent[] = {"truncation", "padding"};
     const json_t *added = json_object_get(root, "added_tokens");
+    /* Truncation and padding are of batches of the last call that was saved: transformers turns
+       both off, too. */
     static const char *const keys[] = {
         "version",       "truncation",     "padding", "added_tokens", "normalizer",
         "pre_tokenizer", "post_processor", "decoder", "model",        NULL};
@@ -196,9 +197,6 @@ static int read_root(struct reader *r, const json_t *root)
     if (version && (!json_is_string(version) || strcmp(json_string_value(version), "1.0")))
         return ct_fail(CT_ECONFIG, "version is not \"1.0\", the only one that is supported");
 
-    for (size_t i = 0; i < CT_COUNT(absent); i++)
-        if (json_object_get(root, absent[i]) && !json_is_null(json_object_get(root, absent[i])))
-            return ct_fail(CT_ECONFIG, "%s is not supported: set it to null", absent[i]);
     rc = tokenizer_check_keys("the file", root, keys);
     if (rc == 0)
         rc = tokenizer_each(r->t, json_object_get(root, "normalizer"), "normalizers",

@@ -913,7 +913,6 @@ static const struct {
     {SPLIT("(?i:[\\\\p{Lu}])"), "\\p with (?i)"},
     {"{\"post_processor\": {\"type\": \"BertProcessing\"}}", "post_processor: 'BertProcessing'"},
     {"{\"decoder\": {\"type\": \"WordPiece\"}}", "decoder: type: 'WordPiece'"},
-    {"{\"truncation\": {\"max_length\": 9}}", "truncation"},
     {"{\"model\": {\"type\": \"WordLevel\"}}", "model: type: 'WordLevel'"},
     {"{\"model\": {\"type\": \"Unigram\"}}", "model: "},
     {"{\"decoder\": {\"type\": \"Fuse\"}}", "decoder: type = 'Fuse'"},
@@ -985,6 +984,27 @@ static void no_dropout_is_accepted(void **state)
     json_decref(patch);
 }
 
+/* As transformers saves them beside a model that was fine-tuned. */
+static void truncation_and_padding_are_of_no_text(void **state)
+{
+    json_t *patch =
+        json_pack("{s: {s: i, s: s}, s: {s: {s: i}, s: i}}", "truncation", "max_length", 2,
+                  "direction", "Right", "padding", "strategy", "Fixed", 50, "pad_id", 0);
+    int32_t ids[ROOM], plain[ROOM];
+    const char *text = "the cat in the hat";
+    int64_t count, want;
+
+    (void)state;
+    assert_int_equal(open_patched(NULL), 0);
+    want = bpe()->encode(text, strlen(text), plain, ROOM);
+    assert_true(want > 2);
+    assert_int_equal(open_patched(patch), 0);
+    count = bpe()->encode(text, strlen(text), ids, ROOM);
+    assert_int_equal(count, want);
+    assert_memory_equal(ids, plain, (size_t)count * sizeof(*ids));
+    json_decref(patch);
+}
+
 /* An expression that backtracks for ever ends with an error. */
 static void endless_expressions_are_refused(void **state)
 {
@@ -1043,6 +1063,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(tiktoken_lists_are_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_not_supported_is_named, set_up, tear_down),
         cmocka_unit_test_setup_teardown(no_dropout_is_accepted, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(truncation_and_padding_are_of_no_text, set_up, tear_down),
         cmocka_unit_test_setup_teardown(malformed_files_are_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(endless_expressions_are_refused, set_up, tear_down),
     };
