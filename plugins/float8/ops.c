@@ -382,7 +382,7 @@ const struct ct_op_type float8_op_amax_scale = {
     .name = "float8_amax_scale",
     .summary = "scales by the largest magnitude in each cell of a grid over x, and their inverses",
     .signature = "x F -> scale f, inverse f",
-    .samples = "grid=1,1,1: real[2,4,6]; grid=2,4,1, rule=power_of_two: real[2,4,6]",
+    .samples = "grid=1,1,1: real[2,4,6]; grid=2,4,1 rule=power_of_two: real[2,4,6]",
     .attrs = (const struct ct_option[]){GRID_ATTR(struct float8_amax_scale),
                                         SCALE_ATTRS(struct float8_amax_scale, how.),
                                         {0}},
@@ -711,9 +711,9 @@ static const struct ct_option product_attrs[] = {
 PRODUCT_TYPES(float8_op_, "linear_float8", "quantised x and w", "inverse",
               "dtype=float64: real[2,3,6] real[6,4] factor[2,3,2] factor[2,4];"
               "dtype=float64: real[2,3,6] real[6,4] factor[2,3,1] factor[1,1];"
-              "dtype=float64, transposed=true: real[2,3,6] real[4,6] factor[2,3,1] factor[1,4]",
+              "dtype=float64 transposed=true: real[2,3,6] real[4,6] factor[2,3,1] factor[1,4]",
               "dtype=float64: real[2,4,6] real[2,4,3] factor[1,1,6] factor[1,1,3];"
-              "dtype=float64, transposed=true: real[6,2,4] real[3,2,4] factor[1,1,6] "
+              "dtype=float64 transposed=true: real[6,2,4] real[3,2,4] factor[1,1,6] "
               "factor[1,1,3]");
 
 /* The same of numbers of e2m1. Their result does not depend on the largest magnitudes of tensors:
