@@ -107,14 +107,17 @@ static void check_document(struct reader *r, int64_t from, int64_t to)
 {
     int64_t labels = count_labels(r, from, to);
     int32_t bos = r->tokenizer ? r->tokenizer->bos() : -1, last = -1;
+    int64_t at = 0; /* of the last label */
 
     r->all_documents++;
     for (int64_t t = from; t < to; t++)
-        last = r->labels[t] != CT_MASKED ? r->labels[t] : last;
+        if (r->labels[t] != CT_MASKED)
+            last = r->labels[at = t];
     if (!labels && to - from > 1)
-        *(to - from == r->seq_len ? &r->full : &r->unlabelled) += 1;
+        *(r->documents && to - from == r->seq_len ? &r->full : &r->unlabelled) += 1;
     r->endless += labels && r->documents && to - from < r->seq_len && !is_end(r, last);
-    r->empty += labels == 1 && to - from > 2 && is_end(r, last); /* behind a prompt */
+    /* Behind a prompt. The first token of a row may be an answer's that began in the row before. */
+    r->empty += labels == 1 && to - from > 2 && is_end(r, last) && at > 0;
     r->twice += bos >= 0 && to - from > 1 && r->tokens[from] == bos && r->tokens[from + 1] == bos;
 }
 

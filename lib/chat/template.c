@@ -95,6 +95,41 @@ uint64_t ct_chat_template_hash(const struct ct_chat_template *t)
     return hash;
 }
 
+/* ---- tools ---- */
+
+static bool is_list_of_objects(const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!json_is_object(json_array_get(list, i)))
+            return false;
+    return json_is_array(list);
+}
+
+int ct_chat_read_tools(const json_t *value, json_t **tools)
+{
+    json_t *found = NULL;
+    int rc = 0;
+
+    *tools = NULL;
+    if (json_is_string(value))
+        rc = ct_json_read(json_string_value(value), json_string_length(value), NULL, CT_JSON_NUL,
+                          &found);
+    else
+        found = json_incref((json_t *)(uintptr_t)value);
+    if (rc < 0)
+        return rc;
+    if (is_list_of_objects(found)) {
+        *tools = found;
+        return 0;
+    }
+    rc = !found || json_is_null(found)
+             ? 0
+             : ct_fail(CT_ECONFIG, "expected a list of objects that describe tools, or a string "
+                                   "that holds one");
+    json_decref(found);
+    return rc;
+}
+
 /* ---- rendering ---- */
 
 /* The first `count` messages. */

@@ -27,12 +27,13 @@ const char *ct_json_next_line(const char **at, const char *end, size_t *size, si
     return NULL;
 }
 
-/* How to make lines of what begins with this one; NULL: nothing is known. */
-static const char *remedy(const char *line, size_t size)
+/* How to make lines of what begins with this one; NULL: nothing is known. value: of the line; NULL:
+   it is malformed, as the last message says. */
+static const char *remedy(const char *line, const json_t *value)
 {
-    if (*line == '[')
+    if (value ? json_is_object(json_array_get(value, 0)) : *line == '[')
         return "`jq -c '.[]' FILE` writes the objects of a list so";
-    if (*line == '{' && (size == 1 || (size == 2 && line[1] == '\r')))
+    if (!value && *line == '{' && strstr(ct_error_message(), "near end of file"))
         return "`jq -c . FILE` writes objects of several lines so";
     return NULL;
 }
@@ -40,11 +41,12 @@ static const char *remedy(const char *line, size_t size)
 int ct_json_read_line(const char *line, size_t size, unsigned flags, json_t **object)
 {
     int rc = ct_json_read(line, size, NULL, flags, object);
-    const char *how = remedy(line, size);
+    const char *how;
     char why[256];
 
     if (rc == 0 && json_is_object(*object))
         return 0;
+    how = remedy(line, rc == 0 ? *object : NULL);
     if (rc == 0)
         json_decref(*object);
     else if (rc != CT_ECONFIG || !how)

@@ -164,16 +164,19 @@ static int write_format(struct writer *w, const struct chat_request *r, const js
 static int write_template(struct writer *w, const struct chat_request *r, const json_t *object,
                           const json_t *messages, const bool *trained)
 {
-    const json_t *tools = json_object_get(object, r->field[CHAT_TOOLS]);
+    const char *field = r->field[CHAT_TOOLS];
     struct ct_text_span *spans;
     struct ct_jinja_text text;
-    int rc;
+    json_t *tools;
+    int rc = ct_chat_read_tools(json_object_get(object, field), &tools);
 
-    tools = json_is_null(tools) ? NULL : tools;
+    if (rc < 0)
+        return ct_context(rc, "\"%s\"", field);
     if (r->train == CHAT_ALL)
         rc = ct_chat_template_render(r->template, messages, tools, false, w->arena, &text);
     else
         rc = ct_chat_template_spans(r->template, messages, trained, tools, w->arena, &text, &spans);
+    json_decref(tools);
     if (rc < 0)
         return rc;
     put(w, text.data, text.size);
@@ -214,10 +217,16 @@ static int add_messages(struct corpus *c, const json_t *object, const json_t *me
 static int add_prompt(struct corpus *c, const json_t *prompt, const json_t *completion,
                       struct ct_arena *arena)
 {
+    enum chat_train train = c->request->chat->train;
     struct writer w = {.arena = arena};
 
+    if (train == CHAT_LAST || train == CHAT_FIELD)
+        return ct_fail(CT_ECONFIG,
+                       "[text] train_on = %s has no effect on a prompt and a "
+                       "completion that are texts: the completion is trained on",
+                       train == CHAT_LAST ? "last" : "field");
     put(&w, json_string_value(prompt), json_string_length(prompt));
-    end_part(&w, c->request->chat->train == CHAT_ALL ? 0 : w.size, 0);
+    end_part(&w, train == CHAT_ALL ? 0 : w.size, 0);
     put(&w, json_string_value(completion), json_string_length(completion));
     end_part(&w, w.size, 1);
     return corpus_add(c, &(struct document){.text = w.data ? w.data : "",

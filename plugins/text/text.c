@@ -110,14 +110,22 @@ enum packing_how text_packing(void)
 
 int text_check_use(void)
 {
-    bool messages = text_has_messages() || text_config.format == CORPUS_PROMPT;
+    unsigned format = text_config.format;
+    bool messages = text_has_messages() || format == CORPUS_PROMPT;
+    bool lines = format == CORPUS_AUTO || format == CORPUS_JSONL;
     const struct ct_option_use uses[] = {
         {"train_on", messages, "set format = chat, sharegpt, prompt or alpaca"},
         {"template", messages, "set format = chat, sharegpt, prompt or alpaca"},
         {"any_template", messages, "set format = chat, sharegpt, prompt or alpaca"},
-        {"date", messages && text_runs_template(), "only the chat template of a folder writes it"},
+        {"date", messages, "set format = chat, sharegpt, prompt or alpaca"},
+        {"date", text_runs_template(), "only the chat template of a folder writes it"},
         {"fields", text_is_labelled(), "set the format of the objects, as format = chat"},
-        {"split", !text_is_labelled(), "an object of this format is a document"},
+        {"field", lines || format == CORPUS_CHAT || format == CORPUS_SHAREGPT,
+         format == CORPUS_TEXT ? "set format = jsonl, chat or sharegpt"
+                               : "fields names those of this format"},
+        {"malformed", format != CORPUS_TEXT, "text has no lines that could be malformed"},
+        {"split", format == CORPUS_AUTO || format == CORPUS_TEXT,
+         "an object of this format is a document"},
         {"packing_window", text_packing() != PACKING_CONCAT, "set packing = first_fit"},
         {"too_long", text_packing() != PACKING_CONCAT, "set packing = first_fit"},
         {0}};

@@ -178,11 +178,21 @@ shows --check --samples 5 --set training.seq_len=4 || status=$?
 [ $status = 1 ] || fail "exit $status for data whose prompts fill their rows"
 grep -q '^ *5 documents fill a row without a label' wrote || fail "$(cat wrote)"
 grep -q 'the data has 5 faults' said || fail "$(cat said)"
+status=0
+shows --check --samples 5 --set training.seq_len=4 --set text.document_mask=false || status=$?
+[ $status = 1 ] || fail "exit $status for rows without a label"
+grep -q '^ *5 documents have no label' wrote || fail "$(cat wrote)"
 echo '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": ""}]}' > mute.jsonl
 status=0
 shows --check --samples 5 --set text.path=mute.jsonl || status=$?
 [ $status = 1 ] || fail "exit $status for answers that are empty"
 grep -q '^ *[1-9][0-9]* documents have an empty answer' wrote || fail "$(cat wrote)"
+# An answer that goes on from the row before is not empty.
+end=$(grep -o '"id": *[0-9]*,"content":"<|im_end|>"' talks/tokenizer.json | grep -o '[0-9]*' | head -n 1)
+echo "{\"ids\": [5, 6, 7, 8, 9, $end, 10, 10, 10], \"labels\": [-100, -100, -100, 8, 9, $end, -100, -100, -100]}" > tail.jsonl
+shows --check --samples 2 --set text.path=tail.jsonl --set text.format=ids --set text.template=auto --set text.packing=concat \
+    --set text.shuffle=false --set training.seq_len=4 || fail "$(cat wrote said)"
+grep -q '^ *0 documents have an empty answer' wrote || fail "$(cat wrote)"
 status=0
 shows --sample 2 --set text.repeat=false --set text.path=talks.jsonl --set training.seq_len=4096 || status=$?
 [ $status = 2 ] || fail "exit $status for a sample that is not there"

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <ctitan/config.h>
 #include <ctitan/log.h>
 
 #include "plugin_under_test.h"
@@ -766,6 +767,19 @@ static void test_json_lines(void **state)
     write_text("a.jsonl", "{\n  \"text\": \"x\"\n}");
     assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
     assert_message("expected a whole object on each line; `jq -c . FILE` writes");
+    write_text("a.jsonl", "{\"text\": \"x\",\n  \"other\": 1\n}");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("expected a whole object on each line; `jq -c . FILE` writes");
+    write_text("a.jsonl", "{ \n\"text\": \"x\"}");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("expected a whole object on each line; `jq -c . FILE` writes");
+    write_text("a.jsonl", "{\"text\": x}");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_null(strstr(ct_error_message(), "jq"));
+    write_text("a.jsonl", "[1, 2]");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("a.jsonl:1: expected a whole object on each line");
+    assert_null(strstr(ct_error_message(), "jq"));
     write_text("a.jsonl", "{\"text\": NaN}");
     assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
     assert_message("a.jsonl:1: the field \"text\" is not a string");
@@ -1373,6 +1387,80 @@ static void test_command_options(void **state)
     open_says("[text] command_key: path names regular files");
 }
 
+static void test_options_without_effect(void **state)
+{
+    static const struct {
+        const char *option, *format, *words;
+    } cases[] = {
+        {"train_on=last", "format=ids", "set format = chat, sharegpt, prompt or alpaca"},
+        {"template=llama3", "format=text", "set format = chat, sharegpt, prompt or alpaca"},
+        {"any_template=true", "format=jsonl", "set format = chat, sharegpt, prompt or alpaca"},
+        {"date=2026-01-01", "format=text", "set format = chat, sharegpt, prompt or alpaca"},
+        {"date=2026-01-01", "format=chat", "only the chat template of a folder writes it"},
+        {"fields=content=x", "format=jsonl", "set the format of the objects, as format = chat"},
+        {"field=x", "format=text", "set format = jsonl, chat or sharegpt"},
+        {"field=x", "format=alpaca", "fields names those of this format"},
+        {"malformed=skip", "format=text", "text has no lines that could be malformed"},
+        {"split=line", "format=chat", "an object of this format is a document"},
+        {"split=line", "format=jsonl", "an object of this format is a document"},
+        {"packing_window=2", "format=text", "set packing = first_fit"},
+        {"too_long=drop", "format=text", "set packing = first_fit"},
+    };
+    char words[256];
+
+    (void)state;
+    write_text("a.txt", "abc");
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        USE("a.txt", cases[i].option, cases[i].format);
+        snprintf(words, sizeof(words), "[text] %.*s has no effect: %s",
+                 (int)strcspn(cases[i].option, "="), cases[i].option, cases[i].words);
+        open_says(words);
+    }
+}
+
+static void test_prompts_as_texts(void **state)
+{
+    (void)state;
+    write_text("a.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}");
+    USE("a.jsonl", "format=prompt", "train_on=last");
+    open_says("a.jsonl:1: [text] train_on = last has no effect on a prompt and a completion");
+    USE("a.jsonl", "format=prompt", "train_on=field");
+    open_says("a.jsonl:1: [text] train_on = field has no effect");
+}
+
+static void test_tools(void **state)
+{
+    struct ct_data *data;
+    char line[512];
+
+    (void)state;
+    write_text("chat_template.jinja",
+               "{{ tools[0]['name'] if tools }}{% for m in messages %}{% generation %}"
+               "{{ m['content'] }}{% endgeneration %}{% endfor %}");
+    ct_config.model.init_from = folder;
+    for (size_t i = 0; i < 3; i++) {
+        static const char *const lists[] = {"[{\"name\": \"t\"}]",
+                                            "\"[{\\\"name\\\": \\\"t\\\"}]\"", "[\"t\"]"};
+
+        snprintf(line, sizeof(line),
+                 "{\"tools\": %s, \"messages\": [{\"role\": \"assistant\", \"content\": "
+                 "\"a\"}]}",
+                 lists[i]);
+        write_text("a.jsonl", line);
+        USE("a.jsonl", "format=chat");
+        assert_int_equal(open_text(2, 1, false, &data), i < 2 ? 0 : CT_ECONFIG);
+        if (i < 2) {
+            int32_t tokens[2], labels[2];
+
+            assert_int_equal(read_text(data, 0, tokens, labels, tokens), 0);
+            assert_int_equal(labels[0], 'a');
+            text()->close(data);
+        }
+    }
+    assert_message("a.jsonl:1: \"tools\": expected a list of objects");
+    ct_config.model.init_from = "";
+}
+
 /* The messages of a process that waits, for the command to count. */
 static void note(enum ct_log_level level, const char *line, void *context)
 {
@@ -1540,6 +1628,9 @@ int main(void)
                                        TEST(test_command),
                                        TEST(test_command_fails),
                                        TEST(test_command_options),
+                                       TEST(test_options_without_effect),
+                                       TEST(test_prompts_as_texts),
+                                       TEST(test_tools),
                                        TEST(test_command_shared),
                                        TEST(test_gzip),
                                        TEST(test_zstd),

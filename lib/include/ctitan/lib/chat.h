@@ -53,6 +53,9 @@ CT_API int ct_chat_template_open(struct ct_arena *arena, const char *folder, con
 CT_API uint64_t ct_chat_template_hash(const struct ct_chat_template *chat);
 /* chat may be NULL. */
 CT_API void ct_chat_template_close(struct ct_chat_template *chat);
+/* The tools of a line of data, a list of objects or a string that holds one, as a new reference;
+   NULL: none. CT_ECONFIG: anything else. */
+CT_API int ct_chat_read_tools(const struct json_t *value, struct json_t **tools);
 /* A list of messages as text. tools: a list of descriptions; NULL: none. prompt: the beginning of
    an answer follows. CT_ECONFIG: the template refuses them. */
 CT_API int ct_chat_template_render(const struct ct_chat_template *chat,
