@@ -13,10 +13,17 @@
 
 #include "conversation.h"
 
-bool dpo_is_conversation(const json_t *object, const char *answer)
+static bool has_messages(const json_t *object, const char *field)
 {
-    return json_is_object(json_array_get(json_object_get(object, "prompt"), 0)) ||
-           json_is_object(json_array_get(json_object_get(object, answer), 0));
+    return json_is_object(json_array_get(json_object_get(object, field), 0));
+}
+
+bool dpo_is_conversation(const json_t *object, const char *const *answers, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (has_messages(object, answers[i]))
+            return true;
+    return has_messages(object, "prompt");
 }
 
 static bool is_of(const json_t *message, const char *role)
@@ -33,8 +40,11 @@ static int read_messages(const json_t *object, const char *answer, json_t *messa
     const json_t *list = json_object_get(object, answer);
     size_t before = json_is_array(prompt) ? json_array_size(prompt) : 0, count;
 
-    if (!json_is_array(list))
-        return ct_fail(CT_ECONFIG, "\"%s\": expected a list of messages", answer);
+    if (!has_messages(object, answer) || (before && !has_messages(object, "prompt")))
+        return ct_fail(CT_ECONFIG,
+                       "\"%s\": expected a list of messages, as another part of the "
+                       "line is one",
+                       has_messages(object, answer) ? "prompt" : answer);
     for (size_t i = 0; i < before; i++)
         json_array_append(messages, json_array_get(prompt, i));
     json_array_extend(messages, (json_t *)(uintptr_t)list);
@@ -42,7 +52,12 @@ static int read_messages(const json_t *object, const char *answer, json_t *messa
     for (size_t i = 0; i < count; i++)
         if (!json_is_string(json_object_get(json_array_get(messages, i), "role")))
             return ct_fail(CT_ECONFIG, "message %zu of \"%s\" has no \"role\"", i + 1, answer);
-    if (count < 2 || (before && json_array_size(list) != 1) ||
+    if (count < 2)
+        return ct_fail(CT_ECONFIG,
+                       "\"%s\" has one message and no prompt: write \"prompt\" as a list of "
+                       "messages, too",
+                       answer);
+    if ((before && json_array_size(list) != 1) ||
         !is_of(json_array_get(messages, count - 1), "assistant"))
         return ct_fail(CT_ECONFIG,
                        "\"%s\": expected one message of the role \"assistant\" behind the prompt",
@@ -67,21 +82,19 @@ static int write_answer(const struct ct_chat_template *chat, const json_t *objec
 {
     size_t last = json_array_size(messages) - 1;
     bool *wanted = ct_arena_array(arena, bool, last + 1);
-    const json_t *tools = json_object_get(object, "tools");
     struct ct_text_span *spans;
     struct ct_jinja_text text;
-    int rc;
+    json_t *tools;
+    int rc = ct_chat_read_tools(json_object_get(object, "tools"), &tools);
 
-    wanted[last] = true;
-    rc = ct_chat_template_spans(chat, messages, wanted, json_is_null(tools) ? NULL : tools, arena,
-                                &text, &spans);
     if (rc < 0)
-        return rc;
-    out->prompt = text.data;
-    out->prompt_size = spans[last].begin;
-    out->answer = text.data + spans[last].begin;
-    out->answer_size = spans[last].end - spans[last].begin;
-    return 0;
+        return ct_context(rc, "\"tools\"");
+    wanted[last] = true;
+    rc = ct_chat_template_spans(chat, messages, wanted, tools, arena, &text, &spans);
+    json_decref(tools);
+    if (rc == 0)
+        *out = (struct dpo_answer){text.data, text.size, spans[last].begin, spans[last].end};
+    return rc;
 }
 
 int dpo_read_answer(struct ct_arena *lasting, struct ct_chat_template **chat, const json_t *object,

@@ -10,16 +10,17 @@ struct ct_chat_template;
 struct json_t;
 
 struct dpo_answer {
-    const char *prompt, *answer; /* not ended by '\0' */
-    size_t prompt_size, answer_size;
+    const char *text; /* of the whole conversation, not ended by '\0' */
+    size_t size;
+    size_t begin, end; /* of the answer; the prompt is all before it */
 };
 
-/* Whether prompt or answer is a list of messages. */
-bool dpo_is_conversation(const struct json_t *object, const char *answer);
+/* Whether the prompt or one of the answers is a list of messages: then all answers must be. */
+bool dpo_is_conversation(const struct json_t *object, const char *const *answers, size_t count);
 /*
  * Write an answer behind its prompt. `answer` names the list with the answer alone, where "prompt"
  * is a list, and otherwise with the whole conversation. *chat is opened at the first call, in
- * `lasting`; the texts are in arena. CT_ECONFIG: messages are malformed, or the folder of [model]
+ * `lasting`; the text is in arena. CT_ECONFIG: messages are malformed, or the folder of [model]
  * init_from has no template for them.
  */
 int dpo_read_answer(struct ct_arena *lasting, struct ct_chat_template **chat,

@@ -20,9 +20,11 @@
 struct dpo_config dpo_config;
 
 static const struct ct_option options[] = {
-    CT_OPT_STRING(struct dpo_config, path, "path", NULL,
-                  "JSON lines of pairs: prompt, chosen, rejected, each a text or a list of tokens; "
-                  "for kto: prompt, completion, and label, true or false"),
+    CT_OPT_STRING(
+        struct dpo_config, path, "path", NULL,
+        "JSON lines of pairs: prompt, chosen, rejected, each a text, a list of tokens, or a "
+        "list of messages for the model's chat template; for kto: prompt, completion, and label, "
+        "true or false"),
     CT_OPT_STRING(struct dpo_config, validation_path, "validation_path", "",
                   "The same, for validation"),
     CT_OPT_ENUM(struct dpo_config, loss, "loss", "dpo",
@@ -112,10 +114,11 @@ static int check_use(void)
 {
     bool kto = dpo_config.loss == DPO_KTO, simpo = dpo_config.loss == DPO_SIMPO;
     const struct ct_option_use uses[] = {
-        {"reference_path", dpo_config.reference == DPO_STORED, "set reference = stored"},
-        {"reference_from", dpo_config.reference == DPO_WEIGHTS, "set reference = weights"},
         {"reference_path", dpo_has_reference(), "this loss takes no reference"},
         {"reference_from", dpo_has_reference(), "this loss takes no reference"},
+        {"reference", dpo_has_reference(), "this loss takes no reference"},
+        {"reference_path", dpo_config.reference == DPO_STORED, "set reference = stored"},
+        {"reference_from", dpo_config.reference == DPO_WEIGHTS, "set reference = weights"},
         {"gamma", simpo, "only the loss simpo has a margin"},
         {"desirable_weight", kto, "only the loss kto takes it"},
         {"undesirable_weight", kto, "only the loss kto takes it"},

@@ -40,8 +40,9 @@ struct ct_data {
     int32_t *tokens, *labels; /* of the sample whose reference is read */
     struct pair *pair;
     size_t count, room;
-    int32_t *encoded; /* tokens of the last text */
-    size_t encoded_room;
+    int32_t *encoded;           /* tokens of the last text */
+    struct ct_text_span *spans; /* their bytes */
+    size_t encoded_room, span_room;
 };
 
 static int list_streams(const struct ct_data_request *request, struct ct_arena *arena,
@@ -78,30 +79,24 @@ static int take_ids(struct ct_data *data, const json_t *list, struct tokens *out
     return 0;
 }
 
-/* A text between two tokens, in arena; -1: none. */
-static int encode_between(struct ct_data *data, struct ct_arena *arena, int32_t before,
-                          const char *from, size_t size, int32_t behind, struct tokens *out)
+/* Put a text's tokens into data->encoded, and, if wanted, their bytes into data->spans. Returns the
+   number of tokens. */
+static int64_t encode_text(struct ct_data *data, const char *text, size_t size, bool spans)
 {
+    const struct ct_tokenizer_ops *t = data->tokenizer;
     int64_t count;
 
     /* Few texts have more tokens than bytes. */
     for (size_t need = size + 1;; need = (size_t)count) {
         data->encoded = ct_arena_grow(&data->arena, data->encoded, &data->encoded_room, need,
                                       sizeof(*data->encoded));
-        count = data->tokenizer->encode(from, size, data->encoded, data->encoded_room);
-        if (count < 0)
-            return (int)count;
-        if ((size_t)count <= data->encoded_room)
-            break;
+        data->spans =
+            ct_arena_grow(&data->arena, data->spans, &data->span_room, need, sizeof(*data->spans));
+        count = spans ? t->encode_spans(text, size, data->encoded, data->spans, need)
+                      : t->encode(text, size, data->encoded, need);
+        if (count < 0 || (size_t)count <= need)
+            return count;
     }
-    out->ids = ct_arena_array(arena, int32_t, count + 2);
-    if (before >= 0)
-        out->ids[out->count++] = before;
-    memcpy(out->ids + out->count, data->encoded, (size_t)count * sizeof(*out->ids));
-    out->count += count;
-    if (behind >= 0)
-        out->ids[out->count++] = behind;
-    return 0;
 }
 
 static int check_tokenizer(const struct ct_data *data)
@@ -117,40 +112,108 @@ static int encode(struct ct_data *data, const json_t *text, bool answer, struct 
 {
     const struct ct_tokenizer_ops *t = data->tokenizer;
     int rc = check_tokenizer(data);
+    int32_t before, behind;
+    int64_t count;
 
     if (rc < 0)
         return rc;
-    return encode_between(data, &data->arena, answer ? -1 : t->bos(), json_string_value(text),
-                          json_string_length(text),
-                          !answer  ? -1
-                          : t->end ? t->end()
-                                   : t->eos(),
-                          out);
+    before = answer ? -1 : t->bos();
+    behind = !answer ? -1 : t->end ? t->end() : t->eos();
+    count = encode_text(data, json_string_value(text), json_string_length(text), false);
+    if (count < 0)
+        return (int)count;
+    out->ids = ct_arena_array(&data->arena, int32_t, count + 2);
+    if (before >= 0)
+        out->ids[out->count++] = before;
+    memcpy(out->ids + out->count, data->encoded, (size_t)count * sizeof(*out->ids));
+    out->count += count;
+    if (behind >= 0)
+        out->ids[out->count++] = behind;
+    return 0;
 }
 
-static bool equal_tokens(const struct tokens *a, const struct tokens *b)
+/* Tokens of a conversation up to the end of the answer; the first that holds a byte of it. */
+struct told {
+    struct tokens all;
+    int64_t first;
+};
+
+static int encode_told(struct ct_data *data, const struct dpo_answer *text, struct ct_arena *arena,
+                       struct told *out)
 {
-    return a->count == b->count && !memcmp(a->ids, b->ids, (size_t)a->count * sizeof(*a->ids));
+    int64_t count = encode_text(data, text->text, text->size, true), first = 0;
+
+    if (count < 0)
+        return (int)count;
+    while (count > 0 && data->spans[count - 1].begin >= text->end)
+        count--;
+    while (first < count && data->spans[first].begin < text->begin &&
+           data->spans[first].end <= text->begin)
+        first++;
+    out->all.count = count;
+    out->all.ids = ct_arena_copy(arena, data->encoded, (size_t)count * sizeof(*data->encoded));
+    out->first = first;
+    return 0;
 }
 
-/* Templates write what begins a text and ends a turn. The first answer gives the prompt. */
-static int take_conversation(struct ct_data *data, const json_t *object, const char *name,
-                             bool first, struct tokens *prompt, struct tokens *answer)
+static struct tokens part_of(struct ct_data *data, const struct tokens *all, int64_t from,
+                             int64_t to)
+{
+    size_t size = (size_t)(to - from) * sizeof(*all->ids);
+
+    return (struct tokens){ct_arena_copy(&data->arena, all->ids + from, size), to - from};
+}
+
+/* The prompt is what all conversations begin with, before the first answer: a token of both
+   prompt and answer makes the others' prompts end before it, too. */
+static void divide(struct ct_data *data, const struct told *told, size_t count, struct pair *p)
+{
+    const struct tokens *a = &told[0].all, *b = &told[count - 1].all;
+    int64_t first = told[0].first, last = told[count - 1].first, n = 0;
+
+    while (n < first && n < last && a->ids[n] == b->ids[n])
+        n++;
+    p->prompt = part_of(data, a, 0, n);
+    for (size_t i = 0; i < count; i++)
+        p->answer[i] = part_of(data, &told[i].all, n, told[i].all.count);
+}
+
+static bool equal_prompts(const struct dpo_answer *a, const struct dpo_answer *b)
+{
+    return a->begin == b->begin && !memcmp(a->text, b->text, a->begin);
+}
+
+/* Templates write what begins a text and ends a turn. */
+static int write_conversations(struct ct_data *data, const json_t *object, const char *const *names,
+                               size_t count, struct ct_arena *arena, struct pair *p)
+{
+    struct dpo_answer text[2];
+    struct told told[2] = {0};
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        rc = dpo_read_answer(&data->arena, &data->chat, object, names[i], arena, &text[i]);
+        if (rc == 0 && !equal_prompts(&text[0], &text[i]))
+            rc = ct_fail(CT_ECONFIG, "\"%s\" has another prompt than \"chosen\"", names[i]);
+        if (rc == 0)
+            rc = encode_told(data, &text[i], arena, &told[i]);
+    }
+    if (rc == 0)
+        divide(data, told, count, p);
+    return rc;
+}
+
+static int take_conversations(struct ct_data *data, const json_t *object, const char *const *names,
+                              size_t count, struct pair *p)
 {
     struct ct_arena arena = {0};
-    struct tokens other = {0};
-    struct dpo_answer text;
     int rc = check_tokenizer(data);
 
+    if (rc == 0 && !data->tokenizer->encode_spans)
+        rc = ct_fail(CT_ECONFIG, "messages: the tokenizer does not say which bytes its tokens "
+                                 "stand for; use bpe");
     if (rc == 0)
-        rc = dpo_read_answer(&data->arena, &data->chat, object, name, &arena, &text);
-    if (rc == 0)
-        rc = encode_between(data, first ? &data->arena : &arena, -1, text.prompt, text.prompt_size,
-                            -1, first ? prompt : &other);
-    if (rc == 0 && !first && !equal_tokens(&other, prompt))
-        rc = ct_fail(CT_ECONFIG, "\"%s\" has another prompt than \"chosen\"", name);
-    if (rc == 0)
-        rc = encode_between(data, &data->arena, -1, text.answer, text.answer_size, -1, answer);
+        rc = write_conversations(data, object, names, count, &arena, p);
     ct_arena_finish(&arena);
     return rc;
 }
@@ -167,8 +230,6 @@ static int take_tokens(struct ct_data *data, const json_t *object, const char *n
         rc = encode(data, value, answer, out);
     else
         rc = ct_fail(CT_ECONFIG, "expected a text, a list of tokens or a list of messages");
-    if (rc == 0 && !out->count)
-        rc = ct_fail(CT_ECONFIG, "it is empty");
     return ct_context(rc, "\"%s\"", name);
 }
 
@@ -204,37 +265,54 @@ static int take_label(const json_t *object, struct pair *p)
     return 0;
 }
 
-/* An answer, and, with the first one, the prompt. */
-static int take_answer(struct ct_data *data, const json_t *object, const char *name, bool first,
-                       struct tokens *prompt, struct tokens *answer)
+static int take_plain(struct ct_data *data, const json_t *object, const char *const *names,
+                      size_t count, struct pair *p)
 {
-    int rc = 0;
+    int rc = take_tokens(data, object, "prompt", false, &p->prompt);
 
-    if (dpo_is_conversation(object, name))
-        rc = take_conversation(data, object, name, first, prompt, answer);
-    else {
-        if (first)
-            rc = take_tokens(data, object, "prompt", false, prompt);
-        rc = rc < 0 ? rc : take_tokens(data, object, name, true, answer);
-    }
-    if (rc == 0 && prompt->count + answer->count > data->seq_len)
-        rc = ct_fail(CT_ECONFIG,
-                     "prompt and \"%s\" have %lld tokens, more than [training] seq_len = %lld",
-                     name, (long long)(prompt->count + answer->count), (long long)data->seq_len);
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = take_tokens(data, object, names[i], true, &p->answer[i]);
+    return rc;
+}
+
+/* Log-probabilities are those of at least one token behind at least one other. */
+static int check_answer(const struct ct_data *data, const char *name, const struct tokens *prompt,
+                        const struct tokens *answer)
+{
+    int64_t count = prompt->count + answer->count;
+
+    if (!prompt->count || !answer->count)
+        return ct_fail(CT_ECONFIG, "\"%s\": it is empty", prompt->count ? name : "prompt");
+    if (count > data->seq_len)
+        return ct_fail(CT_ECONFIG,
+                       "prompt and \"%s\" have %lld tokens, more than [training] seq_len = %lld",
+                       name, (long long)count, (long long)data->seq_len);
+    return 0;
+}
+
+static int take_answers(struct ct_data *data, const json_t *object, struct pair *p)
+{
+    static const char *const of_pairs[] = {"chosen", "rejected"}, *const alone[] = {"completion"};
+    bool kto = dpo_config.loss == DPO_KTO;
+    const char *const *names = kto ? alone : of_pairs;
+    size_t count = kto ? 1 : 2;
+    int rc = dpo_is_conversation(object, names, count)
+                 ? take_conversations(data, object, names, count, p)
+                 : take_plain(data, object, names, count, p);
+
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = check_answer(data, names[i], &p->prompt, &p->answer[i]);
     return rc;
 }
 
 static int take_pair(void *context, const json_t *object)
 {
     struct ct_data *data = context;
-    static const char *const of_pairs[] = {"chosen", "rejected"}, *const alone[] = {"completion"};
-    bool kto = dpo_config.loss == DPO_KTO;
-    const char *const *names = kto ? alone : of_pairs;
     struct pair p = {0};
-    int rc = kto ? take_label(object, &p) : 0;
+    int rc = dpo_config.loss == DPO_KTO ? take_label(object, &p) : 0;
 
-    for (int i = 0; rc == 0 && i < (kto ? 1 : 2); i++)
-        rc = take_answer(data, object, names[i], i == 0, &p.prompt, &p.answer[i]);
+    if (rc == 0)
+        rc = take_answers(data, object, &p);
     if (rc == 0)
         rc = take_reference(data, object, &p);
     if (rc < 0)

@@ -47,14 +47,14 @@ for loss in "${losses[@]}"; do
     echo "$loss: the losses and norms of PyTorch"
 done
 # The formula, with the log-probabilities that PyTorch computed.
-train simpo --set dpo.loss=simpo --set dpo.beta=2
+train simpo --set dpo.loss=simpo --set dpo.beta=2 --set dpo.reference=pass
 near <(of simpo loss | head -n 1) <(echo 1.1004029896) 1e-5
 
 # Answers without pairs, and odds; with reference log-probabilities in the file.
 kto=(--set dpo.loss=kto --set "dpo.path=$data/kto.jsonl")
 train kto "${kto[@]}" --set dpo.validation_path="$data/kto.jsonl" --set validation.freq=4 --set validation.steps=1
 train kto_weights "${kto[@]}" --set dpo.desirable_weight=1.5 --set dpo.undesirable_weight=0.5
-train orpo --set dpo.loss=orpo
+train orpo --set dpo.loss=orpo --set dpo.reference=pass
 for loss in kto kto_weights orpo; do
     as_pytorch $loss $loss
     echo "$loss: the losses and norms of PyTorch"
@@ -75,6 +75,7 @@ on_meshes() {
             read -ra arguments <<<"$mesh --set dpo.loss=$loss"
             [[ $loss != kto ]] || arguments+=("${kto[@]}")
             [[ $loss != ipo ]] || arguments+=(--set dpo.beta=0.2)
+            [[ $loss != orpo ]] || arguments+=(--set dpo.reference=pass)
             train many "${arguments[@]}"
             "$compare" "$loss"
             echo "$mesh: $loss as PyTorch"
@@ -86,7 +87,7 @@ on_meshes() {
 norms_are_equal() { as_pytorch many "$1"; }
 on_meshes norms_are_equal 'kto,+orpo -n 4 --with fsdp --with tp --set tp.degree=2 --set training.local_batch_size=6' \
     '+kto,orpo -n 2 --with cp --set cp.degree=2' 'kto,+orpo -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=12'
-train many -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2 --set dpo.loss=orpo
+train many -n 2 --with pp --set pp.degree=2 --set pp.microbatch_size=2 --set dpo.loss=orpo --set dpo.reference=pass
 near <(of many loss) <(cut -d ' ' -f 1 "$data/orpo.expected") 1e-5
 refused '[dpo] divergence = microbatch' "${kto[@]}" --set training.local_batch_size=4
 refused 'the stage from step 3 on: [dpo] loss = kto: its divergence' "${kto[@]}" --set stage.2.begin=3 --set stage.2.local_batch_size=4
@@ -231,6 +232,21 @@ echo 'a second set of weights'
 # Its weights would move with those that are trained.
 refused 'the weights that the run began with, but' --set dpo.reference=pass
 refused '[dpo] gamma has no effect: only the loss simpo' --set dpo.gamma=1
+# Rows of options that others leave no effect: OPTION=VALUE, another setting, and words.
+while IFS='|' read -r option other words; do
+    refused "[dpo] ${option%%=*} has no effect: $words" --set "dpo.$option" --set "dpo.$other"
+done <<END
+reference=stored|loss=orpo|this loss takes no reference
+reference=weights|loss=simpo|this loss takes no reference
+reference_path=x|loss=orpo|this loss takes no reference
+reference_from=x|loss=orpo|this loss takes no reference
+reference_path=x|reference=pass|set reference = stored
+reference_from=x|reference=pass|set reference = weights
+gamma=1|loss=ipo|only the loss simpo has a margin
+desirable_weight=2|loss=dpo|only the loss kto takes it
+undesirable_weight=2|loss=dpo|only the loss kto takes it
+divergence=microbatch|loss=dpo|only the loss kto takes it
+END
 refused '[dpo] label_smoothing: only the losses dpo and robust take it' --set dpo.loss=hinge --set dpo.label_smoothing=0.1
 
 # Texts: the answer is trained on with the token that ends it. The model is too small for the tokens of bytes.
@@ -260,6 +276,51 @@ echo "{\"chosen\": [$q, $b], \"rejected\": [$q, $q, $c]}" >talk.jsonl
 refused 'talk.jsonl:1: "rejected" has another prompt than "chosen"' "${told[@]}" --set dpo.path=talk.jsonl
 echo "{\"prompt\": [$q], \"chosen\": [$q, $b], \"rejected\": [$c]}" >talk.jsonl
 refused '"chosen": expected one message of the role "assistant" behind the prompt' "${told[@]}" --set dpo.path=talk.jsonl
+echo "{\"prompt\": \"q\", \"chosen\": [$b], \"rejected\": [$c]}" >talk.jsonl
+refused 'write "prompt" as a list of messages' "${told[@]}" --set dpo.path=talk.jsonl
+for other in '"cd"' '""' '[3]' '[]'; do
+    echo "{\"chosen\": [$q, $b], \"rejected\": $other}" >talk.jsonl
+    refused 'talk.jsonl:1: "rejected": expected a list of messages' "${told[@]}" --set dpo.path=talk.jsonl
+done
+echo "{\"prompt\": [1], \"chosen\": [$b], \"rejected\": [$c]}" >talk.jsonl
+refused 'talk.jsonl:1: "prompt": expected a list of messages' "${told[@]}" --set dpo.path=talk.jsonl
+echo "{\"chosen\": [$q, $b], \"rejected\": [$q, $c]}" >talk.jsonl
+cp -r told mute
+echo "{{ messages[1:] | map(attribute='content') | join }}" >mute/chat_template.jinja
+refused 'talk.jsonl:1: "prompt": it is empty' "${told[@]}" --set dpo.path=talk.jsonl --set model.init_from=mute
+echo "{{ messages[0]['content'] }}" >mute/chat_template.jinja
+refused 'talk.jsonl:1: "chosen": it is empty' "${told[@]}" --set dpo.path=talk.jsonl --set model.init_from=mute
+
+# Tools are a list of objects, or a string that holds one.
+echo "{{ tools[0]['name'] if tools }}$(cat told/chat_template.jinja)" >mute/chat_template.jinja
+tools() { echo "{\"chosen\": [$q, $b], \"rejected\": [$q, $c], \"tools\": $1}" >tools.jsonl; }
+told+=(--set dpo.path=tools.jsonl)
+for list in '[{"name": "t"}]' '"[{\"name\": \"t\"}]"'; do
+    tools "$list"
+    "$ctitan" data recipe.ini "${told[@]}" --set model.init_from=mute --sample 0 >log 2>&1 || fail "$(cat log)"
+    grep -aqF 't[user:q] [assistant:<<b]>>' log || fail "$(tr -d '\0' <log)"
+done
+tools '"null"'
+"$ctitan" data recipe.ini "${told[@]}" --set model.init_from=mute --sample 0 >log 2>&1 || fail "$(cat log)"
+for list in '["t"]' '{"name": "t"}' '"3"' true; do
+    tools "$list"
+    refused 'tools.jsonl:1: "tools": expected a list of objects' "${told[@]}" --set model.init_from=mute
+done
+
+# A tokenizer that begins texts with a space does so once. A token of prompt and answer belongs to the answer.
+vocabulary=$(printf '%s\n' '<unk>' '▁' '[' ']' : :e {a..z} | awk '{ printf "%s\"%s\": %d", (NR > 1 ? ", " : ""), $0, NR - 1 }')
+cat >told/tokenizer.json <<END
+{"added_tokens": [], "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
+  {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}, "pre_tokenizer": null, "post_processor": null,
+ "decoder": {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+ "model": {"type": "BPE", "unk_token": "<unk>", "vocab": {$vocabulary}, "merges": [": e"]}}
+END
+e='{"role": "assistant", "content": "e"}'
+echo "{\"prompt\": [$q], \"chosen\": [$b], \"rejected\": [$c]}" >talk.jsonl
+echo "{\"prompt\": [$q], \"chosen\": [$b], \"rejected\": [$e]}" >>talk.jsonl
+"$ctitan" data recipe.ini --with bpe "${told[@]:2}" --set dpo.path=talk.jsonl --samples 4 >log 2>&1 || fail "$(cat log)"
+grep -a assistant log | tr -d '\0' | sed 's/>>.*//' >got
+printf ' [user:q] [assistant%s\n' ':<<b]' ':<<cd]' '<<:b]' '<<:e]' | cmp - got || fail "$(cat got log)"
 echo 'conversations'
 refused 'more than [training] seq_len = 2' --set dpo.path=pair.jsonl --set training.seq_len=2
 
