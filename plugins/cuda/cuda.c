@@ -30,8 +30,10 @@ static const struct ct_option options[] = {
     CT_OPT_BOOL(struct gpu_config, keep_hidden, "keep_hidden", "true",
                 "Keep the hidden layers of experts for their gradients, instead of computing them "
                 "again: 4 bytes for each choice and column of an expert in bfloat16"),
-    CT_OPT_BOOL(struct gpu_config, wgmma, "wgmma", "true",
-                "Multiply experts' rows by wgmma on Hopper; false: by mma.sync, as elsewhere"),
+    CT_OPT_BOOL(
+        struct gpu_config, wgmma, "wgmma", "true",
+        "Make experts' products, and those of their gradients, by wgmma on Hopper; false: by "
+        "mma.sync, as elsewhere"),
     CT_OPT_INT(struct gpu_config, spare, "spare_multiprocessors", "0", 0, 1024,
                "Multiprocessors that matrix products leave to collectives which run beside them"),
     CT_OPT_INT(struct gpu_config, logits_memory, "logits_memory", "2048", 1, 1 << 20,

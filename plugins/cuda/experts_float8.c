@@ -4,9 +4,10 @@
  * Operands become codes in the workspace, along the lines that a product sums: x, hidden layers and
  * gradients by row, weights by row or turned, and the operands of gradients of weights by column.
  * Codes of an operand are made when its product needs them, so two areas hold all of them in turn.
- * Lines are filled up to 16 codes: sizes may be any. On Hopper products are by wgmma
- * (kernels/experts_float8_wgmma.cu), but for MXFP8, whose sums of 32 codes would leave the tensor
- * cores idle; elsewhere by mma.sync (kernels/experts_float8.cu).
+ * Lines are filled up to 16 codes: sizes may be any. On Hopper products of rowwise and blockwise
+ * codes are by wgmma (kernels/experts_float8_wgmma.cu); those of MXFP8, whose sums of 32 codes
+ * would leave the tensor cores idle there, and all elsewhere by mma.sync
+ * (kernels/experts_float8.cu).
  */
 #include "experts.h"
 

@@ -9,12 +9,6 @@
 #include "codes_tiles.cuh"
 #include "wgmma.cuh"
 
-#if defined(SIMULATED) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define ON_HOPPER(...) __VA_ARGS__
-#else
-#define ON_HOPPER(...)
-#endif
-
 #define LINES (GPU_WGMMA_ROWS + GPU_CODES_BLOCK) /* of a tile: its rows, then its columns */
 
 /* Numbers with one factor: a line's; its blocks'; of columns, squares'. */
@@ -143,6 +137,7 @@ template <int SHARING> struct wgmma_codes : wgmma_shape<GPU_CODES_BLOCK, 4, LINE
 };
 
 static_assert((int)wgmma_codes<BLOCKS>::bytes == GPU_CODES_SHARED, "slots");
+static_assert(GPU_WGMMA_ROWS == GPU_TENSOR_TILE && GPU_CODES_BLOCK == GPU_TENSOR_TILE, "tiles");
 
 KERNEL(codes_product_rowwise_wgmma, gpu_codes_product, GPU_TENSOR_THREADS)
 {

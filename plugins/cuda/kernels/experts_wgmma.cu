@@ -5,12 +5,6 @@
 #include "experts_tiles.cuh"
 #include "wgmma.cuh"
 
-#if defined(SIMULATED) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define ON_HOPPER(...) __VA_ARGS__
-#else
-#define ON_HOPPER(...)
-#endif
-
 KERNEL(experts_gated_wgmma, gpu_experts_gated, GPU_TENSOR_THREADS)
 {
     ON_HOPPER(bfloat16 *slots = wgmma_slots(); gated_tile<wgmma_tiles>(a, slots);)

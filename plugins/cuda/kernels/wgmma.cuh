@@ -19,6 +19,13 @@
 
 #include "copies.cuh"
 
+/* The body of a kernel by wgmma: elsewhere it is empty, and is not launched. */
+#if defined(SIMULATED) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define ON_HOPPER(...) __VA_ARGS__
+#else
+#define ON_HOPPER(...)
+#endif
+
 #define WGMMA_DEPTH 64
 #define WGMMA_EIGHT 1024                           /* bytes of eight rows of 128 bytes */
 #define WGMMA_ATOM (WGMMA_DEPTH / 8 * WGMMA_EIGHT) /* turned: of 64 rows at all depths */
