@@ -438,7 +438,7 @@ struct gpu_operands gpu_dw_operands(const struct ct_prepare *p)
     return (struct gpu_operands){operand_of(p, 1, true), operand_of(p, 0, true)};
 }
 
-/* The parts of what the operand is the transpose of that have a scale each. */
+/* per_of, for an operand that is stored transposed: its grid lies over the straight tensor. */
 static int per_of_stored(const struct gpu_operand *o, const struct ct_tensor *grid)
 {
     if (ct_tensor_count(grid) == 1)

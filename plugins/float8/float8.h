@@ -84,6 +84,8 @@ struct float8_product { /* of the three products */
 /*
  *     float8_amax(x) -> amax            largest magnitudes; over shards, pending maxima
  *     float8_scale(amax) -> scale
+ *     float8_scale_both(amax) -> scale, inverse
+ *     float8_amax_scale(x) -> scale, inverse    float8_scale_both of float8_amax
  *     float8_quantise(x, scale) -> q    x * scale, saturated
  *     linear_float8(x, w, x_scale, w_scale) -> y = (x / x_scale) (w / w_scale)^T
  *
@@ -92,8 +94,8 @@ struct float8_product { /* of the three products */
  *
  * The transpose of x[b, t, k] is [k, b, t]: its matrix, of rows of k, transposed.
  */
-extern const struct ct_op_type float8_op_amax, float8_op_scale, float8_op_quantise,
-    float8_op_linear, float8_op_dx, float8_op_dw;
+extern const struct ct_op_type float8_op_amax, float8_op_scale, float8_op_scale_both,
+    float8_op_amax_scale, float8_op_quantise, float8_op_linear, float8_op_dx, float8_op_dw;
 
 /* A scale by which a cell of this largest magnitude is multiplied. */
 float float8_scale_of(float amax, float largest, enum float8_rule rule);
@@ -106,6 +108,11 @@ struct float8_cells_of float8_cells_over(const struct ct_tensor *x, const struct
 /* The cell of element i. */
 int64_t float8_cell_of(const struct float8_cells_of *cells, int64_t i);
 int float8_check_grid(const struct ct_value *x, const struct ct_value *grid);
+/* Attributes of the ops that quantise: struct float8_quantise. */
+extern const struct ct_option float8_quantise_attrs[];
+/* The first input times the scales in another, as float32: a store rounds it to codes. */
+struct ct_reference;
+double *float8_quantised(struct ct_reference *r, int scale);
 /* For `infer`: an output is x quantised to attrs->dtype, which has 8 bits; `transposed`: or the
    transpose of that. */
 int float8_infer_codes(const struct ct_op *op, int output, bool transposed);
@@ -128,8 +135,6 @@ int float8_layout_factors(const struct ct_op *op, struct ct_arena *arena, struct
 
 /*
  *     float8_amax_both(x) -> rows, columns           as float8_amax, of each row and column
- *     float8_scale_both(amax) -> scale, inverse      as float8_scale
- *     float8_amax_scale(x) -> scale, inverse         of float8_amax
  *     float8_transpose(q) -> transposed
  *     float8_quantise_transposed(x, scale) -> transposed
  *     float8_quantise_both(x, scale, ?transposed_scale) -> q, transposed
@@ -137,11 +142,14 @@ int float8_layout_factors(const struct ct_op *op, struct ct_arena *arena, struct
  * Bits are those of float8_quantise, and of float8_transpose behind it. No transposed_scale: both
  * have the same scales.
  */
-extern const struct ct_op_type float8_op_amax_both, float8_op_scale_both, float8_op_amax_scale,
-    float8_op_transpose, float8_op_quantise_transposed, float8_op_quantise_both;
+extern const struct ct_op_type float8_op_amax_both, float8_op_transpose,
+    float8_op_quantise_transposed, float8_op_quantise_both;
 
 /* ---- transposes.c: layouts that the device's products read ---- */
 
+/* Casts write transposed codes for the gradients' products, which read them (`transposed`), and
+   scales come with inverses. Results keep all bits. Without kernels for it on the run's device, the
+   graph stays as it is. When all else is decided: values that are added have their shardings. */
 int float8_lay_out(struct ct_graph *graph, struct ct_run *run);
 
 /* ---- nvfp4.c ---- */

@@ -1,8 +1,8 @@
 /*
  * Op types: transposed codes. Kernels of products that sum along the rows of both operands read an
  * operand that is summed over along its rows from its transpose, and a cast that writes it, alone
- * or beside the straight codes, reads the numbers once. So do largest magnitudes of rows and of
- * columns.
+ * or beside the straight codes, reads the numbers once. The op that finds the largest magnitudes of
+ * rows and of columns reads them once, too.
  */
 #include <math.h>
 #include <string.h>
@@ -11,11 +11,6 @@
 #include <ctitan/op_author.h>
 
 #include "float8.h"
-
-/* Options of all that have a dtype. */
-static const struct ct_option attrs[] = {CT_OPT_DTYPE(struct float8_quantise, dtype, "dtype",
-                                                      "float8_e4m3", "float8_e4m3 or float8_e5m2"),
-                                         {0}};
 
 /* ---- largest magnitudes ---- */
 
@@ -104,18 +99,6 @@ const struct ct_op_type float8_op_transpose = {
 
 /* ---- casts ---- */
 
-static double *quantised(struct ct_reference *r, int scale)
-{
-    const struct ct_launch *l = r->launch;
-    const struct ct_tensor *x = &l->in[0];
-    struct float8_cells_of cells = float8_cells_over(x, &l->in[scale]);
-    double *q = ct_arena_array(&r->arena, double, ct_tensor_count(x));
-
-    for (int64_t i = 0; i < ct_tensor_count(x); i++)
-        q[i] = ct_rounded(CT_F32, r->in[0][i] * r->in[scale][float8_cell_of(&cells, i)]);
-    return q;
-}
-
 static int transposed_infer(struct ct_op *op)
 {
     return float8_infer_codes(op, 0, true);
@@ -125,7 +108,7 @@ static int transposed_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
 
-    put_transposed(&r, 0, quantised(&r, 1));
+    put_transposed(&r, 0, float8_quantised(&r, 1));
     return ct_reference_end(&r, 0);
 }
 
@@ -135,7 +118,7 @@ const struct ct_op_type float8_op_quantise_transposed = {
     .summary = "x times the scales of a grid over it, in an 8-bit dtype, transposed",
     .signature = "x F, scale f -> transposed F",
     .samples = "real[2,4,6] factor[1,1,6]; dtype=float8_e5m2: real[4,6] factor[1,1]",
-    .attrs = attrs,
+    .attrs = float8_quantise_attrs,
     .attrs_size = sizeof(struct float8_quantise),
     .infer = transposed_infer,
     .factors = float8_layout_factors,
@@ -152,10 +135,10 @@ static int both_infer(struct ct_op *op)
 static int both_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
-    double *q = quantised(&r, 1);
+    double *q = float8_quantised(&r, 1);
 
     memcpy(r.out[0], q, sizeof(*q) * (size_t)ct_tensor_count(&l->in[0]));
-    put_transposed(&r, 1, l->ins > 2 && r.in[2] ? quantised(&r, 2) : q);
+    put_transposed(&r, 1, l->ins > 2 && r.in[2] ? float8_quantised(&r, 2) : q);
     return ct_reference_end(&r, 0);
 }
 
@@ -166,7 +149,7 @@ const struct ct_op_type float8_op_quantise_both = {
     .signature = "x F, scale f, ?transposed_scale f -> q F, transposed F",
     .samples = "real[2,4,6] factor[1,1,1];"
                "dtype=float8_e5m2: real[2,4,6] factor[2,4,1] factor[1,1,6]",
-    .attrs = attrs,
+    .attrs = float8_quantise_attrs,
     .attrs_size = sizeof(struct float8_quantise),
     .infer = both_infer,
     .factors = float8_layout_factors,

@@ -426,15 +426,31 @@ static int quantise_infer(struct ct_op *op)
     return float8_infer_codes(op, 0, false);
 }
 
+double *float8_quantised(struct ct_reference *r, int scale)
+{
+    const struct ct_launch *l = r->launch;
+    const struct ct_tensor *x = &l->in[0];
+    struct float8_cells_of cells = float8_cells_over(x, &l->in[scale]);
+    double *q = ct_arena_array(&r->arena, double, ct_tensor_count(x));
+
+    for (int64_t i = 0; i < ct_tensor_count(x); i++)
+        q[i] = ct_rounded(CT_F32, r->in[0][i] * r->in[scale][float8_cell_of(&cells, i)]);
+    return q;
+}
+
 static int quantise_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
-    struct float8_cells_of cells = float8_cells_over(&l->in[0], &l->in[1]);
+    const double *q = float8_quantised(&r, 1);
 
-    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++)
-        r.out[0][i] = ct_rounded(CT_F32, r.in[0][i] * r.in[1][float8_cell_of(&cells, i)]);
+    memcpy(r.out[0], q, sizeof(*q) * (size_t)ct_tensor_count(&l->in[0]));
     return ct_reference_end(&r, 0);
 }
+
+const struct ct_option float8_quantise_attrs[] = {CT_OPT_DTYPE(struct float8_quantise, dtype,
+                                                               "dtype", "float8_e4m3",
+                                                               "float8_e4m3 or float8_e5m2"),
+                                                  {0}};
 
 const struct ct_op_type float8_op_quantise = {
     .size = sizeof(struct ct_op_type),
@@ -443,9 +459,7 @@ const struct ct_op_type float8_op_quantise = {
     .signature = "x F, scale f -> q F",
     .samples = "real[2,4,6] factor[1,1,6];"
                "dtype=float8_e5m2: real[2,4,6] factor[2,4,2]",
-    .attrs = (const struct ct_option[]){CT_OPT_DTYPE(struct float8_quantise, dtype, "dtype",
-                                                     "float8_e4m3", "float8_e4m3 or float8_e5m2"),
-                                        {0}},
+    .attrs = float8_quantise_attrs,
     .attrs_size = sizeof(struct float8_quantise),
     .infer = quantise_infer,
     .factors = float8_grid_factors,

@@ -19,10 +19,26 @@
 struct laying {
     struct ct_graph *graph;
     struct ct_arena scratch;
-    struct ct_value **transposed; /* by id */
+    struct ct_value **transposed; /* by id of what they are the transposes of */
     size_t room;
     int status;
 };
+
+/* Where the transpose of v is noted. Values are made on the way, so the array grows; a place is
+   written before the next is asked for. */
+static struct ct_value **transposed_of(struct laying *l, const struct ct_value *v)
+{
+    if (v->id >= l->room) {
+        struct ct_value **old = l->transposed;
+        size_t room = 2 * ((size_t)v->id + 1);
+
+        l->transposed = ct_arena_array(&l->scratch, struct ct_value *, room);
+        if (old)
+            memcpy(l->transposed, old, l->room * sizeof(struct ct_value *));
+        l->room = room;
+    }
+    return &l->transposed[v->id];
+}
 
 /* The products whose operands are not blocks. */
 static bool is_product(const struct ct_op *op)
@@ -32,7 +48,7 @@ static bool is_product(const struct ct_op *op)
            op->ins >= 4 && !((const struct float8_product *)op->attrs)->block;
 }
 
-static bool is_transposed(const struct ct_op *op, int input)
+static bool wants_transposed(const struct ct_op *op, int input)
 {
     return is_product(op) &&
            ((op->type == &float8_op_dx && input == 1) || (op->type == &float8_op_dw && input <= 1));
@@ -45,7 +61,8 @@ static bool is_once_a_step(const struct ct_section *section)
 
 /* ---- casts ---- */
 
-/* The cast may write the transpose, as its straight codes are not needed beside it for longer. */
+/* Whether the cast of q may write the transpose: then no other section keeps the straight codes
+   beside it, but for a cast that is made once a step. */
 static bool may_write(const struct ct_value *q)
 {
     const struct ct_op *cast = q->producer;
@@ -53,7 +70,7 @@ static bool may_write(const struct ct_value *q)
     if (!cast || cast->type != &float8_op_quantise || q->fetch_count)
         return false;
     ct_for_each_use (use, q)
-        if (!is_transposed(use->op, use->index) && use->op->section != cast->section &&
+        if (!wants_transposed(use->op, use->index) && use->op->section != cast->section &&
             !is_once_a_step(cast->section))
             return false;
     return true;
@@ -62,7 +79,7 @@ static bool may_write(const struct ct_value *q)
 static bool is_needed_straight(const struct ct_value *q)
 {
     ct_for_each_use (use, q)
-        if (!is_transposed(use->op, use->index))
+        if (!wants_transposed(use->op, use->index))
             return true;
     return false;
 }
@@ -100,7 +117,7 @@ static struct ct_value *write_both(struct laying *l, struct ct_builder *b, struc
     if (!op)
         return NULL;
     op->out[1]->sharding = transposed_sharding(q);
-    l->transposed[op->out[0]->id] = op->out[1];
+    *transposed_of(l, op->out[0]) = op->out[1];
     take_over(l, q, op->out[0]);
     return op->out[1];
 }
@@ -157,18 +174,22 @@ static bool has_grid(const struct ct_op *cast, bool rows)
     return grid->ndim == x->ndim;
 }
 
+/* Whether a cast of rows (or of columns) makes codes for products that read that layout alone. */
 static bool is_cast(const struct ct_op *op, bool rows)
 {
     if (op->type != &float8_op_quantise || !has_grid(op, rows) || !amax_behind(op) ||
         op->out[0]->fetch_count || !op->out[0]->use_count)
         return false;
     ct_for_each_use (use, op->out[0])
-        if (is_transposed(use->op, use->index) == rows)
+        if (wants_transposed(use->op, use->index) == rows)
             return false;
     return true;
 }
 
-/* In place of the numbers, which nothing else in the backward needs, it takes the transpose. */
+/* Whether the cast of columns may be made beside `first`, the cast of rows. From the forward, the
+   backward then keeps the transpose in place of the numbers, so nothing else may need these there.
+   Gradients are not asked: part W follows I at once in most schedules. Where it needs the numbers,
+   too (a bias), the transpose waits beside them, a byte for each element, and saves a reading. */
 static bool may_be_earlier(const struct ct_op *cast, const struct ct_op *first)
 {
     const struct ct_op *amax = amax_behind(cast);
@@ -218,7 +239,7 @@ static void join_casts(struct laying *l, struct ct_op *rows, struct ct_op *colum
         return;
     casts->out[1]->sharding = transposed_sharding(columns->out[0]);
     take_over(l, rows->out[0], casts->out[0]);
-    l->transposed[columns->out[0]->id] = casts->out[1];
+    *transposed_of(l, columns->out[0]) = casts->out[1];
 }
 
 static void join_all_casts(struct laying *l)
@@ -226,7 +247,7 @@ static void join_all_casts(struct laying *l)
     ct_for_each_op (op, l->graph) {
         struct ct_op *columns = l->status == 0 && is_cast(op, true) ? sibling(op) : NULL;
 
-        if (columns && l->transposed[columns->out[0]->id] == NULL)
+        if (columns && !*transposed_of(l, columns->out[0]))
             join_casts(l, op, columns);
     }
 }
@@ -246,7 +267,7 @@ static struct ct_value *transpose(struct laying *l, struct ct_op *op, struct ct_
     return transposed;
 }
 
-/* May the product use v? */
+/* Whether v is made before op in each microbatch. */
 static bool is_there(const struct ct_value *v, const struct ct_op *op)
 {
     const struct ct_section *made = v->producer->section;
@@ -255,15 +276,15 @@ static bool is_there(const struct ct_value *v, const struct ct_op *op)
            (made->group == op->section->group && made->part <= op->section->part);
 }
 
-static struct ct_value *transpose_of(struct laying *l, struct ct_op *op, struct ct_value *q)
+/* The transpose of q that the product `op` reads: a known one, or one that is made now. */
+static struct ct_value *find_or_transpose(struct laying *l, struct ct_op *op, struct ct_value *q)
 {
-    struct ct_value *known = q->id < l->room ? l->transposed[q->id] : NULL;
+    struct ct_value *known = *transposed_of(l, q);
 
     if (known && is_there(known, op))
         return known;
     known = may_write(q) ? write_by_cast(l, q) : transpose(l, op, q);
-    if (q->id < l->room)
-        l->transposed[q->id] = known;
+    *transposed_of(l, q) = known;
     return known;
 }
 
@@ -332,7 +353,7 @@ static void lay_out(struct laying *l, struct ct_op *op)
     bool inverses = add_inverses(l, op, in + 4);
 
     for (int i = 0; l->status == 0 && i < 2 && !attrs.transposed; i++)
-        in[i] = is_transposed(op, i) ? transpose_of(l, op, op->in[i]) : NULL;
+        in[i] = wants_transposed(op, i) ? find_or_transpose(l, op, op->in[i]) : NULL;
     if (l->status < 0)
         return;
     for (int i = 0; i < op->ins; i++)
@@ -343,23 +364,13 @@ static void lay_out(struct laying *l, struct ct_op *op)
 
 /* ---- the transform ---- */
 
-static bool has_kernel(const char *device, const struct ct_op_type *type)
-{
-    const struct ct_kernel *kernel;
-
-    for (size_t i = 0; (kernel = ct_kernel_at(device, i)); i++)
-        if (!strcmp(kernel->op, type->name))
-            return true;
-    return false;
-}
-
 int float8_lay_out(struct ct_graph *graph, struct ct_run *run)
 {
-    struct laying l = {.graph = graph, .room = 6 * graph->value_count};
+    struct laying l = {.graph = graph};
 
-    if (!has_kernel(ct_run_device_name(run), &float8_op_quantise_both))
+    (void)run;
+    if (!ct_device_runs(&float8_op_quantise_both, 0))
         return 0;
-    l.transposed = ct_arena_array(&l.scratch, struct ct_value *, l.room);
     join_all_casts(&l);
     ct_for_each_op (op, graph)
         if (l.status == 0 && is_product(op))
