@@ -257,6 +257,8 @@ int supervise(struct args *args, struct ct_recipe *recipe, int argc, char **argv
 
 /* Whether the run's device has so many bytes. memory: how many it has, in words. */
 bool plan_fits(const struct ct_run *run, int64_t bytes, char memory[96]);
+/* The same of this host, for the plans of all its ranks together. */
+bool plans_fit(int64_t bytes, char memory[96]);
 /* CT_ECONFIG: the run needs more memory than there is; one_host: all ranks together. All ranks call
    it. */
 int check_memory(struct ct_run *run, bool one_host);

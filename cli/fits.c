@@ -11,34 +11,62 @@
 
 #include "cli.h"
 
+/* whose: the limits that leave so much of the machine's memory. */
+static void describe_host(double bytes, const char *whose, char memory[96])
+{
+    char human[32];
+
+    snprintf(memory, 96, "this machine has%s%s%s %s of memory",
+             bytes < ct_host_whole_memory() ? " (within the limits of " : "",
+             bytes < ct_host_whole_memory() ? whose : "", bytes < ct_host_whole_memory() ? ")" : "",
+             human_bytes(bytes, human));
+}
+
 bool plan_fits(const struct ct_run *run, int64_t bytes, char memory[96])
 {
     struct ct_device_info info = {.memory = 0};
-    bool host = run->device->host_memory;
     char human[32];
 
     run->device_ops->info(run->device, CT_F32, &info);
-    snprintf(memory, 96, "%s has%s %s of memory", host ? "this machine" : run->device->name,
-             host && (double)info.memory < ct_host_whole_memory()
-                 ? " (within the limits of this process)"
-                 : "",
-             human_bytes((double)info.memory, human));
+    if (run->device->host_memory)
+        describe_host((double)info.memory, "this process", memory);
+    else
+        snprintf(memory, 96, "%s has %s of memory", run->device->name,
+                 human_bytes((double)info.memory, human));
     return !info.memory || bytes <= (int64_t)info.memory;
+}
+
+bool plans_fit(int64_t bytes, char memory[96])
+{
+    double most = ct_host_shared_memory();
+
+    describe_host(most, "its control groups", memory);
+    return (double)bytes <= most;
+}
+
+static int refuse(const char *what, int64_t bytes, const char *memory)
+{
+    char human[32];
+
+    return ct_fail(CT_ECONFIG,
+                   "%s needs %s, and %s: lower [training] local_batch_size or seq_len, or see what "
+                   "takes it with `ctitan plan`",
+                   what, human_bytes((double)bytes, human), memory);
 }
 
 int check_memory(struct ct_run *run, bool one_host)
 {
     bool shared = run->device->host_memory && run->world > 1 && one_host;
     int64_t mine = (int64_t)run->arena_bytes, all = mine;
-    char memory[96], human[32];
-    int rc =
-        shared ? ct_group_all_reduce(ct_run_world(run), &mine, &all, 1, CT_I64, CT_REDUCE_SUM) : 0;
+    char memory[96];
+    int rc = plan_fits(run, mine, memory) ? 0 : refuse("the plan", mine, memory);
 
-    if (rc < 0 || plan_fits(run, all, memory))
+    if (!shared)
         return rc;
-    return ct_fail(CT_ECONFIG,
-                   "%s needs %s, and %s: lower [training] local_batch_size or seq_len, or see what "
-                   "takes it with `ctitan plan`",
-                   shared ? "the plan of all ranks" : "the plan", human_bytes((double)all, human),
-                   memory);
+    rc = ct_group_agree(ct_run_world(run), rc);
+    if (rc == 0)
+        rc = ct_group_all_reduce(ct_run_world(run), &mine, &all, 1, CT_I64, CT_REDUCE_SUM);
+    if (rc < 0 || plans_fit(all, memory))
+        return rc;
+    return refuse("the plan of all ranks", all, memory);
 }

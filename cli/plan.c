@@ -261,13 +261,12 @@ static json_t *writes_json(const struct ct_run *run)
 /* here: how many ranks are on this machine. */
 static void print_fit(const struct ct_run *run, int64_t here)
 {
-    int64_t ranks = run->device->host_memory ? here : 1;
     char memory[96];
 
     if (!plan_fits(run, (int64_t)run->arena_bytes, memory))
         printf("\nit does not fit: %s\n", memory);
-    else if (!plan_fits(run, (int64_t)run->arena_bytes * ranks, memory))
-        printf("\n%lld ranks that need as much do not fit: %s\n", (long long)ranks, memory);
+    else if (run->device->host_memory && !plans_fit((int64_t)run->arena_bytes * here, memory))
+        printf("\n%lld ranks that need as much do not fit: %s\n", (long long)here, memory);
 }
 
 static void print_people(const struct ct_run *run, const struct numbers *n,

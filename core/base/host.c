@@ -86,12 +86,17 @@ double ct_host_whole_memory(void)
     return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 }
 
+double ct_host_shared_memory(void)
+{
+    return fmin(ct_host_whole_memory(), ct_host_group_limit("/proc/self/cgroup", "/sys/fs/cgroup"));
+}
+
 double ct_host_memory(void)
 {
-    double bytes = ct_host_whole_memory();
+    double bytes = ct_host_shared_memory();
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         bytes = fmin(bytes, (double)limit.rlim_cur);
-    return fmin(bytes, ct_host_group_limit("/proc/self/cgroup", "/sys/fs/cgroup"));
+    return bytes;
 }

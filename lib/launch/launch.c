@@ -43,6 +43,7 @@
 #define BEAT 1.0  /* seconds */
 #define MERCY 2.0 /* seconds for an order to kill, before the command itself is killed */
 #define KNOWN 2.0 /* seconds that others have at most, once a child has failed by itself */
+#define LOST 255  /* exit status of ssh without a connection */
 
 struct launcher {
     const struct ct_launch_request *request;
@@ -284,12 +285,21 @@ static void beat(struct launcher *l)
 
 /* ---- ending ---- */
 
+/* Once the children have got SIGTERM, the time of SIGKILL stands. */
 static void schedule_end(struct launcher *l, double term)
 {
-    if (l->term == 0 || term < l->term) {
+    if (!l->told && (l->term == 0 || term < l->term)) {
         l->term = term;
         l->kill = term + l->grace;
     }
+}
+
+/* How long the others have after a child's failure. They may still say why a connection broke. */
+static double patience_after(const struct launcher *l, const struct child *c)
+{
+    bool lost = l->request->commands && WIFEXITED(c->status) && WEXITSTATUS(c->status) == LOST;
+
+    return c->follows || lost ? l->patience : fmin(l->patience, KNOWN);
 }
 
 /* A child has failed. The first failure of its own takes the place of one that followed it. */
@@ -302,7 +312,7 @@ static void blame(struct launcher *l, int i)
         c->status = W_EXITCODE(1, 0);
     if (l->first < 0)
         l->failing = ct_now();
-    schedule_end(l, ct_now() + (c->follows ? l->patience : fmin(l->patience, KNOWN)));
+    schedule_end(l, ct_now() + patience_after(l, c));
     if (l->first < 0 || (l->all.at[l->first].follows && !c->follows && !l->told))
         l->first = i;
 }
@@ -412,7 +422,7 @@ static void end_in_time(struct launcher *l)
         snprintf(how, sizeof(how), "has said nothing for %g s", silence);
         lose_orders(l, how);
     }
-    if (l->term > 0 && t >= l->term) {
+    if (!l->told && l->term > 0 && t >= l->term) {
         signal_all(l, SIGTERM);
         if (!l->request->commands)
             signal_all(l, SIGCONT); /* a stopped rank cannot react to it */

@@ -123,7 +123,9 @@ int local_region_map(struct comm *comm, uint64_t offset, size_t part, void **bas
     room = mmap(NULL, bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
                 0);
     if (room == MAP_FAILED)
-        return ct_fail(CT_ENOMEM, "%zu bytes of address space: %s", bytes, strerror(errno));
+        return ct_fail(CT_ENOMEM,
+                       "%zu bytes of address space, as a rank maps the memory of all %d: %s", bytes,
+                       comm->base.world, strerror(errno));
     at = (char *)(((uintptr_t)room + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, comm->fd, (off_t)offset) ==
         MAP_FAILED) {

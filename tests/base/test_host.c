@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -80,6 +81,20 @@ static void a_process_may_have_at_most_the_machine(void **state)
     assert_true(ct_host_memory() > 0 && ct_host_memory() <= ct_host_whole_memory());
 }
 
+static void an_address_space_is_not_shared(void **state)
+{
+    double shared = ct_host_shared_memory();
+    struct rlimit before, limit;
+
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
+    limit = (struct rlimit){.rlim_cur = (rlim_t)shared / 2, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+    assert_true(ct_host_memory() == (double)limit.rlim_cur);
+    assert_true(ct_host_shared_memory() == shared);
+    assert_int_equal(setrlimit(RLIMIT_AS, &before), 0);
+}
+
 static int make_mount(void **state)
 {
     (void)state;
@@ -100,6 +115,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(version_1_has_a_folder_of_its_own),
         cmocka_unit_test(groups_have_the_limits_of_those_around_them),
+        cmocka_unit_test(an_address_space_is_not_shared),
         cmocka_unit_test(a_process_may_have_at_most_the_machine),
     };
 

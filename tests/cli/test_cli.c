@@ -827,6 +827,24 @@ static void a_run_that_does_not_fit_is_refused(void **state)
     assert_has(slurp("err.txt"), " of memory: lower [training] local_batch_size");
 }
 
+/* The address space of each rank has room for one plan, but not for two. */
+static void a_limit_of_each_process_is_not_that_of_all_ranks(void **state)
+{
+    const char *two = "-n 2 --with local --with fsdp --set training.local_batch_size=10000 --set "
+                      "training.global_batch_size=-1";
+    int status = system(ct_arena_printf(
+        &arena,
+        "cd %s && bytes=$('%s' plan r.ini %s | sed -n 's/^memory per rank.*(\\([0-9,]*\\) "
+        ".*/\\1/p' | "
+        "tr -d ,) && ulimit -v $((bytes * 3 / 2 / 1024)) && '%s' plan r.ini %s >out.txt 2>err.txt",
+        folder, program, two, program, two));
+
+    (void)state;
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_has(slurp("out.txt"), "memory per rank: ");
+    assert_null(strstr(slurp("out.txt"), "not fit"));
+}
+
 static void options_without_effect_are_reported(void **state)
 {
     static const struct {
@@ -1336,6 +1354,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(lost_output_is_a_failure),
         cmocka_unit_test(files_are_not_written_in_the_place_of_closed_streams),
         cmocka_unit_test(a_run_that_does_not_fit_is_refused),
+        cmocka_unit_test(a_limit_of_each_process_is_not_that_of_all_ranks),
         cmocka_unit_test(options_without_effect_are_reported),
         cmocka_unit_test(the_recipe_chooses_the_instructions_before_the_environment),
         cmocka_unit_test(products_that_are_not_there_are_refused),

@@ -116,6 +116,17 @@ static int act_as_rank(const char *act)
         return 1;
     if (guilty && !strcmp(act, "input"))
         return 2;
+    if (!strcmp(act, "end apart")) { /* rank 0 does not end, the last is the cause */
+        wait_for_all(&id);
+        signal(SIGTERM, id.rank == 0 ? answer : ignore);
+        if (guilty)
+            return 1;
+        for (double begin = id.rank ? 0 : now(); begin > 0 && now() - begin < 30;)
+            pause();
+        pause();
+        usleep((unsigned)id.rank * 150000);
+        return 1;
+    }
     if (!strcmp(act, "mistake") || !strcmp(act, "mistake, rank 0 last")) {
         wait_for_all(&id);
         usleep(id.rank == 0 && act[strlen("mistake")] ? 100000 : 0);
@@ -316,6 +327,16 @@ static void deaf_and_stopped_ranks_are_ended(void **state)
     assert_int_equal(run(3, "stopped"), 1);
     assert_in(err, "rank 2 ended with status 1");
     assert_true(seconds < 4);
+}
+
+/* A rank that ends by SIGTERM is no cause: the others get no second one, and no more time. */
+static void ranks_that_end_apart_get_one_signal(void **state)
+{
+    (void)state;
+    assert_int_equal(run(4, "end apart"), 1);
+    assert_in(err, "rank 3 ended with status 1");
+    assert_int_equal(count(out, "asked\n"), 1);
+    assert_true(seconds > 0.5);
 }
 
 static void wait_until_ready(const struct run *r)
@@ -560,6 +581,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(cause_is_named_though_it_ends_last),
         cmocka_unit_test(echo_is_not_repeated),
         cmocka_unit_test(deaf_and_stopped_ranks_are_ended),
+        cmocka_unit_test(ranks_that_end_apart_get_one_signal),
         cmocka_unit_test(signals_are_passed_on),
         cmocka_unit_test(ranks_are_asked_by_sigquit),
         cmocka_unit_test(nohup_holds),

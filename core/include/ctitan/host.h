@@ -8,8 +8,11 @@
 
 CT_BEGIN_DECLS
 
-/* Bytes of memory that this process may have: the machine's, or less where a limit of the process's
-   address space or of one of its control groups (versions 1 and 2) says so. */
+/* Bytes of memory that this process and others share: the machine's, or less where one of its
+   control groups (versions 1 and 2) has a limit, which is that of all processes of the group. */
+CT_API double ct_host_shared_memory(void);
+/* Bytes of memory that this process may have: the same, or less where its address space has a limit
+   (ulimit -v), which each process has for itself. */
 CT_API double ct_host_memory(void);
 /* The machine's memory, in bytes. */
 CT_API double ct_host_whole_memory(void);

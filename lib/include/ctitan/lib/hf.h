@@ -36,9 +36,10 @@ CT_API int ct_hf_save(struct ct_run *run, const char *folder);
 /* The same with other states in the place of parameters: those whose names are prefix and a
    parameter's name, such as averages of them. */
 CT_API int ct_hf_save_states(struct ct_run *run, const char *prefix, const char *folder);
-/* Before the first step: whether it could be written now, and the disk has room for it. The folder
-   is created. All ranks call. CT_ECONFIG: the model describes no config.json, a file of the
-   tokenizer cannot be read, or the disk lacks room. prefix NULL: parameters. */
+/* Before the first step: whether it could be written now, and the disk has room for it, beside the
+   folders that were checked before it. The folder is created. All ranks call. CT_ECONFIG: the model
+   describes no config.json, a file of the tokenizer cannot be read, or the disk lacks room. prefix
+   NULL: parameters. */
 CT_API int ct_hf_check_states(struct ct_run *run, const char *prefix, const char *folder);
 
 /*

@@ -46,14 +46,14 @@ struct ct_launch_command {
 struct ct_launch_request {
     int ranks;         /* or commands */
     char *const *argv; /* of each rank; the program is this one. argv[0] begins messages */
-    double patience;   /* seconds for others to end after a failure; after its cause 2; 0: 2 */
-    double grace;      /* seconds between SIGTERM and SIGKILL; 0: 5 */
-    int *status;       /* out, by rank: as of waitpid; NULL: not wanted */
-    int *first;        /* out: the first rank that failed by itself, -1: none; NULL: not wanted */
-    double leave;      /* seconds to end after a signal was passed on, before SIGTERM; 0: grace */
-    int restart;       /* for ct_identity */
-    int *brief;        /* out: characters of the message without the last line; NULL: not wanted */
-    bool reads;        /* rank 0 reads standard input: it gets the terminal, and its Ctrl-C */
+    double patience; /* seconds for others to end after a failure, at most 2 after a cause; 0: 2 */
+    double grace;    /* seconds between SIGTERM and SIGKILL; 0: 5 */
+    int *status;     /* out, by rank: as of waitpid; NULL: not wanted */
+    int *first;      /* out: the first rank that failed by itself, -1: none; NULL: not wanted */
+    double leave;    /* seconds to end after a signal was passed on, before SIGTERM; 0: grace */
+    int restart;     /* for ct_identity */
+    int *brief;      /* out: characters of the message without the last line; NULL: not wanted */
+    bool reads;      /* rank 0 reads standard input: it gets the terminal, and its Ctrl-C */
     const struct ct_launch_command *commands; /* started in the place of ranks; NULL: none */
     int rank0, world; /* these are ranks rank0 .. of a job of so many; world 0: they are all */
     bool ordered;     /* standard input has orders, as of a command's launcher */
@@ -85,10 +85,16 @@ CT_API bool ct_launch_hears(void);
  * Lines of the others appear as "[rank N] line". A line "argv[0]: .." on standard error is dropped
  * if it is also the last line of another rank. SIGINT, SIGTERM and (unless it is ignored: nohup)
  * SIGHUP are passed on; a second signal kills. SIGQUIT is passed on each time: ranks with a flight
- * recorder answer it with a report and go on, others end. When a rank fails, the others get
- * `patience`, then SIGTERM, then SIGKILL. Ranks do not outlive this process, however it ends. Lines
- * go through the outlets (outlet.h), which the program flushes at its end. SIGUSR1 is passed on
- * like SIGTERM: mpirun and srun pass it to ranks on other hosts, SIGTERM they answer themselves.
+ * recorder answer it with a report and go on, others end. Ranks do not outlive this process,
+ * however it ends. Lines go through the outlets (outlet.h), which the program flushes at its end.
+ * SIGUSR1 is passed on like SIGTERM: mpirun and srun pass it to ranks on other hosts, SIGTERM they
+ * answer themselves.
+ *
+ * When a rank fails, the others get some time, then one SIGTERM, and SIGKILL after `grace`, however
+ * many fail in between. A failure is a cause unless its status is CT_LAUNCH_FOLLOWS: the others
+ * then have `patience`, but at most 2 seconds. After a rank that followed they have `patience`,
+ * which ends early where a cause comes. They have it too where a command ended with 255, as ssh
+ * does when its connection is lost: that is a cause, of which others may know more.
  *
  * Commands are treated like ranks, but what they print has its tags already. One that takes orders
  * gets a letter for each signal through its standard input, and a beat once a second.
