@@ -1,4 +1,5 @@
 /* Options that have no effect beside others. */
+#include <assert.h>
 #include <string.h>
 
 #include <ctitan/error.h>
@@ -28,9 +29,17 @@ static bool is_fallback(const struct ct_option *o, const void *config)
         return *(const double *)field == fallback.number;
     case CT_ENUM:
         return *(const unsigned *)field == fallback.choice;
-    default:
+    case CT_STRING:
+    case CT_CHOICE:
         return !strcmp(*(const char *const *)field, fallback.text);
+    case CT_ATTR_DTYPE:
+    case CT_ATTR_SHAPE:
+    case CT_ATTR_AXES:
+    case CT_ATTR_SHARDING:
+        break;
     }
+    assert(!"an option of a recipe");
+    return false;
 }
 
 int ct_options_check_use(const struct ct_option *table, const void *config, const char *section,

@@ -123,7 +123,7 @@ static int divide(const struct ct_recipe *recipe, const char *text, struct assig
 static int check_assignment(const char *text, const struct assignment *a)
 {
     size_t plain = a->quoted ? a->quoted : ct_recipe_without_comment(a->value, a->length);
-    const char *wrong = ct_recipe_misquoted(a->value, a->length, false);
+    const char *wrong = ct_recipe_misquoted(a->value, a->length, false, false);
 
     if (strlen(text) > 3900 || strpbrk(a->value, "\n\r") || plain < a->length)
         return ct_fail(CT_ECONFIG,

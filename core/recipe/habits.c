@@ -329,6 +329,19 @@ int ct_recipe_hint_section(const struct ct_recipe *recipe, const char *source, c
     return rc;
 }
 
+/* The message has the value without these quotes, or in those that it needs. */
+static int refuse_quotes(const struct ct_setting *s, size_t length)
+{
+    struct ct_arena scratch = {0};
+    const char *value = ct_arena_printf(&scratch, "%.*s", (int)length - 2, s->value + 1);
+    int rc =
+        ct_fail(CT_ECONFIG, "%s: [%s] %s = %s: values have no quotes: write %s = %s", s->source,
+                s->section, s->key, s->value, s->key, ct_recipe_quote(&scratch, value));
+
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
 static int check_value(const struct ct_setting *s)
 {
     size_t length = strlen(s->value);
@@ -337,9 +350,7 @@ static int check_value(const struct ct_setting *s)
     char quote = ct_recipe_comment(s->value, length) == length ? *s->value : '\0';
 
     if (length >= 2 && (quote == '"' || quote == '\'') && s->value[length - 1] == quote)
-        return ct_fail(CT_ECONFIG, "%s: [%s] %s = %s: values have no quotes: write %s = %.*s",
-                       s->source, s->section, s->key, s->value, s->key, (int)length - 2,
-                       s->value + 1);
+        return refuse_quotes(s, length);
     if (quote == '"' && !strchr(s->value + 1, '"'))
         return ct_fail(CT_ECONFIG,
                        "%s: [%s] %s = %s: the quote is not closed; only a value with \" #\" or "
@@ -377,7 +388,7 @@ static bool is_yaml(const char *line, size_t length)
 
 int ct_recipe_check_kind(const char *path, const char *text)
 {
-    const char *kind = NULL, *suffix = strrchr(path, '.');
+    const char *kind = NULL;
 
     while (*text && strchr(" \t\r\n", *text))
         text++;
@@ -387,8 +398,6 @@ int ct_recipe_check_kind(const char *path, const char *text)
         kind = "JSON";
     else if (is_yaml(text, strcspn(text, "\n")))
         kind = "YAML";
-    else if (suffix && !strcmp(suffix, ".toml"))
-        kind = "TOML";
     return kind ? ct_fail(CT_ECONFIG,
                           "%s: this is %s, but a recipe is an INI file: lines [SECTION], and below "
                           "them KEY = VALUE; `ctitan help` lists the sections",

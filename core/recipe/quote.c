@@ -1,6 +1,7 @@
 /*
- * Values in quotes. Only what would begin a comment needs them, " #" and " ;", or one of these at
- * the beginning; a quote within is written twice. They are around all that a line has of a value.
+ * Values in quotes. What would begin a comment needs them, " #" and " ;", or one of these at the
+ * beginning, and an item of a list that begins with a quote which is not closed; nothing else has
+ * them. A quote within is written twice. They are around all that a line has of a value.
  */
 #include <string.h>
 
@@ -27,17 +28,6 @@ static size_t closing_quote(const char *text, size_t length)
     return 0;
 }
 
-size_t ct_recipe_quoted(const char *text, size_t length)
-{
-    size_t end = closing_quote(text, length), next = end + 1;
-
-    if (!end || ct_recipe_comment(text + 1, end - 1) == end - 1)
-        return 0;
-    while (next < length && ct_recipe_is_space(text[next]))
-        next++;
-    return next == length || (next > end + 1 && strchr(";#", text[next])) ? end + 1 : 0;
-}
-
 /* Whether the text's last character but white space is a comma. */
 static bool ends_item(const char *text, size_t length)
 {
@@ -46,8 +36,9 @@ static bool ends_item(const char *text, size_t length)
     return length && text[length - 1] == ',';
 }
 
-/* The quote that begins a word and is open at the end of a text; length: none. */
-static size_t find_open(const char *text, size_t length)
+/* The quote that begins a word and is open at the end of a text; length: none. twice: each quote is
+   written twice. */
+static size_t find_open(const char *text, size_t length, bool twice)
 {
     size_t closed = length, open = length;
 
@@ -55,30 +46,55 @@ static size_t find_open(const char *text, size_t length)
         if (text[i] != '"')
             continue;
         if (open < length) {
-            closed = i;
+            closed = i + twice;
             open = length;
         } else if (i == 0 || closed + 1 == i || ct_recipe_is_space(text[i - 1]) ||
                    text[i - 1] == ',') {
             open = i;
         }
+        i += twice;
     }
     return open;
 }
 
-const char *ct_recipe_misquoted(const char *text, size_t length, bool in_list)
+/* Whether an item of a list begins with a quote that is not closed. */
+static bool opens_item(const char *text, size_t length, bool twice, bool in_list)
+{
+    size_t open = find_open(text, length, twice);
+
+    return open < length && (ends_item(text, open) || (in_list && open == 0));
+}
+
+/* Whether a value, or a line of one, cannot be without quotes. */
+static bool needs_quotes(const char *text, size_t length, bool twice)
+{
+    return ct_recipe_comment(text, length) < length || opens_item(text, length, twice, true);
+}
+
+size_t ct_recipe_quoted(const char *text, size_t length)
+{
+    size_t end = closing_quote(text, length), next = end + 1;
+
+    if (!end || !needs_quotes(text + 1, end - 1, true))
+        return 0;
+    while (next < length && ct_recipe_is_space(text[next]))
+        next++;
+    return next == length || (next > end + 1 && strchr(";#", text[next])) ? end + 1 : 0;
+}
+
+const char *ct_recipe_misquoted(const char *text, size_t length, bool in_list, bool recorded)
 {
     size_t quoted = ct_recipe_quoted(text, length), comment = ct_recipe_comment(text, length);
-    size_t open = find_open(text, comment);
 
     if (quoted && (ct_recipe_is_space(text[1]) || ct_recipe_is_space(text[quoted - 2])))
         return "within quotes, a value neither begins nor ends with white space";
-    if (quoted || open == comment)
+    if (quoted)
         return NULL;
-    if (memchr(text + comment, '"', length - comment))
+    if (find_open(text, comment, false) < comment && memchr(text + comment, '"', length - comment))
         return "a comment begins within quotes; quote the whole value, as in \"/data/set #1\"";
-    if (ends_item(text, open) || (in_list && open == 0))
-        return "a quote begins an item and is not closed; quotes are around the whole value, as in "
-               "\"/data/set #1\"";
+    if (!recorded && opens_item(text, comment, false, in_list))
+        return "a quote begins an item and is not closed; quotes are around the whole value, and a "
+               "quote within is written twice, as in \"a, \"\"b\"";
     return NULL;
 }
 
@@ -99,7 +115,7 @@ const char *ct_recipe_quote(struct ct_arena *arena, const char *value)
     size_t length = strlen(value);
     char *quoted, *to;
 
-    if (ct_recipe_comment(value, length) == length)
+    if (!needs_quotes(value, length, false))
         return value;
     to = quoted = ct_arena_alloc(arena, 2 * length + 3);
     *to++ = '"';

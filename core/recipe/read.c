@@ -109,13 +109,13 @@ static size_t value_at(const char *line, size_t length)
     return at < length ? at : length;
 }
 
-static struct physical look(const char *at, bool in_list)
+static struct physical look(const char *at, bool in_list, bool recorded)
 {
     size_t whole = strcspn(at, "\n"), value = value_at(at, whole);
     struct physical p = {.text = at, .next = at + whole + (at[whole] == '\n')};
 
     p.quoted = ct_recipe_quoted(at + value, whole - value);
-    p.wrong = ct_recipe_misquoted(at + value, whole - value, in_list);
+    p.wrong = ct_recipe_misquoted(at + value, whole - value, in_list, recorded);
     p.length = p.quoted ? value + p.quoted : ct_recipe_without_comment(at, whole);
     p.ends_default = ends_with(at + p.length, whole - p.length, "; " CT_RECIPE_DEFAULT) ||
                      ends_with(at + p.length, whole - p.length, ", " CT_RECIPE_DEFAULT);
@@ -129,7 +129,7 @@ static struct physical look(const char *at, bool in_list)
 
 static int take(struct reader *r, struct physical *p, bool in_list)
 {
-    *p = look(r->at, in_list);
+    *p = look(r->at, in_list, r->recorded);
     r->at = p->next;
     r->physical++;
     if (p->length > CT_RECIPE_LINE)
@@ -197,7 +197,7 @@ static char *logical_line(struct reader *r)
     while (*r->at && *line.text != '[') {
         bool in_list = line.text[line.length - 1] == ',';
 
-        p = look(r->at, in_list);
+        p = look(r->at, in_list, r->recorded);
         if (p.length && !p.indented)
             break;
         if (take(r, &p, in_list) < 0)
@@ -309,6 +309,20 @@ static int parse(struct reader *r)
     return ct_recipe_list_plugins(r->recipe);
 }
 
+/* A failure names the kind that the file's name says. */
+static int parse_kind(struct reader *r)
+{
+    const char *suffix = strrchr(r->recipe->path, '.');
+    bool toml = suffix && !strcmp(suffix, ".toml");
+    int rc = parse(r);
+
+    if (rc == 0 && toml)
+        rc = ct_recipe_check_values(r->recipe);
+    return rc < 0 && toml
+               ? ct_context(rc, "%s: this is TOML, but a recipe is an INI file", r->recipe->path)
+               : rc;
+}
+
 int ct_recipe_parse(struct ct_arena *arena, const char *path, const char *text,
                     struct ct_recipe **recipe)
 {
@@ -325,7 +339,7 @@ int ct_recipe_parse(struct ct_arena *arena, const char *path, const char *text,
         return ct_fail(CT_ECONFIG, "recipe %s: its name is not UTF-8", path);
     rc = ct_recipe_check_kind(path, r.at);
     if (rc == 0)
-        rc = parse(&r);
+        rc = parse_kind(&r);
     if (rc == 0)
         *recipe = r.recipe;
     return rc;

@@ -25,8 +25,9 @@ size_t ct_recipe_comment(const char *text, size_t length);
 size_t ct_recipe_quoted(const char *text, size_t length);
 /* Why text, a line's part of a value and what follows, has wrong quotes: white space is at their
    ends, a comment begins within a pair that is around a part of it, or one that begins an item of a
-   list is not closed. in_list: the line before ends with a comma. NULL: it has not. */
-const char *ct_recipe_misquoted(const char *text, size_t length, bool in_list);
+   list is not closed. in_list: the line before ends with a comma. recorded: a run wrote the recipe,
+   and earlier versions did not quote such items. NULL: it has not. */
+const char *ct_recipe_misquoted(const char *text, size_t length, bool in_list, bool recorded);
 /* Write what these bytes stand for, at most as many, with a final zero. Returns how many without
    it. */
 size_t ct_recipe_unquote(const char *quoted, size_t length, char *text);

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include <ctitan/option.h>
+#include <ctitan/option_use.h>
 #include <ctitan/text.h>
 
 struct config {
@@ -169,6 +170,43 @@ static void the_nearest_name_is_near(void **state)
     assert_null(ct_nearest("steps", NULL, 0));
 }
 
+/* A value counts, not how it is written. */
+static void values_of_unused_options_are_compared_as_values(void **state)
+{
+    struct config {
+        bool fused;
+        int64_t steps;
+        double share;
+        const char *path, *policy;
+        unsigned order;
+    } c = {0};
+    static const struct ct_option all[] = {
+        CT_OPT_BOOL(struct config, fused, "fused", "true", "One launch"),
+        CT_OPT_INT(struct config, steps, "steps", "1000", 1, 1e15, "Steps"),
+        CT_OPT_FLOAT(struct config, share, "share", "0.1", 0, 1, "Share"),
+        CT_OPT_STRING(struct config, path, "path", "", "File"),
+        CT_OPT_CHOICE(struct config, policy, "policy", "stop", "stop|skip", "Policy"),
+        CT_OPT_ENUM(struct config, order, "order", "up", "down|up", "Order"),
+        {0}};
+    static const struct {
+        const char *name, *same, *other;
+    } cases[] = {{"fused", "true", "false"}, {"steps", "1e3", "999"},    {"share", "0.10", "0.11"},
+                 {"path", "", "x"},          {"policy", "stop", "skip"}, {"order", "up", "down"}};
+
+    (void)state;
+    assert_int_equal(ct_options_reset(all, &c), 0);
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        const struct ct_option_use uses[] = {{cases[i].name, false, "off"}, {0}};
+        char same[16];
+
+        snprintf(same, sizeof(same), "%s", cases[i].same); /* another address than the default's */
+        assert_int_equal(ct_options_set(all, &c, cases[i].name, same, "x"), 0);
+        assert_int_equal(ct_options_check_use(all, &c, "s", uses), 0);
+        assert_int_equal(ct_options_set(all, &c, cases[i].name, cases[i].other, "x"), 0);
+        assert_fails(ct_options_check_use(all, &c, "s", uses), CT_ECONFIG, "has no effect: off");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -177,6 +215,7 @@ int main(void)
         cmocka_unit_test(bad_values_say_what_was_expected),
         cmocka_unit_test(formatted_values_read_back),
         cmocka_unit_test(ranges_are_for_people),
+        cmocka_unit_test(values_of_unused_options_are_compared_as_values),
         cmocka_unit_test(the_nearest_name_is_near),
     };
 

@@ -123,8 +123,41 @@ static void quotes_hold_comments(void **state)
     assert_fails(ct_recipe_set(r, "job.name=a, \"x #y"), CT_ECONFIG, "needs quotes");
     assert_fails(ct_recipe_set(r, "job.name=\" x #y\""), CT_ECONFIG, "ends with white space");
     assert_fails(ct_recipe_set(r, "job.name=\"x #y\t\""), CT_ECONFIG, "ends with white space");
+    assert_int_equal(ct_recipe_set(r, "job.description=\"see Fig, 5\"\" wide, \"\"big\""), 0);
+    assert_string_equal(ct_recipe_get(r, "job", "description"), "see Fig, 5\" wide, \"big");
+    assert_string_equal(ct_recipe_quote(&arena, "a, \"b"), "\"a, \"\"b\"");
     assert_string_equal(ct_recipe_assign(&arena, "a.b", "/x #1"), "a.b=\"/x #1\"");
     assert_string_equal(ct_recipe_assign(&arena, "a.b", "/x#1"), "a.b=/x#1");
+    ct_arena_finish(&arena);
+}
+
+/* A recipe that a run recorded before items were checked is read. */
+static void recorded_items_may_begin_with_a_quote(void **state)
+{
+    static const char text[] = "; a, with every option and where its value is from\n"
+                               "[job]\n"
+                               "description = see Fig, 5\" wide, \"big  ; a.ini:3\n";
+    struct ct_arena arena = {0};
+    struct ct_recipe *r = read_text(&arena, text);
+
+    (void)state;
+    assert_string_equal(ct_recipe_get(r, "job", "description"), "see Fig, 5\" wide, \"big");
+    ct_arena_finish(&arena);
+}
+
+/* A file's name does not refuse what is INI. */
+static void a_suffix_alone_is_no_kind(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_recipe *r;
+
+    (void)state;
+    assert_int_equal(ct_recipe_parse(&arena, "r.toml", "[job]\nname = x\n", &r), 0);
+    assert_string_equal(ct_recipe_get(r, "job", "name"), "x");
+    assert_fails(ct_recipe_parse(&arena, "r.toml", "[job]\nname = \"x\"\n", &r), CT_ECONFIG,
+                 "values have no quotes: write name = x");
+    assert_fails(ct_recipe_parse(&arena, "r.toml", "[job]\nname = [\n  \"a = 1\",\n]\n", &r),
+                 CT_ECONFIG, "this is TOML");
     ct_arena_finish(&arena);
 }
 
@@ -721,6 +754,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(lines_that_are_no_settings_continue_values),
         cmocka_unit_test(long_values_are_whole),
         cmocka_unit_test(quotes_hold_comments),
+        cmocka_unit_test(recorded_items_may_begin_with_a_quote),
+        cmocka_unit_test(a_suffix_alone_is_no_kind),
         cmocka_unit_test(bad_text_is_refused_with_its_line),
         cmocka_unit_test(each_indented_line_is_refused),
         cmocka_unit_test(lines_have_a_limit),
