@@ -530,10 +530,22 @@ static double memory(const struct side *s)
     return s->first.step[s->first.count - 1].memory;
 }
 
+static void print_memory(double a, double b)
+{
+    char one[32], other[32];
+
+    if (!isfinite(a) || !isfinite(b))
+        return;
+    if (a == b)
+        printf("memory is the same: %s\n", human_bytes(a, one));
+    else
+        printf("memory of B is %.4f times that of A: %s instead of %s\n", b / a,
+               human_bytes(b, other), human_bytes(a, one));
+}
+
 static void print_people(const struct comparison *c)
 {
-    double a = memory(&c->side[0]), b = memory(&c->side[1]);
-    char text[512], one[32], other[32];
+    char text[512];
 
     printf("A: %s\nB: %s\n\noptions that differ\n", c->side[0].path, c->side[1].path);
     if (!print_options(c, NULL))
@@ -551,15 +563,11 @@ static void print_people(const struct comparison *c)
     printf("%s\n", text);
     say_loss(c, text, sizeof(text));
     printf("%s\n", text);
-    if (c->last_step && !c->identical)
+    if (c->last_step && !c->identical && isfinite(c->last_loss[0]) && isfinite(c->last_loss[1]))
         printf("loss of step %lld, the last that both have: A %.5f, B %.5f\n",
                (long long)c->last_step, c->last_loss[0], c->last_loss[1]);
     compare_print_validations(&c->side[0].first, &c->side[1].first);
-    if (a == b)
-        printf("memory is the same: %s\n", human_bytes(a, one));
-    else
-        printf("memory of B is %.4f times that of A: %s instead of %s\n", b / a,
-               human_bytes(b, other), human_bytes(a, one));
+    print_memory(memory(&c->side[0]), memory(&c->side[1]));
 }
 
 static json_t *result_json(const struct comparison *c)
