@@ -24,6 +24,29 @@ static int64_t context_of(const struct ct_model_request *request)
     return request->logits && context > request->seq_len ? context : request->seq_len;
 }
 
+static int check_divisors(const char *key, const char *divisors, int64_t rotated)
+{
+    int64_t count = divisors && *divisors;
+
+    for (const char *at = divisors; at && *at; at++)
+        count += *at == ':';
+    return count == rotated / 2
+               ? 0
+               : ct_fail(CT_ECONFIG, "%s of rope has %lld numbers; %lld rotated features need %lld",
+                         key, (long long)count, (long long)rotated, (long long)rotated / 2);
+}
+
+int ct_decoder_check_rope(const struct ct_rope *rope, int64_t rotated)
+{
+    int rc = 0;
+
+    if (rope->scaling == CT_ROPE_LONG)
+        rc = check_divisors("short_factor", rope->longrope.near, rotated);
+    if (rc == 0 && rope->scaling == CT_ROPE_LONG)
+        rc = check_divisors("long_factor", rope->longrope.far, rotated);
+    return rc;
+}
+
 int ct_decoder_fit_rope(const struct ct_decoder_sizes *s, const struct ct_model_request *request,
                         int64_t rotated, struct ct_rope *r)
 {

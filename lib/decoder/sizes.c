@@ -43,7 +43,15 @@ static int check(const struct ct_decoder_family *f, const struct ct_decoder_size
     if (s->head_dim % 2)
         return ct_fail(CT_ECONFIG, "a head of %lld features cannot be rotated in pairs",
                        (long long)s->head_dim);
-    return 0;
+    return ct_decoder_check_rope(&s->rope, s->head_dim);
+}
+
+int ct_decoder_fail_window(int64_t layer)
+{
+    return ct_fail(CT_ECONFIG,
+                   "layer_types: layer %lld is sliding_attention, but there is no window: "
+                   "sliding_window is null or 0, or use_sliding_window is not true",
+                   (long long)layer);
 }
 
 static int apply(const struct ct_decoder_family *f, const struct ct_decoder_options *o,

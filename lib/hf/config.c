@@ -136,16 +136,27 @@ static int read_size(const json_t *value, const char *key, double fallback, int6
     return 0;
 }
 
-/* "auto" of a number that follows from others. */
-static int read_part(const json_t *value, const struct ct_hf_key *k, int64_t *size)
+/* Whether a value says as null does that there is no such part. */
+static bool leaves_out(const json_t *root, const json_t *value, const char *words)
 {
     const char *word = json_string_value(value);
 
-    if (json_is_null(value) || (word && !strcmp(word, "auto"))) {
+    if (json_is_null(value) || !words)
+        return json_is_null(value);
+    if (*words == '!')
+        return json_is_integer(value) && json_integer_value(value) == 0 &&
+               !json_is_true(json_object_get(root, words + 1));
+    return word && !strcmp(word, words);
+}
+
+static int read_part(const json_t *root, const json_t *value, const struct ct_hf_key *k,
+                     int64_t *size)
+{
+    if (leaves_out(root, value, k->words)) {
         *size = 0;
         return 0;
     }
-    return read_size(value, k->key, k->fallback, 0, SIZE_MOST, size);
+    return read_size(value, k->key, k->fallback, 1, SIZE_MOST, size);
 }
 
 /* The number that a list has for each layer; other values: themselves. */
@@ -397,7 +408,7 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
     case CT_HF_LAYERS:
         return read_layers(value, k->key, field);
     case CT_HF_PART:
-        return read_part(value, k, field);
+        return read_part(root, value, k, field);
     case CT_HF_SLIDING:
         return read_sliding(root, value, k->key, field);
     case CT_HF_CHUNKED:

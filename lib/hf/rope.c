@@ -190,6 +190,18 @@ static int read_stretch(const json_t *scaling, const struct ct_hf_config *config
                : rc;
 }
 
+/* DeepSeek-V3 of transformers scales attention by them with any type; here only yarn has them. */
+static int check_no_mscale(const json_t *scaling, const char *name)
+{
+    static const char *const keys[] = {"mscale", "mscale_all_dim"};
+
+    for (size_t i = 0; i < CT_COUNT(keys); i++)
+        if (!hf_absent(json_object_get(scaling, keys[i])))
+            return ct_fail(CT_ECONFIG, "%s of rope_type %s is not supported; that of yarn is",
+                           keys[i], name);
+    return 0;
+}
+
 static int read_scaling(const json_t *root, const json_t *object, const char *name,
                         const struct ct_hf_config *config, struct ct_rope *rope)
 {
@@ -197,6 +209,8 @@ static int read_scaling(const json_t *root, const json_t *object, const char *na
 
     if (!strcmp(name, "default"))
         return 0;
+    if ((strcmp(name, "yarn") || config->original) && check_no_mscale(object, name) < 0)
+        return CT_ECONFIG;
     if (!strcmp(name, "longrope") || !strcmp(name, "su") ||
         (config->original && !strcmp(name, "yarn")))
         return read_long_scaling(root, object, config, rope);

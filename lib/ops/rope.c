@@ -245,8 +245,8 @@ struct ct_value *ct_rope(struct ct_builder *b, const char *name, struct ct_value
 {
     if (rope->dynamic && b->status == 0)
         b->status = ct_fail(CT_EINVAL,
-                            "%s: the base of a dynamic rope grows with the context, and is not yet "
-                            "that of one",
+                            "%s: the base of a dynamic rope grows with the context: fit it to the "
+                            "context first (ct_decoder_fit_rope)",
                             name);
     return ct_emit_type1(b, &ct_op_rope, name, (struct ct_value *[]){x, positions}, 2, rope);
 }

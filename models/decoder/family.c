@@ -207,6 +207,17 @@ static int read_words(const struct ct_setting *s, const char *words, size_t sets
                : 0;
 }
 
+/* "VALUE", or "VALUE WORDS" of a key that values beside null leave out. */
+static const char *split_words(const char *text, struct ct_hf_key *key)
+{
+    size_t size = strcspn(text, " ");
+
+    if (key->kind != CT_HF_PART || !text[size])
+        return text;
+    key->words = text + size + strspn(text + size, " ");
+    return ct_arena_printf(&arena, "%.*s", (int)size, text);
+}
+
 static int read_key(const struct ct_setting *s, struct ct_hf_key *key)
 {
     size_t size = strcspn(s->value, " ");
@@ -234,7 +245,7 @@ static int read_key(const struct ct_setting *s, struct ct_hf_key *key)
     key->kind = kind_of(o);
     key->offset = o->offset;
     key->words = o->type == CT_ENUM ? decoder_words(o) : NULL;
-    return read_fallback(s, o, text, &key->fallback);
+    return read_fallback(s, o, split_words(text, key), &key->fallback);
 }
 
 /* "VALUE", or "VALUE warn" */
@@ -383,6 +394,23 @@ static int read_stored(const struct ct_recipe *file, struct family *f)
     return 0;
 }
 
+/* A share that config.json could not say would be lost in it. */
+static int check_shares(const struct ct_recipe *file, const struct family *f)
+{
+    for (size_t i = 0; !f->config.partial && i < file->count; i++) {
+        const struct ct_setting *s = &file->settings[i];
+        double share = strtod(s->value, NULL);
+
+        if (!strcmp(s->key, "partial") && share != 0 && share != 1 &&
+            (!strcmp(s->section, "model") || !strncmp(s->section, "flavor.", 7)))
+            return ct_fail(CT_ECONFIG,
+                           "%s: partial = %s: [family] needs partial = the key of it, as "
+                           "partial_rotary_factor",
+                           s->source, s->value);
+    }
+    return 0;
+}
+
 static int read_family(const char *name, struct family *f)
 {
     struct ct_recipe *file;
@@ -410,8 +438,8 @@ static int read_family(const char *name, struct family *f)
 
         f->weight[w] = own ? own : usual_weights[w];
     }
-    if ((rc = check_names(file)) < 0 || (rc = read_stored(file, f)) < 0 ||
-        (rc = read_rows(file, f)) < 0)
+    if ((rc = check_names(file)) < 0 || (rc = check_shares(file, f)) < 0 ||
+        (rc = read_stored(file, f)) < 0 || (rc = read_rows(file, f)) < 0)
         return rc;
     return family_apply(f, &probe);
 }

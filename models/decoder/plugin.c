@@ -171,18 +171,6 @@ static int check_linear(const struct decoder_linear *z)
     return 0;
 }
 
-static int check_divisors(const char *key, const char *divisors, int64_t rotated)
-{
-    int64_t count = 1;
-
-    for (const char *at = divisors; *at; at++)
-        count += *at == ':';
-    return count == rotated / 2
-               ? 0
-               : ct_fail(CT_ECONFIG, "%s of rope has %lld numbers; %lld rotated features need %lld",
-                         key, (long long)count, (long long)rotated, (long long)rotated / 2);
-}
-
 /* Features are rotated in pairs. */
 static int check_rope(const struct ct_model *m, const struct ct_rope *rope)
 {
@@ -195,12 +183,8 @@ static int check_rope(const struct ct_model *m, const struct ct_rope *rope)
         return ct_fail(CT_ECONFIG, "alpha of rope needs heads of more than 2 features");
     if (m->positions == POSITIONS_NONE)
         return 0;
-    if (rope->scaling == CT_ROPE_LONG &&
-        (check_divisors("short_factor", rope->longrope.near, rotated) < 0 ||
-         check_divisors("long_factor", rope->longrope.far, rotated) < 0))
-        return CT_ECONFIG;
     if (rotated > 0 && rotated % 2 == 0)
-        return 0;
+        return ct_decoder_check_rope(rope, rotated);
     if (rope->partial <= 0 && m->rotary_dim)
         return ct_fail(CT_ECONFIG,
                        "%lld rotated features of heads of %lld: expected an even number",
@@ -251,17 +235,13 @@ static int check_local(const struct ct_model *m)
                                "a number");
 }
 
-/* transformers has no mask for such a layer. */
 static int check_window(const struct ct_model *m)
 {
     if (!m->sliding.given || (m->windowed && m->window))
         return 0;
     for (int64_t i = 0; i < m->sizes.layers; i++)
         if (ct_hf_has_layer(&m->sliding, i))
-            return ct_fail(CT_ECONFIG,
-                           "layer_types: layer %lld is sliding_attention, but there is no window: "
-                           "sliding_window is null, or use_sliding_window is not true",
-                           (long long)i);
+            return ct_decoder_fail_window(i);
     return 0;
 }
 
@@ -365,6 +345,13 @@ static int apply_predictions(struct ct_model *m)
     return 0;
 }
 
+/* Where the layers without rope slide, use_sliding_window counts only if no list says which do. */
+static void follow_list(struct ct_model *m)
+{
+    for (int64_t i = 0; m->window_plain && m->sliding.given && i < m->sizes.layers; i++)
+        m->windowed |= ct_hf_has_layer(&m->sliding, i);
+}
+
 static int finish(const struct ct_run *run, struct ct_model *m)
 {
     int rc;
@@ -377,6 +364,7 @@ static int finish(const struct ct_run *run, struct ct_model *m)
     adjust_width(m);
     apply_options(&m->sizes);
     follow_state(m);
+    follow_list(m);
     m->mixture.router = m->family->weight[WEIGHT_ROUTER];
     m->mixture.where = m->family->weight[WEIGHT_EXPERTS];
     m->mixture.shared_where = m->family->weight[WEIGHT_SHARED];

@@ -43,7 +43,8 @@ static const struct ct_model flavors[] = {
 static const struct ct_hf_key keys[] = {
     CT_DECODER_KEYS(struct ct_model, 128, 32768),
     {"use_sliding_window", CT_HF_BOOL, offsetof(struct ct_model, windowed), 0},
-    {"sliding_window", CT_HF_PART, offsetof(struct ct_model, sizes.window), 4096},
+    {"sliding_window", CT_HF_PART, offsetof(struct ct_model, sizes.window), 4096,
+     "!use_sliding_window"},
     {"max_window_layers", CT_HF_COUNT, offsetof(struct ct_model, window_from), 28},
     {"layer_types", CT_HF_SLIDING, offsetof(struct ct_model, types), 0},
     {0},
@@ -65,10 +66,7 @@ static int apply(const struct ct_run *run, struct ct_model *m)
         bool listed = m->types.given ? ct_hf_has_layer(&m->types, i) : i >= m->window_from;
 
         if (m->types.given && listed && !window)
-            return ct_fail(CT_ECONFIG,
-                           "layer_types: layer %lld is sliding_attention, but there is no window: "
-                           "use_sliding_window is not true, or sliding_window is null",
-                           (long long)i);
+            return ct_decoder_fail_window(i);
         m->sizes.sliding.bits[i / 64] |= (uint64_t)(window && listed) << i % 64;
     }
     m->types = m->sizes.sliding;

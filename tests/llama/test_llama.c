@@ -258,6 +258,10 @@ static void test_config_round_trip(void **state)
 
 #define YARN "\"rope_type\":\"yarn\",\"factor\":40,\"original_max_position_embeddings\":16"
 
+#define LONG(near, far)                                                                            \
+    "\"rope_type\":\"longrope\",\"original_max_position_embeddings\":16,\"short_factor\":[" near   \
+    "],\"long_factor\":[" far "]"
+
 #define LLAMA3(factor)                                                                             \
     "\"rope_type\":\"llama3\",\"factor\":" factor ",\"low_freq_factor\":1,\"high_freq_factor\":4"
 
@@ -282,11 +286,22 @@ static void test_config_variants(void **state)
         {"{" SIZES ",\"rope_parameters\":{\"rope_type\":\"default\"},"
          "\"rope_scaling\":{\"rope_type\":\"ntk\",\"factor\":2}}",
          "rope_scaling: rope_type ntk is not supported; llama3, yarn, linear, dynamic, longrope "
-         "and "
-         "default are"},
+         "and default are"},
         {"{" SIZES ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}}", NULL},
         {"{" SIZES ",\"rope_scaling\":{" YARN ",\"mscale\":\"1\",\"mscale_all_dim\":1}}",
          "mscale is not a positive number"},
+        {"{" SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"mscale_all_dim\":1}}",
+         "mscale_all_dim of rope_type linear is not supported"},
+        {"{" SIZES ",\"rope_scaling\":{" LONG("1,2,3,4", "1,2,3,4") "}}", NULL},
+        {"{" SIZES ",\"rope_scaling\":{" LONG("1,2,3,4", "1,2,3,4") ",\"mscale\":1}}",
+         "mscale of rope_type longrope is not supported"},
+        {"{" SIZES ",\"rope_scaling\":{" LONG("1,2", "1,2,3,4") "}}",
+         "short_factor of rope has 2 numbers; 8 rotated features need 4"},
+        {"{" SIZES ",\"rope_scaling\":{" LONG("1,2,3,4", "1,2,3,4,5") "}}",
+         "long_factor of rope has 5 numbers; 8 rotated features need 4"},
+        {"{" SIZES ",\"head_dim\":0}", "head_dim is 0; expected 1 to"},
+        {"{" SIZES ",\"num_key_value_heads\":\"auto\"}",
+         "num_key_value_heads is not a whole number"},
         {"{" SIZES ",\"rope_scaling\":{" YARN ",\"attention_factor\":\"1\"}}",
          "attention_factor is not a positive number"},
         {"{" SIZES ",\"rope_scaling\":{" YARN ",\"truncate\":0}}", "truncate is neither true nor"},

@@ -237,6 +237,13 @@ struct ct_decoder_seen {
 };
 CT_API struct ct_decoder_seen ct_decoder_seen(int64_t window, int64_t t);
 
+/* Whether LongRoPE has a divisor for each pair of rotated features, in both its lists; CT_ECONFIG
+   names the key. */
+CT_API int ct_decoder_check_rope(const struct ct_rope *rope, int64_t rotated);
+
+/* CT_ECONFIG: layer_types says that this layer slides, but no key gives it a window. */
+CT_API int ct_decoder_fail_window(int64_t layer);
+
 /* Fit a rope whose scaling depends on the length of sequences to the request; leave another as it
    is. rotated: features of a head that it rotates. CT_ECONFIG: the request has documents, whose
    lengths would count. */

@@ -29,7 +29,7 @@ enum ct_hf_kind {
                      and interleaved are left as they are */
     CT_HF_LAYERS, /* struct ct_hf_layers: a list of layers; one that is not given is written as null
                      where the fallback is below 0 */
-    CT_HF_PART,   /* as CT_HF_SIZE, of a part that null, "auto" or 0 leaves out: then 0 */
+    CT_HF_PART,   /* as CT_HF_SIZE, of a part that null leaves out: then 0 */
     /* struct ct_hf_layers: those that layer_types calls sliding_attention; without the list, every
        second layer from 0 on. Behind the row of num_hidden_layers. */
     CT_HF_SLIDING,
@@ -76,7 +76,9 @@ struct ct_hf_key {
     size_t offset;   /* of the field in the sizes */
     double fallback; /* what transformers assumes where the key is absent, or null unless that means
                         something of its own */
-    /* Words of CT_HF_CHOICE, CT_HF_TYPES, "a|b=c": b and c mean the same; the first is written. */
+    /* Words of CT_HF_CHOICE, CT_HF_TYPES, "a|b=c": b and c mean the same; the first is written.
+       Of CT_HF_PART, another value that leaves it out: a string; or "!FLAG": 0, where the key FLAG
+       is not true. */
     const char *words;
 };
 
