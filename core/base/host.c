@@ -9,14 +9,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <ctitan/file.h>
 #include <ctitan/host.h>
-
-#define PATH_ROOM 4096
 
 /* INFINITY: there is no such file, or it says "max". */
 static double read_limit(const char *folder, const char *group, const char *name)
 {
-    char path[2 * PATH_ROOM];
+    char path[2 * CT_PATH_ROOM];
     double limit = INFINITY;
     FILE *in;
 
@@ -53,7 +52,7 @@ static bool has_memory(const char *list)
 /* A line is NUMBER:CONTROLLERS:PATH; version 2 has no controllers. */
 static double limit_of_line(char *line, const char *mount)
 {
-    char folder[PATH_ROOM], *controllers = strchr(line, ':');
+    char folder[CT_PATH_ROOM], *controllers = strchr(line, ':');
     char *path = controllers ? strchr(controllers + 1, ':') : NULL;
 
     if (!path)
@@ -72,7 +71,7 @@ double ct_host_group_limit(const char *groups, const char *mount)
 {
     FILE *in = fopen(groups, "re");
     double limit = INFINITY;
-    char line[PATH_ROOM];
+    char line[CT_PATH_ROOM];
 
     while (in && fgets(line, sizeof(line), in))
         limit = fmin(limit, limit_of_line(line, mount));
