@@ -31,18 +31,6 @@ struct ct_config ct_config;
 
 /* ---- device ---- */
 
-const char *ct_run_device_name(const struct ct_run *run)
-{
-    const struct ct_offer *offer;
-
-    if (run->device)
-        return run->device->name;
-    for (size_t i = 0; (offer = ct_offer_at(CT_DEVICE, i)); i++)
-        if (offer->ops == run->device_ops)
-            return offer->name;
-    return "";
-}
-
 static int open_device(struct ct_run *run, const struct ct_run_options *options)
 {
     struct ct_device_request request = {.local_rank = options->local_rank,

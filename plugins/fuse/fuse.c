@@ -157,6 +157,18 @@ static void report(const struct fuse_plan *plan, const struct kernels *k,
 
 /* ---- the transform ---- */
 
+static const char *device_name(const struct ct_run *run)
+{
+    const struct ct_offer *offer;
+
+    if (run->device)
+        return run->device->name;
+    for (size_t i = 0; (offer = ct_offer_at(CT_DEVICE, i)); i++)
+        if (offer->ops == run->device_ops)
+            return offer->name;
+    return "";
+}
+
 static void give_up(const char *why)
 {
     static bool said;
@@ -195,7 +207,7 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
 {
     struct ct_arena scratch = {0};
     struct fuse_plan plan = {
-        .arena = &scratch, .graph = graph, .device = ct_run_device_name(run), .rank = run->rank};
+        .arena = &scratch, .graph = graph, .device = device_name(run), .rank = run->rank};
     int rc;
 
     if (fuse_find_target(plan.device, run->device, &plan.target) < 0) {

@@ -270,9 +270,6 @@ CT_API int ct_run_try(struct ct_run *run, struct ct_graph *graph, const char *be
  */
 CT_API void ct_run_keep(struct ct_run *run, const char *name, void *data, size_t bytes);
 
-/* The name by which kernels are registered for the run's device, which need not be open. */
-CT_API const char *ct_run_device_name(const struct ct_run *run);
-
 /* For hooks on PLAN_READY: what the run will write, as in struct ct_written, shown by `plan`. The
    texts live as long as the run. */
 CT_API void ct_run_foresee(struct ct_run *run, const char *what, const char *folder, double bytes,
