@@ -137,6 +137,10 @@ static const struct bench_case {
      "F - %m# = float8_amax(%x) {grid=\"1,1,2048\"} : float32[1,1,2048]\n", 0},
     {"float8 largest magnitude, rows and columns", "input %x : " WIDE "\n",
      "F - %r#, %c# = float8_amax_both(%x) : float32[4,4096,1], float32[1,1,8192]\n", 0},
+    {"float8 scales, rows and columns", "input %x : " WIDE "\n",
+     "F - %r#, %i#, %c#, %j# = float8_line_scales(%x) {rule=\"power_of_two\"} : "
+     "float32[4,4096,1], float32[4,4096,1], float32[1,1,8192], float32[1,1,8192]\n",
+     0},
     {"float8 rounding", "input %x : " WIDE "\nparam %s : float32[1,1,1]\n",
      "F - %q# = float8_quantise(%x, %s) : float8_e4m3[4,4096,8192]\n", 0},
     {"float8 rounding, both layouts", "input %x : " WIDE "\nparam %s : float32[1,1,1]\n",

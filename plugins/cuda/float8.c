@@ -149,13 +149,14 @@ static int amax_of_blocks(const struct ct_launch *l, const struct gpu_float8_ama
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
 }
 
-/* Outputs: scales, and inverses if they are wanted. */
-static struct gpu_float8_scale scales_by(const struct ct_launch *l)
+/* Scales to an output, and inverses to the one behind it, if there is one. */
+static struct gpu_float8_scale scales_to(const struct ct_launch *l, int output)
 {
-    return (struct gpu_float8_scale){.scale = l->out[0].data,
-                                     .inverse = l->outs > 1 ? l->out[1].data : NULL,
+    return (struct gpu_float8_scale){.scale = l->out[output].data,
+                                     .inverse =
+                                         l->outs > output + 1 ? l->out[output + 1].data : NULL,
                                      .amax = l->in[0].data,
-                                     .count = ct_tensor_count(&l->out[0]),
+                                     .count = ct_tensor_count(&l->out[output]),
                                      .most = (float)ct_op_float(l->op, "largest"),
                                      .rule = ct_op_enum(l->op, "rule")};
 }
@@ -173,7 +174,7 @@ static int run_amax(const struct ct_launch *l)
     bool vector = aligned && a.columns % ct_cuda_lanes(x->dtype) == 0;
 
     if (scales)
-        a.made = scales_by(l);
+        a.made = scales_to(l, 0);
     if (per == GPU_PER_TENSOR)
         return amax_of_tensor(l, &a, aligned && a.count % ct_cuda_lanes(x->dtype) == 0);
     if (per == GPU_PER_COLUMN)
@@ -188,7 +189,7 @@ static int run_amax(const struct ct_launch *l)
 
 enum { ROWS_OF_ALL = 2, COLUMNS_OF_ALL }; /* functions behind the two that read x */
 
-static bool accepts_amax_both(const struct ct_prepare *p)
+static bool accepts_lines(const struct ct_prepare *p)
 {
     return ct_cuda_computes(p->in[0].dtype);
 }
@@ -204,7 +205,7 @@ static size_t rows_room(const struct ct_tensor *x)
     return sizeof(float) * (size_t)(gpu_rows_of(x) * blocks_across(x, false));
 }
 
-static int prepare_amax_both(struct ct_prepare *p)
+static int prepare_lines(struct ct_prepare *p)
 {
     const struct ct_tensor *x = &p->in[0];
 
@@ -213,37 +214,45 @@ static int prepare_amax_both(struct ct_prepare *p)
                           "float8_rows_float32", "float8_columns_float32");
 }
 
-static int run_amax_both(const struct ct_launch *l)
+/* rows, columns: where the results of each go, and by which rule. */
+static int read_lines(const struct ct_launch *l, struct gpu_float8_amax of_rows,
+                      struct gpu_float8_amax of_columns)
 {
     const struct ct_tensor *x = &l->in[0];
     int64_t rows = gpu_rows_of(x), columns = gpu_columns_of(x), strips = strips_of(x), across;
     bool vector = (uintptr_t)x->data % 16 == 0 && columns % ct_cuda_lanes(x->dtype) == 0;
-    struct gpu_float8_amax a = {.amax = l->out[1].data,
-                                .x = x->data,
-                                .rows = rows,
-                                .columns = columns,
-                                .strip = GPU_FLOAT8_STRIP};
+    struct gpu_float8_amax a = of_columns;
     int rc;
 
     across = blocks_across(x, vector);
-    a.rows_of = across > 1 ? l->workspace : l->out[0].data;
-    a.partial = strips > 1 ? (float *)((char *)l->workspace + rows_room(x)) : NULL;
+    a.x = x->data;
+    a.rows = rows;
+    of_columns.columns = a.columns = columns;
+    a.strip = GPU_FLOAT8_STRIP;
+    of_rows.x = a.rows_of = l->workspace;
+    of_rows.rows = rows;
+    of_rows.columns = across;
+    of_columns.x = (char *)l->workspace + rows_room(x);
+    a.partial = strips > 1 ? (float *)of_columns.x : NULL;
+    of_columns.rows = of_columns.strip = strips;
     rc = launch_strips(l, vector, &a, strips, 32 * (vector ? ct_cuda_lanes(x->dtype) : 1));
-    if (rc >= 0 && across > 1)
-        rc = gpu_launch(
-            l, ROWS_OF_ALL, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(rows, 8), 1, 1},
-            (struct ct_cuda_size){32, 8, 1}, 0,
-            &(struct gpu_float8_amax){
-                .amax = l->out[0].data, .x = a.rows_of, .rows = rows, .columns = across});
-    if (rc < 0 || strips == 1)
-        return rc;
-    return launch_strips(l, COLUMNS_OF_ALL,
-                         &(struct gpu_float8_amax){.amax = l->out[1].data,
-                                                   .x = a.partial,
-                                                   .rows = strips,
-                                                   .columns = columns,
-                                                   .strip = strips},
-                         1, 32);
+    if (rc >= 0)
+        rc = gpu_launch(l, ROWS_OF_ALL,
+                        (struct ct_cuda_size){(unsigned)ct_cuda_blocks(rows, 8), 1, 1},
+                        (struct ct_cuda_size){32, 8, 1}, 0, &of_rows);
+    return rc < 0 || strips == 1 ? rc : launch_strips(l, COLUMNS_OF_ALL, &of_columns, 1, 32);
+}
+
+static int run_amax_both(const struct ct_launch *l)
+{
+    return read_lines(l, (struct gpu_float8_amax){.amax = l->out[0].data},
+                      (struct gpu_float8_amax){.amax = l->out[1].data});
+}
+
+static int run_line_scales(const struct ct_launch *l)
+{
+    return read_lines(l, (struct gpu_float8_amax){.made = scales_to(l, 0)},
+                      (struct gpu_float8_amax){.made = scales_to(l, 2)});
 }
 
 /* ---- scales ---- */
@@ -255,7 +264,7 @@ static int prepare_scale(struct ct_prepare *p)
 
 static int run_scale(const struct ct_launch *l)
 {
-    struct gpu_float8_scale a = scales_by(l);
+    struct gpu_float8_scale a = scales_to(l, 0);
 
     return gpu_launch(l, 0, (struct ct_cuda_size){(unsigned)ct_cuda_blocks(a.count, THREADS), 1, 1},
                       (struct ct_cuda_size){THREADS, 1, 1}, 0, &a);
@@ -624,7 +633,8 @@ GPU_FLOAT8_PRODUCTS(float8, accepts_float8, prepare_float8)
 const struct ct_kernel gpu_float8_kernels[] = {
     CT_KERNEL("float8_amax", "vector", 0, accepts_amax, prepare_amax, run_amax),
     CT_KERNEL("float8_amax_scale", "vector", 0, accepts_amax_scale, prepare_amax, run_amax),
-    CT_KERNEL("float8_amax_both", "vector", 0, accepts_amax_both, prepare_amax_both, run_amax_both),
+    CT_KERNEL("float8_amax_both", "vector", 0, accepts_lines, prepare_lines, run_amax_both),
+    CT_KERNEL("float8_line_scales", "vector", 0, accepts_lines, prepare_lines, run_line_scales),
     CT_KERNEL("float8_scale", "plain", 0, NULL, prepare_scale, run_scale),
     CT_KERNEL("float8_scale_both", "plain", 0, NULL, prepare_scale, run_scale),
     CT_KERNEL("float8_quantise", "tile", 0, accepts_quantise, prepare_quantise, run_quantise),

@@ -99,6 +99,13 @@ extern const struct ct_op_type float8_op_amax, float8_op_scale, float8_op_scale_
 
 /* A scale by which a cell of this largest magnitude is multiplied. */
 float float8_scale_of(float amax, float largest, enum float8_rule rule);
+/* Attributes of the ops that make scales: struct float8_scale. */
+extern const struct ct_option float8_scale_attrs[];
+/* Scales by these magnitudes to an output, and their inverses to the one behind it, if there is
+   one. */
+struct ct_reference;
+void float8_put_scales(struct ct_reference *r, const struct float8_scale *how, const double *amax,
+                       int output);
 
 /* Cells of a grid over a tensor, both as matrices. */
 struct float8_cells_of {
@@ -111,7 +118,6 @@ int float8_check_grid(const struct ct_value *x, const struct ct_value *grid);
 /* Attributes of the ops that quantise: struct float8_quantise. */
 extern const struct ct_option float8_quantise_attrs[];
 /* The first input times the scales in another, as float32: a store rounds it to codes. */
-struct ct_reference;
 double *float8_quantised(struct ct_reference *r, int scale);
 /* For `infer`: an output is x quantised to attrs->dtype, which has 8 bits; `transposed`: or the
    transpose of that. */
@@ -135,6 +141,8 @@ int float8_layout_factors(const struct ct_op *op, struct ct_arena *arena, struct
 
 /*
  *     float8_amax_both(x) -> rows, columns           as float8_amax, of each row and column
+ *     float8_line_scales(x) -> rows, rows_inverse, columns, columns_inverse
+ *                                                    float8_scale_both of these
  *     float8_transpose(q) -> transposed
  *     float8_quantise_transposed(x, scale) -> transposed
  *     float8_quantise_both(x, scale, ?transposed_scale) -> q, transposed
@@ -142,7 +150,7 @@ int float8_layout_factors(const struct ct_op *op, struct ct_arena *arena, struct
  * Bits are those of float8_quantise, and of float8_transpose behind it. No transposed_scale: both
  * have the same scales.
  */
-extern const struct ct_op_type float8_op_amax_both, float8_op_transpose,
+extern const struct ct_op_type float8_op_amax_both, float8_op_line_scales, float8_op_transpose,
     float8_op_quantise_transposed, float8_op_quantise_both;
 
 /* ---- transposes.c: layouts that the device's products read ---- */

@@ -1,45 +1,55 @@
 /*
  * Op types: transposed codes. Kernels of products that sum along the rows of both operands read an
  * operand that is summed over along its rows from its transpose, and a cast that writes it, alone
- * or beside the straight codes, reads the numbers once. The op that finds the largest magnitudes of
- * rows and of columns reads them once, too.
+ * or beside the straight codes, reads the numbers once. Ops that find the largest magnitudes, or
+ * scales, of rows and of columns read them once, too.
  */
 #include <math.h>
 #include <string.h>
 
 #include <ctitan/error.h>
 #include <ctitan/op_author.h>
+#include <ctitan/rule.h>
 
 #include "float8.h"
 
 /* ---- largest magnitudes ---- */
 
-static int maxima_infer(struct ct_op *op)
+/* The first half of the outputs is of rows. */
+static int lines_infer(struct ct_op *op)
 {
     const struct ct_value *x = op->in[0];
 
     if (x->ndim < 2)
         return ct_fail(CT_EINVAL, "%%%s has no rows", x->name);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < op->outs; i++) {
         op->out[i]->ndim = x->ndim;
         for (int d = 0; d < x->ndim; d++)
-            op->out[i]->shape[d] = (d + 1 < x->ndim) == (i == 0) ? x->shape[d] : 1;
+            op->out[i]->shape[d] = (d + 1 < x->ndim) == (i < op->outs / 2) ? x->shape[d] : 1;
     }
     return 0;
+}
+
+/* They are zeroed. */
+static void find_maxima_of_lines(const struct ct_reference *r, double *of_rows, double *of_columns)
+{
+    const struct ct_tensor *x = &r->launch->in[0];
+    int64_t columns = ct_columns(x);
+
+    for (int64_t i = 0; i < ct_tensor_count(x); i++) {
+        double size = fabs(r->in[0][i]), *row = &of_rows[i / columns],
+               *column = &of_columns[i % columns];
+
+        *row = fmax(*row, size);
+        *column = fmax(*column, size);
+    }
 }
 
 static int maxima_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
-    int64_t columns = ct_columns(&l->in[0]);
 
-    for (int64_t i = 0; i < ct_tensor_count(&l->in[0]); i++) {
-        double size = fabs(r.in[0][i]), *row = &r.out[0][i / columns],
-               *column = &r.out[1][i % columns];
-
-        *row = fmax(*row, size);
-        *column = fmax(*column, size);
-    }
+    find_maxima_of_lines(&r, r.out[0], r.out[1]);
     return ct_reference_end(&r, 0);
 }
 
@@ -49,9 +59,45 @@ const struct ct_op_type float8_op_amax_both = {
     .summary = "largest magnitudes of the rows and of the columns of x",
     .signature = "x F -> rows f, columns f",
     .samples = "real[2,4,6]; real[4,6]",
-    .infer = maxima_infer,
+    .infer = lines_infer,
     .factors = float8_maxima_factors,
     .reference = maxima_reference,
+};
+
+/* Scales do not follow from those of parts, and each element is one of a row and of a column. */
+static int line_scales_factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule)
+{
+    int rc = float8_maxima_factors(op, arena, rule);
+
+    for (int i = 0; i < rule->count; i++)
+        rule->factor[i].kind = CT_FACTOR_WHOLE;
+    return rc;
+}
+
+static int line_scales_reference(const struct ct_launch *l)
+{
+    struct ct_reference r = ct_reference_begin(l);
+    double *rows = ct_arena_array(&r.arena, double, ct_rows(&l->in[0]));
+    double *columns = ct_arena_array(&r.arena, double, ct_columns(&l->in[0]));
+
+    find_maxima_of_lines(&r, rows, columns);
+    float8_put_scales(&r, l->op->attrs, rows, 0);
+    float8_put_scales(&r, l->op->attrs, columns, 2);
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type float8_op_line_scales = {
+    .size = sizeof(struct ct_op_type),
+    .name = "float8_line_scales",
+    .summary = "scales by the largest magnitudes of the rows and of the columns of x, and their "
+               "inverses",
+    .signature = "x F -> rows f, rows_inverse f, columns f, columns_inverse f",
+    .samples = "real[2,4,6]; rule=power_of_two: real[4,6]",
+    .attrs = float8_scale_attrs,
+    .attrs_size = sizeof(struct float8_scale),
+    .infer = lines_infer,
+    .factors = line_scales_factors,
+    .reference = line_scales_reference,
 };
 
 /* ---- transposing codes ---- */

@@ -300,6 +300,18 @@ float float8_scale_of(float amax, float largest, enum float8_rule rule)
     return exponent == 254 ? ct_float_of(0x400000) : ct_float_of((254 - exponent) << 23);
 }
 
+void float8_put_scales(struct ct_reference *r, const struct float8_scale *how, const double *amax,
+                       int output)
+{
+    for (int64_t i = 0; i < ct_tensor_count(&r->launch->out[output]); i++) {
+        float scale = float8_scale_of((float)amax[i], (float)how->largest, how->rule);
+
+        r->out[output][i] = (double)scale;
+        if (r->launch->outs > output + 1)
+            r->out[output + 1][i] = (double)(1 / scale);
+    }
+}
+
 static int scale_infer(struct ct_op *op)
 {
     for (int i = 0; i < op->outs; i++) {
@@ -309,22 +321,11 @@ static int scale_infer(struct ct_op *op)
     return 0;
 }
 
-static void put_scales(struct ct_reference *r, const struct float8_scale *how, const double *amax)
-{
-    for (int64_t i = 0; i < ct_tensor_count(&r->launch->out[0]); i++) {
-        float scale = float8_scale_of((float)amax[i], (float)how->largest, how->rule);
-
-        r->out[0][i] = (double)scale;
-        if (r->launch->outs > 1)
-            r->out[1][i] = (double)(1 / scale);
-    }
-}
-
 static int scale_reference(const struct ct_launch *l)
 {
     struct ct_reference r = ct_reference_begin(l);
 
-    put_scales(&r, l->op->attrs, r.in[0]);
+    float8_put_scales(&r, l->op->attrs, r.in[0], 0);
     return ct_reference_end(&r, 0);
 }
 
@@ -333,10 +334,10 @@ static int scale_reference(const struct ct_launch *l)
         CT_OPT_ENUM(T, at rule, "rule", "exact", "exact|power_of_two|mx_floor|mx_rceil",           \
                     "How scales are rounded")
 
-static const struct ct_option scale_attrs[] = {SCALE_ATTRS(struct float8_scale, ), {0}};
+const struct ct_option float8_scale_attrs[] = {SCALE_ATTRS(struct float8_scale, ), {0}};
 
 #define SCALE                                                                                      \
-    .size = sizeof(struct ct_op_type), .attrs = scale_attrs,                                       \
+    .size = sizeof(struct ct_op_type), .attrs = float8_scale_attrs,                                \
     .attrs_size = sizeof(struct float8_scale), .infer = scale_infer,                               \
     .factors = float8_same_factors, .reference = scale_reference
 
@@ -373,7 +374,7 @@ static int amax_scale_reference(const struct ct_launch *l)
     double *amax = ct_arena_array(&r.arena, double, ct_tensor_count(&l->out[0]));
 
     find_maxima(&r, amax);
-    put_scales(&r, &((const struct float8_amax_scale *)l->op->attrs)->how, amax);
+    float8_put_scales(&r, &((const struct float8_amax_scale *)l->op->attrs)->how, amax, 0);
     return ct_reference_end(&r, 0);
 }
 

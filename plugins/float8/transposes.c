@@ -164,10 +164,8 @@ static struct ct_op *amax_behind(const struct ct_op *cast)
     return amax && amax->in[0] == cast->in[0] ? amax : NULL;
 }
 
-static bool has_grid(const struct ct_op *cast, bool rows)
+static bool has_grid(const struct ct_value *x, const struct ct_value *grid, bool rows)
 {
-    const struct ct_value *x = cast->in[0], *grid = cast->in[1];
-
     for (int d = 0; d < x->ndim; d++)
         if (grid->shape[d] != ((d + 1 < x->ndim) == rows ? x->shape[d] : 1))
             return false;
@@ -177,8 +175,8 @@ static bool has_grid(const struct ct_op *cast, bool rows)
 /* Whether a cast of rows (or of columns) makes codes for products that read that layout alone. */
 static bool is_cast(const struct ct_op *op, bool rows)
 {
-    if (op->type != &float8_op_quantise || !has_grid(op, rows) || !amax_behind(op) ||
-        op->out[0]->fetch_count || !op->out[0]->use_count)
+    if (op->type != &float8_op_quantise || !has_grid(op->in[0], op->in[1], rows) ||
+        !amax_behind(op) || op->out[0]->fetch_count || !op->out[0]->use_count)
         return false;
     ct_for_each_use (use, op->out[0])
         if (wants_transposed(use->op, use->index) == rows)
@@ -214,26 +212,27 @@ static struct ct_op *sibling(const struct ct_op *rows)
     return NULL;
 }
 
-/* One reading for both maxima, and one for both casts. */
+/* One reading for all scales, and one for both casts. */
 static void join_casts(struct laying *l, struct ct_op *rows, struct ct_op *columns)
 {
-    struct ct_op *amax[] = {amax_behind(rows), amax_behind(columns)};
-    struct ct_op *scale = columns->in[1]->producer, *both, *again, *casts;
-    struct ct_builder b = ct_builder_before(l->graph, amax[0]);
+    struct ct_value *of_rows = rows->in[1], *of_columns = columns->in[1];
+    struct ct_builder b = ct_builder_before(l->graph, of_rows->producer);
+    struct ct_op *scales, *casts = NULL;
 
     b.why = "float8: one reading for rows and columns";
     b.marks = rows->marks;
-    both = ct_emit_type(&b, &float8_op_amax_both, amax[0]->out[0]->name, rows->in, 1, NULL);
-    for (int i = 0; both && i < 2; i++)
-        take_over(l, amax[i]->out[0], both->out[i]);
-    b.before = rows;
-    again = ct_emit_type(&b, scale->type, scale->out[0]->name, scale->in, 1, scale->attrs);
-    if (again)
-        take_over(l, scale->out[0], again->out[0]);
-    casts = again ? ct_emit_type(&b, &float8_op_quantise_both, rows->out[0]->name,
-                                 (struct ct_value *[]){rows->in[0], rows->in[1], again->out[0]}, 3,
-                                 rows->attrs)
-                  : NULL;
+    scales = ct_emit_type(&b, &float8_op_line_scales, of_rows->name, rows->in, 1,
+                          of_rows->producer->attrs);
+    if (scales) {
+        scales->out[1]->sharding = of_rows->sharding;
+        scales->out[3]->sharding = of_columns->sharding;
+        take_over(l, of_rows, scales->out[0]);
+        take_over(l, of_columns, scales->out[2]);
+        b.before = rows;
+        casts = ct_emit_type(&b, &float8_op_quantise_both, rows->out[0]->name,
+                             (struct ct_value *[]){rows->in[0], scales->out[0], scales->out[2]}, 3,
+                             rows->attrs);
+    }
     l->status = b.status;
     if (!casts)
         return;
@@ -249,6 +248,54 @@ static void join_all_casts(struct laying *l)
 
         if (columns && !*transposed_of(l, columns->out[0]))
             join_casts(l, op, columns);
+    }
+}
+
+/* ---- maxima of rows and columns, where ranks agree on some ---- */
+
+static bool finds_maxima(const struct ct_op *op, bool rows)
+{
+    return op->type == &float8_op_amax && op->out[0]->use_count &&
+           has_grid(op->in[0], op->out[0], rows);
+}
+
+/* The op that finds the maxima of the other lines of the same numbers; NULL: none. */
+static struct ct_op *other_maxima(const struct ct_op *op, bool rows)
+{
+    ct_for_each_use (use, op->in[0])
+        if (finds_maxima(use->op, !rows) && use->op->section->group == op->section->group)
+            return use->op;
+    return NULL;
+}
+
+/* first: in the graph. Its maxima may be for a later section than the other's. */
+static void join_maxima(struct laying *l, struct ct_op *first, struct ct_op *other, bool rows)
+{
+    struct ct_builder b = ct_builder_before(l->graph, first);
+    struct ct_op *both;
+
+    if (other->section->part < first->section->part)
+        b.section = other->section;
+    b.why = "float8: one reading for the magnitudes of rows and columns";
+    b.marks = first->marks;
+    both = ct_emit_type(&b, &float8_op_amax_both, first->out[0]->name, first->in, 1, NULL);
+    l->status = b.status;
+    if (!both)
+        return;
+    take_over(l, first->out[0], both->out[!rows]);
+    take_over(l, other->out[0], both->out[rows]);
+}
+
+/* Behind join_all_casts, which leaves those whose casts are apart. */
+static void join_all_maxima(struct laying *l)
+{
+    ct_for_each_op (op, l->graph) {
+        bool rows = finds_maxima(op, true);
+        struct ct_op *other =
+            l->status == 0 && (rows || finds_maxima(op, false)) ? other_maxima(op, rows) : NULL;
+
+        if (other)
+            join_maxima(l, op, other, rows);
     }
 }
 
@@ -328,6 +375,8 @@ static struct ct_value *inverse_of(struct laying *l, struct ct_value *scale)
         op->out[1]->sharding = scale->sharding;
         take_over(l, scale, op->out[0]);
     }
+    if (op && op->type == &float8_op_line_scales)
+        return op->out[scale == op->out[0] ? 1 : 3];
     return op && (op->type == &float8_op_scale_both || op->type == &float8_op_amax_scale)
                ? op->out[1]
                : NULL;
@@ -372,6 +421,7 @@ int float8_lay_out(struct ct_graph *graph, struct ct_run *run)
     if (!ct_device_runs(&float8_op_quantise_both, 0))
         return 0;
     join_all_casts(&l);
+    join_all_maxima(&l);
     ct_for_each_op (op, graph)
         if (l.status == 0 && is_product(op))
             lay_out(&l, op);

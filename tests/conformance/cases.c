@@ -788,7 +788,12 @@
     "F - %wt = float8_quantise_transposed(%w, %w.s) : float8_e4m3[" #k "," #n "]\n"                \
     "F - %xc.s, %xc.i = float8_amax_scale(%x) {grid=\"1,1," #k "\", rule=\"power_of_two\"} : "     \
     "float32[1,1," #k "], float32[1,1," #k "]\n"                                                   \
-    "F - %xc = float8_quantise_transposed(%x, %xc.s) : float8_e4m3[" #k "," #b "," #t "]\n"
+    "F - %xc = float8_quantise_transposed(%x, %xc.s) : float8_e4m3[" #k "," #b "," #t "]\n"        \
+    "F - %dyl.r, %dyl.ri, %dyl.c, %dyl.ci = float8_line_scales(%dy) {rule=\"power_of_two\"} : "    \
+    "float32[" #b "," #t ",1], float32[" #b "," #t ",1], float32[1,1," #n "], float32[1,1," #n     \
+    "]\n"                                                                                          \
+    "F - %wl.r, %wl.ri, %wl.c, %wl.ci = float8_line_scales(%w) {largest=57344} : float32[" #n      \
+    ",1], float32[" #n ",1], float32[1," #k "], float32[1," #k "]\n"
 
 #define FLOAT8_TRANSPOSED_PRODUCTS(b, t, k, n)                                                     \
     FLOAT8_TRANSPOSED(b, t, k, n)                                                                  \
