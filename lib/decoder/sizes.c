@@ -140,10 +140,11 @@ void ct_decoder_flops(const struct ct_model *model, int64_t seq_len, double *who
     const struct ct_decoder_sizes *s = sizes_of(model);
     int64_t lookup = s->tied ? 0 : s->vocabulary * s->dim;
     double products = 6 * (double)(count_parameters(s) - lookup);
-    double attention = 12 * (double)(s->layers * s->heads * s->head_dim) * (double)seq_len;
+    double features = (double)(s->heads * s->head_dim);
+    struct ct_decoder_seen seen = ct_decoder_seen_by_all(s, seq_len);
 
-    *whole = products + attention;
-    *halved = products + attention / 2;
+    *whole = products + 12 * features * seen.whole;
+    *halved = products + 12 * features * seen.halved;
 }
 
 struct ct_decoder_seen ct_decoder_seen(int64_t window, int64_t tokens)
@@ -153,6 +154,20 @@ struct ct_decoder_seen ct_decoder_seen(int64_t window, int64_t tokens)
     if (!window || w >= t)
         return (struct ct_decoder_seen){t, t / 2};
     return (struct ct_decoder_seen){w, w - w * (w - 1) / (2 * t)};
+}
+
+struct ct_decoder_seen ct_decoder_seen_by_all(const struct ct_decoder_sizes *s, int64_t tokens)
+{
+    struct ct_decoder_seen sum = {0};
+
+    for (int64_t layer = 0; layer < s->layers; layer++) {
+        struct ct_decoder_seen seen =
+            ct_decoder_seen(ct_hf_has_layer(&s->sliding, layer) ? s->window : 0, tokens);
+
+        sum.whole += seen.whole;
+        sum.halved += seen.halved;
+    }
+    return sum;
 }
 
 const struct ct_shard_rule ct_decoder_shard_plan[] = {

@@ -11,8 +11,6 @@
 struct ct_model {
     struct ct_decoder_sizes sizes;
     struct ct_mixture mixture;
-    int64_t window;
-    struct ct_hf_layers sliding; /* layers whose attention sees a window */
 };
 
 static struct config {
@@ -52,14 +50,16 @@ static const struct ct_rope rope = ROPE(32); /* where config.json has none */
                   .vocabulary = vocab,                                                             \
                   .max_position = 131072,                                                          \
                   .norm_eps = 1e-5,                                                                \
-                  .rope = ROPE(32)},                                                               \
-        .mixture = {.experts = e,                                                                  \
-                    .expert_dim = expert,                                                          \
-                    .choice = {.k = 4, .normalised = true},                                        \
-                    .biased = true,                                                                \
-                    .router = "mlp.router",                                                        \
-                    .activation = {.alpha = 1.702, .limit = 7, .offset = 1}},                      \
-        .window = w                                                                                \
+                  .rope = ROPE(32),                                                                \
+                  .window = w},                                                                    \
+        .mixture = {                                                                               \
+            .experts = e,                                                                          \
+            .expert_dim = expert,                                                                  \
+            .choice = {.k = 4, .normalised = true},                                                \
+            .biased = true,                                                                        \
+            .router = "mlp.router",                                                                \
+            .activation = {.alpha = 1.702, .limit = 7, .offset = 1}                                \
+        }                                                                                          \
     }
 
 static const struct ct_model flavors[] = {
@@ -83,8 +83,8 @@ static const struct ct_hf_key keys[] = {
     {"tie_word_embeddings", CT_HF_BOOL, FIELD(sizes.tied), 0},
     {"pad_token_id", CT_HF_TOKEN, FIELD(sizes.padding), 0},
     {"rope_theta", CT_HF_ROPE, FIELD(sizes.rope), 150000},
-    {"sliding_window", CT_HF_SIZE, FIELD(window), 128},
-    {"layer_types", CT_HF_SLIDING, FIELD(sliding), 0},
+    {"sliding_window", CT_HF_SIZE, FIELD(sizes.window), 128},
+    {"layer_types", CT_HF_SLIDING, FIELD(sizes.sliding), 0},
     {"num_local_experts|num_experts", CT_HF_SIZE, FIELD(mixture.experts), -1},
     {"num_experts_per_tok", CT_HF_SIZE, FIELD(mixture.choice.k), 4},
     {"intermediate_size", CT_HF_SIZE, FIELD(mixture.expert_dim), -1},
@@ -119,10 +119,10 @@ static int apply(const struct ct_run *run, struct ct_model *m)
 
     if (rc < 0)
         return rc;
-    for (size_t i = 0; !*ct_config.model.init_from && i < CT_COUNT(m->sliding.bits); i++)
-        m->sliding.bits[i] = CT_HF_EVERY_SECOND;
+    for (size_t i = 0; !*ct_config.model.init_from && i < CT_COUNT(m->sizes.sliding.bits); i++)
+        m->sizes.sliding.bits[i] = CT_HF_EVERY_SECOND;
     if (config.window)
-        m->window = config.window;
+        m->sizes.window = config.window;
     return ct_mixture_apply_balance(run, &m->mixture, m->sizes.layers, config.aux_loss_coef);
 }
 
@@ -143,7 +143,6 @@ static const struct ct_model *model_of(const struct ct_decoder *d)
 
 static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
 {
-    const struct ct_model *m = model_of(d);
     const struct ct_decoder_sizes *s = d->sizes;
     struct ct_attention how = {.causal = true, .scale = ct_decoder_scale(s)};
     struct ct_value *h = ct_decoder_norm(d, "attention_norm", x, "input_layernorm", s->dim);
@@ -154,7 +153,7 @@ static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
     q = ct_rope(&d->b, ct_decoder_named(d, "q_rope"), q, d->positions, &d->rope);
     k = ct_rope(&d->b, ct_decoder_named(d, "k_rope"), k, d->positions, &d->rope);
     sink = ct_decoder_parameter(d, "self_attn.sinks", 1, &s->heads, ct_init_weight(0.02, 1));
-    how.window = ct_hf_has_layer(&m->sliding, d->layer) ? m->window : 0;
+    how.window = ct_hf_has_layer(&s->sliding, d->layer) ? s->window : 0;
     h = ct_attention_with_sink(&d->b, ct_decoder_named(d, "attention"), q, k, v, d->documents, sink,
                                &how);
     return ct_decoder_attention_sum(d, x, h, true);
@@ -185,25 +184,18 @@ static int build(struct ct_model *model, struct ct_graph *graph,
 /* ---- facts ---- */
 
 /* Six per element of a weight that a token's products read, and for each key that a query sees 12
-   per feature of all heads. Of a window, keys are counted one by one where causal pairs are. */
+   per feature of all heads. */
 static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *whole,
                             double *halved)
 {
     const struct ct_decoder_sizes *s = &m->sizes;
     int64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
-    double pairs = 0, halves = 0;
+    struct ct_decoder_seen seen = ct_decoder_seen_by_all(s, seq_len);
     double products = 6 * (double)(s->vocabulary * s->dim + s->layers * s->dim * (2 * q + 2 * kv)) +
                       (double)s->layers * ct_mixture_flops(&m->mixture, s->dim);
 
-    for (int64_t layer = 0; layer < s->layers; layer++) {
-        bool slides = ct_hf_has_layer(&m->sliding, layer);
-        struct ct_decoder_seen seen = ct_decoder_seen(slides ? m->window : 0, seq_len);
-
-        pairs += seen.whole;
-        halves += seen.halved;
-    }
-    *whole = products + 12 * (double)q * pairs;
-    *halved = products + 12 * (double)q * halves;
+    *whole = products + 12 * (double)q * seen.whole;
+    *halved = products + 12 * (double)q * seen.halved;
 }
 
 static const struct ct_shard_rule shard_plan[] = {

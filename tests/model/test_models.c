@@ -76,7 +76,25 @@ static void sizes_equal_the_published_ones(void **state)
     }
 }
 
-/* A token's FLOPs are three times those of the forward's ops. */
+/* A token's FLOPs are three times those of the forward's ops. Weights of norms
+   count there, a `share` at most. Destroys the model. */
+static void check_flops(const struct ct_model_ops *ops, struct ct_model *model, double share)
+{
+    struct ct_model_request request = {.batch = 2, .seq_len = 256};
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = ct_graph_create(&arena, "flops");
+    double sum = 0, whole, halved;
+
+    assert_int_equal(ops->build(model, graph, &request), 0);
+    ct_for_each_op (op, graph)
+        sum += op->section->part == CT_PART_F ? ct_op_flops(graph, op, 0) : 0;
+    ops->flops_per_token(model, request.seq_len, &whole, &halved);
+    assert_float_equal(3 * sum / (2 * 256) / halved, 1, share);
+    assert_true(whole > halved);
+    ops->destroy(model);
+    ct_arena_finish(&arena);
+}
+
 static void flops_are_those_of_the_graph(void **state)
 {
     static const struct {
@@ -93,24 +111,13 @@ static void flops_are_those_of_the_graph(void **state)
     (void)state;
     for (size_t i = 0; i < CT_COUNT(models); i++) {
         const struct ct_model_ops *ops = ops_of(models[i].name);
-        struct ct_model_request request = {.batch = 2, .seq_len = 256};
-        struct ct_arena arena = {0};
-        struct ct_graph *graph = ct_graph_create(&arena, models[i].name);
-        double sum = 0, whole, halved;
         struct ct_model *model;
 
         TEST_OPTIONS(test_plugin(models[i].name), models[i].option);
         ct_config.model.flavor = "debug";
         ct_config.model.init_from = "";
         assert_int_equal(ops->create(NULL, &model), 0);
-        assert_int_equal(ops->build(model, graph, &request), 0);
-        ct_for_each_op (op, graph)
-            sum += op->section->part == CT_PART_F ? ct_op_flops(graph, op, 0) : 0;
-        ops->flops_per_token(model, request.seq_len, &whole, &halved);
-        assert_float_equal(3 * sum / (2 * 256) / halved, 1, 1e-3); /* weights of norms count */
-        assert_true(whole > halved);
-        ops->destroy(model);
-        ct_arena_finish(&arena);
+        check_flops(ops, model, 1e-3);
     }
 }
 
@@ -152,6 +159,17 @@ static int create_from(const char *text, const char *name, struct ct_model **mod
 
 #define LLAMA4                                                                                     \
     "\"model_type\":\"llama4_text\",\"vocab_size\":64,\"hidden_size\":32,\"num_hidden_layers\":3"
+
+static void flops_of_windows_are_those_of_the_graph(void **state)
+{
+    static const char text[] =
+        "{" QWEN3 ",\"use_sliding_window\":true,\"sliding_window\":16,\"max_window_layers\":0}";
+    struct ct_model *model;
+
+    (void)state;
+    assert_int_equal(create_from(text, "qwen3", &model), 0);
+    check_flops(ops_of("qwen3"), model, 1e-2);
+}
 
 static void keep_line(enum ct_log_level level, const char *line, void *context)
 {
@@ -560,6 +578,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_equal_the_published_ones),
         cmocka_unit_test(flops_are_those_of_the_graph),
+        cmocka_unit_test(flops_of_windows_are_those_of_the_graph),
         cmocka_unit_test(initial_weights_follow_initializer_range),
         cmocka_unit_test(what_is_not_supported_is_refused),
         cmocka_unit_test(what_means_the_same_is_accepted),

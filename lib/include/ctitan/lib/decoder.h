@@ -124,9 +124,9 @@ CT_API void ct_decoder_destroy(struct ct_model *model);
 CT_API int ct_decoder_build(struct ct_model *model, struct ct_graph *graph,
                             const struct ct_model_request *request);
 CT_API int64_t ct_decoder_vocabulary(const struct ct_model *model);
-/* Six per parameter that a matrix product reads, and 12 L H d s for attention. TorchTitan leaves
-   out an embedding even if it is also the head; here it counts, because the head's product is
-   computed. */
+/* Six per parameter that a matrix product reads, and in each layer 12 H d for each key that a query
+   sees: ct_decoder_seen. TorchTitan leaves out an embedding even if it is also the head; here it
+   counts, because the head's product is computed. */
 CT_API void ct_decoder_flops(const struct ct_model *model, int64_t seq_len, double *whole,
                              double *halved);
 /* Also of stacked experts and their routers (mlp.experts.gate_proj, mlp.gate). */
@@ -231,11 +231,14 @@ CT_API struct ct_value *ct_decoder_swiglu(struct ct_decoder *d, const char *pref
                                           struct ct_value *h, const char *where, int64_t width);
 
 /* Keys that a query sees on average in a sequence of t tokens, counted whole, and as causal pairs.
-   A window of 0 is none. */
+   A window of 0 is none. With a window, keys are counted one by one where causal pairs are. */
 struct ct_decoder_seen {
     double whole, halved;
 };
 CT_API struct ct_decoder_seen ct_decoder_seen(int64_t window, int64_t t);
+/* Their sum over the layers, of which those of `sliding` have the window. */
+CT_API struct ct_decoder_seen ct_decoder_seen_by_all(const struct ct_decoder_sizes *sizes,
+                                                     int64_t t);
 
 /* Whether LongRoPE has a divisor for each pair of rotated features, in both its lists; CT_ECONFIG
    names the key. */
