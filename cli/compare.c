@@ -39,7 +39,7 @@ struct side {
     bool finished;       /* path is a run's folder */
     struct run_log first;
     double others;      /* percent of the processors that other processes took; sum over runs */
-    const char *recipe; /* resolved, as the run saved it */
+    struct run_recipe recipe; /* resolved, as the run saved it */
     json_t *plan;
 };
 
@@ -309,7 +309,9 @@ static int train(struct comparison *c, struct side *s, double *seconds, double *
         return rc;
     if (!s->first.count) {
         s->first = log;
-        s->recipe = run_read_recipe(&c->arena, folder);
+        rc = run_read_recipe(&c->arena, folder, &s->recipe);
+        if (rc < 0)
+            return rc;
     } else {
         int64_t step, common;
 
@@ -366,7 +368,9 @@ static int compare_finished(struct comparison *c)
 
         if (rc < 0)
             return rc;
-        c->side[s].recipe = run_read_recipe(&c->arena, c->side[s].path);
+        rc = run_read_recipe(&c->arena, c->side[s].path, &c->side[s].recipe);
+        if (rc < 0)
+            return rc;
         c->side[s].others = run_others(&c->side[s].first);
     }
     count = c->side[0].first.count < c->side[1].first.count ? c->side[0].first.count
@@ -390,7 +394,7 @@ static bool is_own(const char *name)
 }
 
 /* One that both have, or one of them. */
-static void print_option(const struct option_line *a, const struct option_line *b, json_t *list,
+static void print_option(const struct run_option *a, const struct run_option *b, json_t *list,
                          int *count)
 {
     if (list) {
@@ -410,22 +414,20 @@ static void print_option(const struct option_line *a, const struct option_line *
 /* Print them, or add them to a list. */
 static int print_options(const struct comparison *c, json_t *list)
 {
-    const char *a = c->side[0].recipe, *b = c->side[1].recipe, *at;
-    struct option_line one, other;
-    char section[64] = "";
+    const struct run_recipe *a = &c->side[0].recipe, *b = &c->side[1].recipe;
+    struct run_option one, other;
     int count = 0;
 
-    for (at = a; option_next(&at, section, &one);) {
+    for (size_t at = 0; run_option_next(a, &at, &one);) {
         if (is_own(one.name))
             continue;
-        if (!option_find(b, one.name, &other))
+        if (!run_option_find(b, one.name, &other))
             print_option(&one, NULL, list, &count);
         else if (strcmp(one.value, other.value))
             print_option(&one, &other, list, &count);
     }
-    *section = '\0';
-    for (at = b; option_next(&at, section, &other);)
-        if (!is_own(other.name) && !option_find(a, other.name, &one))
+    for (size_t at = 0; run_option_next(b, &at, &other);)
+        if (!is_own(other.name) && !run_option_find(a, other.name, &one))
             print_option(NULL, &other, list, &count);
     if (!list && count > SHOWN)
         printf("  and %d more\n", count - SHOWN);

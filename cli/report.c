@@ -96,8 +96,10 @@ static int take_run(struct report *r, struct report_run *run)
     if (!run->log.count)
         return ct_fail(CT_ECONFIG, "%s: the run has logged no step%s%s", run->folder,
                        *run->status.message ? ": it failed: " : "", run->status.message);
-    run->recipe = run_read_recipe(&r->arena, run->folder);
-    if (*run->recipe)
+    rc = run_read_recipe(&r->arena, run->folder, &run->recipe);
+    if (rc < 0)
+        return rc;
+    if (run->recipe.parsed)
         take_plan(r, run);
     else
         run->plan_failure = "it has no recipe.ini";

@@ -31,7 +31,7 @@ struct report_run {
     const char *name, *folder;
     struct run_log log;
     struct run_status status;
-    const char *recipe;
+    struct run_recipe recipe;
     json_t *plan; /* as `plan --json` prints; NULL: it could not be planned again */
     const char *plan_failure;
     struct profile_summary profile; /* the last one; step 0: there is none */

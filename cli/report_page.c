@@ -816,11 +816,11 @@ static void print_traffic(const struct report *r, FILE *out)
 
 static bool differs(const struct report *r, const char *name)
 {
-    struct option_line first, other;
-    bool has = option_find(r->run[0].recipe, name, &first);
+    struct run_option first, other;
+    bool has = run_option_find(&r->run[0].recipe, name, &first);
 
     for (size_t i = 1; i < r->count; i++)
-        if (option_find(r->run[i].recipe, name, &other) != has ||
+        if (run_option_find(&r->run[i].recipe, name, &other) != has ||
             (has && strcmp(first.value, other.value) != 0))
             return true;
     return false;
@@ -828,12 +828,12 @@ static bool differs(const struct report *r, const char *name)
 
 static void print_difference(const struct report *r, const char *name, FILE *out)
 {
-    struct option_line option;
+    struct run_option option;
 
     fputs("<tr>", out);
     element("th scope='row'", name, out);
     for (size_t i = 0; i < r->count; i++) {
-        bool has = option_find(r->run[i].recipe, name, &option);
+        bool has = run_option_find(&r->run[i].recipe, name, &option);
 
         fputs("<td class='text' data-is='", out);
         put(r->run[i].name, out);
@@ -852,18 +852,17 @@ static void print_difference(const struct report *r, const char *name, FILE *out
 /* Options of which a value differs from the first run's, each once, in the order of the recipes. */
 static int print_differences(const struct report *r, FILE *out)
 {
-    struct option_line option, before;
+    struct run_option option, before;
     int count = 0;
 
     for (size_t i = 0; i < r->count; i++) {
-        const char *at = r->run[i].recipe;
-        char section[64] = "";
+        size_t at = 0;
 
-        while (option_next(&at, section, &option) && count < OPTIONS) {
+        while (run_option_next(&r->run[i].recipe, &at, &option) && count < OPTIONS) {
             bool seen = !strcmp(option.name, "job.dump_folder");
 
             for (size_t n = 0; n < i; n++)
-                seen |= option_find(r->run[n].recipe, option.name, &before);
+                seen |= run_option_find(&r->run[n].recipe, option.name, &before);
             if (seen || !differs(r, option.name))
                 continue;
             print_difference(r, option.name, out);
@@ -894,7 +893,7 @@ static void print_recipes(const struct report *r, FILE *out)
         fprintf(out, "<details%s><summary>", r->count == 1 ? " open" : "");
         put(r->run[i].name, out);
         fputs(", every option and where its value is from</summary><pre tabindex='0'>", out);
-        put(*r->run[i].recipe ? r->run[i].recipe : "There is no recipe.ini.", out);
+        put(r->run[i].recipe.parsed ? r->run[i].recipe.text : "There is no recipe.ini.", out);
         fputs("</pre></details>\n", out);
     }
     fputs("</section>\n", out);
@@ -905,10 +904,10 @@ static void print_recipes(const struct report *r, FILE *out)
 /* Prints the descriptions that recipes give of their runs. */
 static void print_descriptions(const struct report *r, FILE *out)
 {
-    struct option_line option;
+    struct run_option option;
 
     for (size_t i = 0; i < r->count; i++)
-        if (option_find(r->run[i].recipe, "job.description", &option) && *option.value) {
+        if (run_option_find(&r->run[i].recipe, "job.description", &option) && *option.value) {
             fputs("<p class='note'>", out);
             put(r->run[i].name, out);
             fputs(": ", out);

@@ -13,9 +13,9 @@ static bool as_failing(const struct report_run *run, const struct run_time *t, i
                        struct failing_run *f)
 {
     int64_t steps = run_last_step(&run->log, &run->status);
-    struct option_line option;
+    struct run_option option;
 
-    *interval = option_find(run->recipe, "ckpt.interval", &option) ? atoll(option.value) : 0;
+    *interval = run_option_find(&run->recipe, "ckpt.interval", &option) ? atoll(option.value) : 0;
     if (!t->failures || *interval < 1 || steps < 1 || !(t->trained > 0))
         return false;
     *f = (struct failing_run){

@@ -282,11 +282,6 @@ static const char *read_small(struct ct_arena *arena, const char *folder, const 
     return text;
 }
 
-const char *run_read_recipe(struct ct_arena *arena, const char *folder)
-{
-    return read_small(arena, folder, "recipe.ini");
-}
-
 static const char *word(struct ct_arena *arena, const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
@@ -390,80 +385,67 @@ const char *run_time_text(struct ct_arena *arena, const struct run_time *t)
 
 /* ---- resolved recipes ---- */
 
-static void trim_end(char *text)
+int run_read_recipe(struct ct_arena *arena, const char *folder, struct run_recipe *recipe)
 {
-    for (size_t n = strlen(text); n && text[n - 1] == ' ';)
-        text[--n] = '\0';
+    const char *path = ct_arena_printf(arena, "%s/recipe.ini", folder);
+    int rc = 0;
+
+    *recipe = (struct run_recipe){.text = read_small(arena, folder, "recipe.ini")};
+    if (*recipe->text)
+        rc = ct_recipe_parse(arena, path, recipe->text, &recipe->parsed);
+    return rc;
 }
 
-/* An entry of the list of plugins. */
-static void take_plugin(char *line, struct option_line *o)
+/* The comment of a line of the text: where the run had its value from. source: of the setting,
+   "PATH:LINE". after: so many lines later. */
+static const char *comment_at(const struct run_recipe *recipe, const char *source, size_t after)
 {
-    char *equals = strchr(line, '='), *name = equals ? equals + 1 : line;
+    const char *at = recipe->text, *end, *comment = NULL;
 
-    name += strspn(name, " ");
-    name[strcspn(name, " ,")] = '\0';
-    snprintf(o->name, sizeof(o->name), "plugin %.100s", name);
-    snprintf(o->value, sizeof(o->value), "loaded");
+    for (long line = atol(strrchr(source, ':') + 1) + (long)after; line > 1 && *at; line--)
+        at += strcspn(at, "\n") + 1;
+    end = at + strcspn(at, "\n");
+    for (const char *next = at; (next = strstr(next, " ; ")) && next < end; next++)
+        comment = next + 3;
+    return comment ? ct_arena_printf(recipe->parsed->arena, "%.*s", (int)(end - comment), comment)
+                   : "";
 }
 
-/* "key = value", without its comment. */
-static bool take_option(char *line, const char *section, struct option_line *o)
+bool run_option_next(const struct run_recipe *recipe, size_t *at, struct run_option *option)
 {
-    char *equals = strchr(line, '=');
+    const struct ct_recipe *r = recipe->parsed;
+    size_t i = *at;
+    const struct ct_setting *s;
 
-    if (!equals)
+    if (!r)
         return false;
-    *equals = '\0';
-    line[strcspn(line, " ")] = '\0';
-    snprintf(o->name, sizeof(o->name), "%s.%.60s", section, line);
-    snprintf(o->value, sizeof(o->value), "%.500s", equals + 1 + strspn(equals + 1, " "));
-    trim_end(o->value);
+    if (i < r->plugin_count) {
+        *option = (struct run_option){
+            .name = ct_arena_printf(r->arena, "plugin %s", r->plugins[i]),
+            .value = "loaded",
+            .source = comment_at(recipe, r->plugin_sources[i], i),
+        };
+        *at = i + 1;
+        return true;
+    }
+    while (i < r->plugin_count + r->count &&
+           !strcmp(r->settings[i - r->plugin_count].section, "plugins"))
+        i++;
+    if (i == r->plugin_count + r->count)
+        return false;
+    s = &r->settings[i - r->plugin_count];
+    *option = (struct run_option){
+        .name = ct_arena_printf(r->arena, "%s.%s", s->section, s->key),
+        .value = s->value,
+        .source = comment_at(recipe, s->source, 0),
+    };
+    *at = i + 1;
     return true;
 }
 
-/* Cut the comment, which is the source, off a line. */
-static void take_source(char *line, struct option_line *o)
+bool run_option_find(const struct run_recipe *recipe, const char *name, struct run_option *option)
 {
-    char *comment = NULL;
-
-    for (char *next = strstr(line, " ; "); next; next = strstr(next + 1, " ; "))
-        comment = next;
-    snprintf(o->source, sizeof(o->source), "%s", comment ? comment + 3 : "");
-    if (comment)
-        *comment = '\0';
-}
-
-bool option_next(const char **at, char section[64], struct option_line *option)
-{
-    while (**at) {
-        size_t length = strcspn(*at, "\n");
-        char line[1024];
-
-        snprintf(line, sizeof(line), "%.*s", (int)length, *at);
-        *at += length + ((*at)[length] == '\n');
-        if (*line == '[')
-            snprintf(section, 64, "%.*s", (int)strcspn(line + 1, "]"), line + 1);
-        if (*line == '[' || *line == ';' || !*line)
-            continue;
-        if (*line == ' ' && strcmp(section, "plugins")) /* the rest of a long value */
-            continue;
-        take_source(line, option);
-        if (!strcmp(section, "plugins")) {
-            take_plugin(line, option);
-            return true;
-        }
-        if (take_option(line, section, option))
-            return true;
-    }
-    return false;
-}
-
-bool option_find(const char *recipe, const char *name, struct option_line *option)
-{
-    char section[64] = "";
-
-    while (option_next(&recipe, section, option))
+    for (size_t at = 0; run_option_next(recipe, &at, option);)
         if (!strcmp(option->name, name))
             return true;
     return false;

@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include <ctitan/arena.h>
+#include <ctitan/recipe.h>
 
 /* A line of metrics.jsonl. NAN: it does not say. */
 struct run_step {
@@ -87,8 +88,6 @@ const char *run_count_notes(struct ct_arena *arena, const struct run_log *log);
 double run_others(const struct run_log *log);
 /* The last step trained; status may know of more than was logged. */
 int64_t run_last_step(const struct run_log *log, const struct run_status *status);
-/* Text of the resolved recipe; "": there is none. */
-const char *run_read_recipe(struct ct_arena *arena, const char *folder);
 struct run_time run_read_time(struct ct_arena *arena, const char *folder);
 /* "3.1 h", in arena. */
 const char *run_long_text(struct ct_arena *arena, double seconds);
@@ -98,13 +97,21 @@ struct run_status run_read_status(struct ct_arena *arena, const char *folder);
 
 /* ---- resolved recipes ---- */
 
-/* An option: "section.key", value, source. A plugin of the list: "plugin NAME", "loaded". */
-struct option_line {
-    char name[128], value[512], source[256];
+struct run_recipe {
+    const char *text;         /* "": there is none */
+    struct ct_recipe *parsed; /* NULL: there is none */
 };
 
-/* The next option of the text at *at; section is kept between calls, at first "". */
-bool option_next(const char **at, char section[64], struct option_line *option);
-bool option_find(const char *recipe, const char *name, struct option_line *option);
+/* An option: "section.key", value, source. A plugin of the list: "plugin NAME", "loaded". In the
+   recipe's arena. */
+struct run_option {
+    const char *name, *value, *source;
+};
+
+/* Read the recipe that a run saved, if there is one. CT_ECONFIG: it is damaged. */
+int run_read_recipe(struct ct_arena *arena, const char *folder, struct run_recipe *recipe);
+/* The next plugin or option, from *at on, at first 0; false: there are no more. */
+bool run_option_next(const struct run_recipe *recipe, size_t *at, struct run_option *option);
+bool run_option_find(const struct run_recipe *recipe, const char *name, struct run_option *option);
 
 #endif

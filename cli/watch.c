@@ -65,13 +65,14 @@ static void print_step(const struct run_log *log)
 {
     const struct run_step *s = &log->step[log->count - 1];
     const struct run_resume *r = log->resumes ? &log->resume[log->resumes - 1] : NULL;
-    char speed[32];
+    char speed[32] = "?";
 
     if (r && r->after < s->step && (log->count < 2 || s[-1].step <= r->after))
         print_resume(r);
+    if (isfinite(s->tokens_per_second))
+        ct_grouped((int64_t)s->tokens_per_second, speed);
     printf("step %lld  loss %.5f  grad_norm %.4f%s  %s tokens/s  mfu %.1f %%%s\n",
-           (long long)s->step, s->loss, s->grad_norm, s->metrics,
-           ct_grouped((int64_t)s->tokens_per_second, speed), s->mfu,
+           (long long)s->step, s->loss, s->grad_norm, s->metrics, speed, s->mfu,
            s->mfu > 100 ? " (the peak is taken too low)" : "");
 }
 
@@ -412,9 +413,10 @@ static bool has_run(struct watch *w)
 
 static int check_folder(struct watch *w)
 {
-    struct option_line plugin;
-    const char *recipe;
+    struct run_recipe recipe;
+    struct run_option plugin;
     struct stat st;
+    int rc;
 
     if (stat(w->folder, &st) == 0 ? !S_ISDIR(st.st_mode) : errno == ENOENT)
         return ct_fail(CT_ENOENT, "%s: expected the dump folder of a run ([job] dump_folder)",
@@ -428,8 +430,10 @@ static int check_folder(struct watch *w)
                        "%s: expected the dump folder of a run: it has no lock, recipe.ini, "
                        "status.json or metrics.jsonl",
                        w->folder);
-    recipe = run_read_recipe(&w->arena, w->folder);
-    if (*recipe && !option_find(recipe, "plugin metrics", &plugin))
+    rc = run_read_recipe(&w->arena, w->folder, &recipe);
+    if (rc < 0)
+        return rc;
+    if (recipe.parsed && !run_option_find(&recipe, "plugin metrics", &plugin))
         return ct_fail(CT_ECONFIG,
                        "%s: the run does not load the plugin metrics, whose files watch reads",
                        w->folder);
