@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,10 +13,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <ctitan/base.h>
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/log.h>
+
+#include "base/file.h"
 
 #define PATIENCE 3.0 /* seconds */
 #define LINKS 40     /* that follow each other */
@@ -226,6 +230,29 @@ static int follow_links(char path[CT_PATH_ROOM])
     return ct_fail(CT_EIO, "%s: %s", path, strerror(ELOOP));
 }
 
+uint32_t ct_file_host(void)
+{
+    char name[HOST_NAME_MAX + 1] = "";
+
+    gethostname(name, sizeof(name) - 1);
+    return (uint32_t)ct_hash(name);
+}
+
+/* Create a file; one that a killed process of this number has left goes. former: of the file that
+   it will replace, whose mode it gets; NULL: there is none. NULL: errno says why. */
+static FILE *open_new(const char *path, const struct stat *former)
+{
+    int fd;
+
+    unlink(path);
+    fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd >= 0 && former && fchmod(fd, former->st_mode & 0777) < 0) {
+        close(fd);
+        return NULL;
+    }
+    return fd < 0 ? NULL : fdopen(fd, "w+");
+}
+
 int ct_file_begin(struct ct_new_file *file, const char *path)
 {
     struct stat st;
@@ -241,10 +268,10 @@ int ct_file_begin(struct ct_new_file *file, const char *path)
         file->out = fopen(path, "we");
         return file->out ? 0 : ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
     }
-    if (snprintf(file->temporary, sizeof(file->temporary), "%s.%ld.tmp", file->path,
-                 (long)getpid()) >= (int)sizeof(file->temporary))
+    if (snprintf(file->temporary, sizeof(file->temporary), "%s.%08" PRIx32 "-%ld.tmp", file->path,
+                 ct_file_host(), (long)getpid()) >= (int)sizeof(file->temporary))
         return ct_fail(CT_EINVAL, "a path of %zu characters is too long", strlen(file->path));
-    file->out = fopen(file->temporary, "w+e");
+    file->out = open_new(file->temporary, stat(file->path, &st) == 0 ? &st : NULL);
     return file->out ? 0 : ct_fail(CT_EIO, "cannot write %s: %s", path, strerror(errno));
 }
 

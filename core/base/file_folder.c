@@ -1,6 +1,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <ftw.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,6 +11,8 @@
 
 #include <ctitan/error.h>
 #include <ctitan/file.h>
+
+#include "base/file.h"
 
 #define DESCRIPTORS 16
 
@@ -21,21 +24,21 @@ static int remove_entry(const char *path, const struct stat *st, int kind, struc
     return remove(path) < 0 && errno != ENOENT ? errno : 0;
 }
 
-/* Process of a temporary name, "NAME.PID.tmp"; 0: it is none. */
+/* Process of a temporary name of this host, "NAME.HOST-PID.tmp"; 0: it is none. */
 static pid_t writer_of(const char *name)
 {
-    size_t length = strlen(name);
-    const char *dot;
+    char begin[16];
+    const char *at = NULL;
     char *end;
     long pid;
 
-    if (length < 6 || strcmp(name + length - 4, ".tmp") != 0)
+    snprintf(begin, sizeof(begin), ".%08" PRIx32 "-", ct_file_host());
+    for (const char *next = name; (next = strstr(next, begin)); next++)
+        at = next;
+    if (!at || at == name)
         return 0;
-    dot = memrchr(name, '.', length - 4);
-    if (!dot || dot == name)
-        return 0;
-    pid = strtol(dot + 1, &end, 10);
-    return end == name + length - 4 && pid > 0 && pid <= INT_MAX ? (pid_t)pid : 0;
+    pid = strtol(at + strlen(begin), &end, 10);
+    return !strcmp(end, ".tmp") && pid > 0 && pid <= INT_MAX ? (pid_t)pid : 0;
 }
 
 void ct_file_sweep(const char *folder)

@@ -190,20 +190,54 @@ static void devices_and_pipes_are_written_in_place(void **state)
     ct_arena_finish(&arena);
 }
 
+/* Whoever can create names in the folder cannot lead the writer to another file. */
+static void a_link_of_the_temporary_name_is_replaced(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *path = in(&arena, "plain"), *victim = in(&arena, "victim");
+    struct ct_new_file file;
+    struct stat st;
+
+    (void)state;
+    assert_int_equal(ct_file_write(victim, "1", 1), 0);
+    assert_int_equal(ct_file_write(path, "2", 1), 0);
+    assert_int_equal(chmod(path, 0600), 0);
+    assert_int_equal(ct_file_begin(&file, path), 0);
+    assert_int_equal(ct_file_end(&file, CT_EIO), CT_EIO);
+    assert_int_equal(symlink(victim, file.temporary), 0);
+    assert_int_equal(ct_file_write(path, "345", 3), 0);
+    assert_int_equal(stat(victim, &st), 0);
+    assert_int_equal(st.st_size, 1);
+    assert_int_equal(lstat(path, &st), 0);
+    assert_true(S_ISREG(st.st_mode));
+    assert_int_equal(st.st_size, 3);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    ct_arena_finish(&arena);
+}
+
 static void what_killed_processes_left_is_swept(void **state)
 {
     struct ct_arena arena = {0};
-    const char *gone = in(&arena, "sweep/log.2147483647.tmp");
-    const char *own = ct_arena_printf(&arena, "%s/sweep/log.%d.tmp", folder, getpid());
+    const char *path = in(&arena, "sweep/log"), *own, *gone, *other;
+    struct ct_new_file file;
+    int stem;
 
     (void)state;
+    assert_int_equal(ct_file_write(in(&arena, "sweep/2147483647.tmp"), "", 0), 0);
+    assert_int_equal(ct_file_begin(&file, path), 0);
+    stem = (int)(strrchr(file.temporary, '-') - file.temporary);
+    own = ct_arena_strdup(&arena, file.temporary);
+    gone = ct_arena_printf(&arena, "%.*s-2147483647.tmp", stem, own);
+    other = ct_arena_printf(&arena, "%s.00000000-2147483647.tmp", path); /* of another host */
+    assert_int_equal(ct_file_end(&file, 0), 0);
+    assert_int_equal(unlink(path), 0);
     assert_int_equal(ct_file_write(gone, "", 0), 0);
     assert_int_equal(ct_file_write(own, "", 0), 0);
-    assert_int_equal(ct_file_write(in(&arena, "sweep/2147483647.tmp"), "", 0), 0);
+    assert_int_equal(ct_file_write(other, "", 0), 0);
     assert_int_equal(ct_file_write(in(&arena, "sweep/log.x2147483647.tmp"), "", 0), 0);
     ct_file_sweep(in(&arena, "sweep"));
     assert_int_equal(access(gone, F_OK), -1);
-    assert_int_equal(entries(in(&arena, "sweep")), 3);
+    assert_int_equal(entries(in(&arena, "sweep")), 4);
     ct_file_sweep(in(&arena, "none"));
     ct_arena_finish(&arena);
 }
@@ -331,6 +365,7 @@ int main(void)
         cmocka_unit_test(a_folder_is_renamed_where_there_is_none_with_files),
         cmocka_unit_test(links_stay_and_what_they_lead_to_is_written),
         cmocka_unit_test(devices_and_pipes_are_written_in_place),
+        cmocka_unit_test(a_link_of_the_temporary_name_is_replaced),
         cmocka_unit_test(what_killed_processes_left_is_swept),
         cmocka_unit_test(only_regular_files_are_opened),
         cmocka_unit_test(files_of_others_are_not_opened_as_own),

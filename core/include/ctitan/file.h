@@ -50,7 +50,8 @@ CT_API void ct_file_unmap(const void *base, size_t size);
 
 /*
  * A file that is written in parts. It has a temporary name beside path until ct_file_end, which
- * syncs it to disk, renames it, and syncs the folder. If path is a symbolic link, the file that it
+ * syncs it to disk, renames it, and syncs the folder. A file that it replaces gives it its mode. If
+ * path is a symbolic link, the file that it
  * leads to is replaced. A device or a pipe is written to as it is.
  */
 struct ct_new_file {
@@ -96,8 +97,8 @@ CT_API int ct_file_make_folder_mode(const char *path, unsigned mode);
 /* The same, and check that files can be written there. CT_EIO: they cannot. */
 CT_API int ct_file_try_folder(const char *path);
 
-/* Remove temporary files of ct_file_begin that a killed process has left in a folder. For a folder
-   that no process of another host writes to. */
+/* Remove temporary files of ct_file_begin that a killed process of this host has left in a
+   folder. */
 CT_API void ct_file_sweep(const char *folder);
 
 /* Remove a folder and all in it; 0 if there is none. Follows no links. CT_EIO. */
