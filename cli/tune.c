@@ -85,6 +85,18 @@ struct search {
 
 /* ---- dimensions ---- */
 
+/* Whether the search reckons with the numbers: it divides ranks or sequences by them. */
+static bool is_counted(const struct varied *d)
+{
+    return d->mesh || !strcmp(d->key, "training.local_batch_size") ||
+           !strcmp(d->key, "pp.microbatch_size");
+}
+
+static bool is_count(const char *text)
+{
+    return *text != '0' && strlen(text) < 10 && text[strspn(text, "0123456789")] == '\0';
+}
+
 static int add_dimension(struct search *s, const char *key, char *values, const char *between,
                          bool mesh)
 {
@@ -94,9 +106,17 @@ static int add_dimension(struct search *s, const char *key, char *values, const 
     if (s->dimensions == DIMENSIONS)
         return ct_fail(CT_ECONFIG, "--vary: at most %d options can vary", DIMENSIONS);
     *d = (struct varied){.key = key, .mesh = mesh};
-    while ((value = strsep(&values, between)))
-        if (*value && d->values < VALUES)
-            d->value[d->values++] = value;
+    while ((value = strsep(&values, between))) {
+        if (!*value)
+            continue;
+        if (d->values == VALUES)
+            return ct_fail(CT_ECONFIG, "--vary %s: an option can have at most %d values", key,
+                           VALUES);
+        if (is_counted(d) && !is_count(value))
+            return ct_fail(CT_ECONFIG, "--vary %s: expected whole numbers from 1 on, not %s", key,
+                           value);
+        d->value[d->values++] = value;
+    }
     if (!d->values)
         return ct_fail(CT_ECONFIG, "--vary %s: the values are missing", key);
     s->dimensions++;
