@@ -68,6 +68,12 @@ int child_start(const char *program, const char *const *argv, double patience, s
 
     child->out = memfd_create("out", MFD_CLOEXEC);
     child->err = memfd_create("err", MFD_CLOEXEC);
+    if (child->out < 0 || child->err < 0) {
+        rc = errno;
+        if (child->out >= 0)
+            close(child->out);
+        return ct_fail(CT_EIO, "starting %s %s: %s", argv[0], argv[1], strerror(rc));
+    }
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, child->out, STDOUT_FILENO);

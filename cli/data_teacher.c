@@ -253,16 +253,20 @@ struct teacher {
     float *logps;
 };
 
-static void look_at_token(struct teacher *t, int64_t position)
+static int look_at_token(struct teacher *t, int64_t position)
 {
     const double *row = data_logits_at(&t->logits, position);
     double sum = ct_log_sum_exp(row, t->logits.vocabulary);
 
+    if (!isfinite(sum))
+        return ct_fail(CT_EINVAL, "the teacher's logits of token %lld are not finite",
+                       (long long)position + 1);
     find_likeliest(row, t->logits.vocabulary, t->heap, t->k);
     for (int64_t i = 0; i < t->k; i++) {
         t->ids[position * t->k + i] = t->heap[i].token;
         t->logps[position * t->k + i] = (float)(t->heap[i].logit - sum);
     }
+    return 0;
 }
 
 static int write_sample(struct teacher *t, int64_t index, int samples,
@@ -283,9 +287,11 @@ static int write_sample(struct teacher *t, int64_t index, int samples,
         return rc;
     memset(t->ids, 0, (size_t)numbers * sizeof(*t->ids));
     memset(t->logps, 0, (size_t)numbers * sizeof(*t->logps));
-    for (int64_t i = 0; i < t->sent->seq_len; i++)
+    for (int64_t i = 0; rc == 0 && i < t->sent->seq_len; i++)
         if (s->labels[i] != CT_MASKED)
-            look_at_token(t, i);
+            rc = look_at_token(t, i);
+    if (rc < 0)
+        return ct_context(rc, "sample %lld", (long long)index);
     return ct_sample_file_put(file, index, ct_labels_hash(s->tokens, s->labels, t->sent->seq_len),
                               (const void *[]){t->ids, t->logps});
 }

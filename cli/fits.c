@@ -56,17 +56,18 @@ static int refuse(const char *what, int64_t bytes, const char *memory)
 
 int check_memory(struct ct_run *run, bool one_host)
 {
-    bool shared = run->device->host_memory && run->world > 1 && one_host;
-    int64_t mine = (int64_t)run->arena_bytes, all = mine;
+    bool computes = run->device->host_memory; /* and a CPU offloads to a file */
+    int64_t mine = (int64_t)(computes ? run->arena_bytes : run->host_bytes), all = mine;
     char memory[96];
-    int rc = plan_fits(run, mine, memory) ? 0 : refuse("the plan", mine, memory);
+    int rc = plan_fits(run, (int64_t)run->arena_bytes, memory) ? 0
+                 : refuse("the plan", (int64_t)run->arena_bytes, memory);
 
-    if (!shared)
+    if (!one_host)
         return rc;
     rc = ct_group_agree(ct_run_world(run), rc);
     if (rc == 0)
         rc = ct_group_all_reduce(ct_run_world(run), &mine, &all, 1, CT_I64, CT_REDUCE_SUM);
     if (rc < 0 || plans_fit(all, memory))
         return rc;
-    return refuse("the plan of all ranks", all, memory);
+    return refuse(computes ? "the plan of all ranks" : "what all ranks offload", all, memory);
 }

@@ -195,14 +195,14 @@ static int finish_output(int status)
     return status ? status : 1;
 }
 
-/* The objects of graphs and programs have no place to fail to. */
+/* Arenas have no place to fail to. */
 static void end_without_memory(size_t bytes)
 {
     char human[32];
 
     ct_outlet_print(STDERR_FILENO,
-                    "ctitan: out of memory: the system has no %s for the objects of the graph and "
-                    "the program; fewer layers, microbatches or ranks on a host need less\n",
+                    "ctitan: out of memory: the system has no %s more. Graphs and programs take "
+                    "most of it: fewer layers, microbatches or ranks on a host need less\n",
                     human_bytes((double)bytes, human));
     ct_outlet_flush(STDERR_FILENO);
     _exit(1);

@@ -74,7 +74,7 @@ static bool is_of(const struct ct_offer *o, const struct ct_calling *c)
 {
     if (!strcmp(c->kind, "op"))
         return c->kernel ? has_kernel(o, c->kernel)
-                         : o->kind == CT_OP && !strcmp(o->name, c->op->type->name);
+                         : o->kind == CT_OP && c->op && !strcmp(o->name, c->op->type->name);
     if (!strcmp(c->kind, "transform"))
         return o->kind == CT_TRANSFORM && c->name &&
                !strcmp(((const struct ct_transform *)o->ops)->name, c->name);
@@ -121,7 +121,7 @@ static void add_call(struct text *t, const struct ct_calling *c)
     int64_t step = c->step ? c->step : ct_calling_at(0)->step;
 
     add(t, kind);
-    if (!strcmp(kind, "hook")) {
+    if (!strcmp(kind, "hook") && c->name && c->event) {
         add(t, " of ");
         add(t, c->name);
         add(t, " on ");
@@ -176,15 +176,18 @@ static void crashed(int number)
 
 /* ---- what does not return ---- */
 
-static const struct ct_calling *busy(void)
+/* A copy of the record of a thread that is in code of a plugin, which may leave it meanwhile. */
+static bool busy(struct ct_calling *call)
 {
     const struct ct_calling *c;
 
-    for (int i = 0; (c = ct_calling_at(i)); i++)
-        if (__atomic_load_n(&c->kind, __ATOMIC_RELAXED) &&
-            !__atomic_load_n(&c->waits, __ATOMIC_RELAXED))
-            return c;
-    return NULL;
+    for (int i = 0; (c = ct_calling_at(i)); i++) {
+        *call = *c;
+        call->kind = __atomic_load_n(&c->kind, __ATOMIC_RELAXED);
+        if (call->kind && !__atomic_load_n(&c->waits, __ATOMIC_RELAXED))
+            return true;
+    }
+    return false;
 }
 
 static unsigned signs_of_life(void)
@@ -199,18 +202,19 @@ static unsigned signs_of_life(void)
 
 static void look(int number)
 {
-    const struct ct_calling *c = busy();
+    struct ct_calling call;
+    bool is_busy = busy(&call);
     unsigned now = signs_of_life();
     int before = errno;
     struct text t;
 
     (void)number;
-    quiet = c && now == alive ? quiet + 1 : 0;
+    quiet = is_busy && now == alive ? quiet + 1 : 0;
     alive = now;
     if (quiet == NAMED || quiet == ENDED) {
         begin(&t);
         add(&t, quiet == NAMED ? "the run waits for " : "the run ends without waiting longer for ");
-        add_call(&t, c);
+        add_call(&t, &call);
         if (quiet == NAMED) {
             add(&t, "; it ends without it in ");
             add_number(&t, ENDED - NAMED);

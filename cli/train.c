@@ -100,12 +100,12 @@ static void release_signals(void)
 {
     for (size_t i = 0; i < CT_COUNT(caught); i++)
         if (catches(caught[i].number))
-            signal(caught[i].number, SIG_DFL);
+            sigaction(caught[i].number, &caught[i].former, NULL);
 }
 
 #define AGREE_SECONDS 0.5
 
-static int64_t next_agreement; /* step; the same on all ranks */
+static int64_t next_agreement, last_asked; /* steps; the same on all ranks */
 
 /* Why this rank wants to end; the reason of the largest number counts. */
 enum {
@@ -123,6 +123,9 @@ static int stop_if_wanted(struct ct_run *run, const struct ct_step_result *step)
     int32_t mine[] = {reason, -(int32_t)steps}, most[2];
     int rc = 0;
 
+    if (step->step < last_asked) /* the run went back */
+        next_agreement = 0;
+    last_asked = step->step;
     if (run->world > 1 && step->step < next_agreement)
         return 0;
     rc = ct_group_all_reduce(ct_run_world(run), mine, most, 2, CT_I32, CT_REDUCE_MAX);

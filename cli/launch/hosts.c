@@ -10,6 +10,7 @@
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/launch.h>
 
 #include "../child.h"
@@ -17,6 +18,7 @@
 
 #define MOST_SLOTS 4096
 #define MOST_HOSTS 65536
+#define HOSTS_FILE ((size_t)32 << 20) /* most bytes of a list */
 #define SEPARATORS ", \t\n"
 
 /* ---- lists ---- */
@@ -82,17 +84,13 @@ static int read_words(struct ct_arena *arena, char *text, int64_t each, struct h
 /* Lines of a file, without those that begin with #, as one text. */
 static int read_file(struct ct_arena *arena, const char *path, char **text)
 {
-    FILE *in = fopen(path, "r");
-    char *line = NULL;
-    size_t room = 0;
+    size_t size;
+    int rc = ct_file_read(arena, path, HOSTS_FILE, text, &size);
 
-    *text = ct_arena_strdup(arena, "");
-    if (!in)
-        return ct_fail(CT_ECONFIG, "--hosts %s: %s", path, strerror(errno));
-    while (getline(&line, &room, in) > 0)
-        *text = ct_arena_printf(arena, "%s%.*s\n", *text, (int)strcspn(line, "#\n"), line);
-    free(line);
-    fclose(in);
+    if (rc < 0)
+        return ct_context(CT_ECONFIG, "--hosts");
+    for (char *comment = *text; (comment = strchr(comment, '#'));)
+        memset(comment, ' ', strcspn(comment, "\n"));
     return 0;
 }
 
@@ -110,11 +108,15 @@ int hosts_read(struct ct_arena *arena, const char *text, int64_t each, struct ho
 static char *output_of(struct ct_arena *arena, const char *command)
 {
     FILE *in = popen(command, "r");
-    char block[1024], *text = ct_arena_strdup(arena, "");
-    size_t n;
+    size_t length = 0, room = 0, n;
+    char *text = NULL;
 
-    while (in && (n = fread(block, 1, sizeof(block), in)) > 0)
-        text = ct_arena_printf(arena, "%s%.*s", text, (int)n, block);
+    do {
+        text = ct_arena_grow(arena, text, &room, length + 1024, 1);
+        n = in ? fread(text + length, 1, room - length - 1, in) : 0;
+        length += n;
+    } while (n > 0);
+    text[length] = '\0';
     return in && pclose(in) == 0 ? text : NULL;
 }
 

@@ -130,14 +130,16 @@ char *ct_arena_printf(struct ct_arena *arena, const char *fmt, ...)
 void *ct_arena_grow(struct ct_arena *arena, void *items, size_t *capacity, size_t need,
                     size_t item_size)
 {
-    size_t room = *capacity ? *capacity : 8;
+    size_t room = *capacity ? *capacity : 8, size;
     void *grown;
 
     if (need <= *capacity)
         return items;
-    while (room < need)
+    while (room < need && room <= SIZE_MAX / 2)
         room *= 2;
-    grown = ct_arena_alloc(arena, room * item_size);
+    if (room < need || __builtin_mul_overflow(room, item_size, &size))
+        size = SIZE_MAX; /* which nothing has */
+    grown = ct_arena_alloc(arena, size);
     if (*capacity)
         memcpy(grown, items, *capacity * item_size);
     *capacity = room;

@@ -57,11 +57,13 @@ void ct_error_forget(void)
 
 int ct_fail(int code, const char *fmt, ...)
 {
+    char message[sizeof(last.message)]; /* the last one may be among the arguments */
     va_list args;
 
     va_start(args, fmt);
-    vsnprintf(last.message, sizeof(last.message), fmt, args);
+    vsnprintf(message, sizeof(message), fmt, args);
     va_end(args);
+    strcpy(last.message, message);
     last_code = code;
     return code;
 }

@@ -397,7 +397,10 @@ int ct_run_staging(struct ct_run *run, size_t bytes, void **staging)
         return run->device_ops->reserve_host(run->device, bytes ? bytes : 1, staging);
     *staging =
         mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return *staging != MAP_FAILED ? 0 : ct_fail(CT_ENOMEM, "%zu bytes of staging", bytes);
+    if (*staging != MAP_FAILED)
+        return 0;
+    *staging = NULL;
+    return ct_fail(CT_ENOMEM, "%zu bytes of staging", bytes);
 }
 
 void ct_run_staging_free(struct ct_run *run, void *staging, size_t bytes)

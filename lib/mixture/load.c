@@ -55,7 +55,7 @@ static int write_line(const struct ct_run *run, int64_t step, const char *layers
 
     if (rc < 0)
         return rc;
-    out = fopen(path, step == 1 ? "w" : "a");
+    out = fopen(path, step == 1 ? "we" : "ae");
     if (!out)
         return ct_fail(CT_EIO, "cannot write %s: %s", path, strerror(errno));
     fprintf(out, "{\"step\": %lld, \"layers\": {%s}}\n", (long long)step, layers);

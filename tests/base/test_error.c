@@ -12,6 +12,7 @@ static void a_failure_is_its_code_and_message(void **state)
     (void)state;
     assert_fails(ct_fail(CT_EIO, "block %d", 7), CT_EIO, "block 7");
     assert_fails(ct_context(CT_EIO, "reading %s", "x"), CT_EIO, "reading x: block 7");
+    assert_fails(ct_fail(CT_EIO, "2; %s", ct_error_message()), CT_EIO, "2; reading x: block 7");
     ct_fail(CT_EIO, "x.csv: line 2: no number");
     ct_context(CT_EIO, "%s", "x.csv");
     assert_string_equal(ct_error_message(), "x.csv: line 2: no number");

@@ -282,6 +282,7 @@ static void faults_of_formulas_are_said(void **state)
 {
     static const char *const faults[][2] = {
         {"y = x +", "a value is missing"},
+        {"y = -", "a value is missing"},
         {"y = x y", "an operator or \";\" is missing"},
         {"y = z", "the name is not defined before this"},
         {"y = root(x)", "no such function"},

@@ -107,8 +107,11 @@ static int primary(struct reader *r)
         node = expression(r);
         return take(r, ")") ? node : fail(r, "\")\" is missing");
     }
-    if (take(r, "-"))
-        return ct_pointwise_call(r->p, CT_POINTWISE_NEGATE, (int[]){primary(r), 0, 0});
+    if (take(r, "-")) {
+        node = primary(r);
+        return r->status < 0 ? 0
+                             : ct_pointwise_call(r->p, CT_POINTWISE_NEGATE, (int[]){node, 0, 0});
+    }
     name = word(r);
     if (name && take(r, "("))
         return call(r, name);
