@@ -38,7 +38,7 @@ struct side {
     struct argv changes; /* --set and the like */
     bool finished;       /* path is a run's folder */
     struct run_log first;
-    double others;      /* percent of the processors that other processes took; sum over runs */
+    double others; /* percent of the processors that other processes took; sum over runs */
     struct run_recipe recipe; /* resolved, as the run saved it */
     json_t *plan;
 };

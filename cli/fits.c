@@ -59,7 +59,8 @@ int check_memory(struct ct_run *run, bool one_host)
     bool computes = run->device->host_memory; /* and a CPU offloads to a file */
     int64_t mine = (int64_t)(computes ? run->arena_bytes : run->host_bytes), all = mine;
     char memory[96];
-    int rc = plan_fits(run, (int64_t)run->arena_bytes, memory) ? 0
+    int rc = plan_fits(run, (int64_t)run->arena_bytes, memory)
+                 ? 0
                  : refuse("the plan", (int64_t)run->arena_bytes, memory);
 
     if (!one_host)
