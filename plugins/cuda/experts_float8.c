@@ -3,7 +3,7 @@
  *
  * Operands become codes in the workspace, along the lines that a product sums: x, hidden layers and
  * gradients by row, weights by row or turned, and the operands of gradients of weights by column.
- * Codes of an operand are made when its product needs them, so two areas hold all of them in turn.
+ * Codes of an operand are made in front of its first product: two areas hold all of them in turn.
  * Lines are filled up to 16 codes: sizes may be any. On Hopper products of rowwise and blockwise
  * codes are by wgmma (kernels/experts_float8_wgmma.cu); those of MXFP8, whose sums of 32 codes
  * would leave the tensor cores idle there, and all elsewhere by mma.sync
@@ -12,6 +12,7 @@
 #include "experts.h"
 
 #define BLOCK GPU_CODES_BLOCK
+#define ROW_STEP 256 /* numbers of a line that a warp encodes at once */
 
 enum { ROWWISE = 1, BLOCKWISE, MXFP8 }; /* values of the attribute `recipe` */
 
@@ -190,11 +191,17 @@ static struct area carve_area(struct ct_prepare *p, const struct sizes *s, bool 
     return a;
 }
 
-/* Bytes that pass through the workspace: operands are read twice, and their codes are written and
-   read. */
+/* Bytes that pass through the workspace by numbers that become codes: they are read, and the codes
+   written and read. */
 static double coded(double numbers, size_t element)
 {
-    return numbers * (2 * (double)element + 2);
+    return numbers * ((double)element + 2);
+}
+
+/* The same of columns: if all rows share a scale, numbers are read twice. */
+static double coded_columns(const struct sizes *s, double numbers, size_t element)
+{
+    return coded(numbers, s->block ? element : 2 * element);
 }
 
 static double traffic_of(const struct sizes *s, enum task task, size_t element)
@@ -202,17 +209,16 @@ static double traffic_of(const struct sizes *s, enum task task, size_t element)
     double x = (double)(s->tokens * s->n), f = (double)(s->choices * s->f);
     double rows = (double)(s->choices * s->n), w = (double)(s->experts * s->f * s->n);
     double inner = f * 4 * (double)element; /* two values, written and read */
+    double bytes = coded(x + 2 * w, element) + inner;
 
-    switch (task) {
-    case FORWARD:
-        return coded(x + f + 3 * w, element) + inner + 8 * rows;
-    case TOKENS_GRADIENT:
-        return coded(2 * x + 2 * f + 5 * w, element) + 3 * inner + 16 * rows;
-    case WEIGHTS_GRADIENT:
-        return coded(2 * x + 3 * f + 3 * rows + 3 * w, element) + 3 * inner;
-    default:
-        return coded(2 * x + 5 * f + 3 * rows + 5 * w, element) + 3 * inner + 16 * rows;
-    }
+    if (task == FORWARD)
+        return bytes + coded(f + w, element) + 8 * rows;
+    bytes += coded(x, element) + coded_columns(s, w, element) + 2 * inner;
+    if (task & WEIGHTS_GRADIENT)
+        bytes += coded_columns(s, 3 * f + 2 * rows, element);
+    if (task & TOKENS_GRADIENT)
+        bytes += coded(2 * f, element) + coded_columns(s, 2 * w, element) + 16 * rows;
+    return bytes;
 }
 
 static bool accept_mma(const struct ct_prepare *p, enum task task)
@@ -260,9 +266,10 @@ static int prepare_by(struct ct_prepare *p, enum task task, const struct product
     p->state = s;
     rc = gpu_find_choices(p, &s->choices);
     return rc < 0 ? rc
-                  : gpu_find(p, s->f, "codes_of_rows", "codes_of_columns", "codes_of_squares",
-                             "codes_of_squares_turned", by->product, by->outer, "codes_hidden",
-                             "codes_hidden_grad", "experts_combine");
+                  : gpu_find(p, s->f, "codes_of_rows",
+                             size.block ? "codes_of_column_blocks" : "codes_of_columns",
+                             "codes_of_squares", "codes_of_squares_turned", by->product, by->outer,
+                             "codes_hidden", "codes_hidden_grad", "experts_combine");
 }
 
 static int prepare_mma(struct ct_prepare *p, enum task task)
@@ -342,7 +349,7 @@ static int encode_rows(const struct codes_call *c, struct gpu_codes to, const vo
                            .along = block ? block : columns,
                            .kind = c->kind,
                            .rule = rule_of(&c->size)};
-    int64_t warps = rows * ct_cuda_blocks(columns, a.along);
+    int64_t warps = rows * (block ? ct_cuda_blocks(columns, ROW_STEP) : 1);
 
     return gpu_launch_rows(c->l, c->state->f[ROWS], warps, &a);
 }
@@ -466,20 +473,21 @@ static int multiply_inner(const struct codes_call *c, const void *x, int which, 
                              (struct result){c->rows, CT_CUDA_F32, accumulate, NULL});
 }
 
-/* Output `which` = the gradient of an expert's weight: left^T right. */
-static int outer(const struct codes_call *c, int which, struct source left, struct source right)
+/* Output `which` = the gradient of an expert's weight: left^T and what the second area has, of so
+   many columns. */
+static int outer(const struct codes_call *c, int which, struct source left, struct gpu_codes right,
+                 int64_t columns)
 {
     const struct ct_tensor *t = &c->l->out[which];
     struct gpu_codes_outer a = {.out = t->data,
+                                .right = right,
                                 .counts = c->all.counts,
                                 .rows = left.columns,
-                                .columns = right.columns,
+                                .columns = columns,
                                 .kind = ct_cuda_float_of(t->dtype),
                                 .accumulate = c->l->accumulate >> which & 1};
     int rc = encode_columns(c, &c->state->first, left, &a.left);
 
-    if (rc == 0)
-        rc = encode_columns(c, &c->state->second, right, &a.right);
     return rc < 0 ? rc
                   : launch_product(
                         c, CODES_OUTER,
@@ -606,15 +614,20 @@ static int weights_gradients(const struct codes_call *c, int first)
     struct source dg = {c->g, c->size.f, false, false}, du = {c->u, c->size.f, false, false};
     struct source h = {c->dh, c->size.f, false, false};
     struct source dy = {c->l->in[0].data, c->size.n, true, true};
+    struct gpu_codes right;
     int rc = sum_bias(c, c->g, first + 3);
 
     if (rc == 0)
         rc = sum_bias(c, c->u, first + 4);
     if (rc == 0)
-        rc = outer(c, first, dg, x);
+        rc = encode_columns(c, &c->state->second, x, &right);
     if (rc == 0)
-        rc = outer(c, first + 1, du, x);
-    return rc < 0 ? rc : outer(c, first + 2, dy, h);
+        rc = outer(c, first, dg, right, x.columns);
+    if (rc == 0)
+        rc = outer(c, first + 1, du, right, x.columns);
+    if (rc == 0)
+        rc = encode_columns(c, &c->state->second, h, &right);
+    return rc < 0 ? rc : outer(c, first + 2, dy, right, h.columns);
 }
 
 static int run_gradients(const struct ct_launch *l, enum task task)

@@ -5,6 +5,8 @@
  * 128 codes, of MXFP8 32, are multiplied by the factors of both operands, and added up in float32.
  * On their way to the tensor cores codes become bfloat16, which holds each of them: 8-bit operands
  * of mma.sync become float16 on sm_90 and sm_100, and are no faster there.
+ *
+ * Casts load 4 or 8 numbers at once where the sizes allow it.
  */
 #include "codes_tiles.cuh"
 #include "float8.cuh"
@@ -65,161 +67,405 @@ DEVICE float magnitude(float x)
     return x != x ? INFINITY : fabsf(x);
 }
 
-DEVICE float row_number(const gpu_encode &a, int64_t row, int64_t column)
-{
-    float x[1];
+/* ---- operands ---- */
 
-    load_as<1>(a.kind, a.x, (a.tokens ? a.tokens[row] : row) * a.columns + column, x);
+/* Whether each W numbers of a row can be loaded at once. */
+template <int W> DEVICE bool has_vectors(const gpu_encode &a)
+{
+    int64_t bytes = W * (a.kind == CT_CUDA_BF16 ? 2 : 4);
+
+    return a.columns % W == 0 && (intptr_t)a.x % bytes == 0;
+}
+
+/* W numbers of a row; those behind its end are zeros. */
+template <int W>
+DEVICE void load_numbers(const gpu_encode &a, bool vectors, int64_t row, int64_t column,
+                         float (&x)[W])
+{
+    int64_t from = (a.tokens ? a.tokens[row] : row) * a.columns;
+
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        x[i] = 0;
+    if (vectors && column < a.columns)
+        load_as<W>(a.kind, a.x, from + column, x);
+    if (!vectors)
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            float one[1] = {0};
+
+            if (column + i < a.columns)
+                load_as<1>(a.kind, a.x, from + column + i, one);
+            x[i] = one[0];
+        }
     if (!a.weights)
-        return x[0];
-    x[0] *= a.weights[a.order[row]];
-    return a.kind == CT_CUDA_BF16 ? rounded<bfloat16>(x[0]) : x[0];
-}
-
-/* Rows are lines; a warp takes a.along numbers of one. */
-KERNEL(codes_of_rows, gpu_encode, 256)
-{
-    int64_t blocks = (a.columns + a.along - 1) / a.along, row = warp_row() / blocks;
-    int64_t block = warp_row() % blocks, from = block * a.along, lane = threadIdx.x % 32;
-    int64_t end = from + a.along < a.columns ? from + a.along : a.columns;
-    uint8_t *to = a.to.codes + row * a.to.stride;
-    float most = 0;
-
-    if (row >= (a.counts ? rows_before(a.counts, a.experts) : a.rows))
         return;
-    for (int64_t i = from + lane; i < end; i += 32)
-        most = fmaxf(most, magnitude(row_number(a, row, i)));
 
-    coding c = line_coding(warp_max(most), a.rule);
+    float weight = a.weights[a.order[row]];
 
-    for (int64_t i = from + lane; i < end; i += 32)
-        to[i] = narrowed<false>(row_number(a, row, i) * c.scale);
-    for (int64_t i = end + lane; end == a.columns && i < a.to.stride; i += 32)
-        to[i] = 0;
-    if (lane == 0)
-        a.to.factors[row * a.to.line + block * a.to.block] = c.factor;
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        x[i] = a.kind == CT_CUDA_BF16 ? rounded<bfloat16>(x[i] * weight) : x[i] * weight;
 }
 
-/* Codes on their way to lines: [line][number]. */
-struct alignas(4) code_chunk {
-    uint8_t at[CHUNK][CHUNK + 4];
-};
+/* ---- lines of rows ---- */
 
-/* Whole blocks of 256 threads write a chunk to lines `stride` apart, as far as there is room. */
-DEVICE void write_chunk(const code_chunk &chunk, uint8_t *to, int64_t stride, int64_t lines,
-                        int64_t room)
+#define ROW_VECTOR 8
+#define ROW_STEP (32 * ROW_VECTOR) /* numbers that a warp takes at once */
+#define ROW_HELD 8                 /* such steps of a whole line stay in registers */
+
+template <int N> DEVICE float raised(float most, const float (&x)[N])
 {
-    int line = (int)threadIdx.x / 8, at = (int)threadIdx.x % 8 * 4;
-
-    __syncthreads();
-    if (line < lines && at < room)
-        *(uint32_t *)(to + line * stride + at) = *(const uint32_t *)&chunk.at[line][at];
-    __syncthreads();
-}
-
-/* The largest of each of 32 columns among rows [from, end), for all warps. */
-DEVICE float column_magnitude(const gpu_encode &a, int64_t from, int64_t end, int64_t column)
-{
-    __shared__ float of_warp[8][32];
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    float most = 0;
-
-    for (int64_t row = from + warp; column < a.columns && row < end; row += 8)
-        most = fmaxf(most, magnitude(row_number(a, row, column)));
-    __syncthreads();
-    of_warp[warp][lane] = most;
-    __syncthreads();
-    for (int w = 0; w < 8; w++)
-        most = fmaxf(most, of_warp[w][lane]);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        most = fmaxf(most, magnitude(x[i]));
     return most;
 }
 
-/* A block takes CHUNK columns, the lines, of expert blockIdx.y. a.along rows share a scale. */
-KERNEL(codes_of_columns, gpu_encode, 256)
+/* Codes of a row from `column` on, zeros behind its end. */
+DEVICE void put_row_codes(const gpu_encode &a, int64_t row, int64_t column,
+                          const float (&x)[ROW_VECTOR], float scale)
 {
-    __shared__ code_chunk chunk;
+    vector<uint8_t, ROW_VECTOR> codes;
+
+    if (column >= a.to.stride)
+        return;
+#pragma unroll
+    for (int i = 0; i < ROW_VECTOR; i++)
+        codes.at[i] = column + i < a.columns ? narrowed<false>(x[i] * scale) : 0;
+    *(vector<uint8_t, ROW_VECTOR> *)(a.to.codes + row * a.to.stride + column) = codes;
+}
+
+/* A warp takes a row, whose numbers share a scale. Long ones are read again. */
+DEVICE void encode_row(const gpu_encode &a, bool vectors, int64_t row)
+{
+    int64_t lane = threadIdx.x % 32 * ROW_VECTOR;
+    float x[ROW_HELD][ROW_VECTOR] = {}, most = 0;
+
+    for (int64_t from = 0; from < a.columns; from += ROW_HELD * ROW_STEP)
+#pragma unroll
+        for (int i = 0; i < ROW_HELD; i++)
+            if (from + i * ROW_STEP < a.columns) {
+                load_numbers<ROW_VECTOR>(a, vectors, row, from + i * ROW_STEP + lane, x[i]);
+                most = raised(most, x[i]);
+            }
+
+    coding c = line_coding(warp_max(most), a.rule);
+
+    if (threadIdx.x % 32 == 0)
+        a.to.factors[row * a.to.line] = c.factor;
+    for (int64_t from = 0; from < a.to.stride; from += ROW_HELD * ROW_STEP)
+#pragma unroll
+        for (int i = 0; i < ROW_HELD; i++) {
+            int64_t column = from + i * ROW_STEP + lane;
+
+            if (a.columns > ROW_HELD * ROW_STEP)
+                load_numbers<ROW_VECTOR>(a, vectors, row, column, x[i]);
+            put_row_codes(a, row, column, x[i], c.scale);
+        }
+}
+
+/* A warp takes a step of a row, in which each a.along numbers share a scale. */
+DEVICE void encode_row_blocks(const gpu_encode &a, bool vectors, int64_t row, int64_t step)
+{
+    int64_t column = step * ROW_STEP + threadIdx.x % 32 * ROW_VECTOR;
+    float x[ROW_VECTOR], most;
+
+    load_numbers<ROW_VECTOR>(a, vectors, row, column, x);
+    most = raised(0, x);
+    for (int lanes = 1; lanes * ROW_VECTOR < a.along; lanes *= 2)
+        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, lanes));
+
+    coding c = line_coding(most, a.rule);
+
+    if (column % a.along == 0 && column < a.columns)
+        a.to.factors[row * a.to.line + column / a.along * a.to.block] = c.factor;
+    put_row_codes(a, row, column, x, c.scale);
+}
+
+/* Rows are lines. */
+KERNEL(codes_of_rows, gpu_encode, 256)
+{
+    int64_t steps = a.to.block ? (a.columns + ROW_STEP - 1) / ROW_STEP : 1;
+    int64_t row = warp_row() / steps;
+    bool vectors = has_vectors<ROW_VECTOR>(a);
+
+    if (row >= (a.counts ? rows_before(a.counts, a.experts) : a.rows))
+        return;
+    if (a.to.block)
+        encode_row_blocks(a, vectors, row, warp_row() % steps);
+    else
+        encode_row(a, vectors, row);
+}
+
+/* ---- lines of columns ---- */
+
+#define PATCH 4 /* rows and columns of one */
+
+/* Numbers that a thread takes at once: [row][column]. */
+struct patch {
+    float at[PATCH][PATCH];
+};
+
+/* Rows from `end` on are zeros. */
+DEVICE void load_patch(const gpu_encode &a, bool vectors, int64_t row, int64_t end, int64_t column,
+                       patch &x)
+{
+#pragma unroll
+    for (int i = 0; i < PATCH; i++)
+        if (row + i < end)
+            load_numbers<PATCH>(a, vectors, row + i, column, x.at[i]);
+        else
+#pragma unroll
+            for (int j = 0; j < PATCH; j++)
+                x.at[i][j] = 0;
+}
+
+/* Codes on their way to lines, which are columns: four rows in a word. */
+template <int COLUMNS> struct code_tile {
+    uint32_t at[COLUMNS][BLOCK / PATCH + 1];
+};
+
+/* This thread's codes, to words `down` of lines from `across` on. There are `rows` and `columns` of
+   them. */
+template <int COLUMNS>
+DEVICE void put_patch(code_tile<COLUMNS> &tile, const patch &x, const float (&scale)[PATCH],
+                      int across, int down, int64_t rows, int64_t columns)
+{
+#pragma unroll
+    for (int j = 0; j < PATCH; j++) {
+        uint32_t word = 0;
+
+#pragma unroll
+        for (int i = 0; i < PATCH; i++)
+            if (i < rows && j < columns)
+                word |= (uint32_t)narrowed<false>(x.at[i][j] * scale[j]) << 8 * i;
+        tile.at[across + j][down] = word;
+    }
+}
+
+/* Whole blocks of 256 threads write a tile to lines `stride` apart, a warp one line after the
+   other, as far as there is room. */
+template <int COLUMNS>
+DEVICE void write_tile(const code_tile<COLUMNS> &tile, uint8_t *to, int64_t stride, int64_t lines,
+                       int64_t room)
+{
+    int lane = (int)threadIdx.x % 32;
+
+    __syncthreads();
+    for (int line = (int)threadIdx.x / 32; line < COLUMNS && line < lines; line += 8)
+        if (PATCH * lane < room)
+            *(uint32_t *)(to + line * stride + PATCH * lane) = tile.at[line][lane];
+    __syncthreads();
+}
+
+/* Threads have BLOCK rows of CHUNK columns: [row / PATCH][column / PATCH]. */
+struct column_threads {
+    int across, down; /* this thread's first row and column */
+};
+
+DEVICE column_threads column_thread()
+{
+    column_threads t = {(int)threadIdx.x % (CHUNK / PATCH) * PATCH,
+                        (int)threadIdx.x / (CHUNK / PATCH) * PATCH};
+
+    return t;
+}
+
+DEVICE void raise_columns(float (&most)[PATCH], const patch &x)
+{
+#pragma unroll
+    for (int j = 0; j < PATCH; j++)
+#pragma unroll
+        for (int i = 0; i < PATCH; i++)
+            most[j] = fmaxf(most[j], magnitude(x.at[i][j]));
+}
+
+/* The largest of this thread's columns, of the `along` rows that it is among. */
+DEVICE void share_columns(float (&most)[PATCH], int along)
+{
+    __shared__ float of_warp[8][CHUNK];
+    const int rows = BLOCK / 8; /* of a warp */
+    int warps = along < BLOCK ? along / rows : 8, across = column_thread().across;
+    int first = (int)threadIdx.x / 32 / warps * warps;
+
+#pragma unroll
+    for (int j = 0; j < PATCH; j++)
+        for (int lanes = CHUNK / PATCH; lanes < 32; lanes *= 2)
+            most[j] = fmaxf(most[j], __shfl_xor_sync(ALL_LANES, most[j], lanes));
+    __syncthreads();
+    if (threadIdx.x % 32 < CHUNK / PATCH)
+#pragma unroll
+        for (int j = 0; j < PATCH; j++)
+            of_warp[threadIdx.x / 32][across + j] = most[j];
+    __syncthreads();
+    for (int w = first; w < first + warps; w++)
+#pragma unroll
+        for (int j = 0; j < PATCH; j++)
+            most[j] = fmaxf(most[j], of_warp[w][across + j]);
+}
+
+/* The scales of this thread's columns; of as many as there are, a thread of each notes the
+   factors. */
+DEVICE void code_columns(const gpu_encode &a, const float (&most)[PATCH], bool notes,
+                         float *factors, int64_t columns, float (&scale)[PATCH])
+{
+#pragma unroll
+    for (int j = 0; j < PATCH; j++) {
+        coding c = line_coding(most[j], a.rule);
+
+        scale[j] = c.scale;
+        if (notes && j < columns)
+            factors[j * a.to.line] = c.factor;
+    }
+}
+
+/* A block takes CHUNK columns, the lines, of expert blockIdx.y. */
+struct column_lines_of {
+    int64_t first, rows, begin; /* of x; of the lines, where codes begin */
+    int64_t column0, column;    /* of the block; of this thread */
+    uint8_t *codes;             /* of the block's first line, from `begin` on */
+    bool vectors;
+};
+
+DEVICE column_lines_of column_lines_here(const gpu_encode &a)
+{
     int64_t expert = blockIdx.y, column0 = (int64_t)blockIdx.x * CHUNK;
     int64_t first = a.counts ? rows_before(a.counts, expert) : expert * a.rows;
-    int64_t rows = a.counts ? a.counts[expert] : a.rows;
     int64_t begin = a.counts ? codes_begin(first, expert) : 0;
     int64_t line = a.counts ? column0 : expert * a.columns + column0;
-    float *factors =
-        a.to.factors + (a.counts && a.to.block ? begin / a.along * a.to.block : expert * a.to.each);
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    bool here = column0 + lane < a.columns;
+    column_lines_of l = {first,
+                         a.counts ? a.counts[expert] : a.rows,
+                         begin,
+                         column0,
+                         column0 + column_thread().across,
+                         a.to.codes + line * a.to.stride + begin,
+                         has_vectors<PATCH>(a)};
 
-    for (int64_t from = 0; from < rows; from += a.along) {
-        int64_t end = from + a.along < rows ? from + a.along : rows;
-        coding c =
-            line_coding(column_magnitude(a, first + from, first + end, column0 + lane), a.rule);
+    return l;
+}
 
-        if (warp == 0 && here)
-            factors[(column0 + lane) * a.to.line + from / a.along * a.to.block] = c.factor;
-        for (int64_t row = from; row < end; row += CHUNK) {
-            for (int i = warp; i < CHUNK; i += 8)
-                chunk.at[lane][i] =
-                    here && row + i < end
-                        ? narrowed<false>(row_number(a, first + row + i, column0 + lane) * c.scale)
-                        : 0;
-            write_chunk(chunk, a.to.codes + line * a.to.stride + begin + row, a.to.stride,
-                        a.columns - column0, filled_up(rows) - row);
-        }
+/* Codes of the rows from `from` on, of which this thread has x. */
+DEVICE void put_columns(const gpu_encode &a, const column_lines_of &l, code_tile<CHUNK> &tile,
+                        const patch &x, const float (&scale)[PATCH], int64_t from)
+{
+    column_threads t = column_thread();
+
+    put_patch(tile, x, scale, t.across, t.down / PATCH, l.rows - from - t.down,
+              a.columns - l.column);
+    write_tile(tile, l.codes + from, a.to.stride, a.columns - l.column0, filled_up(l.rows) - from);
+}
+
+/* All rows of an expert share a scale, so they are read twice. */
+KERNEL(codes_of_columns, gpu_encode, 256)
+{
+    __shared__ code_tile<CHUNK> tile;
+    column_lines_of l = column_lines_here(a);
+    int down = column_thread().down;
+    float most[PATCH] = {0}, scale[PATCH];
+    patch x;
+
+    for (int64_t row = down; row < l.rows; row += BLOCK) {
+        load_patch(a, l.vectors, l.first + row, l.first + l.rows, l.column, x);
+        raise_columns(most, x);
+    }
+    share_columns(most, BLOCK);
+    code_columns(a, most, down == 0 && l.rows,
+                 a.to.factors + blockIdx.y * a.to.each + l.column * a.to.line, a.columns - l.column,
+                 scale);
+    for (int64_t from = 0; from < l.rows; from += BLOCK) {
+        load_patch(a, l.vectors, l.first + from + down, l.first + l.rows, l.column, x);
+        put_columns(a, l, tile, x, scale, from);
     }
 }
 
-/* The largest of a square of expert blockIdx.z. */
-DEVICE float square_magnitude(const gpu_encode &a, int64_t first, int64_t row0, int64_t column0)
+/* a.along rows share a scale. */
+KERNEL(codes_of_column_blocks, gpu_encode, 256)
 {
+    __shared__ code_tile<CHUNK> tile;
+    column_lines_of l = column_lines_here(a);
+    int down = column_thread().down, along = (int)a.along, blocks = BLOCK / along;
+    float *factors =
+        a.to.factors + (a.counts ? l.begin / BLOCK * blocks * a.to.block : blockIdx.y * a.to.each);
+
+    factors += l.column * a.to.line + down / along * a.to.block;
+
+    for (int64_t from = 0; from < l.rows; from += BLOCK, factors += blocks * a.to.block) {
+        float most[PATCH] = {0}, scale[PATCH];
+        patch x;
+
+        load_patch(a, l.vectors, l.first + from + down, l.first + l.rows, l.column, x);
+        raise_columns(most, x);
+        share_columns(most, along);
+        code_columns(a, most, down % along == 0 && from + down < l.rows, factors,
+                     a.columns - l.column, scale);
+        put_columns(a, l, tile, x, scale, from);
+    }
+}
+
+/* ---- squares ---- */
+
+/* Lines are rows of weights, or columns if TURNED; a block takes a square of expert blockIdx.z, and
+   a thread four columns of rows, 32 apart. */
+template <bool TURNED> DEVICE void encode_square(const gpu_encode &a, code_tile<BLOCK> *tile)
+{
+    int64_t expert = blockIdx.z, first = expert * a.rows, row0 = (int64_t)blockIdx.y * BLOCK;
+    int64_t column0 = (int64_t)blockIdx.x * BLOCK;
+    int across = (int)threadIdx.x % 32 * PATCH, down = (int)threadIdx.x / 32 * PATCH;
+    int64_t column = column0 + across;
+    bool vectors = has_vectors<PATCH>(a);
+    patch x[PATCH];
     float most = 0;
 
-    for (int i = (int)threadIdx.x; i < BLOCK * BLOCK; i += (int)blockDim.x) {
-        int64_t row = row0 + i / BLOCK, column = column0 + i % BLOCK;
-
-        if (row < a.rows && column < a.columns)
-            most = fmaxf(most, magnitude(row_number(a, first + row, column)));
+#pragma unroll
+    for (int h = 0; h < PATCH; h++) {
+        load_patch(a, vectors, first + row0 + down + h * 32, first + a.rows, column, x[h]);
+#pragma unroll
+        for (int i = 0; i < PATCH; i++)
+            most = raised(most, x[h].at[i]);
     }
-    return block_max(most);
-}
 
-/* Lines are rows of weights, or columns if TURNED; a block takes a square. */
-template <bool TURNED> DEVICE void encode_square(const gpu_encode &a, code_chunk &chunk)
-{
-    int64_t expert = blockIdx.z, first = expert * a.rows;
-    int64_t row0 = (int64_t)blockIdx.y * BLOCK, column0 = (int64_t)blockIdx.x * BLOCK;
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    coding c = coding_of(square_magnitude(a, first, row0, column0), a.rule);
+    coding c = coding_of(block_max(most), a.rule);
+    const float scale[PATCH] = {c.scale, c.scale, c.scale, c.scale};
 
     if (threadIdx.x == 0)
         a.to.factors[expert * a.to.each + (int64_t)blockIdx.y * gridDim.x + blockIdx.x] = c.factor;
-    for (int64_t row = row0; row < row0 + BLOCK && row < filled_up(a.rows); row += CHUNK)
-        for (int64_t column = column0; column < column0 + BLOCK && column < filled_up(a.columns);
-             column += CHUNK) {
-            for (int i = warp; i < CHUNK; i += 8)
-                chunk.at[TURNED ? lane : i][TURNED ? i : lane] =
-                    row + i < a.rows && column + lane < a.columns
-                        ? narrowed<false>(row_number(a, first + row + i, column + lane) * c.scale)
-                        : 0;
-            if (TURNED)
-                write_chunk(chunk, a.to.codes + (expert * a.columns + column) * a.to.stride + row,
-                            a.to.stride, a.columns - column, a.to.stride - row);
-            else
-                write_chunk(chunk, a.to.codes + (first + row) * a.to.stride + column, a.to.stride,
-                            a.rows - row, a.to.stride - column);
-        }
+#pragma unroll
+    for (int h = 0; h < PATCH; h++) {
+        int64_t row = row0 + down + h * 32;
+
+        if (TURNED)
+            put_patch(*tile, x[h], scale, across, down / PATCH + h * 32 / PATCH, a.rows - row,
+                      a.columns - column);
+        else
+#pragma unroll
+            for (int i = 0; i < PATCH; i++)
+                if (row + i < a.rows && column < a.to.stride) {
+                    vector<uint8_t, PATCH> codes;
+
+#pragma unroll
+                    for (int j = 0; j < PATCH; j++)
+                        codes.at[j] =
+                            column + j < a.columns ? narrowed<false>(x[h].at[i][j] * c.scale) : 0;
+                    *(vector<uint8_t, PATCH> *)(a.to.codes + (first + row + i) * a.to.stride +
+                                                column) = codes;
+                }
+    }
+    if (TURNED)
+        write_tile(*tile, a.to.codes + (expert * a.columns + column0) * a.to.stride + row0,
+                   a.to.stride, a.columns - column0, a.to.stride - row0);
 }
 
 KERNEL(codes_of_squares, gpu_encode, 256)
 {
-    __shared__ code_chunk chunk;
-
-    encode_square<false>(a, chunk);
+    encode_square<false>(a, NULL);
 }
 
 KERNEL(codes_of_squares_turned, gpu_encode, 256)
 {
-    __shared__ code_chunk chunk;
+    __shared__ code_tile<BLOCK> tile;
 
-    encode_square<true>(a, chunk);
+    encode_square<true>(a, &tile);
 }
 
 /* ---- products of codes ---- */
