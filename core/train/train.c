@@ -293,6 +293,9 @@ struct course {
         struct validation validation;
         bool made;
     } * stages;
+    const struct ct_metric *metrics; /* of the last step */
+    size_t metric_count;
+    bool told; /* STEPS_END */
 };
 
 static int make_feed(struct ct_run *run, struct stage_feed *s)
@@ -340,10 +343,57 @@ static int find_stage(struct course *c, struct stage_feed **s)
     return rc;
 }
 
+static bool is_stopped(const struct ct_run *run)
+{
+    return __atomic_load_n(&run->stop, __ATOMIC_ACQUIRE) != NULL;
+}
+
+/* No step follows this one. */
+static int tell_last(struct course *c, const struct ct_step_result *result, bool stopped)
+{
+    if (c->told)
+        return 0;
+    c->told = true;
+    c->run->metrics = c->metrics;
+    c->run->metric_count = c->metric_count;
+    return ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_STEPS_END,
+                                                .run = c->run,
+                                                .step = result->step,
+                                                .result = result,
+                                                .code = stopped});
+}
+
+/* After a step: validation, where it is due. */
+static int after_step(struct course *c, struct stage_feed *s, const struct ct_step_result *r)
+{
+    int64_t freq = ct_config.validation.freq;
+    bool last = r->step == ct_config.training.steps;
+    int rc = 0;
+
+    if (last || is_stopped(c->run))
+        rc = tell_last(c, r, !last);
+    if (rc == 0 && freq && (r->step % freq == 0 || last))
+        rc = validation_run(&s->validation, r->step);
+    if (rc == 0 && is_stopped(c->run)) /* because of it */
+        rc = tell_last(c, r, !last);
+    return rc;
+}
+
+/* The data has no batch for another step: the one before was the last. */
+static int after_data(struct course *c, struct stage_feed *s, const struct ct_step_result *r)
+{
+    int64_t freq = ct_config.validation.freq;
+    int rc = end_of_data(c->run, &s->feed);
+
+    if (rc < 0 || r->step < c->run->began)
+        return rc;
+    rc = tell_last(c, r, false);
+    return rc == 0 && freq && r->step % freq ? validation_run(&s->validation, r->step) : rc;
+}
+
 /* result: of the last step that was done, or of the one that failed. */
 static int train(struct course *c, struct ct_step_result *result)
 {
-    int64_t freq = ct_config.validation.freq;
     struct ct_run *run = c->run;
     struct stage_feed *s;
     int rc = 0;
@@ -351,8 +401,7 @@ static int train(struct course *c, struct ct_step_result *result)
     report_warmup(run);
     *result = (struct ct_step_result){.step = run->progress.step - 1};
     validation_check_patience(run);
-    while (rc == 0 && run->progress.step <= ct_config.training.steps &&
-           !__atomic_load_n(&run->stop, __ATOMIC_ACQUIRE)) {
+    while (rc == 0 && run->progress.step <= ct_config.training.steps && !is_stopped(run)) {
         struct ct_step_result r = {.step = run->progress.step};
 
         rc = find_stage(c, &s);
@@ -360,12 +409,14 @@ static int train(struct course *c, struct ct_step_result *result)
             return rc;
         rc = run_and_tell(run, &s->feed, &r);
         if (rc == FEED_END_OF_DATA)
-            return end_of_data(run, &s->feed);
+            return after_data(c, s, result);
         *result = r;
+        c->metrics = run->metrics;
+        c->metric_count = run->metric_count;
         if (rc == 0 && went_back(run, &r))
             rc = ct_run_count_epochs(run); /* samples that are skipped are read */
-        else if (rc == 0 && freq && (r.step % freq == 0 || r.step == ct_config.training.steps))
-            rc = validation_run(&s->validation, r.step);
+        else if (rc == 0)
+            rc = after_step(c, s, &r);
     }
     return rc;
 }
@@ -395,7 +446,9 @@ static int save(struct ct_run *run)
 static int train_and_save(struct ct_run *run, struct ct_step_result *result)
 {
     struct course course = {
-        run, ct_arena_array(&run->arena, struct stage_feed, ct_run_stage_count(run))};
+        .run = run,
+        .stages = ct_arena_array(&run->arena, struct stage_feed, ct_run_stage_count(run)),
+    };
     int rc = train(&course, result);
 
     for (size_t k = 0; k < ct_run_stage_count(run); k++)

@@ -14,6 +14,26 @@ static struct ct_data *data_of(const struct ct_run *run, size_t i, const char **
     return run->sets[i].data;
 }
 
+/* " of code"; "": of the data source's own */
+static const char *of_set(const struct validated_set *set)
+{
+    return set->name ? ct_arena_printf(&set->feed.run->arena, " of %s", set->name) : "";
+}
+
+/* Before the first step: a training would be lost by its first validation. */
+static int check_samples(const struct validated_set *set, const struct ct_data *data)
+{
+    const struct ct_data_ops *ops = set->feed.run->data_ops;
+    int64_t samples = ops->samples ? ops->samples(data) : 0, batch = feed_samples(&set->feed);
+
+    return !samples || samples >= batch
+               ? 0
+               : ct_fail(CT_ECONFIG,
+                         "the validation data%s has %lld samples, less than one batch, which has "
+                         "%lld: use more data, or lower [training] local_batch_size or seq_len",
+                         of_set(set), (long long)samples, (long long)batch);
+}
+
 int validation_init(struct validation *v, struct ct_run *run)
 {
     size_t count = run->set_count + (run->validation_data != NULL);
@@ -29,6 +49,8 @@ int validation_init(struct validation *v, struct ct_run *run)
                        run->validation_program->microbatches,
                        &(struct feed_source){run->data_ops, data, run->streams, run->beside,
                                              run->beside_count, false});
+        if (rc == 0)
+            rc = check_samples(set, data);
         if (!v->decides &&
             (!*ct_config.best_set || (set->name && !strcmp(set->name, ct_config.best_set))))
             v->decides = set;
@@ -40,12 +62,6 @@ void validation_finish(struct validation *v)
 {
     for (size_t i = 0; i < v->count; i++)
         feed_finish(&v->set[i].feed);
-}
-
-/* " of code"; "": of the data source's own */
-static const char *of_set(const struct validated_set *set)
-{
-    return set->name ? ct_arena_printf(&set->feed.run->arena, " of %s", set->name) : "";
 }
 
 /* Once: it is the same in every validation. */

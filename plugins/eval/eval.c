@@ -237,7 +237,8 @@ static int evaluate(struct ct_run *run, struct ct_data *task, int64_t step)
     static struct ct_metric metrics[2];
     struct ct_step_result r = {.step = step};
     double begin = ct_now(), nll = 0, labels = 0;
-    size_t count = 0;
+    const struct ct_metric *of_step = run->metrics;
+    size_t count = 0, of_steps = run->metric_count;
     int rc = score(task, &nll, &labels);
 
     r.tokens = (int64_t)task->queued * task->seq_len;
@@ -249,21 +250,30 @@ static int evaluate(struct ct_run *run, struct ct_data *task, int64_t step)
     r.seconds = ct_now() - begin;
     run->metrics = metrics;
     run->metric_count = count;
-    return ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_VALIDATED,
-                                                .run = run,
-                                                .step = step,
-                                                .result = &r,
-                                                .labels = llround(labels),
-                                                .set = task->name});
+    rc = ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_VALIDATED,
+                                              .run = run,
+                                              .step = step,
+                                              .result = &r,
+                                              .labels = llround(labels),
+                                              .set = task->name});
+    run->metrics = of_step;
+    run->metric_count = of_steps;
+    return rc;
 }
 
-static int step_end(struct ct_run *run, int64_t step)
+/* After every so many steps, and after the last; not if the run is stopped, which may be urgent. */
+static bool is_due(const struct ct_event_data *data)
 {
     int64_t freq = config.freq ? config.freq : ct_config.validation.freq;
+
+    return data->event == CT_EVENT_STEP_END ? data->step % freq == 0
+                                            : data->step % freq && !data->code;
+}
+
+static int evaluate_all(struct ct_run *run, int64_t step)
+{
     int rc = 0;
 
-    if (step % freq && step != ct_config.training.steps)
-        return 0;
     for (size_t i = 0; rc == 0 && i < own.count; i++)
         rc = evaluate(run, &own.task[i], step);
     return rc;
@@ -274,17 +284,18 @@ static int on_event(const struct ct_event_data *data, void *context)
     (void)context;
     if (data->event == CT_EVENT_RUN_READY || data->event == CT_EVENT_STAGE_BEGIN)
         return data->run->data ? open_tasks(data->run) : 0;
-    if (data->event == CT_EVENT_STEP_END)
-        return step_end(data->run, data->step);
+    if (data->event == CT_EVENT_STEP_END || data->event == CT_EVENT_STEPS_END)
+        return is_due(data) ? evaluate_all(data->run, data->step) : 0;
     close_tasks();
     return 0;
 }
 
-static const struct ct_hook hook = {
-    .size = sizeof(struct ct_hook),
-    .events = 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_STEP_END | 1u << CT_EVENT_STAGE_END |
-              1u << CT_EVENT_STAGE_BEGIN | 1u << CT_EVENT_FAILURE | 1u << CT_EVENT_RUN_END,
-    .call = on_event};
+static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
+                                    .events = 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_STEP_END |
+                                              1u << CT_EVENT_STAGE_END | 1u << CT_EVENT_STEPS_END |
+                                              1u << CT_EVENT_STAGE_BEGIN | 1u << CT_EVENT_FAILURE |
+                                              1u << CT_EVENT_RUN_END,
+                                    .call = on_event};
 
 CT_PLUGIN(.name = "eval", .version = "1.0",
           .summary = "Evaluation while training goes on: multiple choice and written answers",

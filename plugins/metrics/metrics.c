@@ -68,6 +68,7 @@ static struct {
     double step_began, step_ended;
     double between; /* seconds between steps */
     int64_t gaps;   /* so many */
+    int64_t told;   /* the step whose line was written last, if it is the last one; else 0 */
     bool ended;     /* the run */
 } now;
 
@@ -276,9 +277,23 @@ static void show_progress(const struct ct_step_result *s)
     ct_status("%s", line);
 }
 
-static int step_end(struct ct_run *run, const struct ct_step_result *s)
+/* Log and record the step; its line is written once. */
+static int tell_step(struct ct_run *run, const struct ct_step_result *s)
 {
     struct ct_rate r;
+    int rc = now.out ? 0 : begin(run, s->step);
+
+    if (rc < 0)
+        return rc;
+    now.told = s->step;
+    r = ct_rates_take(&now.rates, run);
+    log_step(run, s, &r);
+    named_log(run);
+    return write_step(run, s, &r);
+}
+
+static int step_end(struct ct_run *run, const struct ct_step_result *s)
+{
     int rc = status_step(s);
 
     if (rc == 0)
@@ -290,18 +305,9 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
     ct_rates_add(&now.rates, s);
     if (rc < 0)
         return rc;
-    if (s->step != 1 && s->step % config.log_freq && s->step != ct_config.training.steps) {
-        show_progress(s);
-        return 0;
-    }
-    if (!now.out)
-        rc = begin(run, s->step);
-    if (rc < 0)
-        return rc;
-    r = ct_rates_take(&now.rates, run);
-    log_step(run, s, &r);
-    named_log(run);
-    rc = write_step(run, s, &r);
+    now.told = 0;
+    if (s->step == 1 || s->step % config.log_freq == 0)
+        rc = tell_step(run, s);
     if (s->step < ct_config.training.steps)
         show_progress(s);
     return rc;
@@ -385,6 +391,8 @@ static int on_event(const struct ct_event_data *data, void *context)
         return step_begin(data->run);
     case CT_EVENT_STEP_END:
         return step_end(data->run, data->result);
+    case CT_EVENT_STEPS_END:
+        return now.told == data->step ? 0 : tell_step(data->run, data->result);
     case CT_EVENT_VALIDATED:
         return validated(data);
     case CT_EVENT_NOTE:
@@ -405,13 +413,13 @@ static int on_event(const struct ct_event_data *data, void *context)
     return rc;
 }
 
-static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY |
-                                              1u << CT_EVENT_STEP_BEGIN | 1u << CT_EVENT_STEP_END |
-                                              1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_FAILURE |
-                                              1u << CT_EVENT_RUN_END | 1u << CT_EVENT_JOB_END |
-                                              1u << CT_EVENT_NOTE | 1u << CT_EVENT_STAGE_BEGIN,
-                                    .call = on_event};
+static const struct ct_hook hook = {
+    .size = sizeof(struct ct_hook),
+    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_STEP_BEGIN |
+              1u << CT_EVENT_STEP_END | 1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_FAILURE |
+              1u << CT_EVENT_RUN_END | 1u << CT_EVENT_JOB_END | 1u << CT_EVENT_NOTE |
+              1u << CT_EVENT_STAGE_BEGIN | 1u << CT_EVENT_STEPS_END,
+    .call = on_event};
 
 CT_PLUGIN(.name = "metrics", .version = "1.0",
           .summary = "Console line, metrics.jsonl, status.json and progress", .options = options,

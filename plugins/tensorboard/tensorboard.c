@@ -203,10 +203,26 @@ static int write_step(const struct ct_run *run, const struct ct_step_result *s,
     return rc < 0 ? rc : turn(run);
 }
 
+/* Write the values of a step, once. */
+static int tell_step(struct ct_run *run, const struct ct_step_result *s)
+{
+    double seconds = (ct_now() - last.at) / (double)last.steps;
+    struct ct_rate r;
+    int rc = out ? 0 : begin(run);
+
+    if (rc == 0)
+        rc = write_restart();
+    if (rc < 0)
+        return rc;
+    r = ct_rates_take(&rates, run);
+    rc = write_step(run, s, &r, seconds);
+    last.at = ct_now();
+    last.steps = 0;
+    return rc;
+}
+
 static int step_end(struct ct_run *run, const struct ct_step_result *s)
 {
-    struct ct_rate r;
-    double seconds;
     int rc = rates.peak > 0 ? 0 : open_rates(run);
 
     if (rc < 0)
@@ -220,20 +236,7 @@ static int step_end(struct ct_run *run, const struct ct_step_result *s)
     ct_rates_add(&rates, s);
     if (!log_freq)
         find_log_freq(run);
-    if (s->step != 1 && s->step % log_freq && s->step != ct_config.training.steps)
-        return 0;
-    seconds = (ct_now() - last.at) / (double)last.steps;
-    if (!out)
-        rc = begin(run);
-    if (rc == 0)
-        rc = write_restart();
-    if (rc < 0)
-        return rc;
-    r = ct_rates_take(&rates, run);
-    rc = write_step(run, s, &r, seconds);
-    last.at = ct_now();
-    last.steps = 0;
-    return rc;
+    return s->step == 1 || s->step % log_freq == 0 ? tell_step(run, s) : 0;
 }
 
 static int validated(struct ct_run *run, const struct ct_step_result *s, const char *set)
@@ -267,6 +270,8 @@ static int on_event(const struct ct_event_data *data, void *context)
         return try_folder(data->run);
     if (data->event == CT_EVENT_STEP_END)
         return step_end(data->run, data->result);
+    if (data->event == CT_EVENT_STEPS_END)
+        return last.steps ? tell_step(data->run, data->result) : 0;
     if (data->event == CT_EVENT_VALIDATED)
         return validated(data->run, data->result, data->set);
     if (data->event == CT_EVENT_STAGE_BEGIN)
@@ -282,7 +287,8 @@ static int on_event(const struct ct_event_data *data, void *context)
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_STEP_END |
                                               1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_FAILURE |
-                                              1u << CT_EVENT_RUN_END | 1u << CT_EVENT_STAGE_BEGIN,
+                                              1u << CT_EVENT_RUN_END | 1u << CT_EVENT_STAGE_BEGIN |
+                                              1u << CT_EVENT_STEPS_END,
                                     .call = on_event};
 
 CT_PLUGIN(.name = "tensorboard", .version = "1.0",

@@ -549,12 +549,31 @@ static void validation_that_ends_early_says_so_once(void **state)
 
 static void data_that_ends_ends_the_run_well(void **state)
 {
-    struct result r = run("train %R --set training.steps=100000 --set metrics.log_freq=1000");
+    struct result r = run("train %R --set training.steps=100000 --set metrics.log_freq=1000 "
+                          "--set validation.freq=1000 --set validation.steps=1 "
+                          "--set tokens.validation_path=tokens.bin");
+    const char *lines, *last;
 
     (void)state;
     assert_int_equal(r.status, 0);
     assert_has(r.err, "WARNING - the data ended");
     assert_has(r.err, "done: ");
+    lines = slurp("out/metrics.jsonl");
+    last = strstr(strchr(lines, '\n') + 1, "{\"step\": ");
+    assert_non_null(last); /* as any last step, it is logged and validated */
+    assert_has(last, "\"validation_loss\": ");
+    assert_int_equal(atoi(last + 9), atoi(strstr(r.err, "done: ") + 6));
+}
+
+static void validation_data_of_less_than_a_batch_is_refused(void **state)
+{
+    struct result r =
+        run("train %R --set validation.freq=3 --set training.local_batch_size=162 "
+            "--set training.global_batch_size=162 --set tokens.validation_path=tokens.bin");
+
+    (void)state;
+    assert_int_equal(r.status, 2);
+    assert_has(r.err, "less than one batch, which has 162");
 }
 
 static void a_run_that_fails_has_status_1(void **state)
@@ -1350,6 +1369,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(exported_and_imported_folders_are_replaced_if_forced),
         cmocka_unit_test(a_limit_of_file_sizes_is_a_failure_to_write),
         cmocka_unit_test(data_that_ends_ends_the_run_well),
+        cmocka_unit_test(validation_data_of_less_than_a_batch_is_refused),
         cmocka_unit_test(a_run_that_fails_has_status_1),
         cmocka_unit_test(lost_output_is_a_failure),
         cmocka_unit_test(files_are_not_written_in_the_place_of_closed_streams),

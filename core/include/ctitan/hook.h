@@ -16,6 +16,10 @@
  *                        (ct_run_write), and the progress, before the first step
  *   STEP_BEGIN, _END     around a step; between END and the next BEGIN nothing runs, and values may
  *                        be read, written and copied out
+ *   STEPS_END            the last step has ended, and no other follows: as [training] steps says,
+ *                        because the data ended, or because of ct_run_stop (`code` 1). Its result
+ *                        comes again, and its metrics. It may come after a validation, and comes
+ *                        before that of the last step. Not if the run trained no step, or failed
  *   SECTION_BEGIN, _END  around the enqueueing of one item of the program's order
  *   OP_BEGIN, _END       around the enqueueing of one instruction. On stream 0 of the devices cpu
  *                        and reference the instruction runs at this time. On other streams and on
@@ -93,7 +97,8 @@ CT_BEGIN_DECLS
     X(NOTE)                                                                                        \
     X(STAGE_END)                                                                                   \
     X(STAGE_BEGIN)                                                                                 \
-    X(RUN_LOAD)
+    X(RUN_LOAD)                                                                                    \
+    X(STEPS_END)
 
 enum ct_event {
 #define X(id) CT_EVENT_##id,
@@ -137,7 +142,7 @@ struct ct_event_data {
     struct ct_run *run;  /* NULL: the program is of no run (metrics measuring the peak) */
     int64_t step;        /* 1-based; 0: before the first */
     const char *message; /* FAILURE, COLLECTIVE_FAILED, NOTE; JOB_END: NULL if the job succeeded */
-    const struct ct_step_result *result; /* STEP_END, VALIDATED, FAILURE, RUN_END */
+    const struct ct_step_result *result; /* STEP_END, STEPS_END, VALIDATED, FAILURE, RUN_END */
 
     /* SECTION, OP and COLLECTIVE events. A run has programs for training and for validation. */
     const struct ct_program *program;
@@ -157,8 +162,9 @@ struct ct_event_data {
        of the host (send, receive, exchange), which is between two ranks. */
     int64_t sequence;
 
-    int code;                   /* FAILURE, COLLECTIVE_FAILED: CT_E*. CT_EPEER: because of others */
-    const struct ct_call *call; /* CALL events */
+    int code; /* FAILURE, COLLECTIVE_FAILED: CT_E*. CT_EPEER: because of others. STEPS_END: 1 where
+                 the run was stopped before its steps or its data ended */
+    const struct ct_call *call;   /* CALL events */
     const struct ct_job_end *job; /* JOB_END */
     int64_t labels;               /* VALIDATED: number of labels that the loss is a mean of */
     const char *set;  /* VALIDATED: name of the set; NULL: the data source's own held-out data */
