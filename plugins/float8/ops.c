@@ -536,6 +536,27 @@ static int infer(struct ct_op *op, enum product product)
     return 0;
 }
 
+/* Numbers along the sum with one scale; 0: those of a row, or all. */
+static int64_t block_of(const struct ct_op *op)
+{
+    bool nvfp4 = op->type == &float8_op_nvfp4_linear || op->type == &float8_op_nvfp4_dx ||
+                 op->type == &float8_op_nvfp4_dw;
+
+    return nvfp4 ? FLOAT8_NVFP4 : ((const struct float8_product *)op->attrs)->block;
+}
+
+/* Ranks do not share a block: where it is a whole dimension, that is gathered, as others are whose
+   shards are no whole blocks. */
+static void keep_block(const struct ct_op *op, struct ct_rule *rule, int operand,
+                       const struct ct_value *v)
+{
+    const struct ct_value *grid = op->in[operand + 2];
+
+    for (int d = 0; grid->ndim == v->ndim && d < v->ndim; d++)
+        if (grid->shape[d] == 1 && v->shape[d] == block_of(op))
+            rule->factor[rule->operand[operand].factor[d]].kind = CT_FACTOR_WHOLE;
+}
+
 static int factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rule *rule,
                    enum product product)
 {
@@ -556,6 +577,9 @@ static int factors(const struct ct_op *op, struct ct_arena *arena, struct ct_rul
     for (int i = 2; i < op->ins; i++)
         if (op->in[i])
             enter_grid(&e, i, op->in[i], i % 2, &of[i % 2]);
+    for (int i = 0; i < 2; i++)
+        if (op->ins > i + 2 && op->in[i + 2])
+            keep_block(op, rule, i, &of[i]);
     for (int d = 0; product != PRODUCT_DW && d < last; d++)
         enter_dim(&e, op->ins, d, of_a[d]);
     if (product == PRODUCT_DW)
