@@ -26,7 +26,8 @@ static const struct ct_option options[] = {
     CT_OPT_ENUM(
         struct cpu_config, products, "products", "auto", "auto|onednn|own|emulated",
         "Kernels of linear layers: own, onednn, auto: for each shape what is timed to be faster, "
-        "once per machine; emulated: own ones, bfloat16 on AMX in C, for tests"),
+        "once per machine, and own for small weights; emulated: own ones, bfloat16 on AMX in C, "
+        "for tests"),
     CT_OPT_ENUM(struct cpu_config, attention, "attention", "auto", "auto|float32|bfloat16|emulated",
                 "Products of bfloat16 attention: float32, bfloat16 (AMX or AVX512_BF16), auto: for "
                 "each head size what is timed to be faster, once per machine; emulated: AMX in C, "

@@ -12,7 +12,8 @@
  * By depth: if A is stored transposed (the gradient of a weight), both operands are widened in
  * chunks of their common dimension. A primitive over all threads adds each chunk's product to C.
  *
- * Own: by the kernels of products/, where they are faster.
+ * Own: by the kernels of products/, where they are faster. B that is not packed is packed into the
+ * workspace.
  */
 #include <omp.h>
 #include <stdlib.h>
@@ -49,8 +50,10 @@ struct cpu_gemm {
     int lanes;                         /* threads that run primitives of their own */
     struct primitive main, next, tail; /* next: by depth, from the second chunk on */
     struct cpu_product product;        /* own */
+    struct cpu_packing *packing;       /* own: of B; NULL: it is packed, or a gradient's */
     /* Offsets in the workspace; the first three areas exist once per lane. */
     size_t a_at, c_at, scratch_at, b_at, lane_bytes, workspace;
+    size_t own_at; /* what own kernels need, after packed B */
     struct cpu_gemm *next_in_cache;
 };
 
@@ -251,6 +254,47 @@ static void plan_workspace(struct cpu_gemm *g)
     g->workspace = at;
 }
 
+/* s: becomes the spec of the product with B packed. */
+static int plan_packing(struct cpu_gemm *g, struct cpu_gemm_spec *s)
+{
+    bool forward = s->b_row == 1;
+    int64_t n = forward ? s->n : s->k, k = forward ? s->k : s->n,
+            stride = forward ? s->b_col : s->b_row;
+    size_t bytes = 0;
+    int rc = cpu_packing_prepare(&(struct cpu_packing_spec){.use = {forward, !forward},
+                                                            .count = 1,
+                                                            .n = &n,
+                                                            .stride = &stride,
+                                                            .k = k,
+                                                            .from = s->b_type,
+                                                            .dtype = s->a_type},
+                                 &g->packing);
+
+    s->b_use = forward ? CPU_FORWARD : CPU_BACKWARD;
+    if (rc >= 0)
+        rc = cpu_packed_bytes(s->b_use, n, k, s->a_type, &bytes);
+    s->b_row = s->b_col = 0;
+    s->b_for = s->a_type;
+    s->b_type = cpu_packed_type(s->a_type);
+    g->workspace = CPU_LINE_BYTES + bytes;
+    return rc;
+}
+
+static int plan_own(struct cpu_gemm *g)
+{
+    struct cpu_gemm_spec s = g->spec;
+    const struct cpu_unit *unit = cpu_unit(cpu_gemm_dtype(&s));
+    int rc = cpu_product_packs(unit, &s) ? plan_packing(g, &s) : 0;
+
+    g->way = OWN;
+    if (rc < 0)
+        return rc;
+    cpu_product_plan(unit, &s, g->threads, &g->product);
+    g->own_at = g->workspace;
+    g->workspace += cpu_product_workspace(&g->product);
+    return 0;
+}
+
 static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
 {
     struct cpu_gemm *g = calloc(1, sizeof(*g));
@@ -261,14 +305,11 @@ static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
     g->spec = *spec;
     g->threads = cpu_threads();
     if (spec->own) {
-        g->way = OWN;
-        cpu_product_plan(cpu_unit(cpu_gemm_dtype(spec)), spec, g->threads, &g->product);
-        g->workspace = cpu_product_workspace(&g->product);
-        *out = g;
-        return 0;
+        rc = plan_own(g);
+    } else {
+        choose_way(g);
+        rc = spec->m && spec->n && spec->k ? create_primitives(g) : 0;
     }
-    choose_way(g);
-    rc = spec->m && spec->n && spec->k ? create_primitives(g) : 0;
     if (rc < 0) {
         destroy_primitive(&g->main, g->lanes);
         destroy_primitive(&g->next, 1);
@@ -277,7 +318,8 @@ static int create(const struct cpu_gemm_spec *spec, struct cpu_gemm **out)
         return ct_context(rc, "product of [%lld, %lld] and [%lld, %lld]", (long long)spec->m,
                           (long long)spec->k, (long long)spec->k, (long long)spec->n);
     }
-    plan_workspace(g);
+    if (!spec->own)
+        plan_workspace(g);
     *out = g;
     return 0;
 }
@@ -467,7 +509,15 @@ int cpu_gemm_run(struct cpu_gemm *g, const void *a, const void *b, void *c, void
 {
     if (g->way != OWN)
         return run_onednn(g, a, b, c, workspace);
-    cpu_product_run(&g->product, a, b, c, workspace);
+    if (g->packing) {
+        char *packed = cpu_first_line(workspace);
+        int rc = cpu_packing_run(g->packing, &b, (void *[CPU_USES]){packed, packed});
+
+        if (rc < 0)
+            return rc;
+        b = packed;
+    }
+    cpu_product_run(&g->product, a, b, c, (char *)workspace + g->own_at);
     return 0;
 }
 

@@ -15,6 +15,12 @@ bool cpu_product_takes(const struct cpu_unit *unit, const struct cpu_gemm_spec *
     return s->a_row == 1 && s->b_col == 1 && s->c_type == CT_F32 && reads(unit, s->b_type);
 }
 
+bool cpu_product_packs(const struct cpu_unit *unit, const struct cpu_gemm_spec *s)
+{
+    return s->m && s->n && s->k && s->a_col == 1 && s->a_type == s->b_type && s->b_row &&
+           !cpu_product_takes(unit, s);
+}
+
 static struct cpu_product begin_plan(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec,
                                      int threads)
 {

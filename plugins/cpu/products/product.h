@@ -36,6 +36,8 @@ static inline bool cpu_in_place(int64_t row)
 
 /* Whether a unit multiplies such matrices. */
 bool cpu_product_takes(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec);
+/* Whether it does once B is packed. */
+bool cpu_product_packs(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec);
 void cpu_product_plan(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec, int threads,
                       struct cpu_product *product);
 size_t cpu_product_workspace(const struct cpu_product *product);

@@ -15,6 +15,9 @@
 #include "product.h"
 
 #define PAIRS 7
+#define SMALL                                                                                      \
+    (1 << 15) /* elements of a weight: the first product of a process by oneDNN takes longer
+                           than hundreds of steps gain */
 #define MARGIN 1.02
 #define PACKING 0.03   /* more, where oneDNN would read weights as they lie */
 #define FLOPS 4e9      /* of a measured product of rows, by fewer of them */
@@ -125,8 +128,8 @@ static double margin(const struct cpu_gemm_spec *s)
                                                                             : MARGIN;
 }
 
-/* what: the kind of product, and the sizes that tell it apart. */
-static bool faster(const struct cpu_gemm_spec *shape, const char *what)
+/* what: the kind of product, and the sizes that tell it apart; weight: elements of the weight. */
+static bool faster(const struct cpu_gemm_spec *shape, const char *what, int64_t weight)
 {
     struct cpu_gemm_spec s = *shape;
     enum ct_dtype dtype = cpu_gemm_dtype(shape);
@@ -134,6 +137,8 @@ static bool faster(const struct cpu_gemm_spec *shape, const char *what)
 
     if (cpu_config.products != CPU_PRODUCTS_AUTO)
         return cpu_config.products != CPU_PRODUCTS_ONEDNN;
+    if (weight <= SMALL)
+        return true;
     snprintf(name, sizeof(name), "%s%s.%s.%d", cpu_unit(dtype)->name,
              s.a_type == dtype ? "" : ".widened", what, cpu_threads());
     return cpu_tuned(name, measure, &s) > margin(&s);
@@ -168,7 +173,7 @@ bool cpu_choose_panels(enum cpu_use use, int64_t n, int64_t k, enum ct_dtype dty
     char what[80];
 
     snprintf(what, sizeof(what), "rows.%lldx%lld", (long long)columns, (long long)depth);
-    return n && k && unit && faster(&s, what);
+    return n && k && unit && faster(&s, what, n * k);
 }
 
 static bool choose_gradient(const struct cpu_gemm_spec *spec)
@@ -185,14 +190,18 @@ static bool choose_gradient(const struct cpu_gemm_spec *spec)
     s.accumulate = true;
     snprintf(what, sizeof(what), "gradient.%lldx%lldx%lld", (long long)s.m, (long long)s.n,
              (long long)s.k);
-    return faster(&s, what);
+    return faster(&s, what, spec->m * spec->n);
 }
 
 bool cpu_choose_own(const struct cpu_gemm_spec *s)
 {
     const struct cpu_unit *unit = cpu_unit(cpu_gemm_dtype(s));
 
-    if (!unit || !cpu_product_takes(unit, s))
+    if (!unit)
+        return false;
+    if (cpu_product_packs(unit, s))
+        return cpu_config.products != CPU_PRODUCTS_ONEDNN && s->n * s->k <= SMALL;
+    if (!cpu_product_takes(unit, s))
         return false;
     if (s->b_row)
         return choose_gradient(s);
