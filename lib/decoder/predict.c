@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/lib/decoder.h>
 #include <ctitan/lib/stored.h>
@@ -70,6 +71,20 @@ static void begin(struct ct_decoder *d, int64_t k, const struct ct_predictions *
     }
 }
 
+/* The losses are means over the labels, so an objective that counts something else has none. */
+static int check_count(const struct ct_graph *graph)
+{
+    const char *labels = ct_default_counts[0].name;
+
+    for (const struct ct_count *c = ct_graph_counts(graph); c->name; c++)
+        if (!strcmp(c->name, labels))
+            return 0;
+    return ct_fail(CT_ECONFIG,
+                   "mtp: its losses are means over %s, but this objective counts %s: set mtp = 0, "
+                   "or take another [objective]",
+                   labels, ct_graph_counts(graph)->name);
+}
+
 /* The losses stand behind all depths, in the head, so that regions follow each other and a pipeline
    may be cut between any two. */
 void ct_decoder_predict(struct ct_decoder *d, struct ct_value *x, const struct ct_predictions *p,
@@ -80,6 +95,8 @@ void ct_decoder_predict(struct ct_decoder *d, struct ct_value *x, const struct c
     struct ct_value **read = ct_arena_array(graph->arena, struct ct_value *, p->depths + 1);
     bool same = graph->same_parameters;
 
+    if (d->request->loss && p->depths && d->b.status == 0)
+        d->b.status = check_count(graph);
     for (int64_t k = 1; k <= p->depths; k++) {
         begin(d, k, p);
         x = join(d, x, k, p, parts);
