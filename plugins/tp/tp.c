@@ -143,15 +143,24 @@ static int split_sequence(struct ct_graph *graph, struct ct_op *embedding)
     return 0;
 }
 
+/* Each pass of the model has embeddings, and so have predictions of tokens further ahead. */
 static int sequence(struct ct_graph *graph, struct ct_run *run)
 {
+    bool found = false;
+    int rc = 0;
+
     (void)run;
     if (tp_axis(graph) < 0 || !tp_config.sequence_parallel)
         return 0;
-    ct_for_each_op (op, graph)
-        if (op->type == &ct_op_embedding)
-            return split_sequence(graph, op);
-    return ct_fail(CT_ECONFIG, "[tp] sequence_parallel: the model has no embedding to begin with");
+    ct_for_each_op_safe (op, graph) {
+        if (rc < 0 || op->type != &ct_op_embedding || op->in[0]->ndim != 2)
+            continue;
+        rc = split_sequence(graph, op);
+        found = true;
+    }
+    return found ? rc
+                 : ct_fail(CT_ECONFIG,
+                           "[tp] sequence_parallel: the model has no embedding to begin with");
 }
 
 static const struct ct_transform sequence_parallel = {

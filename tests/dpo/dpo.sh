@@ -127,6 +127,11 @@ for line in '+ -n 2 --with fsdp --set training.local_batch_size=6' '+ -n 2 --wit
     echo "$mesh: a reference pass as on one rank"
 done
 
+# Both passes are split along the sequence.
+"$ctitan" explain recipe.ini "${adapters[@]}" --set dpo.reference=pass -n 2 --with tp --set tp.degree=2 >log 2>&1 || fail "$(cat log)"
+grep '^F .* = reduce_scatter(.*{axes="tp", dim=1}' log | grep -o '%[^ ]*' | grep reduce_scatter >passes
+cmp <(sed -n 's/^%reference\.//p' passes) <(sed -n '/^%reference\./!s/^%//p' passes)
+
 # With magnitudes; over weights in 4 bits, which both passes decode.
 magnitudes=("${adapters[@]}" --set lora.dora=true)
 train stored "${magnitudes[@]}" --set "dpo.path=$data/own.jsonl"
