@@ -138,24 +138,26 @@ static int gather_box(void *context, const struct ct_state *param,
     return rc;
 }
 
-/* Parameters, or the states whose names begin with prefix. */
+/* Parameters, or the states with prefix in the place of those that have one. */
 static void choose(struct save *s, const char *prefix)
 {
     const struct ct_run *run = s->run;
-    size_t skipped = prefix ? strlen(prefix) : 0;
 
     s->params = ct_arena_array(&s->arena, struct ct_state, run->state_count + 1);
     for (size_t i = 0; i < run->state_count; i++) {
-        const struct ct_state *state = &run->states[i];
+        const struct ct_state *param = &run->states[i], *state = NULL;
+        struct ct_state *to = &s->params[s->param_count];
 
-        if (prefix ? strncmp(state->name, prefix, skipped) != 0 : state->role != CT_ROLE_PARAM)
+        if (param->role != CT_ROLE_PARAM ||
+            ct_stored_absent(ct_stored_rule(run->model_ops->stored, param->name)))
             continue;
-        if (ct_stored_absent(ct_stored_rule(run->model_ops->stored, state->name + skipped)))
-            continue;
-        s->params[s->param_count] = *state;
-        if (state->coding) /* decoded when it is read */
-            s->params[s->param_count].dtype = ct_config.training.dtype;
-        s->params[s->param_count++].name += skipped;
+        if (prefix)
+            state = ct_run_state(run, ct_arena_printf(&s->arena, "%s%s", prefix, param->name));
+        *to = state ? *state : *param;
+        to->name += state ? strlen(prefix) : 0;
+        if (to->coding) /* decoded when it is read */
+            to->dtype = ct_config.training.dtype;
+        s->param_count++;
     }
 }
 

@@ -1,8 +1,8 @@
 /*
- * Exponential moving average of the weights (Polyak and Juditsky 1992): a state "ema.NAME" beside
- * each parameter, moved towards it after each update. It is saved, sharded and offloaded like a
- * state of the optimizer, and begins as the weights where a checkpoint has none. Validation and a
- * saved folder use it where that is asked for.
+ * Exponential moving average of the weights (Polyak and Juditsky 1992): a state "ema.NAME"
+ * beside each parameter that is trained, moved towards it after each update. It is saved,
+ * sharded and offloaded like a state of the optimizer, and begins as the weights where a
+ * checkpoint has none. Validation and a saved folder use it where that is asked for.
  */
 #include <string.h>
 
@@ -137,7 +137,7 @@ static int add_averages(struct ct_graph *graph, struct ct_run *r)
     ct_state_follow(PREFIX);
     init.why = b.why = "average of the weights";
     for (size_t i = 0; rc == 0 && i < count; i++)
-        if (ct_value_is_own_param(graph->values[i]))
+        if (ct_value_is_own_param(graph->values[i]) && graph->values[i]->grad)
             rc = add_average(&b, &init, graph->values[i], step);
     return rc;
 }
@@ -145,7 +145,7 @@ static int add_averages(struct ct_graph *graph, struct ct_run *r)
 static const struct ct_transform averages = {
     .size = sizeof(struct ct_transform),
     .name = "ema",
-    .summary = "an average of each parameter follows it",
+    .summary = "an average of each parameter that is trained follows it",
     .phase = CT_PHASE_UPDATE,
     .needs = CT_NAMES("updated"),
     .apply = add_averages,

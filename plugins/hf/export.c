@@ -43,10 +43,27 @@ static bool chosen(const struct export *x, const struct ct_checkpoint_tensor *t)
     return x->prefix ? !strncmp(t->name, x->prefix, strlen(x->prefix)) : t->role == CT_ROLE_PARAM;
 }
 
+/* Whether the state chosen is one that follows parameters, and this parameter has none, as it was
+   not trained. */
+static bool lacks_follower(const struct export *x, const struct ct_checkpoint_tensor *param)
+{
+    bool follow = false;
+
+    for (size_t i = 0; x->prefix && i < x->c->count; i++) {
+        const struct ct_checkpoint_tensor *t = &x->c->tensors[i];
+
+        if (!chosen(x, t))
+            continue;
+        if (!strcmp(t->name + strlen(x->prefix), param->name))
+            return false;
+        follow |= t->follows;
+    }
+    return follow && param->role == CT_ROLE_PARAM;
+}
+
 /* Under the parameters' names, and in the dtypes that are written. */
 static void list_params(struct export *x)
 {
-    size_t skipped = x->prefix ? strlen(x->prefix) : 0;
 
     x->params = ct_arena_array(&x->arena, struct ct_state, x->c->count + 1);
     x->tensor = ct_arena_array(&x->arena, size_t, x->c->count + 1);
@@ -55,9 +72,10 @@ static void list_params(struct export *x)
         const struct ct_checkpoint_tensor *t = &x->c->tensors[i];
         struct ct_state *param = &x->params[x->count];
 
-        if (!chosen(x, t))
+        if (!chosen(x, t) && !lacks_follower(x, t))
             continue;
-        *param = (struct ct_state){.name = t->name + skipped, .ndim = t->ndim};
+        *param = (struct ct_state){.name = t->name, .ndim = t->ndim};
+        param->name += x->prefix && chosen(x, t) ? strlen(x->prefix) : 0;
         param->dtype = ct_stored_dtype(ct_stored_rule(x->rules, param->name), t->dtype, x->dtype);
         memcpy(param->shape, t->shape, sizeof(t->shape));
         x->tensor[x->count++] = i;

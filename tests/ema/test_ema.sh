@@ -25,6 +25,7 @@ without() {
     train_to "$1" "${arguments[@]}"
 }
 validated() { values validation_loss "$1/metrics.jsonl" | tail -n 1; }
+averages() { "$ctitan" ckpt show "$1/checkpoint/step-4" | grep -o 'ema\.[^ ]*' | sort; }
 loss_of() { values loss "$1/metrics.jsonl" | tail -n 1; }
 
 averaged last ema.decay=0
@@ -47,6 +48,11 @@ rm -rf whole/checkpoint/step-4 whole/average
 averaged whole
 grep -q 'step-2' whole.log
 "$same" whole/average exported
+# A parameter that is not trained has no average, and is in the folder as it is.
+averaged_with freeze frozen ckpt.interval=4 'freeze.trains=*h.0.*'
+cmp <(averages frozen) <(averages whole | grep 'h\.0\.')
+"$ctitan" export frozen of_frozen --state ema. > /dev/null
+"$same" frozen/average of_frozen
 # In bfloat16 the average, which is float32, is cast.
 averaged bfloat16 training.dtype=bfloat16 ema.decay=0
 averaged weights training.dtype=bfloat16 ema.validate=false

@@ -33,8 +33,8 @@ CT_API int ct_hf_identify(const char *folder, FILE *out);
    writes, and needs memory for some rows of one tensor. Files are complete or absent. A failure of
    rank 0 is returned on all ranks. */
 CT_API int ct_hf_save(struct ct_run *run, const char *folder);
-/* The same with other states in the place of parameters: those whose names are prefix and a
-   parameter's name, such as averages of them. */
+/* The same with other states in the place of the parameters that have them: those whose names are
+   prefix and a parameter's name, such as averages of the parameters that are trained. */
 CT_API int ct_hf_save_states(struct ct_run *run, const char *prefix, const char *folder);
 /* Before the first step: whether it could be written now, and the disk has room for it, beside the
    folders that were checked before it. The folder is created. All ranks call. CT_ECONFIG: the model
