@@ -7,7 +7,7 @@
 
 #include "eval.h"
 
-#define LONGEST ((size_t)64 << 20) /* bytes of a repeated text */
+#define LARGEST ((size_t)256 << 20) /* bytes of all values of a rendering */
 
 struct value *eval_fail(struct eval *e, int line, const char *fmt, ...)
 {
@@ -20,6 +20,26 @@ struct value *eval_fail(struct eval *e, int line, const char *fmt, ...)
     if (e->rc == 0)
         e->rc = ct_fail(CT_ECONFIG, "%s:%d: %s", e->jinja->name, line, message);
     return &value_undefined;
+}
+
+/* ---- room ---- */
+
+struct buffer eval_buffer(struct eval *e)
+{
+    return (struct buffer){.arena = e->arena, .over = &e->over};
+}
+
+bool eval_has_room(const struct eval *e)
+{
+    return !e->over && ct_arena_taken(e->arena) - e->before <= LARGEST;
+}
+
+void eval_check_room(struct eval *e, int line)
+{
+    if (e->over)
+        eval_fail(e, line, "a text of more than %zu bytes", BUFFER_LONGEST);
+    else if (!eval_has_room(e))
+        eval_fail(e, line, "values of more than %zu bytes", LARGEST);
 }
 
 /* ---- names ---- */
@@ -145,7 +165,7 @@ static int64_t bound(struct eval *e, const struct node *n, int64_t length, int64
 static struct value *slice(struct eval *e, const struct node *n)
 {
     struct value *of = eval(e, n->a), *list = value_new(e->arena, VALUE_LIST);
-    struct buffer text = {.arena = e->arena};
+    struct buffer text = eval_buffer(e);
     int64_t step = n->args[2] ? eval(e, n->args[2])->integer : 1;
     int64_t length = (int64_t)length_of(of), from, to;
 
@@ -180,7 +200,7 @@ struct value *eval_items(struct eval *e, struct value *of, int line)
         return of;
     if (of->kind != VALUE_DICT && of->kind != VALUE_STRING && of->kind != VALUE_UNDEFINED)
         return eval_fail(e, line, "a loop over what is no list");
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count && eval_has_room(e); i++)
         value_append(e->arena, list,
                      of->kind == VALUE_DICT ? of->keys[i] : characters(e, of, i, 1));
     return list;
@@ -193,7 +213,7 @@ static int64_t floor_divide(int64_t a, int64_t b)
     return a / b - (a % b != 0 && (a < 0) != (b < 0));
 }
 
-static struct value *integers(struct eval *e, const char *o, int64_t a, int64_t b, int line)
+struct value *eval_integers(struct eval *e, const char *o, int64_t a, int64_t b, int line)
 {
     int64_t result = 1;
     bool over = false;
@@ -224,6 +244,13 @@ static struct value *integers(struct eval *e, const char *o, int64_t a, int64_t 
     return over ? eval_fail(e, line, "an integer beyond 64 bits") : value_int(e->arena, result);
 }
 
+struct value *eval_truncated(struct eval *e, double real, int line)
+{
+    if (!(real >= -0x1p63 && real < 0x1p63))
+        return eval_fail(e, line, "%g is no integer of 64 bits", real);
+    return value_int(e->arena, (int64_t)real);
+}
+
 static struct value *reals(struct eval *e, const char *o, double a, double b, int line)
 {
     if ((*o == '/' || *o == '%') && b == 0)
@@ -245,7 +272,7 @@ static struct value *reals(struct eval *e, const char *o, double a, double b, in
 static struct value *joined(struct eval *e, const struct value *a, const struct value *b)
 {
     struct value *list = value_new(e->arena, VALUE_LIST);
-    struct buffer text = {.arena = e->arena};
+    struct buffer text = eval_buffer(e);
 
     if (a->kind == VALUE_STRING) {
         buffer_put(&text, a->text, a->size);
@@ -257,13 +284,11 @@ static struct value *joined(struct eval *e, const struct value *a, const struct 
     return list;
 }
 
-static struct value *repeated(struct eval *e, const struct value *text, int64_t times, int line)
+static struct value *repeated(struct eval *e, const struct value *text, int64_t times)
 {
-    struct buffer b = {.arena = e->arena};
+    struct buffer b = eval_buffer(e);
 
-    if (times > 0 && text->size > LONGEST / (size_t)times)
-        return eval_fail(e, line, "a text of more than %zu bytes", LONGEST);
-    for (int64_t i = 0; i < times; i++)
+    for (int64_t i = 0; text->size && i < times && !e->over; i++)
         buffer_put(&b, text->text, text->size);
     return buffer_value(&b);
 }
@@ -287,12 +312,12 @@ static struct value *arithmetic(struct eval *e, const struct node *n)
         return &value_undefined;
     if (value_is_number(a) && value_is_number(b))
         return whole && strcmp(o, "/") != 0 && !(o[0] == '*' && o[1] == '*' && b->integer < 0)
-                   ? integers(e, o, a->integer, b->integer, n->line)
+                   ? eval_integers(e, o, a->integer, b->integer, n->line)
                    : reals(e, o, value_double(a), value_double(b), n->line);
     if (*o == '+' && a->kind == b->kind && (a->kind == VALUE_STRING || a->kind == VALUE_LIST))
         return joined(e, a, b);
     if (!strcmp(o, "*") && a->kind == VALUE_STRING && b->kind == VALUE_INT)
-        return repeated(e, a, b->integer, n->line);
+        return repeated(e, a, b->integer);
     if (*o == '%' && a->kind == VALUE_STRING)
         return eval_fail(e, n->line, "%% of a text is not supported");
     return eval_fail(e, n->line, "%s is not possible with %s and %s", o, kind_name(a),
@@ -312,7 +337,7 @@ void eval_put(struct eval *e, struct buffer *b, const struct value *value, int l
 
 static struct value *concatenate(struct eval *e, const struct node *n)
 {
-    struct buffer b = {.arena = e->arena};
+    struct buffer b = eval_buffer(e);
 
     eval_put(e, &b, eval(e, n->a), n->line);
     eval_put(e, &b, eval(e, n->b), n->line);
@@ -386,7 +411,7 @@ static struct value *unary(struct eval *e, const struct node *n)
         return eval_fail(e, n->line, "%s is not possible with %s", n->text, kind_name(v));
     if (v->kind == VALUE_REAL)
         return value_real(e->arena, *n->text == '-' ? -v->real : v->real);
-    return value_int(e->arena, *n->text == '-' ? -v->integer : v->integer);
+    return eval_integers(e, n->text, 0, v->integer, n->line);
 }
 
 /* ---- calls ---- */
@@ -501,5 +526,6 @@ struct value *eval(struct eval *e, const struct node *n)
     else
         v = eval_kind(e, n);
     e->depth--;
+    eval_check_room(e, n->line);
     return e->rc < 0 ? &value_undefined : v;
 }

@@ -26,6 +26,8 @@ struct eval {
     struct ct_jinja_text *text;
     size_t span_room;
     struct value *held; /* of a literal without a value */
+    size_t before;      /* bytes that the arena had */
+    bool over;          /* a text was too long */
     int depth, rc;
     enum { GO_ON, LEAVE_LOOP, NEXT_TURN } leaving;
 };
@@ -41,6 +43,17 @@ struct call {
 struct value *eval(struct eval *e, const struct node *n);
 /* Fail, once; returns an undefined value. */
 struct value *eval_fail(struct eval *e, int line, const char *fmt, ...) CT_PRINTF(3, 4);
+/* An empty text of the rendering. */
+struct buffer eval_buffer(struct eval *e);
+/* Whether no text was too long, and all values together are not too large. Loops whose length a
+   template gives end where it is false. */
+bool eval_has_room(const struct eval *e);
+/* Fail if it has none. */
+void eval_check_room(struct eval *e, int line);
+/* Arithmetic of integers. Fails beyond 64 bits. */
+struct value *eval_integers(struct eval *e, const char *operator, int64_t a, int64_t b, int line);
+/* A number without its fraction. Fails beyond 64 bits. */
+struct value *eval_truncated(struct eval *e, double real, int line);
 /* Put the text of a value, as str() has it. Fails if it has none, as a namespace. */
 void eval_put(struct eval *e, struct buffer *b, const struct value *value, int line);
 /* Argument number `at`, or of that name; NULL: it is not given. */

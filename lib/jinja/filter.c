@@ -1,6 +1,7 @@
 /*
  * Filters and tests, in tables.
  */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@ static struct value *length(struct eval *e, struct value *of, const struct call 
 
 static struct value *string(struct eval *e, struct value *of, const struct call *c)
 {
-    struct buffer b = {.arena = e->arena};
+    struct buffer b = eval_buffer(e);
 
     eval_put(e, &b, of, c->line);
     return buffer_value(&b);
@@ -65,17 +66,27 @@ static struct value *replace(struct eval *e, struct value *of, const struct call
 
 static struct value *tojson(struct eval *e, struct value *of, const struct call *c)
 {
-    const struct value *indent = call_argument(c, 0, "indent");
-    const struct value *sort_keys = call_argument(c, c->count, "sort_keys");
-    struct buffer b = {.arena = e->arena};
+    /* In the order that transformers' tojson has; none of them stands for an absent one. */
+    static const char *const names[] = {"ensure_ascii", "indent", "separators", "sort_keys"};
+    const struct value *given[CT_COUNT(names)];
+    struct buffer b = eval_buffer(e);
+    struct json_style style;
+    size_t known = 0;
 
-    for (size_t i = 0; i < c->count; i++)
-        if (c->names[i] && strcmp(c->names[i], "indent") != 0 &&
-            strcmp(c->names[i], "sort_keys") != 0 && strcmp(c->names[i], "ensure_ascii") != 0)
-            return eval_fail(e, c->line, "tojson(%s=..) is not supported", c->names[i]);
-    sort_keys = sort_keys ? sort_keys : &value_false;
-    if (!buffer_json(&b, of, indent && indent->kind == VALUE_INT ? (int)indent->integer : -1, 0,
-                     value_truth(sort_keys)))
+    for (size_t i = 0; i < CT_COUNT(names); i++) {
+        given[i] = call_argument(c, i, names[i]);
+        known += given[i] != NULL;
+        given[i] = given[i] ? given[i] : &value_none;
+    }
+    if (known < c->count || given[2]->kind != VALUE_NONE)
+        return eval_fail(e, c->line, "tojson takes ensure_ascii, indent and sort_keys here");
+    if (given[1]->kind != VALUE_NONE && given[1]->kind != VALUE_INT)
+        return eval_fail(e, c->line, "the indent of tojson is no integer");
+    style = (struct json_style){.lines = given[1]->kind == VALUE_INT,
+                                .indent = given[1]->integer,
+                                .sort_keys = value_truth(given[3]),
+                                .ensure_ascii = value_truth(given[0])};
+    if (!buffer_json(&b, of, &style, 0))
         return eval_fail(e, c->line, "tojson of what has no JSON: an undefined value, perhaps");
     return buffer_value(&b);
 }
@@ -92,21 +103,26 @@ static struct value *fallback(struct eval *e, struct value *of, const struct cal
 static struct value *integer(struct eval *e, struct value *of, const struct call *c)
 {
     const struct value *other = call_argument(c, 0, "default");
-    char *end = NULL;
-    int64_t n = 0;
 
     if (of->kind == VALUE_STRING && of->size) {
         const char *text = ct_arena_printf(e->arena, "%.*s", (int)of->size, of->text);
+        int64_t n;
+        double real;
+        char *end;
 
+        errno = 0;
         n = strtoll(text, &end, 10);
-        if (end == text || *end) {
-            n = (int64_t)strtod(text, &end);
-            end = *end || end == text ? NULL : end;
-        }
+        if (end != text && !*end)
+            return errno ? eval_fail(e, c->line, "%s is no integer of 64 bits", text)
+                         : value_int(e->arena, n);
+        real = strtod(text, &end);
+        if (end != text && !*end && isfinite(real))
+            return eval_truncated(e, real, c->line);
     } else if (value_is_number(of)) {
-        return value_int(e->arena, of->kind == VALUE_REAL ? (int64_t)of->real : of->integer);
+        return of->kind == VALUE_REAL ? eval_truncated(e, of->real, c->line)
+                                      : value_int(e->arena, of->integer);
     }
-    return value_int(e->arena, end ? n : other ? other->integer : 0);
+    return value_int(e->arena, other ? other->integer : 0);
 }
 
 static struct value *real(struct eval *e, struct value *of, const struct call *c)
@@ -124,8 +140,10 @@ static struct value *absolute(struct eval *e, struct value *of, const struct cal
 {
     if (!value_is_number(of))
         return eval_fail(e, c->line, "abs of what is no number");
-    return of->kind == VALUE_REAL ? value_real(e->arena, fabs(of->real))
-                                  : value_int(e->arena, llabs(of->integer));
+    if (of->kind == VALUE_REAL)
+        return value_real(e->arena, fabs(of->real));
+    return of->integer < 0 ? eval_integers(e, "-", 0, of->integer, c->line)
+                           : value_int(e->arena, of->integer);
 }
 
 static struct value *same(struct eval *e, struct value *of, const struct call *c)
@@ -140,7 +158,7 @@ static struct value *escape(struct eval *e, struct value *of, const struct call 
     static const char marks[] = "&<>'\"";
     static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
     const struct value *text = string(e, of, c);
-    struct buffer b = {.arena = e->arena};
+    struct buffer b = eval_buffer(e);
 
     for (size_t i = 0; i < text->size; i++) {
         const char *mark = text->text[i] ? strchr(marks, text->text[i]) : NULL;
@@ -157,7 +175,7 @@ static struct value *indent(struct eval *e, struct value *of, const struct call 
     const struct value *blank = call_argument(c, 2, "blank"), *text = string(e, of, c);
     const char *at = text->text, *end = at + text->size;
     int64_t spaces = width && width->kind == VALUE_INT ? width->integer : 4;
-    struct buffer b = {.arena = e->arena};
+    struct buffer b = eval_buffer(e);
 
     for (bool begins = true; at < end || begins; begins = false) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
@@ -165,8 +183,7 @@ static struct value *indent(struct eval *e, struct value *of, const struct call 
         bool empty = at == end || *at == '\n';
 
         if (begins ? first && value_truth(first) : !empty || (blank && value_truth(blank)))
-            for (int64_t i = 0; i < spaces; i++)
-                buffer_text(&b, " ");
+            buffer_spaces(&b, spaces);
         buffer_put(&b, at, (size_t)(next - at));
         at = next;
     }
@@ -179,7 +196,7 @@ static struct value *join(struct eval *e, struct value *of, const struct call *c
 {
     const struct value *by = call_argument(c, 0, "d"), *items = eval_items(e, of, c->line);
     const struct value *attribute = call_argument(c, 1, "attribute");
-    struct buffer b = {.arena = e->arena};
+    struct buffer b = eval_buffer(e);
 
     for (size_t i = 0; e->rc == 0 && i < items->count; i++) {
         struct value *item = items->items[i];
@@ -221,7 +238,7 @@ static struct value *reverse(struct eval *e, struct value *of, const struct call
 {
     const struct value *items = eval_items(e, of, c->line);
     struct value *out = value_new(e->arena, VALUE_LIST);
-    struct buffer b = {.arena = e->arena};
+    struct buffer b = eval_buffer(e);
 
     for (size_t i = items->count; i-- > 0;) {
         value_append(e->arena, out, items->items[i]);
@@ -296,18 +313,18 @@ static struct value *dictsort(struct eval *e, struct value *of, const struct cal
 static struct value *sum(struct eval *e, struct value *of, const struct call *c)
 {
     const struct value *items = eval_items(e, of, c->line);
-    bool whole = true;
-    double total = 0;
-    int64_t n = 0;
+    struct value *total = value_int(e->arena, 0);
 
     for (size_t i = 0; i < items->count; i++) {
-        if (!value_is_number(items->items[i]))
+        const struct value *item = items->items[i];
+
+        if (!value_is_number(item))
             return eval_fail(e, c->line, "a sum of what is no number");
-        whole &= items->items[i]->kind != VALUE_REAL;
-        total += value_double(items->items[i]);
-        n += items->items[i]->integer;
+        total = total->kind == VALUE_REAL || item->kind == VALUE_REAL
+                    ? value_real(e->arena, value_double(total) + value_double(item))
+                    : eval_integers(e, "+", total->integer, item->integer, c->line);
     }
-    return whole ? value_int(e->arena, n) : value_real(e->arena, total);
+    return total;
 }
 
 /* ---- with another filter or test ---- */
@@ -423,7 +440,8 @@ static const struct {
 
 struct value *call_filter(struct eval *e, const char *name, struct value *of, const struct call *c)
 {
-    for (size_t i = 0; i < CT_COUNT(filters); i++)
+    eval_check_room(e, c->line); /* map calls many of them */
+    for (size_t i = 0; e->rc == 0 && i < CT_COUNT(filters); i++)
         if (!strcmp(filters[i].name, name))
             return filters[i].call(e, of, c);
     return eval_fail(e, c->line, "the filter %s is not supported", name);
@@ -490,7 +508,7 @@ bool call_test(struct eval *e, const char *name, struct value *of, const struct 
         return value_truth(eval_compare(e, operator, of, c->args[0], c->line));
     if (c->count == 1 && !strcmp(name, "divisibleby") && of->kind == VALUE_INT &&
         c->args[0]->integer)
-        return of->integer % c->args[0]->integer == 0;
+        return c->args[0]->integer == -1 || of->integer % c->args[0]->integer == 0;
     eval_fail(e, c->line, "the test %s is not supported here", name);
     return false;
 }

@@ -13,7 +13,7 @@
 
 static struct value *raise(struct eval *e, const struct call *c)
 {
-    struct buffer b = {.arena = e->arena};
+    struct buffer b = eval_buffer(e);
 
     if (c->count)
         eval_put(e, &b, c->args[0], c->line);
@@ -174,7 +174,8 @@ static struct value *split(struct eval *e, const struct value *self, const struc
     struct value *list = value_new(e->arena, VALUE_LIST);
     const char *at = self->text, *end = at + self->size, *next;
 
-    for (; most && (next = memmem(at, (size_t)(end - at), by->text, by->size)); most--) {
+    for (; most && eval_has_room(e) && (next = memmem(at, (size_t)(end - at), by->text, by->size));
+         most--) {
         value_append(e->arena, list, value_text(e->arena, at, (size_t)(next - at)));
         at = next + by->size;
     }
@@ -198,7 +199,7 @@ static struct value *split_right(struct eval *e, const struct value *self, const
     size_t size = self->size;
     const char *at;
 
-    for (; most && (at = find_last(self->text, size, by)); most--) {
+    for (; most && eval_has_room(e) && (at = find_last(self->text, size, by)); most--) {
         const char *from = at + by->size;
 
         value_append(e->arena, reversed,
@@ -252,7 +253,7 @@ static struct value *replace(struct eval *e, const struct value *self, const str
     const struct value *most = call_argument(c, 2, "count");
     int64_t times = most && most->kind == VALUE_INT ? most->integer : -1;
     const char *at = self->text, *end = at + self->size, *next;
-    struct buffer b = {.arena = e->arena};
+    struct buffer b = eval_buffer(e);
 
     if (!is_text(from) || !is_text(to) || !from->size)
         return eval_fail(e, c->line, "replace takes two texts, the first of them not empty");
@@ -269,20 +270,21 @@ static struct value *replace(struct eval *e, const struct value *self, const str
 static struct value *change_case(struct eval *e, const struct value *self, const char *name,
                                  int line)
 {
-    char *text = ct_arena_alloc(e->arena, self->size + 1);
+    struct buffer text = eval_buffer(e);
     bool inside = false;
 
-    for (size_t i = 0; i < self->size; i++) {
-        char c = self->text[i];
+    buffer_put(&text, self->text, self->size);
+    for (size_t i = 0; i < text.size; i++) {
+        char c = text.data[i];
         bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
         bool up = *name == 'u' || (*name == 'c' && i == 0) || (*name == 't' && !inside);
 
         if ((unsigned char)c >= 128)
             return eval_fail(e, line, "%s of letters beyond ASCII is not supported", name);
-        text[i] = (char)(!letter ? c : up ? c & ~32 : c | 32);
+        text.data[i] = (char)(!letter ? c : up ? c & ~32 : c | 32);
         inside = letter;
     }
-    return value_text(e->arena, text, self->size);
+    return buffer_value(&text);
 }
 
 static struct value *find(struct eval *e, const struct value *self, const char *name,
@@ -316,7 +318,7 @@ static struct value *count(struct eval *e, const struct value *self, const struc
 
 static struct value *join(struct eval *e, const struct value *self, const struct call *c)
 {
-    struct buffer b = {.arena = e->arena};
+    struct buffer b = eval_buffer(e);
     const struct value *items = c->count == 1 ? eval_items(e, c->args[0], c->line) : NULL;
 
     if (!items)

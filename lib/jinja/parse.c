@@ -1,6 +1,7 @@
 /*
  * The grammar, from the loosest operator to the tightest, as in Jinja.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,17 +97,12 @@ static const char *take_name(struct parser *p)
 
 static void add_arg(struct parser *p, struct node *n, const char *name, struct node *arg)
 {
-    struct node **args = ct_arena_array(p->arena, struct node *, n->count + 1);
-    const char **names = ct_arena_array(p->arena, const char *, n->count + 1);
+    size_t room = n->room;
 
-    if (n->count) {
-        memcpy(args, n->args, n->count * sizeof(*args));
-        memcpy(names, n->names, n->count * sizeof(*names));
-    }
-    args[n->count] = arg;
-    names[n->count++] = name;
-    n->args = args;
-    n->names = names;
+    n->args = ct_arena_grow(p->arena, n->args, &room, n->count + 1, sizeof(*n->args));
+    n->names = ct_arena_grow(p->arena, n->names, &n->room, n->count + 1, sizeof(*n->names));
+    n->args[n->count] = arg;
+    n->names[n->count++] = name;
 }
 
 /* ---- expressions ---- */
@@ -195,6 +191,7 @@ static struct node *name_or_constant(struct parser *p)
 static struct node *primary(struct parser *p)
 {
     const struct lexeme *t = p->at;
+    int64_t n;
 
     switch (t->kind) {
     case LEX_NAME:
@@ -202,8 +199,12 @@ static struct node *primary(struct parser *p)
     case LEX_STRING:
         return string(p);
     case LEX_INT:
+        errno = 0;
+        n = strtoll(t->text, NULL, 10);
+        if (errno)
+            return fail(p, "%s is beyond 64 bits", t->text);
         advance(p);
-        return literal(p, value_int(p->arena, strtoll(t->text, NULL, 10)));
+        return literal(p, value_int(p->arena, n));
     case LEX_REAL:
         advance(p);
         return literal(p, value_real(p->arena, strtod(t->text, NULL)));
@@ -558,21 +559,21 @@ static struct node *body_of(struct parser *p, const char *end)
 static struct node *condition(struct parser *p)
 {
     static const char *const ends[] = {"elif", "else", "endif", NULL};
-    struct node *n = new_node(p, NODE_IF);
+    struct node *first = new_node(p, NODE_IF), *n = first;
 
-    n->a = expression(p);
-    close_tag(p);
-    n->body = statements(p, ends);
-    if (take_block(p, "elif")) {
-        n->otherwise = condition(p);
-        return n;
-    }
+    do {
+        n->a = expression(p);
+        close_tag(p);
+        n->body = statements(p, ends);
+        if (begins_block(p, "elif"))
+            n = n->otherwise = new_node(p, NODE_IF);
+    } while (take_block(p, "elif"));
     if (take_block(p, "else")) {
         close_tag(p);
         n->otherwise = statements(p, ends + 2);
     }
     end_block(p, "endif");
-    return n;
+    return first;
 }
 
 static void target_names(struct parser *p, struct node *n)

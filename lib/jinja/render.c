@@ -101,7 +101,7 @@ static void render_loop(struct eval *e, const struct node *n)
 /* The text of a block. */
 static struct value *captured(struct eval *e, const struct node *body)
 {
-    struct buffer b = {.arena = e->arena}, *outer = e->out;
+    struct buffer b = eval_buffer(e), *outer = e->out;
 
     e->out = &b;
     render(e, body);
@@ -208,6 +208,15 @@ static void render_generation(struct eval *e, const struct node *n)
     t->answers[t->count++] = (struct ct_text_span){begin, e->out->size};
 }
 
+/* The statements of the first condition that holds. An elif is a condition in `otherwise`. */
+static const struct node *branch(struct eval *e, const struct node *n)
+{
+    for (; !value_truth(eval(e, n->a)); n = n->otherwise)
+        if (!n->otherwise || n->otherwise->kind != NODE_IF || n->otherwise->next)
+            return n->otherwise;
+    return n->body;
+}
+
 static void render_one(struct eval *e, const struct node *n)
 {
     switch (n->kind) {
@@ -218,7 +227,7 @@ static void render_one(struct eval *e, const struct node *n)
         eval_put(e, e->out, eval(e, n->a), n->line);
         break;
     case NODE_IF:
-        render(e, value_truth(eval(e, n->a)) ? n->body : n->otherwise);
+        render(e, branch(e, n));
         break;
     case NODE_FOR:
         render_loop(e, n);
@@ -242,24 +251,28 @@ static void render_one(struct eval *e, const struct node *n)
 
 static void render(struct eval *e, const struct node *list)
 {
-    for (; e->rc == 0 && e->leaving == GO_ON && list; list = list->next)
+    for (; e->rc == 0 && e->leaving == GO_ON && list; list = list->next) {
         render_one(e, list);
+        eval_check_room(e, list->line);
+    }
 }
 
 int ct_jinja_render(const struct ct_jinja *jinja, const json_t *variables, const char *date,
                     struct ct_arena *arena, struct ct_jinja_text *text)
 {
     struct frame globals = {.names = value_of_json(arena, variables)};
-    struct buffer out = {.arena = arena};
+    struct buffer out;
     struct eval e = {.jinja = jinja,
                      .arena = arena,
                      .date = date,
                      .frame = &globals,
+                     .before = ct_arena_taken(arena),
                      .out = &out,
                      .whole = &out,
                      .text = text};
 
     *text = (struct ct_jinja_text){0};
+    out = eval_buffer(&e);
     render(&e, jinja->body);
     text->size = out.size;
     text->data = out.size ? out.data : ct_arena_strdup(arena, "");

@@ -43,7 +43,7 @@ struct node {
     struct node *a, *b, *c;
     struct node **args; /* a keyword argument has its name in names */
     const char **names; /* NULL: positional, or no name */
-    size_t count;
+    size_t count, room;
     struct node *body, *otherwise; /* lists of statements */
     struct node *next;             /* in a list */
     const struct value *value;     /* of a literal */

@@ -253,14 +253,33 @@ size_t value_character(const char *text, size_t size, size_t n)
 
 /* ---- as texts ---- */
 
-void buffer_put(struct buffer *b, const char *text, size_t size)
+/* Where `size` more bytes go, before a '\0'; NULL: there is no room. */
+static char *extend(struct buffer *b, size_t size)
 {
-    if (!size)
-        return;
+    if (b->over && size > BUFFER_LONGEST - b->size) {
+        *b->over = true;
+        return NULL;
+    }
     b->data = ct_arena_grow(b->arena, b->data, &b->room, b->size + size + 1, 1);
-    memcpy(b->data + b->size, text, size);
     b->size += size;
     b->data[b->size] = '\0';
+    return b->data + b->size - size;
+}
+
+void buffer_put(struct buffer *b, const char *text, size_t size)
+{
+    char *to = size ? extend(b, size) : NULL;
+
+    if (to)
+        memcpy(to, text, size);
+}
+
+void buffer_spaces(struct buffer *b, int64_t count)
+{
+    char *to = count > 0 ? extend(b, (size_t)count) : NULL;
+
+    if (to)
+        memset(to, ' ', (size_t)count);
 }
 
 void buffer_text(struct buffer *b, const char *text)
@@ -379,34 +398,58 @@ void buffer_str(struct buffer *b, const struct value *v)
 
 /* ---- JSON ---- */
 
-static void json_text(struct buffer *b, const char *text, size_t size)
+/* The code point of the character that `size` bytes of UTF-8 are. */
+static unsigned code_of(const char *text, size_t size)
+{
+    unsigned code = (unsigned char)*text;
+
+    if (size > 1)
+        code &= 0x7fU >> size;
+    for (size_t i = 1; i < size; i++)
+        code = code << 6 | ((unsigned char)text[i] & 0x3f);
+    return code;
+}
+
+/* "\uXXXX", or two of these that are a surrogate pair. */
+static void json_code(struct buffer *b, unsigned code)
+{
+    char escaped[16];
+
+    if (code < 0x10000)
+        snprintf(escaped, sizeof(escaped), "\\u%04x", code);
+    else
+        snprintf(escaped, sizeof(escaped), "\\u%04x\\u%04x", 0xd7c0 + (code >> 10),
+                 0xdc00 + (code & 0x3ff));
+    buffer_text(b, escaped);
+}
+
+static void json_text(struct buffer *b, const char *text, size_t size, bool ascii)
 {
     static const char marks[] = "\"\\\n\r\t\b\f", letters[] = "\"\\nrtbf";
 
     buffer_text(b, "\"");
-    for (size_t i = 0; i < size; i++) {
+    for (size_t i = 0, n; i < size; i += n) {
         const char *mark = text[i] ? strchr(marks, text[i]) : NULL;
-        char escaped[8];
+        unsigned code;
 
+        n = value_character(text + i, size - i < 4 ? size - i : 4, 1);
+        code = code_of(text + i, n);
         if (mark)
-            snprintf(escaped, sizeof(escaped), "\\%c", letters[mark - marks]);
-        else if ((unsigned char)text[i] < 32)
-            snprintf(escaped, sizeof(escaped), "\\u%04x", (unsigned)text[i]);
-        if (mark || (unsigned char)text[i] < 32)
-            buffer_text(b, escaped);
+            buffer_put(b, (char[]){'\\', letters[mark - marks]}, 2);
+        else if (code < 32 || (ascii && code > 126))
+            json_code(b, code);
         else
-            buffer_put(b, text + i, 1);
+            buffer_put(b, text + i, n);
     }
     buffer_text(b, "\"");
 }
 
-static void json_line(struct buffer *b, int indent, int depth)
+static void json_line(struct buffer *b, const struct json_style *style, int depth)
 {
-    if (indent < 0)
-        return;
-    buffer_text(b, "\n");
-    for (int i = 0; i < indent * depth; i++)
-        buffer_text(b, " ");
+    if (style->lines)
+        buffer_text(b, "\n");
+    for (int i = 0; style->lines && i < depth; i++)
+        buffer_spaces(b, style->indent);
 }
 
 static int by_key(const void *a, const void *b)
@@ -432,36 +475,36 @@ static void sort_items(struct ct_arena *arena, const struct value *v, size_t *at
         at[i] = (size_t)entries[i]->integer;
 }
 
-static bool json_items(struct buffer *b, const struct value *v, int indent, int depth,
-                       bool sort_keys)
+static bool json_items(struct buffer *b, const struct value *v, const struct json_style *style,
+                       int depth)
 {
     bool dict = v->kind == VALUE_DICT;
     size_t *at = ct_arena_array(b->arena, size_t, v->count + 1);
 
     for (size_t i = 0; i < v->count; i++)
         at[i] = i;
-    if (dict && sort_keys)
+    if (dict && style->sort_keys)
         sort_items(b->arena, v, at);
     for (size_t i = 0; i < v->count; i++) {
-        buffer_text(b, !i ? "" : indent < 0 ? ", " : ",");
-        json_line(b, indent, depth + 1);
+        buffer_text(b, !i ? "" : style->lines ? "," : ", ");
+        json_line(b, style, depth + 1);
         if (dict) {
             const struct value *key = v->keys[at[i]];
 
             if (key->kind != VALUE_STRING)
                 return false;
-            json_text(b, key->text, key->size);
+            json_text(b, key->text, key->size, style->ensure_ascii);
             buffer_text(b, ": ");
         }
-        if (!buffer_json(b, v->items[at[i]], indent, depth + 1, sort_keys))
+        if (!buffer_json(b, v->items[at[i]], style, depth + 1))
             return false;
     }
     if (v->count)
-        json_line(b, indent, depth);
+        json_line(b, style, depth);
     return true;
 }
 
-bool buffer_json(struct buffer *b, const struct value *v, int indent, int depth, bool sort_keys)
+bool buffer_json(struct buffer *b, const struct value *v, const struct json_style *style, int depth)
 {
     bool made;
 
@@ -480,12 +523,12 @@ bool buffer_json(struct buffer *b, const struct value *v, int indent, int depth,
             buffer_repr(b, v);
         return true;
     case VALUE_STRING:
-        json_text(b, v->text, v->size);
+        json_text(b, v->text, v->size, style->ensure_ascii);
         return true;
     case VALUE_LIST:
     case VALUE_DICT:
         buffer_text(b, v->kind == VALUE_LIST ? "[" : "{");
-        made = json_items(b, v, indent, depth, sort_keys);
+        made = json_items(b, v, style, depth);
         buffer_text(b, v->kind == VALUE_LIST ? "]" : "}");
         return made;
     default:

@@ -72,17 +72,30 @@ struct buffer {
     struct ct_arena *arena;
     char *data;
     size_t size, room;
+    bool *over;    /* set if it would have more than BUFFER_LONGEST bytes; NULL: it may */
     bool textless; /* a namespace, macro, function or method was to be put */
 };
 
+#define BUFFER_LONGEST ((size_t)64 << 20)
+
+/* A part for which the text has no room is left out. */
 void buffer_put(struct buffer *b, const char *text, size_t size);
+void buffer_spaces(struct buffer *b, int64_t count);
 void buffer_text(struct buffer *b, const char *text);
 /* As str(), and as repr(). */
 void buffer_str(struct buffer *b, const struct value *value);
 void buffer_repr(struct buffer *b, const struct value *value);
-/* As json.dumps with ensure_ascii=False; indent -1: on one line. False: it has no JSON. */
-bool buffer_json(struct buffer *b, const struct value *value, int indent, int depth,
-                 bool sort_keys);
+
+/* Arguments of json.dumps. */
+struct json_style {
+    bool lines; /* each item on its own, with `indent` for each list and dict around it */
+    int64_t indent;
+    bool sort_keys, ensure_ascii;
+};
+
+/* False: it has no JSON. */
+bool buffer_json(struct buffer *b, const struct value *value, const struct json_style *style,
+                 int depth);
 struct value *buffer_value(struct buffer *b);
 
 #endif

@@ -125,6 +125,22 @@ static void test_refusals(void **state)
         {"{% for a, b in [1] %}{% endfor %}", "2 names are set"},
         {"{{ 1 % 0 }}", "a division by zero"},
         {"{{ (-9223372036854775807 - 1) // -1 }}", "an integer beyond 64 bits"},
+        {"{{ 99999999999999999999 }}", "99999999999999999999 is beyond 64 bits"},
+        {"{{ (-9223372036854775807 - 1)|abs }}", "an integer beyond 64 bits"},
+        {"{{ -(-9223372036854775807 - 1) }}", "an integer beyond 64 bits"},
+        {"{{ [9223372036854775807, 1]|sum }}", "an integer beyond 64 bits"},
+        {"{{ 1e300|int }}", "1e+300 is no integer of 64 bits"},
+        {"{{ '1e300'|int }}", "1e+300 is no integer of 64 bits"},
+        {"{{ '99999999999999999999'|int }}", "99999999999999999999 is no integer of 64 bits"},
+        {"\n{{ 'x\\ny'|indent(1000000000000) }}", "t:2: a text of more than 67108864 bytes"},
+        {"{{ [[1]]|tojson(indent=2147483647) }}", "a text of more than"},
+        {"{{ [1]|tojson(indent=9223372036854775807) }}", "a text of more than"},
+        {"{{ 'x' * 9223372036854775807 }}", "a text of more than"},
+        {"{% set n = namespace(a=[1, 2, 3, 4]) %}{% for i in range(60) %}"
+         "{% set n.a = n.a + n.a %}{% endfor %}",
+         "values of more than 268435456 bytes"},
+        {"{{ [1]|tojson(separators=[',', ':']) }}", "tojson takes ensure_ascii, indent and"},
+        {"{{ [1]|tojson(true, 'x') }}", "the indent of tojson is no integer"},
         {"{{ text.startswith(prefix='h') }}", "startswith takes one text"},
         {"{{ [1].count(value=1) }}", "count takes one value"},
     };
@@ -156,10 +172,74 @@ static void test_date(void **state)
     assert_string_equal(out, "False");
 }
 
+/* A condition has any number of branches. */
+static void test_branches(void **state)
+{
+    static const char begin[] = "{% if text == 'a' %}a", more[] = "{% elif text == 'b' %}b",
+                      end[] = "{% elif text == 'hi' %}c{% else %}d{% endif %}";
+    size_t count = 100000, size = strlen(more);
+    char *source = malloc(sizeof(begin) + count * size + sizeof(end)), *at = source, out[64];
+
+    (void)state;
+    at = stpcpy(at, begin);
+    for (size_t i = 0; i < count; i++)
+        at = stpcpy(at, more);
+    strcpy(at, end);
+    assert_int_equal(render(source, "", out, sizeof(out)), 0);
+    assert_string_equal(out, "c");
+    free(source);
+}
+
+static void test_integers(void **state)
+{
+    static const struct {
+        const char *source, *text;
+    } right[] = {
+        {"{{ (-9223372036854775807 - 1) is divisibleby(-1) }}", "True"},
+        {"{{ '-9223372036854775808'|int }}", "-9223372036854775808"},
+        {"{{ 'inf'|int(7) }} {{ '2.5e3'|int }} {{ -2.5|int }}", "7 2500 -2"},
+        {"{{ [1, 2.5, true]|sum }} {{ []|sum }}", "4.5 0"},
+        {"{{ '' * 9223372036854775807 }}", ""},
+    };
+    char out[64];
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(right); i++) {
+        assert_int_equal(render(right[i].source, "", out, sizeof(out)), 0);
+        assert_string_equal(out, right[i].text);
+    }
+}
+
+/* As Python's json.dumps, by the arguments that transformers' tojson has, in its order. */
+static void test_json(void **state)
+{
+    static const struct {
+        const char *source, *text;
+    } right[] = {
+        {"{{ 'a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f'|tojson(ensure_ascii=true) }}",
+         "\"a\\u00e9\\u20ac\\ud83d\\ude00\\u007f\""},
+        {"{{ 'a\xc3\xa9\x7f'|tojson(ensure_ascii=false) }}", "\"a\xc3\xa9\x7f\""},
+        {"{{ {'\xc3\xa9': [1]}|tojson(true, 1) }}", "{\n \"\\u00e9\": [\n  1\n ]\n}"},
+        {"{{ [1, 2]|tojson(4) }}", "[1, 2]"},
+        {"{{ [1, 2]|tojson(indent=0) }}", "[\n1,\n2\n]"},
+        {"{{ [1, 2]|tojson(indent=none) }}", "[1, 2]"},
+        {"{{ {'b': 1, 'a': 2}|tojson(false, none, none, true) }}", "{\"a\": 2, \"b\": 1}"},
+    };
+    char out[64];
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(right); i++) {
+        assert_int_equal(render(right[i].source, "", out, sizeof(out)), 0);
+        assert_string_equal(out, right[i].text);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cases), cmocka_unit_test(test_refusals), cmocka_unit_test(test_date)};
+        cmocka_unit_test(test_cases),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_date),     cmocka_unit_test(test_branches),
+        cmocka_unit_test(test_integers), cmocka_unit_test(test_json)};
 
     if (argc != 3)
         return 2;

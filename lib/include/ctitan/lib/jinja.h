@@ -7,6 +7,7 @@
  * with, filters, tests, slices, methods of strings and dicts, raise_exception, range, namespace,
  * dict, and {% generation %}, which marks what the assistant writes. Any other construct is refused
  * by its name, with the template's line. Case mapping knows ASCII alone, and refuses other letters.
+ * Integers have 64 bits, a text at most 64 MiB, and all values of a rendering 256 MiB.
  */
 #ifndef CT_JINJA_H
 #define CT_JINJA_H
