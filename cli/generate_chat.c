@@ -95,8 +95,9 @@ static int choose_format(struct ct_arena *arena, const char *const *folders, siz
 
     chat->format = format_of_data();
     if (chat->format) {
-        chat->begins = ct_chat_begins(chat->format, ct_config.model.init_from);
-        return 0;
+        rc = ct_chat_begins(chat->format, ct_config.model.init_from);
+        chat->begins = rc > 0;
+        return rc < 0 ? rc : 0;
     }
     for (size_t i = 0; rc == CT_ENOENT && i < count; i++)
         if (*folders[i])

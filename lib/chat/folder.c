@@ -2,9 +2,11 @@
  * Checks a format against the folder's own chat template, a program in Jinja, that it is used
  * instead of: conversations in another format than the folder's would teach the model another one.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <jansson.h>
 
@@ -26,32 +28,55 @@ static const struct {
     {"tool_calls", "calls of tools"},
 };
 
-char *chat_folder_template(const char *folder, char *path)
+static int take_value(const json_t *value, const char *path, char **text)
 {
-    char *text = NULL;
-    json_t *config, *value;
-    FILE *file;
-    size_t size = 0;
-
-    snprintf(path, CT_PATH_ROOM, "%s/chat_template.jinja", folder);
-    if (ct_file_open_stream(path, &file) == 0) {
-        if (getdelim(&text, &size, '\0', file) < 0) {
-            free(text);
-            text = NULL;
-        }
-        fclose(file);
-        return text;
-    }
-    snprintf(path, CT_PATH_ROOM, "%s/tokenizer_config.json", folder);
-    if (ct_json_read_file(path, 0, &config) < 0)
-        return NULL;
-    value = json_object_get(config, "chat_template");
+    if (!value || json_is_null(value))
+        return CT_ENOENT;
     if (json_is_string(value))
-        text = strdup(json_string_value(value));
-    else if (value) /* several, by name: as they are written */
-        text = json_dumps(value, JSON_ENSURE_ASCII);
+        *text = strdup(json_string_value(value));
+    else /* several, by name: as they are written */
+        *text = json_dumps(value, JSON_ENSURE_ASCII);
+    return *text ? 0 : ct_fail(CT_ECONFIG, "%s: chat_template is no text", path);
+}
+
+static int read_all(FILE *file, const char *path, char **text)
+{
+    size_t room = 0;
+
+    errno = 0;
+    if (getdelim(text, &room, '\0', file) < 0 && ferror(file)) {
+        free(*text);
+        *text = NULL;
+        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
+    }
+    return 0;
+}
+
+int chat_folder_template(const char *folder, char *path, char **text)
+{
+    struct stat s;
+    json_t *config;
+    FILE *file;
+    int rc;
+
+    *text = NULL;
+    if (!folder || !*folder || stat(folder, &s) < 0 || !S_ISDIR(s.st_mode))
+        return CT_ENOENT;
+    snprintf(path, CT_PATH_ROOM, "%s/chat_template.jinja", folder);
+    rc = ct_file_open_stream(path, &file);
+    if (rc == 0) {
+        rc = read_all(file, path, text);
+        fclose(file);
+    }
+    if (rc != CT_ENOENT)
+        return rc;
+    snprintf(path, CT_PATH_ROOM, "%s/tokenizer_config.json", folder);
+    rc = ct_json_read_file(path, 0, &config);
+    if (rc < 0)
+        return rc;
+    rc = take_value(json_object_get(config, "chat_template"), path, text);
     json_decref(config);
-    return text;
+    return rc;
 }
 
 /* The first token of a format that the template does not have; NULL: it has all. */
@@ -73,12 +98,12 @@ static void warn(const struct ct_chat_format *format, const char *text, const ch
 
 int ct_chat_compare(const struct ct_chat_format *format, const char *folder)
 {
-    char path[CT_PATH_ROOM], *text = folder && *folder ? chat_folder_template(folder, path) : NULL;
+    char path[CT_PATH_ROOM], *text;
+    int rc = chat_folder_template(folder, path, &text);
     const char *token;
-    int rc = 0;
 
-    if (!text)
-        return 0;
+    if (rc < 0)
+        return rc == CT_ENOENT ? 0 : rc;
     token = lacking(format, text);
     if (token)
         rc = ct_fail(CT_ECONFIG,
@@ -96,11 +121,12 @@ static bool writes_bos(const char *text)
     return strstr(text, "bos_token") != NULL;
 }
 
-bool ct_chat_begins(const struct ct_chat_format *format, const char *folder)
+int ct_chat_begins(const struct ct_chat_format *format, const char *folder)
 {
-    char path[CT_PATH_ROOM], *text = folder && *folder ? chat_folder_template(folder, path) : NULL;
-    bool begins = text && !lacking(format, text) ? writes_bos(text) : format->bos;
+    char path[CT_PATH_ROOM], *text;
+    int rc = chat_folder_template(folder, path, &text);
+    bool begins = rc == 0 && !lacking(format, text) ? writes_bos(text) : format->bos;
 
     free(text);
-    return begins;
+    return rc < 0 && rc != CT_ENOENT ? rc : begins;
 }

@@ -31,43 +31,46 @@ static void add_token(json_t *tokens, const char *key, const char *text)
         json_object_set_new(tokens, key, json_string(text));
 }
 
-/* The special tokens that the folder names, which templates write. */
-static json_t *read_tokens(const char *folder)
+/* Adds the special tokens that the folder names, which templates write. */
+static int read_tokens(const char *folder, json_t *tokens)
 {
     static const char *const names[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
     static const char *const files[] = {"special_tokens_map.json", "tokenizer_config.json"};
-    json_t *tokens = json_object(), *config;
+    json_t *config;
     char path[CT_PATH_ROOM];
+    int rc = 0;
 
-    for (size_t f = 0; f < CT_COUNT(files); f++) {
+    for (size_t f = 0; f < CT_COUNT(files) && (rc == 0 || rc == CT_ENOENT); f++) {
         snprintf(path, sizeof(path), "%s/%s", folder, files[f]);
-        if (ct_json_read_file(path, 0, &config) < 0)
-            continue;
-        for (size_t i = 0; i < CT_COUNT(names); i++)
+        rc = ct_json_read_file(path, 0, &config);
+        for (size_t i = 0; rc == 0 && i < CT_COUNT(names); i++)
             add_token(tokens, names[i], ct_tokenizer_special(config, names[i]));
         json_decref(config);
     }
-    return tokens;
+    return rc == CT_ENOENT ? 0 : rc;
 }
 
 bool ct_chat_has_template(const char *folder)
 {
-    char path[CT_PATH_ROOM], *text = folder && *folder ? chat_folder_template(folder, path) : NULL;
+    char path[CT_PATH_ROOM], *text;
+    int rc = chat_folder_template(folder, path, &text);
 
     free(text);
-    return text != NULL;
+    return rc != CT_ENOENT;
 }
 
 int ct_chat_template_open(struct ct_arena *arena, const char *folder, const char *date,
                           struct ct_chat_template **out)
 {
     struct ct_chat_template *t = ct_arena_new(arena, struct ct_chat_template);
-    char path[CT_PATH_ROOM], *text = folder && *folder ? chat_folder_template(folder, path) : NULL;
-    int rc;
+    char path[CT_PATH_ROOM], *text;
+    int rc = chat_folder_template(folder, path, &text);
 
     *out = NULL;
-    if (!text)
+    if (rc == CT_ENOENT)
         return ct_fail(CT_ENOENT, "%s has no chat template", folder ? folder : "no folder");
+    if (rc < 0)
+        return rc;
     t->path = ct_arena_strdup(arena, path);
     t->date = ct_arena_strdup(arena, date);
     rc = ct_jinja_read(arena, path, text, strlen(text), &t->jinja);
@@ -75,9 +78,13 @@ int ct_chat_template_open(struct ct_arena *arena, const char *folder, const char
     free(text);
     if (rc < 0)
         return rc;
-    t->tokens = read_tokens(folder);
-    *out = t;
-    return 0;
+    t->tokens = json_object();
+    rc = read_tokens(folder, t->tokens);
+    if (rc == 0)
+        *out = t;
+    else
+        json_decref(t->tokens);
+    return rc;
 }
 
 void ct_chat_template_close(struct ct_chat_template *t)

@@ -132,7 +132,8 @@ static int open_chat(struct ct_data *data, const struct ct_tokenizer_ops *tokeni
                      struct corpus_request *corpus)
 {
     struct ct_chat_template *template = NULL;
-    int rc = chat_fields(&data->arena, text_config.format, text_config.fields, data->chat.field);
+    int begins = 0,
+        rc = chat_fields(&data->arena, text_config.format, text_config.fields, data->chat.field);
 
     data->chat.train = text_config.train_on;
     data->chat.vocabulary = data->vocabulary;
@@ -147,12 +148,13 @@ static int open_chat(struct ct_data *data, const struct ct_tokenizer_ops *tokeni
                         "[text] template");
     else if (rc == 0 && text_config.format != CORPUS_IDS)
         rc = open_format(data, tokenizer);
+    if (rc == 0 && text_has_messages() && !template)
+        rc = begins = ct_chat_begins(data->chat.format, ct_config.model.init_from);
     if (rc < 0)
         return rc == CT_ENOENT ? CT_ECONFIG : rc;
     data->chat.template = template;
     corpus->chat = &data->chat;
-    corpus->no_bos = text_has_messages() &&
-                     (template || !ct_chat_begins(data->chat.format, ct_config.model.init_from));
+    corpus->no_bos = text_has_messages() && !begins;
     corpus->key =
         ct_arena_printf(&data->arena, "%s %u %s %s %016llx", template ? "" : text_format(),
                         text_config.train_on, text_config.fields, text_config.date,

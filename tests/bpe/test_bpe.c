@@ -577,6 +577,33 @@ static void a_folder_names_its_template(void **state)
     remove(jinja);
 }
 
+static void a_damaged_file_is_no_absent_template(void **state)
+{
+    static const char damaged[] = "{\"chat_template\": \"<|im_start|><|im_end|>\",}";
+    static const char template[] = "<|im_start|><|im_end|>";
+    const char *config = ct_arena_printf(&arena, "%s/tokenizer_config.json", folder);
+    const char *jinja = ct_arena_printf(&arena, "%s/chat_template.jinja", folder);
+    const struct ct_chat_format *chatml = ct_chat_find("chatml");
+    struct ct_chat_template *chat;
+
+    (void)state;
+    assert_int_equal(ct_chat_compare(chatml, folder), 0);
+    assert_false(ct_chat_has_template(folder));
+    test_write(config, damaged, strlen(damaged));
+    assert_int_equal(ct_chat_compare(chatml, folder), CT_ECONFIG);
+    assert_message("tokenizer_config.json");
+    assert_int_equal(ct_chat_begins(chatml, folder), CT_ECONFIG);
+    assert_true(ct_chat_has_template(folder));
+    assert_int_equal(ct_chat_template_open(&arena, folder, "", &chat), CT_ECONFIG);
+    assert_message("tokenizer_config.json");
+    test_write(jinja, template, strlen(template)); /* whose tokens the config names */
+    assert_int_equal(ct_chat_compare(chatml, folder), 0);
+    assert_int_equal(ct_chat_template_open(&arena, folder, "", &chat), CT_ECONFIG);
+    assert_message("tokenizer_config.json");
+    remove(config);
+    remove(jinja);
+}
+
 /* The first token of a conversation. */
 static int32_t first_of_chat(void)
 {
@@ -1053,6 +1080,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(chatml_masks_what_is_no_answer, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_conversation_begins_as_its_template, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_folder_names_its_template, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_damaged_file_is_no_absent_template, set_up, tear_down),
         cmocka_unit_test_setup_teardown(llama3_masks_what_is_no_answer, set_up, tear_down),
         cmocka_unit_test_setup_teardown(forms_are_conversations, set_up, tear_down),
         cmocka_unit_test_setup_teardown(parts_are_trained_on, set_up, tear_down),

@@ -33,17 +33,20 @@ CT_API int ct_chat_check(const struct ct_chat_format *format,
                          const struct ct_tokenizer_ops *tokenizer);
 
 /* Compare with the template of a folder, if it has one; "" or NULL: none. CT_ECONFIG: that has not
-   all tokens of this format. A warning says what it writes beyond this format. */
+   all tokens of this format, or its file is damaged. A warning says what it writes beyond this
+   format. */
 CT_API int ct_chat_compare(const struct ct_chat_format *format, const char *folder);
 /* Whether conversations begin with the tokenizer's token for that: as the template of a folder says
-   if it is in this format, else as the format does. folder: "" or NULL: none. */
-CT_API bool ct_chat_begins(const struct ct_chat_format *format, const char *folder);
+   if it is in this format, else as the format does. folder: "" or NULL: none. CT_ECONFIG: the
+   template's file is damaged. */
+CT_API int ct_chat_begins(const struct ct_chat_format *format, const char *folder);
 /* ---- the folder's own template, run (jinja.h) ---- */
 
 struct json_t;
 struct ct_jinja_text;
 struct ct_chat_template;
 
+/* Whether a folder has a template, or a damaged file, with which ct_chat_template_open fails. */
 CT_API bool ct_chat_has_template(const char *folder);
 /* The template of a folder, in the arena, with the special tokens that the folder names. date: as
    for ct_jinja_render. CT_ENOENT: it has none; CT_ECONFIG. */
