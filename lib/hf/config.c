@@ -27,6 +27,14 @@ bool hf_absent(const json_t *value)
     return !value || json_is_null(value);
 }
 
+bool hf_next(const char **names, const char **name, size_t *size)
+{
+    *name = *names;
+    *size = strcspn(*name, "|");
+    *names += *size + ((*name)[*size] != 0);
+    return *size > 0;
+}
+
 static int fail_unsupported(const json_t *value, const struct ct_hf_fixed *fixed)
 {
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
@@ -44,9 +52,10 @@ static int fail_unsupported(const json_t *value, const struct ct_hf_fixed *fixed
 static bool is_one_of(const json_t *value, const char *values)
 {
     bool same = false;
+    const char *at;
+    size_t size;
 
-    for (const char *at = values; !same && *at;) {
-        size_t size = strcspn(at, "|");
+    while (!same && hf_next(&values, &at, &size)) {
         json_t *expected;
 
         if (ct_json_read(at, size, NULL, 0, &expected) < 0)
@@ -136,6 +145,11 @@ static int read_size(const json_t *value, const char *key, double fallback, int6
     return 0;
 }
 
+int hf_read_size(const json_t *value, const char *key, int64_t fallback, int64_t *size)
+{
+    return read_size(value, key, (double)fallback, 1, SIZE_MOST, size);
+}
+
 /* Whether a value says as null does that there is no such part. */
 static bool leaves_out(const json_t *root, const json_t *value, const char *words)
 {
@@ -156,7 +170,7 @@ static int read_part(const json_t *root, const json_t *value, const struct ct_hf
         *size = 0;
         return 0;
     }
-    return read_size(value, k->key, k->fallback, 1, SIZE_MOST, size);
+    return hf_read_size(value, k->key, (int64_t)k->fallback, size);
 }
 
 /* The number that a list has for each layer; other values: themselves. */
@@ -223,15 +237,12 @@ static bool means(const char *words, size_t size, const char *word)
 /* The position of word among "a|b=c"; -1: it is not there. */
 static int position(const char *words, const char *word)
 {
-    int i = 0;
+    const char *at;
+    size_t size;
 
-    for (const char *at = words; *at; i++) {
-        size_t size = strcspn(at, "|");
-
+    for (int i = 0; hf_next(&words, &at, &size); i++)
         if (means(at, size, word))
             return i;
-        at += size + (at[size] != 0);
-    }
     return -1;
 }
 
@@ -287,9 +298,11 @@ static int64_t types_in(const json_t *value)
 
 int hf_words(const char *words)
 {
-    int count = 1;
+    const char *word;
+    int count = 0;
+    size_t size;
 
-    for (; (words = strchr(words, '|')); words++)
+    while (hf_next(&words, &word, &size))
         count++;
     return count;
 }
@@ -367,17 +380,18 @@ static int read_flags(const json_t *root, const json_t *value, const char *key,
 /* The value of a key with the names "a|b", null if it has no other; NULL: it has none. */
 static int find_key(const json_t *root, const char *names, json_t **found)
 {
+    const char *at = names, *name;
+    size_t size;
+
     *found = NULL;
-    for (const char *at = names; *at;) {
-        size_t size = strcspn(at, "|");
-        json_t *value = json_object_getn(root, at, size);
+    while (hf_next(&at, &name, &size)) {
+        json_t *value = json_object_getn(root, name, size);
 
         if (!hf_absent(*found) && !hf_absent(value) && !json_equal(value, *found))
             return ct_fail(CT_ECONFIG, "%s: these names of one setting have different values",
                            names);
         if (!hf_absent(value) || !*found)
             *found = value;
-        at += size + (at[size] != 0);
     }
     return 0;
 }
@@ -392,7 +406,7 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
         return rc;
     switch (k->kind) {
     case CT_HF_SIZE:
-        return read_size(value, k->key, k->fallback, 1, SIZE_MOST, field);
+        return hf_read_size(value, k->key, (int64_t)k->fallback, field);
     case CT_HF_DEPTH:
         return read_size(value, k->key, k->fallback > 0 ? k->fallback : -1, 1, CT_HF_MAX_LAYERS,
                          field);

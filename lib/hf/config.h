@@ -9,7 +9,12 @@
 
 /* Whether there is no value, or null. */
 bool hf_absent(const json_t *value);
-/* Read one value; fallback: of one that is absent or null, 0 (of a number): none. */
+/* The next of the names or values "a|b", with its size; *names is then behind it. False: there is
+   none. */
+bool hf_next(const char **names, const char **name, size_t *size);
+/* Read one value; fallback: of one that is absent or null, 0 (of a number) or -1 (of a size):
+   none. */
+int hf_read_size(const json_t *value, const char *key, int64_t fallback, int64_t *size);
 int hf_read_number(const json_t *value, const char *key, double fallback, double *number);
 int hf_read_bool(const json_t *value, const char *key, double fallback, bool *flag);
 /* CT_ECONFIG: the value is not the one that is supported. */

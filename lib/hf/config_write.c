@@ -46,9 +46,12 @@ static json_t *token_of(int32_t token)
 /* The word that is written for a choice. */
 static json_t *word_of(const char *words, unsigned choice)
 {
-    for (; choice; choice--)
-        words += strcspn(words, "|") + 1;
-    return json_stringn(words, strcspn(words, "|="));
+    const char *word = words;
+    size_t size = 0;
+
+    for (unsigned i = 0; i <= choice && hf_next(&words, &word, &size); i++)
+        ;
+    return json_stringn(word, strcspn(word, "|="));
 }
 
 static json_t *list_types(const json_t *root, const struct ct_hf_layers *layers, const char *words)
@@ -140,13 +143,12 @@ static int first_config(const struct ct_hf_config *config, json_t **values, json
 /* Whether one of the names "a|b" is there, null or not. */
 static bool has_key(const json_t *root, const char *names)
 {
-    for (const char *at = names; *at;) {
-        size_t size = strcspn(at, "|");
+    const char *name;
+    size_t size;
 
-        if (json_object_getn(root, at, size))
+    while (hf_next(&names, &name, &size))
+        if (json_object_getn(root, name, size))
             return true;
-        at += size + (at[size] != 0);
-    }
     return false;
 }
 
@@ -230,14 +232,13 @@ static bool says_ropes(const json_t *root, const struct ct_hf_config *config, co
 /* Set the first of the names "a|b", and delete the others. */
 static int set_key(json_t *root, const char *names, json_t *value)
 {
-    size_t size = strcspn(names, "|");
-    const char *at = names + size;
+    const char *first, *name;
+    size_t first_size, size;
 
-    while (*at++) {
-        json_object_deln(root, at, strcspn(at, "|"));
-        at += strcspn(at, "|");
-    }
-    return json_object_setn_new(root, names, size, value);
+    hf_next(&names, &first, &first_size);
+    while (hf_next(&names, &name, &size))
+        json_object_deln(root, name, size);
+    return json_object_setn_new(root, first, first_size, value);
 }
 
 /* The first of the JSON values "a|b". */

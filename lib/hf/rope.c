@@ -58,18 +58,14 @@ static int read_factor(const json_t *root, const json_t *scaling, struct ct_rope
 {
     static const char original_key[] = "original_max_position_embeddings";
     json_t *value = either(root, scaling, original_key);
-    double original = 0;
     int rc;
 
     if (hf_absent(value))
         value = json_object_get(root, "max_position_embeddings");
     if ((rc = read_scaling_number(scaling, "factor", &rope->factor)) < 0 ||
-        (rc = hf_read_number(value, original_key, 0, &original)) < 0)
+        (rc = hf_read_size(value, original_key, -1, &rope->original_max_position)) < 0)
         return rc;
-    if (rope->factor < 1)
-        return ct_fail(CT_ECONFIG, "a factor of %g is below 1", rope->factor);
-    rope->original_max_position = (int64_t)original;
-    return 0;
+    return rope->factor < 1 ? ct_fail(CT_ECONFIG, "a factor of %g is below 1", rope->factor) : 0;
 }
 
 static int read_llama3_scaling(const json_t *scaling, struct ct_rope *rope)
@@ -123,23 +119,29 @@ static int read_yarn_scaling(const json_t *scaling, struct ct_rope *rope)
 
 /* ---- LongRoPE ---- */
 
+#define DIVISORS_MOST 50000 /* of the largest head */
+#define DIVISOR_ROOM 26     /* characters, with the colon */
+
 /* A list of divisors as text, "1:1.5:4", which lives as long as the process. */
 static int read_divisors(const json_t *scaling, const char *key, const char **text)
 {
     static struct ct_arena arena;
     const json_t *list = json_object_get(scaling, key);
+    size_t count = json_array_size(list);
+    struct ct_line line = {.room = count * DIVISOR_ROOM + 1};
 
     *text = "";
-    if (!json_array_size(list))
-        return ct_fail(CT_ECONFIG, "%s is not a list of numbers", key);
-    for (size_t i = 0; i < json_array_size(list); i++) {
+    if (!count || count > DIVISORS_MOST)
+        return ct_fail(CT_ECONFIG, "%s is not a list of numbers, at most %d", key, DIVISORS_MOST);
+    line.text = ct_arena_alloc(&arena, line.room);
+    for (size_t i = 0; i < count; i++) {
         const json_t *divisor = json_array_get(list, i);
 
         if (!json_is_number(divisor) || !(json_number_value(divisor) > 0))
             return ct_fail(CT_ECONFIG, "%s: entry %zu is not a positive number", key, i);
-        *text =
-            ct_arena_printf(&arena, "%s%s%.17g", *text, i ? ":" : "", json_number_value(divisor));
+        ct_line_add(&line, "%s%.17g", i ? ":" : "", json_number_value(divisor));
     }
+    *text = line.text;
     return 0;
 }
 
@@ -151,7 +153,8 @@ static int read_long_scaling(const json_t *root, const json_t *scaling,
     const json_t *most_key = json_object_get(root, "max_position_embeddings");
     const json_t *value = config->original ? json_object_get(root, original_key)
                                            : either(root, scaling, original_key);
-    double original, most, factor, amplitude = 1;
+    int64_t original, most;
+    double factor, amplitude = 1;
     int rc;
 
     if (hf_absent(value) && !config->original)
@@ -159,13 +162,15 @@ static int read_long_scaling(const json_t *root, const json_t *scaling,
     rope->scaling = CT_ROPE_LONG;
     if ((rc = read_divisors(scaling, "short_factor", &rope->longrope.near)) < 0 ||
         (rc = read_divisors(scaling, "long_factor", &rope->longrope.far)) < 0 ||
-        (rc = hf_read_number(value, original_key, (double)config->original, &original)) < 0 ||
-        (rc = hf_read_number(most_key, "max_position_embeddings", original, &most)) < 0 ||
-        (rc = read_optional_number(scaling, "factor", most / original, &factor)) < 0)
+        (rc = hf_read_size(value, original_key, config->original ? config->original : -1,
+                           &original)) < 0 ||
+        (rc = hf_read_size(most_key, "max_position_embeddings", original, &most)) < 0 ||
+        (rc = read_optional_number(scaling, "factor", (double)most / (double)original, &factor)) <
+            0)
         return rc;
-    rope->original_max_position = (int64_t)original;
+    rope->original_max_position = original;
     if (factor > 1)
-        amplitude = sqrt(1 + log(factor) / log(original));
+        amplitude = sqrt(1 + log(factor) / log((double)original));
     return read_optional_number(scaling, "attention_factor", amplitude, &rope->amplitude);
 }
 
@@ -305,13 +310,11 @@ static int read_partial(const json_t *root, const json_t *object, const struct c
 static json_t *named(const json_t *root, const char *names)
 {
     json_t *value = NULL;
+    const char *name;
+    size_t size;
 
-    for (const char *at = names; hf_absent(value) && *at;) {
-        size_t size = strcspn(at, "|");
-
-        value = json_object_getn(root, at, size);
-        at += size + (at[size] != 0);
-    }
+    while (hf_absent(value) && hf_next(&names, &name, &size))
+        value = json_object_getn(root, name, size);
     return value;
 }
 

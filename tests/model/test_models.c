@@ -304,6 +304,14 @@ static void what_is_not_supported_is_refused(void **state)
          "{" GPT_OSS ",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"linear\"]}",
          "layer_types: layer 2 is linear; sliding_attention|full_attention are supported"},
         {"gpt_oss", "{" GPT_OSS ",\"num_experts\":5}", "have different values"},
+        {"gpt_oss",
+         "{" GPT_OSS ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2,"
+         "\"original_max_position_embeddings\":1e300}}",
+         "original_max_position_embeddings is not a whole number"},
+        {"gpt_oss",
+         "{" GPT_OSS ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,2],"
+         "\"long_factor\":[1,2],\"original_max_position_embeddings\":1e300}}",
+         "original_max_position_embeddings is not a whole number"},
         {"gpt_oss", "{" GPT_OSS ",\"num_experts_per_tok\":5}",
          "a token cannot choose 5 of 4 experts"},
         {"llama4", "{" LLAMA4 ",\"num_experts_per_tok\":7}",
