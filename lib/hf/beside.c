@@ -350,14 +350,15 @@ static int write_config(const char *folder, const char *config, enum ct_dtype dt
     json_t *root;
     const char *text;
     int rc = ct_json_read(config, strlen(config), "config.json", CT_JSON_LITERALS, &root);
+    int failed = 0;
 
     if (rc < 0)
         return rc;
     if (json_object_get(root, "torch_dtype"))
-        json_object_set_new(root, "torch_dtype", json_string(ct_dtype_name(dtype)));
+        failed |= json_object_set_new(root, "torch_dtype", json_string(ct_dtype_name(dtype)));
     if (json_object_get(root, "dtype") || !json_object_get(root, "torch_dtype"))
-        json_object_set_new(root, "dtype", json_string(ct_dtype_name(dtype)));
-    text = print(&arena, root);
+        failed |= json_object_set_new(root, "dtype", json_string(ct_dtype_name(dtype)));
+    text = failed ? NULL : print(&arena, root);
     rc = text ? ct_file_write(ct_arena_printf(&arena, "%s/config.json", folder), text, strlen(text))
               : ct_fail(CT_ENOMEM, "config.json");
     json_decref(root);

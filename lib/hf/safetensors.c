@@ -24,7 +24,6 @@
 #define HEADER_MAX ((size_t)100 << 20) /* the format's own limit */
 #define HASHED ((size_t)4096)          /* bytes at the beginning and in the middle of a tensor */
 #define SINGLE "model.safetensors"
-#define INDEX "model.safetensors.index.json"
 
 struct file {
     const char *path, *name;
@@ -346,7 +345,7 @@ static int open_index(struct ct_weights *w, const char *folder, const char *path
 
 static int open_folder(struct ct_weights *w, const char *folder)
 {
-    const char *index = ct_arena_printf(&w->arena, "%s/" INDEX, folder);
+    const char *index = ct_arena_printf(&w->arena, "%s/" CT_SAFETENSORS_INDEX, folder);
     const char *name = SINGLE;
     size_t file;
     int rc;
@@ -356,7 +355,8 @@ static int open_folder(struct ct_weights *w, const char *folder)
     if (access(ct_arena_printf(&w->arena, "%s/" SINGLE, folder), F_OK))
         name = CT_PEFT_WEIGHTS;
     if (access(ct_arena_printf(&w->arena, "%s/%s", folder, name), F_OK))
-        return ct_fail(CT_ENOENT, "%s: neither " SINGLE " nor " INDEX " is there", folder);
+        return ct_fail(CT_ENOENT, "%s: neither " SINGLE " nor " CT_SAFETENSORS_INDEX " is there",
+                       folder);
     rc = add_file(w, folder, name, &file);
     if (rc < 0)
         return rc;

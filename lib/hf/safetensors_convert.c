@@ -54,6 +54,8 @@ static void convert(const void *from, enum ct_dtype in, void *to, enum ct_dtype 
     }
 }
 
+#define E8M0_NAN 255 /* the one scale of MX formats that is no number */
+
 /* Elements of MXFP4, at most SHARD. */
 static void unpack(const struct ct_weight *w, int64_t at, int64_t count, float *to)
 {
@@ -63,7 +65,7 @@ static void unpack(const struct ct_weight *w, int64_t at, int64_t count, float *
 
     for (int64_t i = at; i < at + count;) {
         int64_t end = i / 32 * 32 + 32;
-        float scale = ldexpf(1, w->scales[i / 32] - 127);
+        float scale = w->scales[i / 32] == E8M0_NAN ? NAN : ldexpf(1, w->scales[i / 32] - 127);
 
         for (end = end < at + count ? end : at + count; i < end; i++)
             *to++ = numbers[i % 2 ? bytes[i / 2] >> 4 : bytes[i / 2] & 15] * scale;

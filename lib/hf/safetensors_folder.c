@@ -13,12 +13,7 @@
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/safetensors.h>
 
-#define INDEX "model.safetensors.index.json"
-
-static size_t weight_bytes(const struct ct_weight *weight)
-{
-    return (size_t)ct_shape_count(weight->ndim, weight->shape) * ct_dtype_size(weight->dtype);
-}
+#include "safetensors_format.h"
 
 struct files {
     size_t count, *first; /* file i has the weights [first[i], first[i + 1]) */
@@ -31,7 +26,7 @@ static struct files divide(struct ct_arena *arena, const struct ct_weight *weigh
     size_t bytes = 0;
 
     for (size_t i = 0; i < count; i++) {
-        size_t more = weight_bytes(&weights[i]);
+        size_t more = ct_safetensors_bytes(&weights[i]);
 
         if (bytes && bytes + more > most) {
             files.first[files.count++] = i;
@@ -53,30 +48,34 @@ static void name_file(char name[NAME_ROOM], size_t file, size_t count)
         snprintf(name, NAME_ROOM, "model-%05zu-of-%05zu.safetensors", file + 1, count);
 }
 
-static char *make_index(const struct ct_weight *weights, const struct files *files)
+static int make_index(const struct ct_weight *weights, const struct files *files, char **text)
 {
     json_t *map = json_object(), *root;
-    char name[NAME_ROOM], *text;
+    char name[NAME_ROOM];
     json_int_t total = 0;
+    int rc = 0;
 
     for (size_t f = 0; f < files->count; f++) {
         name_file(name, f, files->count);
         for (size_t i = files->first[f]; i < files->first[f + 1]; i++) {
-            json_object_set_new(map, weights[i].name, json_string(name));
-            total += (json_int_t)weight_bytes(&weights[i]);
+            if (json_object_set_new(map, weights[i].name, json_string(name)) < 0)
+                rc = ct_fail(CT_EINVAL, "%s: the name is not UTF-8", weights[i].name);
+            total += (json_int_t)ct_safetensors_bytes(&weights[i]);
         }
     }
     root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", total, "weight_map", map);
-    text = json_dumps(root, JSON_INDENT(2));
+    *text = json_dumps(root, JSON_INDENT(2));
     json_decref(root);
-    return text;
+    return rc == 0 && !*text ? ct_fail(CT_ENOMEM, "an index") : rc;
 }
 
 static int write_index(const char *path, const struct ct_weight *weights, const struct files *files)
 {
-    char *text = make_index(weights, files);
-    int rc = text ? ct_file_write(path, text, strlen(text)) : ct_fail(CT_ENOMEM, "%s", path);
+    char *text;
+    int rc = ct_context(make_index(weights, files, &text), "%s", path);
 
+    if (rc == 0)
+        rc = ct_file_write(path, text, strlen(text));
     free(text);
     return rc;
 }
@@ -112,7 +111,8 @@ static int complete(const char *folder, const struct ct_weight *weights, const s
     char index[CT_PATH_ROOM], single[CT_PATH_ROOM];
     int rc = 0;
 
-    if ((size_t)snprintf(index, sizeof(index), "%s/" INDEX, folder) >= sizeof(index) ||
+    if ((size_t)snprintf(index, sizeof(index), "%s/" CT_SAFETENSORS_INDEX, folder) >=
+            sizeof(index) ||
         (size_t)snprintf(single, sizeof(single), "%s/model.safetensors", folder) >= sizeof(single))
         return ct_fail(CT_ECONFIG, "%s: too long a path", folder);
     remove_listed(folder, index, files->count);

@@ -1,13 +1,16 @@
 /*
- * Shared by the reader and writer of safetensors: the names of dtypes, and the prefix of a file.
+ * Shared by the reader and writer of safetensors: the names of dtypes and of the index, and the
+ * prefix of a file.
  */
 #ifndef CT_SAFETENSORS_FORMAT_H
 #define CT_SAFETENSORS_FORMAT_H
 
 #include <string.h>
 
+#include <ctitan/lib/safetensors.h>
 #include <ctitan/tensor.h>
 
+#define CT_SAFETENSORS_INDEX "model.safetensors.index.json"
 #define CT_SAFETENSORS_PREFIX 8 /* bytes of the header's length, little endian */
 
 static const struct {
@@ -35,6 +38,11 @@ static inline const char *ct_safetensors_dtype_name(enum ct_dtype dtype)
         if (ct_safetensors_dtypes[i].dtype == dtype)
             return ct_safetensors_dtypes[i].name;
     return NULL;
+}
+
+static inline size_t ct_safetensors_bytes(const struct ct_weight *weight)
+{
+    return ct_dtype_bytes(weight->dtype, weight->ndim, weight->shape);
 }
 
 #endif

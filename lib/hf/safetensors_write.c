@@ -14,17 +14,12 @@
 
 #include "safetensors_format.h"
 
-static size_t weight_bytes(const struct ct_weight *weight)
-{
-    return (size_t)ct_shape_count(weight->ndim, weight->shape) * ct_dtype_size(weight->dtype);
-}
-
 static size_t bytes_of(const struct ct_weight *weights, size_t count)
 {
     size_t bytes = 0;
 
     for (size_t i = 0; i < count; i++)
-        bytes += weight_bytes(&weights[i]);
+        bytes += ct_safetensors_bytes(&weights[i]);
     return bytes;
 }
 
@@ -32,54 +27,85 @@ static size_t bytes_of(const struct ct_weight *weights, size_t count)
 #define for_each_in_file(w, weights, count)                                                        \
     for (size_t size_ = 8; size_; size_ /= 2)                                                      \
         for (const struct ct_weight *w = (weights); w < (weights) + (count); w++)                  \
-            if (ct_dtype_size(w->dtype) == size_)
+            if ((size_t)ct_dtype_bits(w->dtype) == 8 * size_)
+
+static int check_dtypes(const struct ct_weight *weights, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!ct_safetensors_dtype_name(weights[i].dtype))
+            return ct_fail(CT_EINVAL, "%s: safetensors has no %s", weights[i].name,
+                           ct_dtype_name(weights[i].dtype));
+    return 0;
+}
+
+static int add_metadata(json_t *root, const char *const *metadata)
+{
+    json_t *all = json_object_get(root, "__metadata__");
+    int failed = 0;
+
+    for (; metadata && *metadata; metadata += 2)
+        failed |= json_object_set_new(all, metadata[0], json_string(metadata[1]));
+    return failed ? ct_fail(CT_EINVAL, "metadata is not UTF-8") : 0;
+}
+
+static int add_weight(json_t *root, const struct ct_weight *weight, json_int_t at, json_int_t end)
+{
+    json_t *shape = json_array();
+
+    for (int d = 0; d < weight->ndim; d++)
+        json_array_append_new(shape, json_integer(weight->shape[d]));
+    if (json_object_set_new(root, weight->name,
+                            json_pack("{s:s, s:o, s:[I,I]}", "dtype",
+                                      ct_safetensors_dtype_name(weight->dtype), "shape", shape,
+                                      "data_offsets", at, end)) < 0)
+        return ct_fail(CT_EINVAL, "%s: the name is not UTF-8", weight->name);
+    return 0;
+}
 
 /* The JSON of a header. */
-static char *make_json(const struct ct_weight *weights, size_t count, const char *const *metadata)
+static int make_json(const struct ct_weight *weights, size_t count, const char *const *metadata,
+                     char **text)
 {
     json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     json_int_t at = 0;
-    char *text;
+    int rc = check_dtypes(weights, count);
 
-    for (; metadata && *metadata; metadata += 2)
-        json_object_set_new(json_object_get(root, "__metadata__"), metadata[0],
-                            json_string(metadata[1]));
-    for_each_in_file(weight, weights, count)
-    {
-        json_int_t end = at + (json_int_t)weight_bytes(weight);
-        json_t *shape = json_array();
+    if (rc == 0)
+        rc = add_metadata(root, metadata);
+    if (rc == 0)
+        for_each_in_file(weight, weights, count)
+        {
+            json_int_t end = at + (json_int_t)ct_safetensors_bytes(weight);
 
-        for (int d = 0; d < weight->ndim; d++)
-            json_array_append_new(shape, json_integer(weight->shape[d]));
-        json_object_set_new(root, weight->name,
-                            json_pack("{s:s, s:o, s:[I,I]}", "dtype",
-                                      ct_safetensors_dtype_name(weight->dtype), "shape", shape,
-                                      "data_offsets", at, end));
-        at = end;
-    }
-    text = json_dumps(root, JSON_COMPACT);
+            rc = rc < 0 ? rc : add_weight(root, weight, at, end);
+            at = end;
+        }
+    *text = rc == 0 ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
-    return text;
+    return rc == 0 && !*text ? ct_fail(CT_ENOMEM, "a header of %zu tensors", count) : rc;
 }
 
-char *ct_safetensors_header(const struct ct_weight *weights, size_t count,
-                            const char *const *metadata, size_t align, size_t *bytes)
+int ct_safetensors_header(const struct ct_weight *weights, size_t count,
+                          const char *const *metadata, size_t align, char **header, size_t *bytes)
 {
-    char *json = make_json(weights, count, metadata), *header;
+    char *json;
+    int rc = make_json(weights, count, metadata, &json);
     size_t used = json ? strlen(json) : 0;
     uint64_t length;
 
     *bytes = (CT_SAFETENSORS_PREFIX + used + align - 1) / align * align;
     length = *bytes - CT_SAFETENSORS_PREFIX;
-    header = json ? malloc(*bytes) : NULL;
-    if (header) {
+    *header = json ? malloc(*bytes) : NULL;
+    if (*header) {
         for (int i = 0; i < CT_SAFETENSORS_PREFIX; i++)
-            header[i] = (char)(length >> 8 * i);
-        memcpy(header + CT_SAFETENSORS_PREFIX, json, used);
-        memset(header + CT_SAFETENSORS_PREFIX + used, ' ', (size_t)length - used);
+            (*header)[i] = (char)(length >> 8 * i);
+        memcpy(*header + CT_SAFETENSORS_PREFIX, json, used);
+        memset(*header + CT_SAFETENSORS_PREFIX + used, ' ', (size_t)length - used);
+    } else if (rc == 0) {
+        rc = ct_fail(CT_ENOMEM, "a header of %zu bytes", *bytes);
     }
     free(json);
-    return header;
+    return rc;
 }
 
 struct ct_safetensors_sink {
@@ -148,9 +174,11 @@ int ct_safetensors_begin_from(struct ct_new_file *file, const char *path,
     if (!path)
         return produce_all(weights, count, produce, NULL, context);
     *file = (struct ct_new_file){0};
-    header = ct_safetensors_header(weights, count, NULL, CT_SAFETENSORS_PREFIX, &bytes);
-    rc = header ? begin_file(file, path, bytes + bytes_of(weights, count))
-                : ct_fail(CT_ENOMEM, "writing %s", path);
+    rc = ct_context(
+        ct_safetensors_header(weights, count, NULL, CT_SAFETENSORS_PREFIX, &header, &bytes),
+        "writing %s", path);
+    if (rc == 0)
+        rc = begin_file(file, path, bytes + bytes_of(weights, count));
     if (rc == 0) {
         rc = write_file(file, header, bytes, weights, count, produce, context);
         if (rc < 0)
@@ -178,7 +206,7 @@ static int from_memory(size_t index, struct ct_safetensors_sink *sink, void *con
 {
     const struct ct_weight *weight = (const struct ct_weight *)context + index;
 
-    ct_safetensors_put(sink, weight->data, weight_bytes(weight));
+    ct_safetensors_put(sink, weight->data, ct_safetensors_bytes(weight));
     return 0;
 }
 

@@ -58,9 +58,12 @@ static int begin(struct ct_new_sample_file *s, const char *path, const struct ct
                  const char *const *notes)
 {
     size_t bytes;
-    char *header = ct_safetensors_header(tensors, s->count, notes, 8, &bytes);
-    int rc = header ? ct_file_begin(&s->file, path) : ct_fail(CT_ENOMEM, "writing %s", path);
+    char *header;
+    int rc = ct_context(ct_safetensors_header(tensors, s->count, notes, 8, &header, &bytes),
+                        "writing %s", path);
 
+    if (rc == 0)
+        rc = ct_file_begin(&s->file, path);
     if (rc == 0 && !*s->file.temporary)
         rc = ct_fail(CT_ECONFIG, "%s: expected a regular file, which is written in parts", path);
     if (rc == 0) {

@@ -114,6 +114,8 @@ int ckpt_make_header(struct ckpt_file *file, char **header)
     char *info = sharding_info(file);
     const char *metadata[] = {"DCP_SHARDING_INFO", info, "DCP_VERSION", "1.0", NULL};
 
+    int rc = weights && info ? 0 : CT_ENOMEM;
+
     *header = NULL;
     for (size_t i = 0; weights && i < file->box_count; i++) {
         const struct ckpt_box *b = &file->boxes[i];
@@ -123,12 +125,13 @@ int ckpt_make_header(struct ckpt_file *file, char **header)
         weights[i] = (struct ct_weight){.name = b->name, .dtype = t.dtype, .ndim = t.ndim};
         memcpy(weights[i].shape, t.shape, sizeof(t.shape));
     }
-    if (weights && info)
-        *header = ct_safetensors_header(weights, file->box_count, metadata, PAGE, &file->header);
+    rc = rc < 0 ? ct_fail(rc, "%zu tensors", file->box_count)
+                : ct_safetensors_header(weights, file->box_count, metadata, PAGE, header,
+                                        &file->header);
     free(weights);
     free(info);
-    if (!*header)
-        return ct_fail(CT_ENOMEM, "the header of %s", file->name);
+    if (rc < 0)
+        return ct_context(rc, "the header of %s", file->name);
     file->header_hash = ckpt_hash(*header, file->header);
     return 0;
 }

@@ -5,6 +5,7 @@
  */
 #include <jansson.h>
 #include <math.h>
+#include <unistd.h>
 
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
@@ -144,6 +145,27 @@ static void test_mxfp4(void **state)
             assert_true(back[i] == (code & 8 ? -want : want));
         }
     }
+    ct_weights_close(all);
+}
+
+/* The scale 255 is NaN, which a block then is. */
+static void test_mxfp4_nan(void **state)
+{
+    unsigned char blocks[2 * 16], scales[] = {255, 254};
+    const struct ct_weight weights[] = {{"w_blocks", CT_U8, 3, {1, 2, 16}, blocks},
+                                        {"w_scales", CT_U8, 2, {1, 2}, scales}};
+    struct ct_weights *all;
+    float back[64];
+
+    (void)state;
+    memset(blocks, 0x22, sizeof(blocks));
+    assert_int_equal(ct_safetensors_write(path, weights, 2), 0);
+    assert_int_equal(ct_weights_open(folder, &all), 0);
+    assert_int_equal(ct_weights_read(ct_weights_find(all, "w"), (int64_t[]){0, 0},
+                                     (int64_t[]){1, 64}, CT_F32, back),
+                     0);
+    assert_true(isnan(back[0]) && isnan(back[31]));
+    assert_true(back[32] == 0x1p127F && back[63] == 0x1p127F);
     ct_weights_close(all);
 }
 
@@ -477,6 +499,26 @@ static void test_write_is_whole(void **state)
     assert_message("absent");
 }
 
+static void what_the_format_lacks_is_refused(void **state)
+{
+    static const struct {
+        const char *name;
+        enum ct_dtype dtype;
+    } wrong[] = {{"packed", CT_U4}, {"caf\xe9", CT_U8}};
+    unsigned char bytes[8] = {0};
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(wrong); i++) {
+        const struct ct_weight weights[] = {{"a", CT_U8, 1, {8}, bytes},
+                                            {wrong[i].name, wrong[i].dtype, 1, {8}, bytes}};
+
+        remove(path);
+        assert_int_equal(ct_safetensors_write(path, weights, 2), CT_EINVAL);
+        assert_message(wrong[i].name);
+        assert_int_equal(access(path, F_OK), -1);
+    }
+}
+
 static void count_warning(enum ct_log_level level, const char *line, void *context)
 {
     (void)line;
@@ -540,6 +582,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(test_round_trip),     TEST(test_mxfp4),
+        TEST(test_mxfp4_nan),      TEST(what_the_format_lacks_is_refused),
         TEST(test_damaged_mxfp4),  TEST(test_text),
         TEST(test_shards),         TEST(test_conversion),
         TEST(test_partial_reads),  TEST(test_bad_headers),

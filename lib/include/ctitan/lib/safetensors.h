@@ -79,10 +79,12 @@ CT_API int64_t ct_weights_beyond(const struct ct_weight *weight, int64_t at, int
  * The first bytes of a file of these weights: length and JSON, padded so that the data begins at a
  * multiple of align, which is a multiple of 8. The data follows without gaps: all weights with
  * 8-byte elements in the order given, then those with 4, 2 and 1. metadata: key, value, .., NULL;
- * NULL: none but the format. To be freed; NULL: out of memory.
+ * NULL: none but the format. *header: to be freed; NULL after a failure. CT_EINVAL names a weight
+ * whose dtype or name the format does not have; CT_ENOMEM.
  */
-CT_API char *ct_safetensors_header(const struct ct_weight *weights, size_t count,
-                                   const char *const *metadata, size_t align, size_t *bytes);
+CT_API int ct_safetensors_header(const struct ct_weight *weights, size_t count,
+                                 const char *const *metadata, size_t align, char **header,
+                                 size_t *bytes);
 /* Write one file, complete or absent. Data is read at call time. */
 CT_API int ct_safetensors_write(const char *path, const struct ct_weight *weights, size_t count);
 
