@@ -183,7 +183,9 @@ static int complete(struct save *s, const char *folder)
         rc = ct_hf_files_of(&s->arena, s->run, &files);
     if (rc == 0)
         rc = ct_hf_complete(folder, s->writer.weights, s->writer.count, config, &files);
-    return rc < 0 ? rc : ct_hf_note_target(s->run, folder);
+    if (rc == 0)
+        ct_hf_note_target(s->run, folder);
+    return rc;
 }
 
 static int save(struct save *s, const char *folder)

@@ -139,23 +139,52 @@ int ct_hf_take_target(const struct ct_run *run, const char *folder)
     return ct_file_make_folder(path);
 }
 
-int ct_hf_note_target(const struct ct_run *run, const char *folder)
+/* The path in a line, which follows two numbers. */
+static const char *path_in(const char *line)
+{
+    for (int i = 0; i < 2; i++) {
+        line += strcspn(line, " \n");
+        line += *line == ' ';
+    }
+    return line;
+}
+
+/* The record's text with this line, in the place of those of its path. */
+static char *replace_line(struct ct_arena *arena, const char *text, const char *line)
+{
+    const char *path = path_in(line);
+    char *all = ct_arena_alloc(arena, strlen(text) + strlen(line) + 1), *end = all;
+
+    for (size_t size; *text; text += size) {
+        size = strcspn(text, "\n");
+        size += text[size] != 0;
+        if (text[size - 1] == '\n' && strncmp(path_in(text), path, strlen(path)) != 0)
+            end = mempcpy(end, text, size);
+    }
+    strcpy(end, line);
+    return all;
+}
+
+void ct_hf_note_target(const struct ct_run *run, const char *folder)
 {
     char path[CT_PATH_ROOM], line[PATH_MAX + 64], *text;
     struct ct_arena arena = {0};
-    int rc = 0;
+    int rc;
 
     if (!run->began || is_recorded(folder) || !describe(folder, line, sizeof(line)))
-        return 0;
+        return;
     rc = ct_run_path(run, path, RECORD);
     if (rc == 0)
         rc = read_record(&arena, &text);
     if (rc == 0) {
-        text = ct_arena_printf(&arena, "%s%s", text, line);
+        text = replace_line(&arena, text, line);
         rc = ct_file_write(path, text, strlen(text));
     }
+    if (rc < 0)
+        ct_warn("%s is complete, but not recorded as this run's: %s; a run that goes on takes it "
+                "for the model of another one",
+                folder, ct_error_message());
     ct_arena_finish(&arena);
-    return rc;
 }
 
 /* ---- a verb ---- */

@@ -300,7 +300,7 @@ static int write(struct saving *s, const char *folder)
     if (rc == 0)
         rc = write_config(s, ct_arena_printf(&scratch, "%s/" CT_PEFT_CONFIG, folder));
     if (rc == 0)
-        rc = ct_hf_note_target(s->run, folder);
+        ct_hf_note_target(s->run, folder);
     ct_arena_finish(&scratch);
     return rc;
 }

@@ -7,6 +7,8 @@
 #include <math.h>
 #include <unistd.h>
 
+#include <ctitan/config.h>
+#include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/log.h>
@@ -525,6 +527,51 @@ static void count_warning(enum ct_log_level level, const char *line, void *conte
     *(int *)context += level == CT_LOG_WARNING;
 }
 
+/* A model with a config of that many bytes is saved. Returns how many warnings there were. */
+static int note_model(const char *model, size_t bytes)
+{
+    static const char config[100] = "";
+    struct ct_run run = {.began = 1};
+    char name[8300];
+    int warnings = 0;
+
+    snprintf(name, sizeof(name), "%s/config.json", model);
+    test_write(name, config, bytes);
+    ct_log_to(count_warning, &warnings, CT_LOG_WARNING);
+    ct_hf_note_target(&run, model);
+    ct_log_to(NULL, NULL, CT_LOG_WARNING);
+    return warnings;
+}
+
+static void a_folder_is_recorded_once(void **state)
+{
+    const char *before = ct_config.job.dump_folder;
+    struct ct_arena arena = {0};
+    char model[8192], other[8192], record[8192], end[16384], *text;
+    size_t size, lines = 0;
+
+    (void)state;
+    ct_config.job.dump_folder = folder;
+    snprintf(model, sizeof(model), "%s/model", folder);
+    snprintf(other, sizeof(other), "%s/model-2", folder);
+    snprintf(record, sizeof(record), "%s/saved_models", folder);
+    assert_int_equal(ct_file_make_folder(model), 0);
+    assert_int_equal(ct_file_make_folder(other), 0);
+    assert_int_equal(note_model(other, 1), 0);
+    for (size_t i = 1; i < 5; i++)
+        assert_int_equal(note_model(model, i), 0);
+    assert_int_equal(ct_file_read(&arena, record, 1 << 20, &text, &size), 0);
+    for (const char *at = text; (at = strchr(at, '\n')); at++)
+        lines++;
+    assert_int_equal(lines, 2);
+    snprintf(end, sizeof(end), " 4 %s\n", model);
+    assert_string_equal(text + size - strlen(end), end);
+    assert_int_equal(truncate(record, 2 << 20), 0);
+    assert_int_equal(note_model(model, 5), 1);
+    ct_config.job.dump_folder = before;
+    ct_arena_finish(&arena);
+}
+
 /* Load a model that has an embedding only. */
 static int load_besides(struct ct_weight other, int *warnings)
 {
@@ -580,14 +627,21 @@ static void a_tied_head_must_be_the_embedding(void **state)
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        TEST(test_round_trip),     TEST(test_mxfp4),
-        TEST(test_mxfp4_nan),      TEST(what_the_format_lacks_is_refused),
-        TEST(test_damaged_mxfp4),  TEST(test_text),
-        TEST(test_shards),         TEST(test_conversion),
-        TEST(test_partial_reads),  TEST(test_bad_headers),
-        TEST(test_many_tensors),   TEST(test_mutations),
-        TEST(test_write_is_whole), TEST(a_tied_head_must_be_the_embedding)};
+    const struct CMUnitTest tests[] = {TEST(test_round_trip),
+                                       TEST(test_mxfp4),
+                                       TEST(test_mxfp4_nan),
+                                       TEST(what_the_format_lacks_is_refused),
+                                       TEST(test_damaged_mxfp4),
+                                       TEST(test_text),
+                                       TEST(test_shards),
+                                       TEST(test_conversion),
+                                       TEST(test_partial_reads),
+                                       TEST(test_bad_headers),
+                                       TEST(test_many_tensors),
+                                       TEST(test_mutations),
+                                       TEST(test_write_is_whole),
+                                       TEST(a_folder_is_recorded_once),
+                                       TEST(a_tied_head_must_be_the_embedding)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

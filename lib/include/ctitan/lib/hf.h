@@ -126,9 +126,10 @@ CT_API int ct_hf_complete(const char *folder, const struct ct_weight *weights, s
    is for the message. CT_ECONFIG: it may not, as it is [model] init_from, has the model of another,
    or cannot be written. */
 CT_API int ct_hf_try_target(const char *option, const char *folder);
-/* Before the run writes, and once it has written. For rank 0. */
+/* Before the run writes. For rank 0. */
 CT_API int ct_hf_take_target(const struct ct_run *run, const char *folder);
-CT_API int ct_hf_note_target(const struct ct_run *run, const char *folder);
+/* Once it has written. For rank 0. A record that cannot be written is a warning. */
+CT_API void ct_hf_note_target(const struct ct_run *run, const char *folder);
 /* For a verb: check that the folder has no model, or that force says to replace it. CT_ECONFIG. */
 CT_API int ct_hf_check_free(const char *folder, bool force);
 
