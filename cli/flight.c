@@ -78,7 +78,7 @@ static int find_folder(const char *pid, char folder[CT_PATH_ROOM])
                      pid);
 }
 
-static int print_verdict(const struct request *r, const struct ct_flight_run *files)
+static int print_verdict(const struct request *r, struct ct_flight_run *files)
 {
     struct ct_flight_verdict *verdict = calloc(1, sizeof(*verdict));
     int rc = verdict ? 0 : ct_fail(CT_ENOMEM, "a verdict");

@@ -40,13 +40,13 @@ void ct_flight_blame(struct ct_flight_verdict *v, enum ct_flight_rule rule, int 
     if (v->rule == CT_FLIGHT_NOTHING)
         v->rank = rank;
     v->rule = rule;
-    if (rank >= 0 && rank < 64)
-        v->guilty |= (uint64_t)1 << rank;
+    if (rank >= 0)
+        v->guilty[rank] = true;
 }
 
 bool ct_flight_is_guilty(const struct ct_flight_verdict *v, int rank)
 {
-    return rank < 64 ? v->guilty >> rank & 1 : rank == v->rank;
+    return v->guilty[rank];
 }
 
 void ct_flight_say_group(struct ct_flight_verdict *v, const struct ct_flight_members *m)
@@ -409,9 +409,10 @@ static bool applies(const struct rule *rule, const struct ct_flight_run *run)
            (rule->when == WHEN_FAILED || !ended_together(run) || ct_flight_is_stuck(run));
 }
 
-void ct_flight_analyse(const struct ct_flight_run *run, struct ct_flight_verdict *v)
+void ct_flight_analyse(struct ct_flight_run *run, struct ct_flight_verdict *v)
 {
-    *v = (struct ct_flight_verdict){.rank = -1};
+    *v = (struct ct_flight_verdict){.rank = -1, .ranks = run->world};
+    v->guilty = ct_arena_array(&run->arena, bool, run->world);
     for (const struct rule *r = rules; r < rules + CT_COUNT(rules) && !v->rule; r++)
         if (applies(r, run))
             r->find(run, v);

@@ -35,16 +35,13 @@ static json_t *group_json(const struct ct_flight_run *run, const struct ct_fligh
                      "ended_on_some", (json_int_t)most);
 }
 
-/* The first `world` of the ranks that are bits. */
-static json_t *guilty_json(const struct ct_flight_run *run, const struct ct_flight_verdict *v)
+static json_t *guilty_json(const struct ct_flight_verdict *v)
 {
     json_t *guilty = json_array();
 
-    for (int r = 0; r < run->world && r < 64; r++)
-        if (v->guilty >> r & 1)
+    for (int r = 0; r < v->ranks; r++)
+        if (v->guilty[r])
             json_array_append_new(guilty, json_integer(r));
-    if (v->rank >= 64)
-        json_array_append_new(guilty, json_integer(v->rank));
     return guilty;
 }
 
@@ -64,7 +61,7 @@ int ct_flight_json(const struct ct_flight_run *run, const struct ct_flight_verdi
     return ct_json_print(
         json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "job", ct_json_text(any ? any->job : ""),
                   "time", ct_json_number(run->now), "rule", ct_json_text(v->rule ? rule : NULL),
-                  "guilty", guilty_json(run, v), "verdict", ct_json_text(v->text), "ranks", ranks,
+                  "guilty", guilty_json(v), "verdict", ct_json_text(v->text), "ranks", ranks,
                   "groups", groups),
         out);
 }

@@ -5,11 +5,13 @@
  * main thread waits for what its instruction waits for. From every call that does not end, these
  * edges lead to the first cause: a node that waits for nothing, or a circle.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "analyse.h"
 
-#define WAITERS 8 /* of which the verdict tells */
+#define WAITERS 8    /* of which the verdict tells */
+#define DEEPEST 1024 /* nodes that wait for each other in a row */
 
 enum { MAIN = -1 };
 
@@ -20,14 +22,18 @@ struct node {
     int64_t sequence;
 };
 
+/* Nodes are visited once each, and none after the first circle. */
 struct walk {
     const struct ct_flight_run *run;
     struct ct_flight_verdict *v;
-    struct node path[256];
+    struct ct_arena arena;
+    size_t *first; /* by rank: the number of its main thread's node; two for each group follow */
+    bool *visited; /* by number */
+    struct node path[DEEPEST];
     int depth;
-    struct node root[64];
-    int roots;
-    bool circle;
+    struct node *root;
+    size_t roots, root_room;
+    bool circle, cut; /* cut: a path was longer */
 };
 
 static const struct ct_flight_header *header(const struct walk *w, int rank)
@@ -55,11 +61,27 @@ static const struct ct_flight_record *record_of(const struct walk *w, const stru
 
 static void add_root(struct walk *w, struct node n)
 {
-    for (int i = 0; i < w->roots; i++)
-        if (is_same(&w->root[i], &n))
-            return;
-    if (w->roots < (int)CT_COUNT(w->root))
-        w->root[w->roots++] = n;
+    w->root = ct_arena_grow(&w->arena, w->root, &w->root_room, w->roots + 1, sizeof(*w->root));
+    w->root[w->roots++] = n;
+}
+
+static void number_nodes(struct walk *w)
+{
+    size_t count = 0;
+
+    w->first = ct_arena_array(&w->arena, size_t, w->run->world);
+    for (int r = 0; r < w->run->world; r++) {
+        w->first[r] = count;
+        count += 1 + 2 * (w->run->rank[r].h ? (size_t)header(w, r)->group_count : 0);
+    }
+    w->visited = ct_arena_array(&w->arena, bool, count);
+}
+
+static bool *is_visited(const struct walk *w, const struct node *n)
+{
+    size_t own = n->group == MAIN ? 0 : 1 + 2 * (size_t)n->group + n->begun;
+
+    return &w->visited[w->first[n->rank] + own];
 }
 
 static void follow(struct walk *w, struct node n);
@@ -79,7 +101,7 @@ static bool follow_waits(struct walk *w, int rank, int program, int64_t index, i
             .kind = CT_FLIGHT_CALL, .program = program, .index = of, .step = step};
         const struct ct_flight_record *r;
 
-        if (!made || made->group < 0)
+        if (!made || !ct_flight_is_group(h, made->group))
             continue;
         q.group = made->group;
         r = ct_flight_find(h, &q);
@@ -173,8 +195,6 @@ static bool follow_call(struct walk *w, const struct node *n)
 
 static void note_circle(struct walk *w, int from)
 {
-    if (w->circle)
-        return;
     w->circle = true;
     ct_flight_say(w->v, "deadlock: these ranks wait for each other in a cycle\n");
     for (int i = from; i < w->depth; i++) {
@@ -191,13 +211,18 @@ static void note_circle(struct walk *w, int from)
 
 static void follow(struct walk *w, struct node n)
 {
-    for (int i = 0; i < w->depth; i++)
+    for (int i = 0; i < w->depth && !w->circle; i++)
         if (is_same(&w->path[i], &n)) {
             note_circle(w, i);
             return;
         }
-    if (w->depth == (int)CT_COUNT(w->path))
+    if (w->circle || *is_visited(w, &n))
         return;
+    if (w->depth == DEEPEST) {
+        w->cut = true;
+        return;
+    }
+    *is_visited(w, &n) = true;
     w->path[w->depth++] = n;
     if (n.group == MAIN) {
         if (!follow_main(w, n.rank))
@@ -257,7 +282,7 @@ static bool is_better(const struct walk *w, const struct node *n, bool main, boo
 static void say_roots(struct walk *w)
 {
     for (int pass = 0; pass < 4 && !w->v->rule; pass++)
-        for (int i = 0; i < w->roots; i++)
+        for (size_t i = 0; i < w->roots; i++)
             if (is_better(w, &w->root[i], pass < 2, pass % 2 == 0))
                 say_root(w, &w->root[i]);
 }
@@ -288,11 +313,23 @@ void ct_flight_say_waiters(const struct ct_flight_run *run, struct ct_flight_ver
 
 void ct_flight_follow_waits(const struct ct_flight_run *run, struct ct_flight_verdict *v)
 {
-    struct walk w = {.run = run, .v = v};
+    struct walk *w = calloc(1, sizeof(*w));
 
+    if (!w)
+        return;
+    w->run = run;
+    w->v = v;
+    number_nodes(w);
     for (int r = 0; r < run->world; r++)
         if (run->rank[r].h)
-            follow_begun(&w, r, -1);
-    if (!w.circle)
-        say_roots(&w);
+            follow_begun(w, r, -1);
+    if (!w->circle)
+        say_roots(w);
+    if (w->cut)
+        ct_flight_say(v,
+                      "more than %d calls wait for each other in a row; those further on were "
+                      "not looked at\n",
+                      DEEPEST);
+    ct_arena_finish(&w->arena);
+    free(w);
 }

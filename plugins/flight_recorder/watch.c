@@ -54,7 +54,7 @@ static void tell(const struct ct_flight_verdict *verdict, const char *path)
     ct_log(CT_LOG_ERROR, "flight: see %s", path);
 }
 
-static int report(const struct ct_flight_run *run, const char *path)
+static int report(struct ct_flight_run *run, const char *path)
 {
     struct ct_flight_verdict verdict;
     struct ct_new_file file;

@@ -334,7 +334,7 @@ static void copy_ring(void)
 }
 
 /* The ways to tell what a run did. */
-static void explain_flight(const struct ct_flight_run *run)
+static void explain_flight(struct ct_flight_run *run)
 {
     static struct ct_flight_verdict verdict;
     FILE *out = fopen("/dev/null", "w");

@@ -89,12 +89,13 @@ enum ct_flight_rule {
 
 struct ct_flight_verdict {
     enum ct_flight_rule rule;
-    uint64_t guilty;  /* ranks below 64, as bits */
-    int rank;         /* first of them; -1: none */
+    bool *guilty;     /* by rank, in the run's arena */
+    int ranks;        /* how many of these there are */
+    int rank;         /* first guilty one; -1: none */
     char text[16384]; /* one sentence, then a line for each further fact */
 };
 
-CT_API void ct_flight_analyse(const struct ct_flight_run *run, struct ct_flight_verdict *verdict);
+CT_API void ct_flight_analyse(struct ct_flight_run *run, struct ct_flight_verdict *verdict);
 /* A rank without a record counts as dead. */
 CT_API bool ct_flight_is_dead(const struct ct_flight_run *run, int rank);
 /* No rank has done anything for longer than steps took. */
