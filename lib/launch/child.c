@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <ctitan/lib/launch.h>
@@ -149,16 +150,14 @@ static size_t sort_out(const struct children *all, struct stream *s)
 
 /* ---- streams ---- */
 
-/* False: the stream has ended. */
-bool child_relay(const struct children *all, struct child *c, struct stream *s)
+/* Relays what one read gives. Returns its bytes; 0: the stream has ended. */
+static ssize_t relay_some(const struct children *all, struct child *c, struct stream *s)
 {
     ssize_t n = read(s->from, s->line + s->used, CHILD_LINE - s->used);
     size_t plain, before, gone;
 
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR;
-    if (n == 0)
-        return false;
+    if (n <= 0)
+        return n;
     s->used += (size_t)n;
     plain = s == &c->err ? sort_out(all, s) : s->used;
     before = s->used;
@@ -169,7 +168,14 @@ bool child_relay(const struct children *all, struct child *c, struct stream *s)
         ct_outlet_write(s->to, s->line + s->shown, plain - s->shown);
         s->shown = plain;
     }
-    return true;
+    return n;
+}
+
+bool child_relay(const struct children *all, struct child *c, struct stream *s)
+{
+    ssize_t n = relay_some(all, c, s);
+
+    return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
 void child_close(const struct children *all, struct child *c, struct stream *s)
@@ -182,12 +188,19 @@ void child_close(const struct children *all, struct child *c, struct stream *s)
     s->from = -1;
 }
 
-/* Relay the rest of an ended rank's pipes; its own children may still hold them open. */
+/* Its own children may hold the pipe open, and write on: no more than it holds now is relayed. */
 void child_drain(const struct children *all, struct child *c, struct stream *s)
 {
-    struct pollfd ready = {.fd = s->from, .events = POLLIN};
+    int left = 0;
 
-    while (s->from >= 0 && poll(&ready, 1, 0) == 1 && child_relay(all, c, s))
-        ;
+    if (s->from >= 0 && ioctl(s->from, FIONREAD, &left) < 0)
+        left = 0;
+    while (left > 0) {
+        ssize_t n = relay_some(all, c, s);
+
+        if (n <= 0 && !(n < 0 && errno == EINTR))
+            break;
+        left -= n > 0 ? (int)n : 0;
+    }
     child_close(all, c, s);
 }

@@ -46,7 +46,7 @@ struct children {
 bool child_relay(const struct children *all, struct child *child, struct stream *stream);
 /* Relay the line that has no end yet, and close the stream. */
 void child_close(const struct children *all, struct child *child, struct stream *stream);
-/* Relay the rest of an ended child's pipe; its own children may still hold it open. */
+/* Relay what an ended child's pipe holds, and close it. */
 void child_drain(const struct children *all, struct child *child, struct stream *stream);
 
 #endif

@@ -569,10 +569,9 @@ static void finish(struct launcher *l)
     }
     if (l->reads)
         give_terminal(getpgrp());
-    if (l->signals >= 0) {
+    if (l->signals >= 0)
         close(l->signals);
-        sigprocmask(SIG_SETMASK, &l->before, NULL);
-    }
+    sigprocmask(SIG_SETMASK, &l->before, NULL);
     for (int i = 0; request->status && i < l->all.count; i++)
         request->status[i] = l->all.at[i].status;
     if (request->first)

@@ -110,16 +110,24 @@ static void name_job(const struct scheme *s, struct ct_identity *id)
         snprintf(id->job, sizeof(id->job), "process-%d", s ? (int)getppid() : (int)getpid());
 }
 
-/* "n[004-007,9],m": n004. Slurm puts rank 0 on the first host of a list, unless it is told to
-   distribute ranks in another way. */
+/* "n[004-007,9]-gpu,m": n004-gpu. Slurm puts rank 0 on the first host of a list, unless it is told
+   to distribute ranks in another way. */
 static void first_of(const char *list, char *name, size_t room)
 {
-    size_t prefix = strcspn(list, ",["), digits = 0;
-    const char *number = list + prefix;
+    struct ct_line line = {name, room, 0};
 
-    if (*number == '[')
-        digits = strspn(++number, "0123456789");
-    snprintf(name, room, "%.*s%.*s", (int)prefix, list, (int)digits, number);
+    *name = '\0';
+    while (*list && *list != ',') {
+        size_t size = strcspn(list, ",[");
+
+        ct_line_add(&line, "%.*s", (int)size, list);
+        list += size;
+        if (*list != '[')
+            continue;
+        ct_line_add(&line, "%.*s", (int)strspn(list + 1, "0123456789"), list + 1);
+        list += strcspn(list, "]");
+        list += *list == ']';
+    }
 }
 
 /* Where ranks of several hosts find rank 0, if nobody has said so. */

@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -263,6 +264,30 @@ static void nothing_is_lost(void **state)
 }
 
 /* Words fill the launcher's line before they end. */
+/* Signals that a launch blocks are as before, though it failed. */
+static void a_launch_that_fails_blocks_no_signal(void **state)
+{
+    char *argv[] = {"true", NULL};
+    struct ct_launch_request request = {.ranks = 1, .argv = argv};
+    sigset_t blocked;
+    pid_t pid = fork();
+    int status;
+
+    (void)state;
+    if (pid == 0) { /* without a free descriptor */
+        int least = dup(0);
+
+        close(least);
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)least, (rlim_t)least});
+        if (ct_launch(&request) != CT_EIO || !strstr(ct_error_message(), "signalfd"))
+            _exit(1);
+        sigprocmask(SIG_BLOCK, NULL, &blocked);
+        _exit(sigismember(&blocked, SIGTERM) ? 2 : 0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 static void words_without_an_end_are_relayed_once(void **state)
 {
     (void)state;
@@ -487,8 +512,12 @@ static void launchers_are_recognised(void **state)
 
 static void slurm_says_where_rank_0_is(void **state)
 {
-    static const char *const cases[][2] = {
-        {"n[004-007,9],m", "n004"}, {"gpu-a,gpu-b", "gpu-a"}, {"n[7,9]", "n7"}, {"alone", "alone"}};
+    static const char *const cases[][2] = {{"n[004-007,9],m", "n004"},
+                                           {"gpu-a,gpu-b", "gpu-a"},
+                                           {"n[7,9]", "n7"},
+                                           {"alone", "alone"},
+                                           {"rack[1-2]-gpu", "rack1-gpu"},
+                                           {"a[1-2]b[03-04]c,d", "a1b03c"}};
     struct ct_identity id;
     char settings[300];
 
@@ -576,6 +605,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(output_is_tagged),
         cmocka_unit_test(nothing_is_lost),
+        cmocka_unit_test(a_launch_that_fails_blocks_no_signal),
         cmocka_unit_test(words_without_an_end_are_relayed_once),
         cmocka_unit_test(first_failure_is_named),
         cmocka_unit_test(cause_is_named_though_it_ends_last),
