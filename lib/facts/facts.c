@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <ctype.h>
 #include <fcntl.h>
 #include <search.h>
@@ -85,6 +86,16 @@ struct opened {
     char path[CT_PATH_ROOM];
 };
 
+static bool lock_file(int file)
+{
+    int rc;
+
+    do
+        rc = flock(file, LOCK_EX);
+    while (rc < 0 && errno == EINTR);
+    return rc == 0;
+}
+
 /* The file, created with its folders and locked, or else for reading only. */
 static struct opened open_locked(const struct ct_facts *facts)
 {
@@ -98,7 +109,7 @@ static struct opened open_locked(const struct ct_facts *facts)
         (int)(sizeof(o.path) - used))
         return o;
     o.file = open(o.path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    o.writable = o.file >= 0 && flock(o.file, LOCK_EX) == 0;
+    o.writable = o.file >= 0 && lock_file(o.file);
     if (o.file < 0)
         o.file = ct_file_open(o.path, CT_FILE_OWN);
     return o;

@@ -3,9 +3,11 @@
 #include <stddef.h>
 #include <setjmp.h>
 #include <cmocka.h>
+#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +28,20 @@ static bool no_streams; /* none can be opened */
 FILE *__wrap_fdopen(int fd, const char *mode)
 {
     return no_streams ? NULL : __real_fdopen(fd, mode);
+}
+
+int __real_flock(int fd, int how);
+int __wrap_flock(int fd, int how);
+
+static bool interrupted; /* the next wait for a lock, by a signal */
+
+int __wrap_flock(int fd, int how)
+{
+    bool now = interrupted;
+
+    interrupted = false;
+    errno = EINTR;
+    return now ? -1 : __real_flock(fd, how);
 }
 
 static double not_again(void *context)
@@ -89,6 +105,16 @@ static void a_file_that_cannot_be_read_is_closed(void **state)
     assert_true(cpu_tuned("read", measured, &value) == 5);
 }
 
+static void a_signal_ends_no_wait_for_the_file(void **state)
+{
+    double value = 5;
+
+    (void)state;
+    interrupted = true;
+    assert_true(cpu_tuned("waited for", measured, &value) == 5);
+    assert_false(interrupted);
+}
+
 /* A fact that was measured here may be lost, or be another elsewhere. */
 static void repeatable_runs_take_the_defaults(void **state)
 {
@@ -106,6 +132,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(all_processes_have_one_value),
                                        cmocka_unit_test(a_file_that_cannot_be_read_is_closed),
+                                       cmocka_unit_test(a_signal_ends_no_wait_for_the_file),
                                        cmocka_unit_test(repeatable_runs_take_the_defaults)};
     char folder[] = "/tmp/ctitan-tuning-XXXXXX", command[64];
     int failed;
