@@ -4,7 +4,7 @@
 
 #include <ctitan/pass.h>
 
-/* The current use of caches by runs of this process: CT_GENERATING_NOT after registration. */
+/* Use of caches by the run that is being opened; CT_GENERATING_NOT at all other times. */
 extern enum ct_generating {
     CT_GENERATING_NOT,
     CT_GENERATING_WHOLE, /* every step computes the whole context */

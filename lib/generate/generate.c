@@ -109,6 +109,7 @@ int ct_generator_open(struct ct_recipe *recipe, const struct ct_generate_request
     g->context = context;
     if (rc == 0)
         rc = ct_run_open(recipe, &options, &g->run);
+    ct_generating = CT_GENERATING_NOT;
     if (rc == CT_ENOENT && request->cache && strstr(ct_error_message(), "has no kernel for"))
         rc = ct_context(rc, "generating with a cache (--no-cache turns it off)");
     if (rc == 0)
