@@ -14,6 +14,8 @@
 #include <ctitan/file.h>
 #include <ctitan/lib/json.h>
 
+#include "read.h"
+
 #define LITERAL "\xEF\xB7\x90" /* U+FDD0, which no text has */
 #define REPLACEMENT "\\ufffd"
 #define ESCAPE 6 /* bytes of \uXXXX */
@@ -227,7 +229,9 @@ static int rewrite(struct rewriting *r, const char *text, size_t size)
 
 /* ---- reading ---- */
 
-static int parse(const char *text, size_t size, const char *name, unsigned flags, json_t **value)
+/* *early: the text ends before the value does. */
+static int parse(const char *text, size_t size, const char *name, unsigned flags, json_t **value,
+                 bool *early)
 {
     size_t options = JSON_DECODE_ANY | (flags & CT_JSON_NUL ? JSON_ALLOW_NUL : 0) |
                      (flags & CT_JSON_UNIQUE ? JSON_REJECT_DUPLICATES : 0);
@@ -238,6 +242,7 @@ static int parse(const char *text, size_t size, const char *name, unsigned flags
     *value =
         rc < 0 ? NULL : json_loadb(r.out ? r.out : text, r.out ? r.size : size, options, &error);
     free(r.out);
+    *early = rc == 0 && !*value && json_error_code(&error) == json_error_premature_end_of_input;
     if (rc < 0 || *value)
         return rc;
     if (name)
@@ -247,14 +252,22 @@ static int parse(const char *text, size_t size, const char *name, unsigned flags
     return ct_fail(CT_ECONFIG, "column %d: %s", error.column, error.text);
 }
 
-int ct_json_read(const char *text, size_t size, const char *name, unsigned flags, json_t **value)
+int json_read_early(const char *text, size_t size, const char *name, unsigned flags, json_t **value,
+                    bool *early)
 {
-    int rc = parse(text ? text : "", size, name, flags & ~(unsigned)CT_JSON_LITERALS, value);
+    int rc = parse(text ? text : "", size, name, flags & ~(unsigned)CT_JSON_LITERALS, value, early);
 
     if (rc < 0 || !(flags & CT_JSON_LITERALS))
         return rc;
     json_decref(*value); /* its columns were right */
-    return parse(text, size, name, flags, value);
+    return parse(text, size, name, flags, value, early);
+}
+
+int ct_json_read(const char *text, size_t size, const char *name, unsigned flags, json_t **value)
+{
+    bool early;
+
+    return json_read_early(text, size, name, flags, value, &early);
 }
 
 /* ---- members one by one ---- */

@@ -10,6 +10,8 @@
 #include <ctitan/file.h>
 #include <ctitan/lib/json.h>
 
+#include "read.h"
+
 const char *ct_json_next_line(const char **at, const char *end, size_t *size, size_t *line)
 {
     while (*at < end) {
@@ -28,25 +30,26 @@ const char *ct_json_next_line(const char **at, const char *end, size_t *size, si
 }
 
 /* How to make lines of what begins with this one; NULL: nothing is known. value: of the line; NULL:
-   it is malformed, as the last message says. */
-static const char *remedy(const char *line, const json_t *value)
+   it is malformed. early: it ends before its value does. */
+static const char *remedy(const char *line, const json_t *value, bool early)
 {
     if (value ? json_is_object(json_array_get(value, 0)) : *line == '[')
         return "`jq -c '.[]' FILE` writes the objects of a list so";
-    if (!value && *line == '{' && strstr(ct_error_message(), "near end of file"))
+    if (!value && *line == '{' && early)
         return "`jq -c . FILE` writes objects of several lines so";
     return NULL;
 }
 
 int ct_json_read_line(const char *line, size_t size, unsigned flags, json_t **object)
 {
-    int rc = ct_json_read(line, size, NULL, flags, object);
+    bool early;
+    int rc = json_read_early(line, size, NULL, flags, object, &early);
     const char *how;
     char why[256];
 
     if (rc == 0 && json_is_object(*object))
         return 0;
-    how = remedy(line, rc == 0 ? *object : NULL);
+    how = remedy(line, rc == 0 ? *object : NULL, early);
     if (rc == 0)
         json_decref(*object);
     else if (rc != CT_ECONFIG || !how)
