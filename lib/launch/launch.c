@@ -38,7 +38,7 @@
 #include <ctitan/lib/secret.h>
 #include <ctitan/lib/terminal.h>
 
-#include "child.h"
+#include "launched.h"
 
 #define BEAT 1.0  /* seconds */
 #define MERCY 2.0 /* seconds for an order to kill, before the command itself is killed */
@@ -151,7 +151,7 @@ static void close_end(int fd)
 
 static int start_child(struct launcher *l, int i)
 {
-    struct child *c = &l->all.at[i];
+    struct launched *c = &l->all.at[i];
     struct pipes p = {{-1, -1}, {-1, -1}, {-1, -1}};
     bool leads = c->out.raw, ordered = l->request->commands && l->request->commands[i].ordered;
     pid_t launcher = getpid();
@@ -188,14 +188,14 @@ static int start_child(struct launcher *l, int i)
 static void name_child(const struct launcher *l, int i)
 {
     const struct ct_launch_command *commands = l->request->commands;
-    struct child *c = &l->all.at[i];
+    struct launched *c = &l->all.at[i];
     int rank = l->request->rank0 + i;
     bool leads = commands ? i == 0 : rank == 0;
 
-    *c = (struct child){.orders = -1,
-                        .ends_by = commands ? commands[i].ends_by : 0,
-                        .out = {.from = -1, .to = STDOUT_FILENO, .raw = leads},
-                        .err = {.from = -1, .to = STDERR_FILENO, .raw = leads}};
+    *c = (struct launched){.orders = -1,
+                           .ends_by = commands ? commands[i].ends_by : 0,
+                           .out = {.from = -1, .to = STDOUT_FILENO, .raw = leads},
+                           .err = {.from = -1, .to = STDERR_FILENO, .raw = leads}};
     if (commands)
         snprintf(c->name, sizeof(c->name), "%s", commands[i].name);
     else
@@ -225,7 +225,7 @@ static const struct {
               {'U', SIGUSR1}, {'Q', SIGQUIT}, {'C', SIGCONT}, {'K', SIGKILL}};
 
 /* Nobody may read it any more. A command that does not follow the order to kill is killed. */
-static void order(struct child *c, int number)
+static void order(struct launched *c, int number)
 {
     for (size_t i = 0; i < CT_COUNT(orders); i++)
         if (orders[i].number == number)
@@ -239,7 +239,7 @@ static void order(struct child *c, int number)
 }
 
 /* A command's own processes, like the remote shells of mpirun, are left to it. */
-static void signal_child(const struct launcher *l, struct child *c, int number)
+static void signal_child(const struct launcher *l, struct launched *c, int number)
 {
     if (!c->running)
         return;
@@ -260,7 +260,7 @@ static void ask_all(struct launcher *l)
 {
     l->asked = true;
     for (int i = 0; i < l->all.count; i++) {
-        struct child *c = &l->all.at[i];
+        struct launched *c = &l->all.at[i];
 
         if (c->running && c->orders >= 0)
             order(c, SIGQUIT);
@@ -295,7 +295,7 @@ static void schedule_end(struct launcher *l, double term)
 }
 
 /* How long the others have after a child's failure. They may still say why a connection broke. */
-static double patience_after(const struct launcher *l, const struct child *c)
+static double patience_after(const struct launcher *l, const struct launched *c)
 {
     bool lost = l->request->commands && WIFEXITED(c->status) && WEXITSTATUS(c->status) == LOST;
 
@@ -305,7 +305,7 @@ static double patience_after(const struct launcher *l, const struct child *c)
 /* A child has failed. The first failure of its own takes the place of one that followed it. */
 static void blame(struct launcher *l, int i)
 {
-    struct child *c = &l->all.at[i];
+    struct launched *c = &l->all.at[i];
 
     c->follows = WIFEXITED(c->status) && WEXITSTATUS(c->status) == CT_LAUNCH_FOLLOWS;
     if (c->follows)
@@ -328,7 +328,7 @@ static void hear_complaints(struct launcher *l)
 static void reap(struct launcher *l)
 {
     for (int i = 0; i < l->all.count; i++) {
-        struct child *c = &l->all.at[i];
+        struct launched *c = &l->all.at[i];
         pid_t ended = c->running ? waitpid(c->pid, &c->status, WNOHANG) : 0;
 
         if (!ended)
@@ -337,8 +337,8 @@ static void reap(struct launcher *l)
             c->status = W_EXITCODE(1, 0);
         c->running = false;
         l->running--;
-        child_drain(&l->all, c, &c->out);
-        child_drain(&l->all, c, &c->err);
+        launched_drain(&l->all, c, &c->out);
+        launched_drain(&l->all, c, &c->err);
         if (WIFEXITED(c->status) && WEXITSTATUS(c->status) == CT_LAUNCH_SAVED) {
             l->saved = true;
             continue;
@@ -359,7 +359,7 @@ static void end_by(struct launcher *l, int number)
     if (l->received > 1)
         number = SIGKILL;
     for (int i = 0; i < l->all.count; i++) {
-        struct child *c = &l->all.at[i];
+        struct launched *c = &l->all.at[i];
 
         signal_child(l, c, l->received == 1 && c->ends_by ? c->ends_by : number);
     }
@@ -448,7 +448,7 @@ static int milliseconds_left(const struct launcher *l, bool held)
 /* A stream that fills a full outlet has to wait. */
 static struct pollfd input(const struct stream *s, bool *held)
 {
-    bool room = s->from < 0 || ct_outlet_has_room(s->to, 2 * CHILD_LINE);
+    bool room = s->from < 0 || ct_outlet_has_room(s->to, 2 * LAUNCHED_LINE);
 
     *held |= !room;
     return (struct pollfd){.fd = room ? s->from : -1, .events = POLLIN};
@@ -472,12 +472,12 @@ static void turn(struct launcher *l)
     ct_outlet_push(STDOUT_FILENO);
     ct_outlet_push(STDERR_FILENO);
     for (int i = 0; i < l->all.count; i++) {
-        struct child *c = &l->all.at[i];
+        struct launched *c = &l->all.at[i];
 
-        if (l->poll[2 + 2 * i].revents && !child_relay(&l->all, c, &c->out))
-            child_close(&l->all, c, &c->out);
-        if (l->poll[3 + 2 * i].revents && !child_relay(&l->all, c, &c->err))
-            child_close(&l->all, c, &c->err);
+        if (l->poll[2 + 2 * i].revents && !launched_relay(&l->all, c, &c->out))
+            launched_close(&l->all, c, &c->out);
+        if (l->poll[3 + 2 * i].revents && !launched_relay(&l->all, c, &c->err))
+            launched_close(&l->all, c, &c->err);
     }
     if (l->poll[0].revents)
         take_signal(l);
@@ -490,7 +490,7 @@ static void turn(struct launcher *l)
 }
 
 /* The number of other children that ended with first's message. */
-static int count_likewise(const struct launcher *l, const struct child *first)
+static int count_likewise(const struct launcher *l, const struct launched *first)
 {
     int count = 0;
 
@@ -501,7 +501,7 @@ static int count_likewise(const struct launcher *l, const struct child *first)
 
 static int report(const struct launcher *l)
 {
-    const struct child *c = l->first < 0 ? NULL : &l->all.at[l->first];
+    const struct launched *c = l->first < 0 ? NULL : &l->all.at[l->first];
     int *brief = l->request->brief;
     char how[96];
     int code, others;
@@ -559,12 +559,12 @@ static void finish(struct launcher *l)
         if (l->all.at[i].running)
             kill(-l->all.at[i].pid, SIGKILL);
     for (int i = 0; i < l->all.count; i++) {
-        struct child *c = &l->all.at[i];
+        struct launched *c = &l->all.at[i];
 
         if (c->running)
             waitpid(c->pid, &c->status, 0);
-        child_close(&l->all, c, &c->out);
-        child_close(&l->all, c, &c->err);
+        launched_close(&l->all, c, &c->out);
+        launched_close(&l->all, c, &c->err);
         close_end(c->orders);
     }
     if (l->reads)

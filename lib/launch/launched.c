@@ -15,7 +15,7 @@
 #include <ctitan/lib/launch.h>
 #include <ctitan/lib/outlet.h>
 
-#include "child.h"
+#include "launched.h"
 
 #define MARK '\036' /* begins words */
 #define WORDS 400
@@ -30,7 +30,8 @@ static bool may_be_message(const struct children *all, const char *text, size_t 
 
 /* Keep the last line that says something, of those that run several ranks the last message:
    mpirun draws lines below its words, and has many of its own. */
-static void keep_last(const struct children *all, struct child *c, const char *line, size_t length)
+static void keep_last(const struct children *all, struct launched *c, const char *line,
+                      size_t length)
 {
     size_t i = 0;
 
@@ -40,14 +41,14 @@ static void keep_last(const struct children *all, struct child *c, const char *l
         i++;
     if (i == length || (all->many && c->complained && !may_be_message(all, line, length)))
         return;
-    length = length < CHILD_LAST ? length : CHILD_LAST - 1;
+    length = length < LAUNCHED_LAST ? length : LAUNCHED_LAST - 1;
     memcpy(c->last, line, length);
     c->last[length] = '\0';
     c->echoed = false;
 }
 
 /* Is it a message that another rank has printed, too? */
-static bool is_echo(const struct children *all, struct child *c)
+static bool is_echo(const struct children *all, struct launched *c)
 {
     if (!may_be_message(all, c->last, strlen(c->last) + 1))
         return false;
@@ -58,10 +59,11 @@ static bool is_echo(const struct children *all, struct child *c)
     return false;
 }
 
-static void end_line(const struct children *all, struct child *c, struct stream *s, size_t length)
+static void end_line(const struct children *all, struct launched *c, struct stream *s,
+                     size_t length)
 {
     size_t n = strlen(c->tag);
-    char whole[sizeof(c->tag) + CHILD_LINE + 1];
+    char whole[sizeof(c->tag) + LAUNCHED_LINE + 1];
 
     if (s == &c->err) {
         keep_last(all, c, s->line, length);
@@ -82,14 +84,14 @@ static void end_line(const struct children *all, struct child *c, struct stream 
     memmove(s->line, s->line + length, s->used);
 }
 
-static void take_lines(const struct children *all, struct child *c, struct stream *s)
+static void take_lines(const struct children *all, struct launched *c, struct stream *s)
 {
     const char *end;
 
     while ((end = memchr(s->line, '\n', s->used)))
         end_line(all, c, s, (size_t)(end - s->line) + 1);
-    if (s->used == CHILD_LINE)
-        end_line(all, c, s, CHILD_LINE);
+    if (s->used == LAUNCHED_LINE)
+        end_line(all, c, s, LAUNCHED_LINE);
 }
 
 /* ---- words ---- */
@@ -151,9 +153,9 @@ static size_t sort_out(const struct children *all, struct stream *s)
 /* ---- streams ---- */
 
 /* Relays what one read gives. Returns its bytes; 0: the stream has ended. */
-static ssize_t relay_some(const struct children *all, struct child *c, struct stream *s)
+static ssize_t relay_some(const struct children *all, struct launched *c, struct stream *s)
 {
-    ssize_t n = read(s->from, s->line + s->used, CHILD_LINE - s->used);
+    ssize_t n = read(s->from, s->line + s->used, LAUNCHED_LINE - s->used);
     size_t plain, before, gone;
 
     if (n <= 0)
@@ -171,14 +173,14 @@ static ssize_t relay_some(const struct children *all, struct child *c, struct st
     return n;
 }
 
-bool child_relay(const struct children *all, struct child *c, struct stream *s)
+bool launched_relay(const struct children *all, struct launched *c, struct stream *s)
 {
     ssize_t n = relay_some(all, c, s);
 
     return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
-void child_close(const struct children *all, struct child *c, struct stream *s)
+void launched_close(const struct children *all, struct launched *c, struct stream *s)
 {
     if (s->from < 0)
         return;
@@ -189,7 +191,7 @@ void child_close(const struct children *all, struct child *c, struct stream *s)
 }
 
 /* Its own children may hold the pipe open, and write on: no more than it holds now is relayed. */
-void child_drain(const struct children *all, struct child *c, struct stream *s)
+void launched_drain(const struct children *all, struct launched *c, struct stream *s)
 {
     int left = 0;
 
@@ -202,5 +204,5 @@ void child_drain(const struct children *all, struct child *c, struct stream *s)
             break;
         left -= n > 0 ? (int)n : 0;
     }
-    child_close(all, c, s);
+    launched_close(all, c, s);
 }

@@ -1,23 +1,23 @@
 /* Processes that a launcher starts, and the relay of what they print. */
-#ifndef CHILD_H
-#define CHILD_H
+#ifndef LAUNCHED_H
+#define LAUNCHED_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
-#define CHILD_LINE 4096
-#define CHILD_LAST 400 /* characters kept of the last line */
+#define LAUNCHED_LINE 4096
+#define LAUNCHED_LAST 400 /* characters kept of the last line */
 
 /* One output stream of a child, relayed line by line. */
 struct stream {
     int from, to;       /* from -1: closed */
     bool raw;           /* relay data as it arrives, other than lines that may repeat a message */
     size_t used, shown; /* bytes of the line; those of a raw one that are relayed */
-    char line[CHILD_LINE];
+    char line[LAUNCHED_LINE];
 };
 
-struct child {
+struct launched {
     char name[64]; /* "rank 3" */
     char tag[32];  /* before its lines; empty: none */
     pid_t pid;
@@ -28,13 +28,13 @@ struct child {
     int ends_by;   /* the signal that asks it to end in order; 0: any */
     double killed; /* when it was ordered to kill; 0: not yet */
     struct stream out, err;
-    char last[CHILD_LAST]; /* last line on standard error */
-    bool echoed;           /* another child had printed it before */
-    bool complained;       /* a message of the program: a rank that it runs has failed */
+    char last[LAUNCHED_LAST]; /* last line on standard error */
+    bool echoed;              /* another child had printed it before */
+    bool complained;          /* a message of the program: a rank that it runs has failed */
 };
 
 struct children {
-    struct child *at;
+    struct launched *at;
     int count;
     const char *program;                                     /* begins messages, before a colon */
     bool many;                                               /* each of them runs several ranks */
@@ -43,10 +43,10 @@ struct children {
 };
 
 /* Relay what has come. False: the stream has ended. */
-bool child_relay(const struct children *all, struct child *child, struct stream *stream);
+bool launched_relay(const struct children *all, struct launched *child, struct stream *stream);
 /* Relay the line that has no end yet, and close the stream. */
-void child_close(const struct children *all, struct child *child, struct stream *stream);
+void launched_close(const struct children *all, struct launched *child, struct stream *stream);
 /* Relay what an ended child's pipe holds, and close it. */
-void child_drain(const struct children *all, struct child *child, struct stream *stream);
+void launched_drain(const struct children *all, struct launched *child, struct stream *stream);
 
 #endif
