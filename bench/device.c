@@ -135,6 +135,26 @@ static const struct bench_case {
      "F - %m# = float8_amax(%x) {grid=\"1,1,8192\"} : float32[1,1,8192]\n", 0},
     {"float8 largest magnitude, columns, 2048 wide", "input %x : " ROWS "\n",
      "F - %m# = float8_amax(%x) {grid=\"1,1,2048\"} : float32[1,1,2048]\n", 0},
+    {"float8 largest magnitude, in swiglu", "input %g : " WIDE "\ninput %u : " WIDE "\n",
+     "F - %z#, %l# = swiglu.largest(%g, %u) : " WIDE ", float32[4,4096]\n", 0},
+    {"float8 largest magnitude, in swiglu, backward",
+     "input %dz : " WIDE "\ninput %g : " WIDE "\ninput %u : " WIDE "\n",
+     "F - %dg#, %du#, %l#, %m# = swiglu_grad.largest(%dz, %g, %u) : " WIDE ", " WIDE
+     ", float32[4,4096], float32[4,4096]\n",
+     0},
+    {"float8 largest magnitude, in add and norm",
+     "input %x : " ROWS "\ninput %r : " ROWS "\nparam %w : bfloat16[2048]\n",
+     "F - %y#, %sum#, %rstd#, %l# = add_rms_norm.largest(%x, %r, %w) {eps=1e-5} : " ROWS ", " ROWS
+     ", float32[4,4096], float32[4,4096]\n",
+     0},
+    {"float8 largest magnitude, in norm, backward",
+     "input %dy : " ROWS "\ninput %x : " ROWS "\ninput %r : " ROWS
+     "\nparam %w : bfloat16[2048]\ninput %rstd : float32[4,4096]\n",
+     "F - %dx#, %dw#, %l# = rms_norm_grad.largest(%dy, %x, %w, %rstd, %r) : " ROWS
+     ", float32![2048], float32[4,4096]\n",
+     0},
+    {"float8 scale by largest magnitudes of rows", "input %l : float32[4,4096]\n",
+     "F - %s#, %i# = float8_amax_scale(%l) {grid=\"1,1,1\"} : float32[1,1,1], float32[1,1,1]\n", 0},
     {"float8 largest magnitude, rows and columns", "input %x : " WIDE "\n",
      "F - %r#, %c# = float8_amax_both(%x) : float32[4,4096,1], float32[1,1,8192]\n", 0},
     {"float8 scales, rows and columns", "input %x : " WIDE "\n",

@@ -1,6 +1,7 @@
 /*
  * Root mean square norm (Zhang and Sennrich 2019), alone and after a residual addition.
  */
+#include <ctitan/lib/norm.h>
 #include <ctitan/pointwise.h>
 
 #include "list.h"
@@ -8,9 +9,9 @@
 #define EPS CT_OPT_FLOAT(struct ct_rms_norm, eps, "eps", "1e-05", 0, 1, "Added to the mean square")
 #define OFFSET(T) CT_OPT_FLOAT(T, offset, "offset", "0", -1e6, 1e6, "Added to the weight")
 
-static const struct ct_option norm_attrs[] = {EPS, OFFSET(struct ct_rms_norm), {0}};
+const struct ct_option ct_rms_norm_attrs[] = {EPS, OFFSET(struct ct_rms_norm), {0}};
 static const struct ct_option plain_attrs[] = {EPS, {0}};
-static const struct ct_option grad_attrs[] = {OFFSET(struct ct_rms_norm_grad), {0}};
+const struct ct_option ct_rms_norm_grad_attrs[] = {OFFSET(struct ct_rms_norm_grad), {0}};
 
 static double offset_of(const struct ct_op *op)
 {
@@ -34,7 +35,7 @@ const struct ct_op_type ct_op_rms_norm = {
     .name = "rms_norm",
     .summary = "y = x w / root of the mean square of x",
     .signature = "x[.K] T, w[K] T -> y[.K] T, rstd[.] W",
-    .attrs = norm_attrs,
+    .attrs = ct_rms_norm_attrs,
     .attrs_size = sizeof(struct ct_rms_norm),
     .vjp = rms_norm_vjp,
     .reference = ct_pointwise_reference,
@@ -115,7 +116,7 @@ const struct ct_op_type ct_op_add_rms_norm = {
     .name = "add_rms_norm",
     .summary = "sum = x + r, and the norm of the sum",
     .signature = "x[.K] T, r[.K] T, w[K] T -> y[.K] T, sum[.K] T, rstd[.] W",
-    .attrs = norm_attrs,
+    .attrs = ct_rms_norm_attrs,
     .attrs_size = sizeof(struct ct_rms_norm),
     .vjp = add_rms_norm_vjp,
     .reference = ct_pointwise_reference,
@@ -131,7 +132,7 @@ const struct ct_op_type ct_op_rms_norm_grad = {
     .summary = "gradient of rms_norm, plus the gradient of its input from other users",
     .signature = "dy[.K] T, x[.K] T, w[K] T, rstd[.] W, ?dres[.K] T -> dx[.K] T, dw[K] T",
     .flags = CT_OP_ANY_DTYPE,
-    .attrs = grad_attrs,
+    .attrs = ct_rms_norm_grad_attrs,
     .attrs_size = sizeof(struct ct_rms_norm_grad),
     .reference = ct_pointwise_reference,
     .pointwise = "g = dy * (offset + w); z = x * rstd; dw = column_sum(dy * z);"

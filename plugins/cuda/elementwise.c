@@ -76,6 +76,65 @@ static int run_elementwise(const struct ct_launch *l)
     return map(l, l->state, out, l->outs, in, l->ins, ct_cuda_lanes(l->in[0].dtype));
 }
 
+/* ---- with the largest magnitudes of rows: a block takes a row ---- */
+
+/* Outputs are numbers, then for each the largest magnitudes of its rows. */
+static bool accepts_largest(const struct ct_prepare *p)
+{
+    struct ct_prepare numbers = *p;
+
+    numbers.outs = p->outs / 2;
+    for (int i = numbers.outs; i < p->outs; i++)
+        if (p->out[i].dtype != CT_F32 || !ct_tensor_is_dense(&p->out[i]))
+            return false;
+    for (int i = 0; i < numbers.outs; i++)
+        if (p->out[i].dtype != p->in[0].dtype)
+            return false;
+    return accepts_elementwise(&numbers);
+}
+
+static int prepare_swiglu_largest(struct ct_prepare *p)
+{
+    return gpu_prepare_as(p, p->in[0].dtype, "swiglu_largest_*", "swiglu_largest_*_vector");
+}
+
+static int prepare_swiglu_grad_largest(struct ct_prepare *p)
+{
+    return gpu_prepare_as(p, p->in[0].dtype, "swiglu_grad_largest_*",
+                          "swiglu_grad_largest_*_vector");
+}
+
+static int run_largest(const struct ct_launch *l)
+{
+    const struct ct_tensor *all[OPERANDS];
+    struct ct_matrix rows[OPERANDS];
+    struct gpu_map_rows a = {{{0}}};
+    int outs = l->outs / 2;
+    int64_t lanes = ct_cuda_lanes(l->in[0].dtype), threads;
+    bool vector;
+
+    for (int i = 0; i < outs + l->ins; i++) {
+        all[i] = i < outs ? &l->out[i] : &l->in[i - outs];
+        ct_tensor_as_matrix(all[i], &rows[i]);
+    }
+    for (int i = 0; i < outs; i++) {
+        a.map.out[i] = all[i]->data;
+        a.map.out_stride[i] = rows[i].stride;
+        a.largest[i] = l->out[outs + i].data;
+    }
+    for (int i = 0; i < l->ins; i++) {
+        a.map.in[i] = l->in[i].data;
+        a.map.in_stride[i] = rows[outs + i].stride;
+    }
+    a.map.rows = rows->rows;
+    a.map.columns = rows->columns;
+    vector = ct_cuda_vectors(all, rows, outs + l->ins, lanes);
+    threads = 32 * ct_cuda_blocks(rows->columns, 32 * (vector ? lanes : 1));
+    return gpu_launch(l, vector, (struct ct_cuda_size){(unsigned)rows->rows, 1, 1},
+                      (struct ct_cuda_size){threads < THREADS ? (unsigned)threads : THREADS, 1, 1},
+                      0, &a);
+}
+
 static bool accepts_one_dtype(const struct ct_prepare *p)
 {
     for (int i = 0; i < p->ins; i++)
@@ -252,6 +311,10 @@ const struct ct_kernel gpu_elementwise_kernels[] = {
               run_elementwise),
     CT_KERNEL("swiglu_grad", "vector", CT_KERNEL_STRIDED, accepts_elementwise, prepare_elementwise,
               run_elementwise),
+    CT_KERNEL("swiglu.largest", "rows", CT_KERNEL_STRIDED, accepts_largest, prepare_swiglu_largest,
+              run_largest),
+    CT_KERNEL("swiglu_grad.largest", "rows", CT_KERNEL_STRIDED, accepts_largest,
+              prepare_swiglu_grad_largest, run_largest),
     CT_KERNEL("cast", "vector", CT_KERNEL_STRIDED, accepts_elementwise, prepare_cast, run_cast),
     CT_KERNEL("reciprocal", "scalar", 0, accepts_reciprocal, prepare_reciprocal, run_reciprocal),
     CT_KERNEL("tp_async.ring_sum", "vector", 0, accepts_sum, prepare_sum, run_sum),

@@ -68,6 +68,12 @@ static int64_t parts_of(const struct ct_tensor *x)
     return ct_cuda_blocks(ct_tensor_count(x), GPU_FLOAT8_PART);
 }
 
+/* One block finds the largest of them as fast as two kernels do: magnitudes of rows, as a rule. */
+static bool is_few(const struct ct_tensor *x)
+{
+    return x->dtype == CT_F32 && ct_tensor_count(x) <= GPU_FLOAT8_FEW;
+}
+
 /* The whole of the columns is found in two steps if there are several. */
 static int64_t strips_of(const struct ct_tensor *x)
 {
@@ -80,7 +86,7 @@ static int prepare_amax(struct ct_prepare *p)
     int per = per_of(x, &p->out[0]);
 
     if (per == GPU_PER_TENSOR) {
-        p->workspace = (size_t)parts_of(x) * sizeof(float);
+        p->workspace = is_few(x) ? 0 : (size_t)parts_of(x) * sizeof(float);
         return gpu_prepare_as(p, x->dtype, "float8_parts_*", "float8_parts_*_vector",
                               "float8_whole");
     }
@@ -99,12 +105,14 @@ static int prepare_amax(struct ct_prepare *p)
 
 static int amax_of_tensor(const struct ct_launch *l, struct gpu_float8_amax *a, bool vector)
 {
-    int rc;
+    bool few = is_few(&l->in[0]);
+    int rc = 0;
 
-    a->partial = l->workspace;
-    a->parts = parts_of(&l->in[0]);
-    rc = gpu_launch(l, vector, (struct ct_cuda_size){(unsigned)a->parts, 1, 1},
-                    (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
+    a->partial = few ? l->in[0].data : l->workspace;
+    a->parts = few ? a->count : parts_of(&l->in[0]);
+    if (!few)
+        rc = gpu_launch(l, vector, (struct ct_cuda_size){(unsigned)a->parts, 1, 1},
+                        (struct ct_cuda_size){THREADS, 1, 1}, 0, a);
     return rc < 0 ? rc
                   : gpu_launch(l, WHOLE, (struct ct_cuda_size){1, 1, 1},
                                (struct ct_cuda_size){1024, 1, 1}, 0, a);

@@ -1,5 +1,6 @@
 /*
- * rms_norm, add_rms_norm and their gradient, on dense tensors.
+ * rms_norm, add_rms_norm and their gradient, on dense tensors; NAME.largest gives the largest
+ * magnitudes of the rows of its first output, too.
  */
 #include <ctitan/lib/ops.h>
 
@@ -47,17 +48,25 @@ static int64_t narrow_rows(bool vector, const struct ct_tensor *x)
     return vector && lanes <= 32 ? GPU_NARROW_THREADS / lanes : 0;
 }
 
-static bool accepts_norm(const struct ct_prepare *p)
+/* Statistics follow `count` outputs in the dtype of x. */
+static bool accepts_outputs(const struct ct_prepare *p, int count)
 {
     enum ct_dtype dtype = p->in[0].dtype;
-    int last = p->outs - 1;
 
-    if (!ct_cuda_computes(dtype) || p->out[last].dtype != CT_F32)
-        return false;
-    for (int i = 0; i < last; i++)
-        if (p->out[i].dtype != dtype)
+    for (int i = 0; i < p->outs; i++)
+        if (p->out[i].dtype != (i < count ? dtype : CT_F32))
             return false;
-    return true;
+    return ct_cuda_computes(dtype);
+}
+
+static bool accepts_norm(const struct ct_prepare *p)
+{
+    return accepts_outputs(p, p->outs - 1);
+}
+
+static bool accepts_norm_largest(const struct ct_prepare *p)
+{
+    return accepts_outputs(p, p->outs - 2);
 }
 
 enum { NARROW = 2, SUM }; /* functions beside those of other rows: [0], and for vectors [1] */
@@ -67,13 +76,14 @@ static int prepare_norm(struct ct_prepare *p)
     return gpu_prepare_as(p, p->in[0].dtype, "norm_*", "norm_*_vector", "norm_narrow_*_vector");
 }
 
-static int run_norm(const struct ct_launch *l)
+static int launch_norm(const struct ct_launch *l, const struct ct_tensor *largest)
 {
     const struct ct_tensor *x = &l->in[0];
     bool adds = l->ins == 3;
     struct gpu_norm a = {.y = l->out[0].data,
                          .sum = adds ? l->out[1].data : NULL,
-                         .rstd = l->out[l->outs - 1].data,
+                         .rstd = l->out[1 + adds].data,
+                         .largest = largest ? largest->data : NULL,
                          .x = x->data,
                          .r = adds ? l->in[1].data : NULL,
                          .w = l->in[l->ins - 1].data,
@@ -91,6 +101,16 @@ static int run_norm(const struct ct_launch *l)
                           (struct ct_cuda_size){GPU_NARROW_THREADS, 1, 1}, 0, &a);
     return gpu_launch(l, vector, (struct ct_cuda_size){(unsigned)a.rows, 1, 1},
                       (struct ct_cuda_size){threads, 1, 1}, 0, &a);
+}
+
+static int run_norm(const struct ct_launch *l)
+{
+    return launch_norm(l, NULL);
+}
+
+static int run_norm_largest(const struct ct_launch *l)
+{
+    return launch_norm(l, &l->out[l->outs - 1]);
 }
 
 /* ---- the gradient ---- */
@@ -125,6 +145,12 @@ static bool accepts_grad(const struct ct_prepare *p)
                gpu_of(p->device)->cuda.shared_memory - 512;
 }
 
+/* A magnitude is that of what is written, which a sum would not be. */
+static bool accepts_grad_largest(const struct ct_prepare *p)
+{
+    return !(p->accumulate & ~2u) && p->out[2].dtype == CT_F32 && accepts_grad(p);
+}
+
 static int prepare_grad(struct ct_prepare *p)
 {
     p->workspace =
@@ -153,6 +179,7 @@ static int run_grad(const struct ct_launch *l)
     const struct ct_tensor *x = &l->in[1];
     struct gpu_norm_grad a = {.dx = l->out[0].data,
                               .partial = l->workspace,
+                              .largest = l->outs > 2 ? l->out[2].data : NULL,
                               .dy = l->in[0].data,
                               .x = x->data,
                               .w = l->in[2].data,
@@ -184,4 +211,10 @@ const struct ct_kernel gpu_norm_kernels[] = {
     CT_KERNEL("add_rms_norm", "vector", 0, accepts_norm, prepare_norm, run_norm),
     CT_KERNEL("rms_norm_grad", "vector", CT_KERNEL_ACCUMULATES, accepts_grad, prepare_grad,
               run_grad),
+    CT_KERNEL("rms_norm.largest", "vector", 0, accepts_norm_largest, prepare_norm,
+              run_norm_largest),
+    CT_KERNEL("add_rms_norm.largest", "vector", 0, accepts_norm_largest, prepare_norm,
+              run_norm_largest),
+    CT_KERNEL("rms_norm_grad.largest", "vector", CT_KERNEL_ACCUMULATES, accepts_grad_largest,
+              prepare_grad, run_grad),
     {0}};

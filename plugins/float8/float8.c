@@ -114,11 +114,23 @@ static const struct ct_transform maxima = {
     .apply = float8_join_maxima,
 };
 
+static const struct ct_transform largest = {
+    .size = sizeof(struct ct_transform),
+    .name = "float8.largest",
+    .summary = "ops that write tensors find their largest magnitudes",
+    .phase = CT_PHASE_FUSE,
+    .gives = CT_NAMES("largest"),
+    .after = CT_NAMES("preferred", "compiled_formulas"),
+    .evaluation = true,
+    .apply = float8_find_where_written,
+};
+
 static const struct ct_transform layouts = {
     .size = sizeof(struct ct_transform),
     .name = "float8.layouts",
     .summary = "casts write the layouts that the device's products read",
     .phase = CT_PHASE_FUSE,
+    .after = CT_NAMES("largest"),
     .evaluation = true,
     .apply = float8_lay_out,
 };
@@ -136,6 +148,12 @@ CT_PLUGIN(.name = "float8", .version = "1.0",
               {CT_OP, "float8_transpose", &float8_op_transpose},
               {CT_OP, "float8_quantise_transposed", &float8_op_quantise_transposed},
               {CT_OP, "float8_quantise_both", &float8_op_quantise_both},
+              {CT_OP, "rms_norm.largest", &float8_op_writers[0]},
+              {CT_OP, "add_rms_norm.largest", &float8_op_writers[1]},
+              {CT_OP, "rms_norm_grad.largest", &float8_op_writers[2]},
+              {CT_OP, "swiglu.largest", &float8_op_writers[3]},
+              {CT_OP, "swiglu_grad.largest", &float8_op_writers[4]},
+              {CT_TRANSFORM, "float8.largest", &largest},
               {CT_TRANSFORM, "float8.layouts", &layouts},
               {CT_OP, "linear_float8", &float8_op_linear},
               {CT_OP, "linear_float8_dx", &float8_op_dx},

@@ -153,6 +153,18 @@ int float8_layout_factors(const struct ct_op *op, struct ct_arena *arena, struct
 extern const struct ct_op_type float8_op_amax_both, float8_op_line_scales, float8_op_transpose,
     float8_op_quantise_transposed, float8_op_quantise_both;
 
+/* ---- largest.c ---- */
+
+/*
+ *     NAME.largest(..) -> .., largest       what NAME gives, then float32 of the rows of its first
+ *                                           outputs: their largest magnitudes, as stored
+ */
+extern const struct ct_op_type float8_op_writers[];
+
+/* The ops that write tensors find their largest magnitudes, on devices with kernels for it. Results
+   keep all bits. After fuse, and before float8_lay_out. */
+int float8_find_where_written(struct ct_graph *graph, struct ct_run *run);
+
 /* ---- transposes.c: layouts that the device's products read ---- */
 
 /* Casts write transposed codes for the gradients' products, which read them (`transposed`), and

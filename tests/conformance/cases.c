@@ -807,6 +807,22 @@
     "W - %dwc = linear_float8_dw(%xc, %dyc, %xc.s, %dyc.s, %xc.i, %dyc.i) {transposed=true} : "    \
     "bfloat16[" #n "," #k "]\n"
 
+/* Ops that also give the largest magnitudes of what they write. */
+#define LARGEST(b, t, k)                                                                           \
+    "input %x : T[" #b "," #t "," #k "]\n"                                                         \
+    "input %r : T[" #b "," #t "," #k "]\n"                                                         \
+    "input %dy : T[" #b "," #t "," #k "]\n"                                                        \
+    "param %w : T[" #k "]\n"                                                                       \
+    "F - %y, %rstd, %l = rms_norm.largest(%x, %w) {offset=1} : T[" #b "," #t "," #k "], "          \
+    "float32[" #b "," #t "], float32[" #b "," #t "]\n"                                             \
+    "F - %y2, %sum, %rstd2, %l2 = add_rms_norm.largest(%x, %r, %w) : T[" #b "," #t "," #k          \
+    "], T[" #b "," #t "," #k "], float32[" #b "," #t "], float32[" #b "," #t "]\n"                 \
+    "I - %dx, %dw, %l3 = rms_norm_grad.largest(%dy, %sum, %w, %rstd2, %r) : T[" #b "," #t "," #k   \
+    "], T[" #k "], float32[" #b "," #t "]\n"                                                       \
+    "F - %z, %l4 = swiglu.largest(%x, %r) : T[" #b "," #t "," #k "], float32[" #b "," #t "]\n"     \
+    "I - %dg, %du, %l5, %l6 = swiglu_grad.largest(%dy, %x, %r) : T[" #b "," #t "," #k "], T[" #b   \
+    "," #t "," #k "], float32[" #b "," #t "], float32[" #b "," #t "]\n"
+
 #define MX(b, t, k, blocks, down)                                                                  \
     "input %x : T[" #b "," #t "," #k "]\n"                                                         \
     "F - %m = float8_amax(%x) {grid=\"" #b "," #t "," #blocks "\"} : float32[" #b "," #t           \
@@ -873,6 +889,9 @@ const struct conformance_case conformance_cases[] = {
     {"norm, narrow, of weights near 0", NORM_OFFSET(4, 130, 40, "1"), 0, false},
     {"norm, of weights near 0", NORM_OFFSET(2, 7, 777, "1"), 0, false},
     {"norm, wide and odd", NORM(1, 3, 2051), 0, false, false, true},
+    {"largest magnitudes, odd", LARGEST(2, 7, 77), 0, 1},
+    {"largest magnitudes, narrow", LARGEST(4, 130, 40), 0, 1},
+    {"largest magnitudes, wide", LARGEST(1, 3, 8264), 0, 1, false, true},
     {"logits, longer than shared memory", LOGITS(1, 2, 65544), 65544, false, false, true},
     {"embedding, several windows", EMBEDDING(3, 3000, 3, 40), 3, false, false, true},
     {"elementwise, one", ELEMENTWISE(1, 1, 1), 0, false},

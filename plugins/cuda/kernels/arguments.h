@@ -16,6 +16,12 @@ struct gpu_map {
     int64_t rows, columns;
 };
 
+/* The same, with the largest magnitude of each row of an output. */
+struct gpu_map_rows {
+    struct gpu_map map;
+    float *largest[2];
+};
+
 struct gpu_scalar {
     void *out;
     const void *in;
@@ -57,7 +63,7 @@ struct gpu_compiled {
 
 struct gpu_norm {
     void *y, *sum;
-    float *rstd;
+    float *rstd, *largest; /* largest magnitudes of rows of y; NULL: not wanted */
     const void *x, *r, *w;
     int64_t rows, columns;
     float eps, offset; /* offset: added to w */
@@ -66,6 +72,7 @@ struct gpu_norm {
 struct gpu_norm_grad {
     void *dx;
     float *partial; /* [blocks][columns] */
+    float *largest; /* magnitudes of rows of dx; NULL: not wanted */
     const void *dy, *x, *w, *dres;
     const float *rstd;
     int64_t rows, columns;
@@ -702,6 +709,7 @@ struct gpu_muon_polynomial {
 enum { GPU_PER_TENSOR, GPU_PER_ROW, GPU_PER_COLUMN, GPU_PER_ROW_BLOCK, GPU_PER_COLUMN_BLOCK };
 
 #define GPU_FLOAT8_PART 16384 /* elements of a block that finds the largest of all */
+#define GPU_FLOAT8_FEW 65536  /* float32 of which one block finds the largest */
 #define GPU_FLOAT8_STRIP 128  /* rows of a block that finds the largest of columns */
 #define GPU_FLOAT8_VECTOR 8   /* columns of a thread */
 #define GPU_FLOAT8_ROWS 128   /* of a tile that is transposed */

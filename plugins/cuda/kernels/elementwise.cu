@@ -45,38 +45,110 @@ DEVICE float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
+/* Each gives the numbers of W elements: swiglu in y; its gradient's in gate and up. */
+template <typename T, int W>
+DEVICE void swiglu_at(const gpu_map &a, int64_t row, int64_t column, float (&y)[W])
+{
+    float gate[W];
+
+    load<W>(in<T>(a, 0, row, column), gate);
+    load<W>(in<T>(a, 1, row, column), y);
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        y[i] *= gate[i] * sigmoid(gate[i]);
+}
+
+template <typename T, int W>
+DEVICE void swiglu_grad_at(const gpu_map &a, int64_t row, int64_t column, float (&gate)[W],
+                           float (&up)[W])
+{
+    float dy[W];
+
+    load<W>(in<T>(a, 0, row, column), dy);
+    load<W>(in<T>(a, 1, row, column), gate);
+    load<W>(in<T>(a, 2, row, column), up);
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        float s = sigmoid(gate[i]);
+        float d_up = dy[i] * gate[i] * s;
+
+        gate[i] = dy[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
+        up[i] = d_up;
+    }
+}
+
 template <typename T, int W> DEVICE void swiglu(const gpu_map &a)
 {
     map<T, W>(a, [&](int64_t row, int64_t column) {
-        float gate[W], up[W];
+        float y[W];
 
-        load<W>(in<T>(a, 0, row, column), gate);
-        load<W>(in<T>(a, 1, row, column), up);
-#pragma unroll
-        for (int i = 0; i < W; i++)
-            up[i] *= gate[i] * sigmoid(gate[i]);
-        store<W>(out<T>(a, 0, row, column), up);
+        swiglu_at<T, W>(a, row, column, y);
+        store<W>(out<T>(a, 0, row, column), y);
     });
 }
 
 template <typename T, int W> DEVICE void swiglu_grad(const gpu_map &a)
 {
     map<T, W>(a, [&](int64_t row, int64_t column) {
-        float dy[W], gate[W], up[W];
+        float gate[W], up[W];
 
-        load<W>(in<T>(a, 0, row, column), dy);
-        load<W>(in<T>(a, 1, row, column), gate);
-        load<W>(in<T>(a, 2, row, column), up);
-#pragma unroll
-        for (int i = 0; i < W; i++) {
-            float s = sigmoid(gate[i]);
-            float d_up = dy[i] * gate[i] * s;
-
-            gate[i] = dy[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
-            up[i] = d_up;
-        }
+        swiglu_grad_at<T, W>(a, row, column, gate, up);
         store<W>(out<T>(a, 0, row, column), gate);
         store<W>(out<T>(a, 1, row, column), up);
+    });
+}
+
+/* The same with largest magnitudes, as T holds them: a block takes a row. f(column, most) writes W
+   columns, and raises most[k] to the largest magnitude in output k. */
+template <typename T, int W, int OUTS, typename F>
+DEVICE void map_row(const gpu_map_rows &a, int64_t row, F f)
+{
+    float most[OUTS] = {0};
+
+    for (int64_t column = (int64_t)threadIdx.x * W; column < a.map.columns;
+         column += (int64_t)blockDim.x * W)
+        f(column, most);
+#pragma unroll
+    for (int k = 0; k < OUTS; k++) {
+        float whole = block_max(most[k]);
+
+        if (threadIdx.x == 0)
+            a.largest[k][row] = rounded<T>(whole);
+    }
+}
+
+template <typename T, int W>
+DEVICE void store_raising(const gpu_map &a, int k, int64_t row, int64_t column, const float (&x)[W],
+                          float &most)
+{
+    store<W>(out<T>(a, k, row, column), x);
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        most = fmaxf(most, fabsf(x[i]));
+}
+
+template <typename T, int W> DEVICE void swiglu_largest(const gpu_map_rows &a)
+{
+    int64_t row = blockIdx.x;
+
+    map_row<T, W, 1>(a, row, [&](int64_t column, float(&most)[1]) {
+        float y[W];
+
+        swiglu_at<T, W>(a.map, row, column, y);
+        store_raising<T, W>(a.map, 0, row, column, y, most[0]);
+    });
+}
+
+template <typename T, int W> DEVICE void swiglu_grad_largest(const gpu_map_rows &a)
+{
+    int64_t row = blockIdx.x;
+
+    map_row<T, W, 2>(a, row, [&](int64_t column, float(&most)[2]) {
+        float gate[W], up[W];
+
+        swiglu_grad_at<T, W>(a.map, row, column, gate, up);
+        store_raising<T, W>(a.map, 0, row, column, gate, most[0]);
+        store_raising<T, W>(a.map, 1, row, column, up, most[1]);
     });
 }
 
@@ -215,6 +287,22 @@ FOR_DTYPES(ACTIVATIONS)
     KERNEL(swiglu_grad_##dtype##_vector, gpu_map, 256)                                             \
     {                                                                                              \
         swiglu_grad<T, lanes<T>::of>(a);                                                           \
+    }                                                                                              \
+    KERNEL(swiglu_largest_##dtype, gpu_map_rows, 256)                                              \
+    {                                                                                              \
+        swiglu_largest<T, 1>(a);                                                                   \
+    }                                                                                              \
+    KERNEL(swiglu_largest_##dtype##_vector, gpu_map_rows, 256)                                     \
+    {                                                                                              \
+        swiglu_largest<T, lanes<T>::of>(a);                                                        \
+    }                                                                                              \
+    KERNEL(swiglu_grad_largest_##dtype, gpu_map_rows, 256)                                         \
+    {                                                                                              \
+        swiglu_grad_largest<T, 1>(a);                                                              \
+    }                                                                                              \
+    KERNEL(swiglu_grad_largest_##dtype##_vector, gpu_map_rows, 256)                                \
+    {                                                                                              \
+        swiglu_grad_largest<T, lanes<T>::of>(a);                                                   \
     }
 FOR_DTYPES(ELEMENTWISE)
 

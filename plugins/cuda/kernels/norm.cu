@@ -33,9 +33,21 @@ DEVICE void load_weight(const void *weight, float offset, int64_t column, float 
         w[i] += offset;
 }
 
+/* The largest |x|, as T holds it. */
+template <typename T, int W> DEVICE float largest_of(const float (&x)[W])
+{
+    float most = 0;
+
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        most = fmaxf(most, fabsf(x[i]));
+    return rounded<T>(most);
+}
+
+/* Returns the largest magnitude of what it writes. */
 template <typename T, int W>
-DEVICE void write_row(const gpu_norm &a, int64_t row, int64_t column, float rstd,
-                      const float (&x)[W], const float (&w)[W])
+DEVICE float write_row(const gpu_norm &a, int64_t row, int64_t column, float rstd,
+                       const float (&x)[W], const float (&w)[W])
 {
     float y[W];
 
@@ -43,6 +55,16 @@ DEVICE void write_row(const gpu_norm &a, int64_t row, int64_t column, float rstd
     for (int i = 0; i < W; i++)
         y[i] = w[i] * (x[i] * rstd);
     store<W>((T *)a.y + row * a.columns + column, y);
+    return a.largest ? largest_of<T, W>(y) : 0;
+}
+
+DEVICE void put_largest(float *largest, int64_t row, float most)
+{
+    if (!largest)
+        return;
+    most = block_max(most);
+    if (threadIdx.x == 0)
+        largest[row] = most;
 }
 
 template <int W> DEVICE float sum_of_squares(const float (&x)[W])
@@ -58,7 +80,7 @@ template <int W> DEVICE float sum_of_squares(const float (&x)[W])
 template <typename T, int W> DEVICE void norm(const gpu_norm &a)
 {
     int64_t row = blockIdx.x, step = (int64_t)blockDim.x * W, first = (int64_t)threadIdx.x * W;
-    float kept[W] = {0}, w[W] = {0}, square = 0, rstd;
+    float kept[W] = {0}, w[W] = {0}, square = 0, most = 0, rstd;
 
     if (first < a.columns) {
         read_row<T, W>(a, row * a.columns + first, kept);
@@ -75,14 +97,15 @@ template <typename T, int W> DEVICE void norm(const gpu_norm &a)
     if (threadIdx.x == 0)
         a.rstd[row] = rstd;
     if (first < a.columns)
-        write_row<T, W>(a, row, first, rstd, kept, w);
+        most = write_row<T, W>(a, row, first, rstd, kept, w);
     for (int64_t column = first + step; column < a.columns; column += step) {
         float x[W];
 
         load<W>((a.r ? (const T *)a.sum : (const T *)a.x) + row * a.columns + column, x);
         load_weight<T, W>(a.w, a.offset, column, w);
-        write_row<T, W>(a, row, column, rstd, x, w);
+        most = fmaxf(most, write_row<T, W>(a, row, column, rstd, x, w));
     }
+    put_largest(a.largest, row, most);
 }
 
 /* W columns of a row: what arrives, what the forward saw, and what dx is added to. */
@@ -120,10 +143,10 @@ template <int W> DEVICE float product(const columns_of_row<W> &c, const float (&
     return sum;
 }
 
-/* dx of W columns; their share of dw goes to dw. */
+/* dx of W columns; their share of dw goes to dw. Returns the largest magnitude of dx. */
 template <typename T, int W>
-DEVICE void write_columns(const gpu_norm_grad &a, int64_t at, columns_of_row<W> &c,
-                          const float (&w)[W], float rstd, float mean, float *dw)
+DEVICE float write_columns(const gpu_norm_grad &a, int64_t at, columns_of_row<W> &c,
+                           const float (&w)[W], float rstd, float mean, float *dw)
 {
 #pragma unroll
     for (int i = 0; i < W; i++) {
@@ -133,6 +156,7 @@ DEVICE void write_columns(const gpu_norm_grad &a, int64_t at, columns_of_row<W> 
         c.dy[i] = rstd * (c.dy[i] * w[i] - normed * mean) + c.base[i];
     }
     store<W>((T *)a.dx + at, c.dy);
+    return a.largest ? largest_of<T, W>(c.dy) : 0;
 }
 
 /* Elements beyond the first vector of each thread: read here, and again when the mean is known. */
@@ -154,9 +178,10 @@ template <typename T, int W> DEVICE float far_product(const gpu_norm_grad &a, in
 }
 
 template <typename T, int W>
-DEVICE void far_columns(const gpu_norm_grad &a, int64_t row, float rstd, float mean, float *dw)
+DEVICE float far_columns(const gpu_norm_grad &a, int64_t row, float rstd, float mean, float *dw)
 {
     int64_t step = (int64_t)blockDim.x * W;
+    float most = 0;
 
     for (int64_t column = (int64_t)threadIdx.x * W + step; column < a.columns; column += step) {
         columns_of_row<W> c;
@@ -164,13 +189,15 @@ DEVICE void far_columns(const gpu_norm_grad &a, int64_t row, float rstd, float m
 
         load_weight<T, W>(a.w, a.offset, column, w);
         read_columns<T, W>(a, row * a.columns + column, c);
-        write_columns<T, W>(a, row * a.columns + column, c, w, rstd, mean, dw + column - step);
+        most = fmaxf(most, write_columns<T, W>(a, row * a.columns + column, c, w, rstd, mean,
+                                               dw + column - step));
     }
+    return most;
 }
 
 template <typename T, int W> DEVICE void norm_grad(const gpu_norm_grad &a)
 {
-    int64_t step = (int64_t)blockDim.x * W, first = (int64_t)threadIdx.x * W;
+    int step = (int)blockDim.x * W, first = (int)threadIdx.x * W;
     float dw[W] = {0}, w[W] = {0};
     DYNAMIC_SHARED(float, far_dw);
 
@@ -181,14 +208,15 @@ template <typename T, int W> DEVICE void norm_grad(const gpu_norm_grad &a)
         load_weight<T, W>(a.w, a.offset, first, w);
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         columns_of_row<W> c = {};
-        float rstd = a.rstd[row], mean;
+        float rstd = a.rstd[row], most = 0, mean;
 
         if (first < a.columns)
             read_columns<T, W>(a, row * a.columns + first, c);
         mean = block_sum(product<W>(c, w) + far_product<T, W>(a, row)) * rstd / (float)a.columns;
         if (first < a.columns)
-            write_columns<T, W>(a, row * a.columns + first, c, w, rstd, mean, dw);
-        far_columns<T, W>(a, row, rstd, mean, far_dw);
+            most = write_columns<T, W>(a, row * a.columns + first, c, w, rstd, mean, dw);
+        most = fmaxf(most, far_columns<T, W>(a, row, rstd, mean, far_dw));
+        put_largest(a.largest, row, most);
     }
     for (int64_t column = first; column < a.columns; column += step)
         for (int i = 0; i < W; i++)
@@ -215,23 +243,35 @@ DEVICE float group_sum(float x, int lanes)
     return x;
 }
 
+/* most: of each lane of the row's group; write: of its first, of a row that is there */
+DEVICE void put_narrow_largest(float *largest, int64_t row, float most, int lanes, bool write)
+{
+    if (!largest)
+        return;
+    for (int step = lanes / 2; step; step /= 2)
+        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, step));
+    if (write)
+        largest[row] = most;
+}
+
 template <typename T, int W> DEVICE void norm_narrow(const gpu_norm &a)
 {
     int lanes = lanes_for(a.columns / W);
     int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / lanes;
     int64_t first = threadIdx.x % lanes * W;
     bool here = row < a.rows && first < a.columns;
-    float x[W] = {0}, w[W], rstd;
+    float x[W] = {0}, w[W], most = 0, rstd;
 
     if (here)
         read_row<T, W>(a, row * a.columns + first, x);
     rstd = 1.0f / sqrtf(group_sum(sum_of_squares<W>(x), lanes) / (float)a.columns + a.eps);
-    if (!here)
-        return;
-    if (first == 0)
+    if (here && first == 0)
         a.rstd[row] = rstd;
-    load_weight<T, W>(a.w, a.offset, first, w);
-    write_row<T, W>(a, row, first, rstd, x, w);
+    if (here) {
+        load_weight<T, W>(a.w, a.offset, first, w);
+        most = write_row<T, W>(a, row, first, rstd, x, w);
+    }
+    put_narrow_largest(a.largest, row, most, lanes, here && first == 0);
 }
 
 template <typename T, int W> DEVICE void norm_narrow_grad(const gpu_norm_grad &a)
@@ -248,7 +288,7 @@ template <typename T, int W> DEVICE void norm_narrow_grad(const gpu_norm_grad &a
         int64_t row = begin + threadIdx.x / lanes;
         bool here = row < a.rows && first < a.columns;
         columns_of_row<W> c = {};
-        float rstd = 0, mean;
+        float rstd = 0, most = 0, mean;
 
         if (here) {
             rstd = a.rstd[row];
@@ -256,7 +296,8 @@ template <typename T, int W> DEVICE void norm_narrow_grad(const gpu_norm_grad &a
         }
         mean = group_sum(product<W>(c, w), lanes) * rstd / (float)a.columns;
         if (here)
-            write_columns<T, W>(a, row * a.columns + first, c, w, rstd, mean, dw);
+            most = write_columns<T, W>(a, row * a.columns + first, c, w, rstd, mean, dw);
+        put_narrow_largest(a.largest, row, most, lanes, here && first == 0);
     }
 #pragma unroll
     for (int i = 0; i < W; i++)
