@@ -383,10 +383,15 @@ static int encode_all(const struct fill *f)
 static void restore_kept(struct ct_run *run, const struct ckpt *c)
 {
     for (size_t i = 0; i < run->kept_count; i++)
-        for (size_t k = 0; k < c->kept_count; k++)
-            if (!strcmp(run->kept[i].name, c->kept[k].name) &&
-                run->kept[i].bytes == c->kept[k].bytes)
+        for (size_t k = 0; k < c->kept_count; k++) {
+            if (strcmp(run->kept[i].name, c->kept[k].name) != 0)
+                continue;
+            if (run->kept[i].bytes == c->kept[k].bytes)
                 memcpy(run->kept[i].data, c->kept[k].data, c->kept[k].bytes);
+            else if (run->rank == 0)
+                ct_warn("%s begins anew: the checkpoint has %zu bytes of it, this run %zu",
+                        run->kept[i].name, c->kept[k].bytes, run->kept[i].bytes);
+        }
 }
 
 /* The length of the samples that the checkpoint counts, by the recipe that it was saved with, or by

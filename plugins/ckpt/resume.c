@@ -249,6 +249,33 @@ static int check_initial(struct ct_run *run, const char *path, bool weights)
     return rc;
 }
 
+/* A folder that is still being written, or that hosts see at different times, has other newest
+   checkpoints on other ranks. */
+static int locate_alike(struct ct_run *run, struct ct_arena *arena, const char *path,
+                        struct ckpt *c)
+{
+    int located = ckpt_locate(arena, path, c), rc;
+    struct ct_error_kept kept = ct_error_keep();
+    int64_t mine[] = {INT64_MIN, INT64_MIN}, most[2];
+
+    if (located == 0) {
+        mine[0] = c->progress.step;
+        mine[1] = -c->progress.step;
+    }
+    rc = ct_group_all_reduce(ct_run_world(run), mine, most, 2, CT_I64, CT_REDUCE_MAX);
+    if (rc < 0)
+        return rc;
+    if (located < 0)
+        return ct_error_restore(located, &kept);
+    return most[0] == -most[1]
+               ? 0
+               : ct_fail(CT_EPEER,
+                         "%s: its newest checkpoint is that of step %lld on this rank, and "
+                         "of step %lld on another: give the folder of one step",
+                         path, (long long)c->progress.step - 1,
+                         (long long)(most[0] != c->progress.step ? most[0] : -most[1]) - 1);
+}
+
 /* Begin with other weights, or with another run's checkpoint. */
 static int load_initial(struct ct_run *run)
 {
@@ -265,7 +292,7 @@ static int load_initial(struct ct_run *run)
         rc = ct_context(rc, "[ckpt] initial_load_path");
         goto out;
     }
-    rc = weights ? run->model_ops->weights->load(run, path) : ckpt_locate(&scratch, path, &c);
+    rc = weights ? run->model_ops->weights->load(run, path) : locate_alike(run, &scratch, path, &c);
     if (rc < 0 && weights)
         fail_weights(rc, path);
     if (rc < 0)

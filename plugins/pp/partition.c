@@ -105,19 +105,29 @@ static void balance(struct regions *r, int stages, bool *begins)
     }
 }
 
-/* The names in [pp] split_points; CT_ECONFIG: one is not a region. */
-static int read_points(struct regions *r, bool *begins)
+/* The next name of [pp] split_points, cut off the text at *rest; NULL: there is none. */
+static char *next_point(char **rest)
 {
-    char *rest = ct_arena_strdup(&r->arena, pp_config.split_points);
+    char *name;
 
-    begins[0] = true;
-    while (rest && *rest) {
-        char *name = strsep(&rest, ",");
-        int i;
-
+    while ((name = strsep(rest, ","))) {
         name += strspn(name, " \t");
         name[strcspn(name, " \t")] = '\0';
-        i = find(r, name);
+        if (*name)
+            break;
+    }
+    return name;
+}
+
+/* CT_ECONFIG: a name is not a region. */
+static int read_points(struct regions *r, bool *begins)
+{
+    char *rest = ct_arena_strdup(&r->arena, pp_config.split_points), *name;
+
+    begins[0] = true;
+    while ((name = next_point(&rest))) {
+        int i = find(r, name);
+
         if (i < 0)
             return ct_fail(
                 CT_ECONFIG,
@@ -137,17 +147,17 @@ int pp_count_stages(const struct ct_graph *graph)
 {
     int each = (int)pp_config.layers_per_stage, stages = 0;
     struct regions r;
+    char *rest;
 
-    if (*pp_config.split_points) {
-        stages = 1;
-        for (const char *p = pp_config.split_points; *p; p++)
-            stages += *p == ',';
-        return stages + 1;
-    }
-    if (!each)
+    if (!each && !*pp_config.split_points)
         return 0;
     find_regions(graph, &r);
-    stages = (r.count + each - 1) / each;
+    rest = ct_arena_strdup(&r.arena, pp_config.split_points);
+    if (*rest)
+        for (stages = 1; next_point(&rest);)
+            stages++;
+    else
+        stages = (r.count + each - 1) / each;
     ct_arena_finish(&r.arena);
     return stages;
 }

@@ -97,6 +97,8 @@ static void split_points_begin_stages(void **state)
     (void)state;
     check_cut(3, 2, "1f1b", "split_points=layers.2",
               "embedding 0, layers.0 0, layers.1 0, layers.2 1, head 1");
+    check_cut(3, 2, "1f1b", "split_points=layers.2,",
+              "embedding 0, layers.0 0, layers.1 0, layers.2 1, head 1");
     check_cut(3, 2, "interleaved_1f1b", "split_points=layers.0, layers.1,head",
               "embedding 0, layers.0 1, layers.1 2, layers.2 2, head 3");
 }
