@@ -5,6 +5,8 @@
  */
 #include "plugin_under_test.h"
 
+#include <dlfcn.h>
+
 #include <ctitan/collective.h>
 #include <ctitan/core_ops.h>
 #include <ctitan/lib/ops.h>
@@ -242,6 +244,49 @@ static void each_program_is_captured(void **state)
     device->ops->release(device, base, 256);
 }
 
+/* The simulated driver refuses what a real one does. */
+#define DRIVER_CALL(name, ...)                                                                     \
+    ((int (*)(__VA_ARGS__))(uintptr_t)dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), name))
+
+static void captures_wait_for_their_own(void **state)
+{
+    int (*wait)(void *, void *, unsigned) =
+        DRIVER_CALL("cuStreamWaitEvent", void *, void *, unsigned);
+    int (*record)(void *, void *) = DRIVER_CALL("cuEventRecord", void *, void *);
+    void *stream, *event, *graph;
+
+    (void)state;
+    assert_int_equal(DRIVER_CALL("cuStreamCreate", void **, unsigned)(&stream, 0), 0);
+    assert_int_equal(DRIVER_CALL("cuEventCreate", void **, unsigned)(&event, 0), 0);
+    assert_int_equal(record(event, stream), 0);
+    assert_int_equal(wait(stream, event, 0), 0);
+    assert_int_equal(DRIVER_CALL("cuStreamBeginCapture_v2", void *, int)(stream, 1), 0);
+    assert_int_equal(wait(stream, event, 0), 905);
+    assert_int_equal(record(event, stream), 0);
+    assert_int_equal(wait(stream, event, 0), 0);
+    assert_int_equal(DRIVER_CALL("cuStreamEndCapture", void *, void **)(stream, &graph), 0);
+    assert_int_equal(wait(stream, event, 0), 907);
+}
+
+static void much_shared_memory_needs_leave(void **state)
+{
+    int (*allow)(void *, int, int) = DRIVER_CALL("cuFuncSetAttribute", void *, int, int);
+    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                  void *, void **, void **) =
+        DRIVER_CALL("cuLaunchKernel", void *, unsigned, unsigned, unsigned, unsigned, unsigned,
+                    unsigned, unsigned, void *, void **, void **);
+    void *function = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "add_numbers");
+    char arguments[4096] = "";
+    void *parameters[] = {arguments}, *stream;
+
+    (void)state;
+    assert_non_null(function);
+    assert_int_equal(DRIVER_CALL("cuStreamCreate", void **, unsigned)(&stream, 0), 0);
+    assert_int_equal(launch(function, 1, 1, 1, 1, 1, 1, 65536, stream, parameters, NULL), 1);
+    assert_int_equal(allow(function, 8, 65536), 0);
+    assert_int_equal(allow(function, 8, 240000), 1);
+}
+
 /* A second device, as the first is open: what it says of the driver comes before anything else. */
 static void an_old_driver_is_refused(void **state)
 {
@@ -264,6 +309,8 @@ int main(void)
         cmocka_unit_test(refused_pinned_memory_is_asked_for_again),
         cmocka_unit_test(a_captured_step_ends_with_its_memory),
         cmocka_unit_test(each_program_is_captured),
+        cmocka_unit_test(captures_wait_for_their_own),
+        cmocka_unit_test(much_shared_memory_needs_leave),
         cmocka_unit_test(an_old_driver_is_refused),
     };
 

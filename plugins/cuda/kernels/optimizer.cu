@@ -299,6 +299,7 @@ KERNEL(adamw_codes, gpu_adamw_codes, 256)
         store_moment(a.m, a.coded, element, m[i]);
         store_moment(a.v, a.coded, element, v[i]);
     }
+    __syncwarp(); /* all lanes have the scales before */
     if (threadIdx.x % 32 == 0) {
         a.m_scale[at] = m_scale;
         a.v_scale[at] = v_scale;

@@ -10,7 +10,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "races.h"
 #include "streams.h"
+
+#define CUDA_ERROR_INVALID_VALUE 1
 
 /* Symbols that are versioned. */
 #define cuDeviceTotalMem cuDeviceTotalMem_v2
@@ -193,12 +196,32 @@ int cuModuleUnload(CUmodule module)
     return CUDA_SUCCESS;
 }
 
+#define PLAIN_SHARED 49152 /* bytes of a block that need no leave */
+#define LARGEST_SHARED 232448
+
+/* The leave that functions have for more than PLAIN_SHARED. */
+static struct {
+    CUfunction function;
+    int bytes;
+} leaves[256];
+
+static int *leave_of(CUfunction function)
+{
+    size_t i = 0;
+
+    while (i + 1 < CT_COUNT(leaves) && leaves[i].function && leaves[i].function != function)
+        i++;
+    leaves[i].function = function;
+    return &leaves[i].bytes;
+}
+
 int cuFuncSetAttribute(CUfunction function, int attribute, int value)
 {
-    (void)function;
-    return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value > 227 << 10
-               ? CUDA_ERROR_NOT_FOUND
-               : CUDA_SUCCESS;
+    if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value > LARGEST_SHARED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
+        *leave_of(function) = value;
+    return CUDA_SUCCESS;
 }
 
 /* KERNEL notes them beside the function. */
@@ -267,6 +290,8 @@ int cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsign
     launched = true;
     if (bytes > sizeof(l.arguments))
         return CUDA_ERROR_NOT_FOUND;
+    if (shared > PLAIN_SHARED && shared > (unsigned)*leave_of(function))
+        return CUDA_ERROR_INVALID_VALUE;
     memcpy(l.arguments, parameters[0], bytes);
     return simulated_submit(stream, run_launch, &l, offsetof(struct launch, arguments) + bytes);
 }
@@ -315,6 +340,16 @@ static struct range *range_at(void *address)
             return &ranges[i];
     return NULL;
 }
+
+#ifdef SIMULATED_RACES
+bool simulated_is_memory(uintptr_t address)
+{
+    for (int i = 0; i < RANGES; i++)
+        if (address - (uintptr_t)ranges[i].address < ranges[i].bytes)
+            return true;
+    return false;
+}
+#endif
 
 /* In large pages, where there are some: their protection changes fast. */
 static void *map(size_t bytes)

@@ -16,6 +16,8 @@
 
 #include <ctitan/lib/cuda/simulator.h>
 
+#include "races.h"
+
 #define MOST 1024 /* threads of a block */
 /* Bytes. No power of two: the tops of all stacks would be in the same sets of the caches. */
 #define STACK (((size_t)64 << 10) + 576)
@@ -50,6 +52,7 @@ struct fiber {
     unsigned shuffles;
     int copy_count, group; /* copies that are under way, in order; the group of the next one */
     int product_count, product_group; /* the same of products */
+    uint32_t warp_barriers, segment;  /* so far; its number (races.h) */
 #ifdef __x86_64__
     void *stack_pointer;
 #else
@@ -174,21 +177,34 @@ static void barrier_leave(struct barrier *b)
     complete(b);
 }
 
-void simulated_barrier(void)
+static void meet_block(void)
 {
     pass(&of_block);
+    current->segment = 0;
+}
+
+void simulated_barrier(void)
+{
+    meet_block();
 }
 
 int simulated_barrier_or(int value)
 {
     of_block.any |= value != 0;
-    pass(&of_block);
+    meet_block();
     return of_block.result;
+}
+
+static void meet_warp(void)
+{
+    pass(&of_warp[current->number / 32]);
 }
 
 void simulated_warp_barrier(void)
 {
-    pass(&of_warp[current->number / 32]);
+    meet_warp();
+    current->warp_barriers++;
+    current->segment = 0;
 }
 
 /* Two sets of slots, used in turn: nobody is two shuffles ahead of another. */
@@ -198,7 +214,7 @@ uint64_t simulated_shuffle_xor(uint64_t value, int mask)
     int number = current->number;
 
     slots[number] = value;
-    simulated_warp_barrier();
+    meet_warp();
     return slots[number ^ mask];
 }
 
@@ -209,7 +225,7 @@ uint32_t simulated_ballot(bool value)
     uint32_t bits = 0;
 
     slots[number] = value;
-    simulated_warp_barrier();
+    meet_warp();
     for (int i = 0; i < 32; i++)
         bits |= (uint32_t)(slots[number / 32 * 32 + i] & 1) << i;
     return bits;
@@ -221,14 +237,30 @@ const uint32_t (*simulated_exchange(const void *mine, size_t bytes))[SIMULATED_W
     int number = current->number;
 
     memcpy(slots[number], mine, bytes);
-    simulated_warp_barrier();
+    meet_warp();
     return (const uint32_t(*)[SIMULATED_WORDS])(slots + number / 32 * 32);
 }
+
+/* ---- races ---- */
+
+#ifdef SIMULATED_RACES
+struct races_segment races_segment_now(void)
+{
+    return (struct races_segment){(uint32_t)current->number, of_block.generation,
+                                  current->warp_barriers};
+}
+
+uint32_t *races_segment_number(void)
+{
+    return &current->segment;
+}
+#endif
 
 /* ---- copies ---- */
 
 static void make_copy(const struct copy *c)
 {
+    races_access(c->to, c->bytes, true, __builtin_return_address(0));
     if (c->from)
         memcpy(c->to, c->from, c->bytes);
     else
@@ -239,6 +271,8 @@ void simulated_copy_async(void *to, const void *from, size_t bytes)
 {
     const struct copy c = {to, from, bytes, current->group};
 
+    races_access(to, bytes, true, __builtin_return_address(0));
+    races_access(from, from ? bytes : 0, false, __builtin_return_address(0));
     if (current->copy_count == COPIES)
         fail("too many copies under way");
     if (backwards)
@@ -317,6 +351,7 @@ static void begin_block(int threads)
         of_warp[i / 32].expected++;
     }
     memset(simulated_shared, 0xff, running->shared);
+    races_begin_block();
     stacks_used = 0;
 }
 
@@ -360,6 +395,7 @@ static void start(void)
     simulated_shared = aligned_alloc(4096, SHARED);
     if (stacks == MAP_FAILED || !simulated_shared)
         fail("no memory");
+    races_start(stacks, MOST * STACK, simulated_shared, SHARED);
 }
 
 void simulated_run(const struct simulated_launch *l)
@@ -376,6 +412,7 @@ void simulated_run(const struct simulated_launch *l)
     running = l;
     simulated_threads = l->block;
     simulated_blocks = l->grid;
+    races_begin_launch(l->kernel);
     for (uint64_t n = 0; n < blocks; n++) {
         uint64_t at = backwards ? blocks - 1 - n : n, rows = at / l->grid.x;
 
@@ -383,4 +420,5 @@ void simulated_run(const struct simulated_launch *l)
             (unsigned)(at % l->grid.x), (unsigned)(rows % l->grid.y), (unsigned)(rows / l->grid.y)};
         run_block((int)threads);
     }
+    races_end_launch();
 }

@@ -20,6 +20,8 @@
 #define cuEventDestroy cuEventDestroy_v2
 #define CUDA_ERROR_INVALID_VALUE 1
 #define CUDA_ERROR_INVALID_HANDLE 400
+#define CUDA_ERROR_STREAM_CAPTURE_ISOLATION 905
+#define CUDA_ERROR_CAPTURED_EVENT 907
 
 /* One call of cuEventRecord. A wait is for the last one before it. */
 struct moment {
@@ -32,6 +34,7 @@ struct moment {
 struct CUevent_st {
     struct moment *last; /* NULL: never recorded */
     bool untimed;
+    uint64_t capture; /* number of the one that it was recorded in last; 0: in none */
 };
 
 struct task {
@@ -57,6 +60,7 @@ struct captured {
 };
 
 struct CUgraph_st {
+    uint64_t number; /* of the capture */
     struct captured *item;
     size_t count, room;
 };
@@ -286,9 +290,14 @@ int cuStreamSynchronize(CUstream stream)
     return CUDA_SUCCESS;
 }
 
+/* A captured call waits for what the same capture has, and no other call does. */
 int cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
     (void)flags;
+    if (capture && event->capture != capture->number && (event->capture || event->last))
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    if (!capture && event->capture)
+        return CUDA_ERROR_CAPTURED_EVENT;
     return submit(stream, (struct task){.kind = WAIT, .event = event}, 0);
 }
 
@@ -321,6 +330,7 @@ int cuEventDestroy(CUevent event)
 
 int cuEventRecord(CUevent event, CUstream stream)
 {
+    event->capture = capture ? capture->number : 0;
     return submit(stream, (struct task){.kind = RECORD, .event = event, .inner = capture != NULL},
                   0);
 }
@@ -367,10 +377,15 @@ int cuEventElapsedTime(float *milliseconds, CUevent begin, CUevent end)
 
 int cuStreamBeginCapture(CUstream stream, int mode)
 {
+    static _Atomic uint64_t captures;
+
     (void)stream;
     (void)mode;
     capture = calloc(1, sizeof(*capture));
-    return capture ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!capture)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    capture->number = ++captures;
+    return CUDA_SUCCESS;
 }
 
 int cuStreamEndCapture(CUstream stream, CUgraph *graph)

@@ -205,7 +205,7 @@ struct simulated_numbers {
     float value[256];
     int16_t exponent[256];
 
-    simulated_numbers()
+    __attribute__((no_sanitize("thread"))) simulated_numbers()
     {
         for (unsigned code = 0; code < 256; code++) {
             int power = (int)(code >> 3 & 15), mantissa = (int)(code & 7);
@@ -220,6 +220,15 @@ struct simulated_numbers {
     }
 };
 
+/* Made once, by any thread: no race of a kernel (simulator/races.h). */
+__attribute__((no_sanitize("thread"))) static inline const struct simulated_numbers &
+simulated_numbers_of_codes()
+{
+    static const struct simulated_numbers numbers;
+
+    return numbers;
+}
+
 /* 32 depths of a row in 8 bits */
 struct simulated_codes {
     float value[32];
@@ -229,7 +238,7 @@ struct simulated_codes {
 static inline void simulated_load_codes(const struct simulated_operand *o, unsigned i,
                                         struct simulated_codes *x)
 {
-    static const struct simulated_numbers numbers;
+    const struct simulated_numbers &numbers = simulated_numbers_of_codes();
 
     for (unsigned chunk = 0; chunk < 32; chunk += 16) {
         const unsigned char *code = simulated_at(o, i, chunk);
@@ -304,7 +313,10 @@ static inline int __ffs(int x)
     return __builtin_ffs(x);
 }
 
-static inline int atomicMin(int *at, int x)
+/* Atomic accesses are no races (simulator/races.h). */
+#define SIMULATED_ATOMIC __attribute__((no_sanitize("thread"))) static inline
+
+SIMULATED_ATOMIC int atomicMin(int *at, int x)
 {
     int old = *at;
 
@@ -312,7 +324,7 @@ static inline int atomicMin(int *at, int x)
     return old;
 }
 
-static inline int atomicAdd(int *at, int x)
+SIMULATED_ATOMIC int atomicAdd(int *at, int x)
 {
     int old = *at;
 

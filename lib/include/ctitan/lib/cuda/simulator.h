@@ -7,8 +7,8 @@
  *
  * What it shows: indices, strides, masks, barriers and shuffles that every thread must reach, sizes
  * of grids and shared memory, matrix layouts, the order of calls, and a host that touches the
- * device's memory. What it cannot show: speed, most races between blocks or kernels, limits of
- * registers, and whether NVIDIA's libraries do as theirs do.
+ * device's memory. What it cannot show: speed, races between kernels, limits of registers, and
+ * whether NVIDIA's libraries do as theirs do. Races of a launch: simulator/races.h.
  *
  * Fibers take turns forwards, as blocks do; with SIMULATOR_ORDER=backwards in the environment, both
  * backwards. Results that differ between the two have a barrier missing, or depend on the order of
