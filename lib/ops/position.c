@@ -20,7 +20,7 @@ static int temper_reference(const struct ct_launch *l)
     int64_t n = l->in[0].shape[2] * l->in[0].shape[3];
 
     for (int64_t token = 0; token < l->in[0].shape[0] * l->in[0].shape[1]; token++) {
-        double past = floor((position_of(l, &r, token) + 1) / (double)how->every);
+        double past = floor((position_of(l, &r, token) + (double)how->added) / (double)how->every);
 
         for (int64_t i = token * n; i < (token + 1) * n; i++)
             r.out[0][i] = r.in[0][i] * (1 + how->scale * log1p(past));
@@ -39,6 +39,7 @@ static const struct ct_option temper_attrs[] = {
     CT_OPT_FLOAT(struct ct_temper, scale, "scale", "0.1", 0, 1e6, "Factor of the logarithm"),
     CT_OPT_INT(struct ct_temper, every, "every", "8192", 1, 0x1p53,
                "Tokens after which the logarithm is taken of one more"),
+    CT_OPT_INT(struct ct_temper, added, "added", "1", 0, 1, "Added to positions"),
     {0},
 };
 
@@ -54,7 +55,8 @@ const struct ct_op_type ct_op_temper = {
     .cache = ct_cache_positions,
     .reference = temper_reference,
     .samples = "scale=0.5 every=2: real[2,4,2,6] position[2,4];"
-               " scale=0.5 every=3: real[2,4,2,6] -",
+               " scale=0.5 every=3: real[2,4,2,6] -;"
+               " scale=0.5 every=2 added=0: real[2,4,2,6] -",
 };
 
 static int document_chunks_reference(const struct ct_launch *l)

@@ -274,7 +274,7 @@ static struct ct_value *attention(struct ct_decoder *d, struct ct_value *x)
         k = rotate(d, k, "k_rope", "k_norm");
     } else if (m->tempered) {
         q = ct_temper(&d->b, ct_decoder_named(d, "q_temper"), q, d->positions,
-                      &(struct ct_temper){m->temperature, m->every});
+                      &(struct ct_temper){m->temperature, m->every, 1});
     }
     if (s->rope.amplitude > 0 && is_rotated(m, d->layer) && !m->normed)
         how.scale = ct_decoder_scale(s);

@@ -30,6 +30,7 @@ static int run_temper(const struct ct_launch *l)
                            .heads = x->shape[2],
                            .first = ct_launch_offset(l, l->op->in[0], 1),
                            .every = how->every,
+                           .added = how->added,
                            .size = (int32_t)x->shape[3],
                            .scale = (float)how->scale};
     bool vector = a.size % lanes == 0 && ct_cuda_starts_vectors(x->data, x->stride, 3, lanes) &&

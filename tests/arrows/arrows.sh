@@ -215,7 +215,7 @@ check_places() {
 
 # Ops that have one user, a model: two whose kernels stand among those of plugins/cpu and plugins/cuda, as their rows do, and the
 # latent attention of the decoder to come.
-of_one_model=' temper document_chunks expand_latent '
+of_one_model=' document_chunks expand_latent '
 
 # "OP PLACE" for the places that use ops, other than those that define them or have their kernels.
 users() {

@@ -182,7 +182,7 @@ static void attention(struct model *m)
         y[i] = ct_rope(&m->b, name(m, "rope"), y[i], positions ? m->positions : NULL, &rope);
     if (random_chance(&m->shape, 30))
         y[0] = ct_temper(&m->b, name(m, "temper"), y[0], positions ? m->positions : NULL,
-                         &(struct ct_temper){0.5, 2});
+                         &(struct ct_temper){0.5, 2, 1});
     if (random_chance(&m->shape, 30))
         ids = ct_document_chunks(&m->b, name(m, "chunks"), m->ids, positions ? m->positions : NULL,
                                  ids, &(struct ct_document_chunks){3, 9});

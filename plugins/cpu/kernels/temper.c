@@ -35,7 +35,7 @@ CPU_INLINE void temper_token(enum ct_dtype dtype, const struct ct_launch *l, int
     int64_t size = (int64_t)ct_dtype_size(dtype);
     int64_t position =
         positions ? ((const int32_t *)p->data)[b * p->stride[0] + t * p->stride[1]] : first + t;
-    float factor = (float)(1 + how->scale * log1p((double)((position + 1) / how->every)));
+    float factor = (float)(1 + how->scale * log1p((double)((position + how->added) / how->every)));
     const char *from = (const char *)x->data + (b * x->stride[0] + t * x->stride[1]) * size;
     char *to = (char *)y->data + (b * y->stride[0] + t * y->stride[1]) * size;
 

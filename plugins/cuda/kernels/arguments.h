@@ -109,7 +109,7 @@ struct gpu_temper {
     const void *x;
     const int32_t *positions;                             /* NULL: in order, from first on */
     int64_t x_stride[3], y_stride[3], position_stride[2]; /* batch, token, head */
-    int64_t rows, tokens, heads, first, every;
+    int64_t rows, tokens, heads, first, every, added;
     int32_t size, lanes; /* lanes: threads of a row, a power of two */
     float scale;
 };

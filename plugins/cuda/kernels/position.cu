@@ -19,7 +19,7 @@ template <typename T, int W> DEVICE void temper(const gpu_temper &a)
         return;
     position = a.positions ? a.positions[b * a.position_stride[0] + t * a.position_stride[1]]
                            : a.first + t;
-    factor = 1.0f + a.scale * log1pf((float)((position + 1) / a.every));
+    factor = 1.0f + a.scale * log1pf((float)((position + a.added) / a.every));
     for (int i = ((int)threadIdx.x & (a.lanes - 1)) * W; i < a.size; i += a.lanes * W) {
         float v[W];
 

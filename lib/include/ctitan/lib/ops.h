@@ -212,7 +212,8 @@ struct ct_rope {
     struct ct_rope_long {
         const char *near, *far; /* divisors for contexts up to the original one, and beyond */
     } longrope;
-    double alpha; /* of heads of d features, theta is multiplied by alpha^(d / (d - 2)) */
+    double alpha;  /* of heads of d features, theta is multiplied by alpha^(d / (d - 2)) */
+    double temper; /* scale of ct_temper, every original_max_position tokens */
 };
 CT_API struct ct_value *ct_rope(struct ct_builder *b, const char *name, struct ct_value *x,
                                 struct ct_value *positions, const struct ct_rope *rope);
@@ -221,9 +222,9 @@ CT_API double ct_rope_frequency(const struct ct_rope *rope, int64_t rotated, int
 
 struct ct_temper {
     double scale;
-    int64_t every; /* tokens */
+    int64_t every, added; /* tokens */
 };
-/* x[b, t, h, d] times 1 + scale log(1 + floor((position + 1) / every)): queries whose attention
+/* x[b, t, h, d] times 1 + scale log(1 + floor((position + added) / every)): queries whose attention
    shall not flatten in long sequences (Nakanishi 2025). positions are as those of rope. */
 CT_API struct ct_value *ct_temper(struct ct_builder *b, const char *name, struct ct_value *x,
                                   struct ct_value *positions, const struct ct_temper *how);
