@@ -22,6 +22,8 @@
 #include <ctitan/log.h>
 #include <ctitan/model.h>
 
+#include "parts.h"
+
 #define CONFIG_MOST ((size_t)1 << 20) /* bytes of a config.json */
 
 static bool ends_in_one(const char *name, const char *const *ends, size_t count)
@@ -229,7 +231,7 @@ int ct_hf_files_of(struct ct_arena *arena, const struct ct_run *run, struct ct_s
 
 /* ---- config.json ---- */
 
-static char *print(struct ct_arena *arena, const json_t *root)
+char *hf_print(struct ct_arena *arena, const json_t *root)
 {
     char *text = NULL, *copy = NULL;
     size_t size;
@@ -258,7 +260,8 @@ static const struct ct_hf_config *described(const struct ct_run *run)
     return ours ? run->model_ops->description : NULL;
 }
 
-int ct_hf_config_of(struct ct_arena *arena, const struct ct_run *run, const char **text)
+int hf_make_config(struct ct_arena *arena, const struct ct_run *run,
+                   const struct ct_hf_config *config, const char **text)
 {
     char *memory = NULL;
     size_t size;
@@ -266,11 +269,8 @@ int ct_hf_config_of(struct ct_arena *arena, const struct ct_run *run, const char
     json_t *root = NULL;
     int rc;
 
-    if (!described(run))
-        return ct_fail(CT_EINVAL, "the model describes no config.json");
     out = open_memstream(&memory, &size);
-    rc = out ? ct_hf_write_config(described(run), run->model, out)
-             : ct_fail(CT_ENOMEM, "config.json");
+    rc = out ? ct_hf_write_config(config, run->model, out) : ct_fail(CT_ENOMEM, "config.json");
     if (out && fclose(out) && rc == 0)
         rc = ct_fail(CT_ENOMEM, "config.json");
     if (rc == 0)
@@ -280,11 +280,17 @@ int ct_hf_config_of(struct ct_arena *arena, const struct ct_run *run, const char
         set_token(root, "eos_token_id",
                   run->tokenizer->end ? run->tokenizer->end() : run->tokenizer->eos());
     }
-    if (rc == 0 && !(*text = print(arena, root)))
+    if (rc == 0 && !(*text = hf_print(arena, root)))
         rc = ct_fail(CT_ENOMEM, "config.json");
     json_decref(root);
     free(memory);
     return rc;
+}
+
+int ct_hf_config_of(struct ct_arena *arena, const struct ct_run *run, const char **text)
+{
+    return described(run) ? hf_make_config(arena, run, described(run), text)
+                          : ct_fail(CT_EINVAL, "the model describes no config.json");
 }
 
 int ct_hf_small_files(struct ct_arena *arena, const struct ct_run *run, const char **config,
@@ -320,7 +326,7 @@ int ct_hf_config_as_numbers(struct ct_arena *arena, const char *folder,
         rc = ct_fail(CT_ECONFIG, "%s is not an object", path);
     if (rc == 0) {
         json_object_del(root, "quantization_config");
-        *text = print(arena, root);
+        *text = hf_print(arena, root);
         rc = *text ? 0 : ct_fail(CT_ENOMEM, "%s", path);
     }
     json_decref(root);
@@ -344,21 +350,32 @@ static enum ct_dtype dtype_of(const struct ct_weight *weights, size_t count)
 }
 
 /* transformers 5 calls it dtype; a file of version 4 keeps its name. */
+static int set_dtype(json_t *root, enum ct_dtype dtype)
+{
+    int failed = 0;
+
+    if (json_object_get(root, "torch_dtype"))
+        failed |= json_object_set_new(root, "torch_dtype", json_string(ct_dtype_name(dtype)));
+    if (json_object_get(root, "dtype") || !json_object_get(root, "torch_dtype"))
+        failed |= json_object_set_new(root, "dtype", json_string(ct_dtype_name(dtype)));
+    return failed;
+}
+
 static int write_config(const char *folder, const char *config, enum ct_dtype dtype)
 {
     struct ct_arena arena = {0};
-    json_t *root;
+    json_t *root, *part;
     const char *text;
     int rc = ct_json_read(config, strlen(config), "config.json", CT_JSON_LITERALS, &root);
     int failed = 0;
 
     if (rc < 0)
         return rc;
-    if (json_object_get(root, "torch_dtype"))
-        failed |= json_object_set_new(root, "torch_dtype", json_string(ct_dtype_name(dtype)));
-    if (json_object_get(root, "dtype") || !json_object_get(root, "torch_dtype"))
-        failed |= json_object_set_new(root, "dtype", json_string(ct_dtype_name(dtype)));
-    text = failed ? NULL : print(&arena, root);
+    part = json_object_get(root, "text_config");
+    if (json_object_get(part, "dtype") || json_object_get(part, "torch_dtype"))
+        failed |= set_dtype(part, dtype);
+    failed |= set_dtype(root, dtype);
+    text = failed ? NULL : hf_print(&arena, root);
     rc = text ? ct_file_write(ct_arena_printf(&arena, "%s/config.json", folder), text, strlen(text))
               : ct_fail(CT_ENOMEM, "config.json");
     json_decref(root);

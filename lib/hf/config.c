@@ -101,12 +101,25 @@ static int check_quantization(const json_t *root, const struct ct_hf_config *con
     return hf_check_value(value, &none);
 }
 
+bool hf_is_outer(const struct ct_hf_config *config, const char *type)
+{
+    return config->outer && type && hf_is_name_of(config->outer, type);
+}
+
+/* Whether a model of several kinds of input has the settings of its part for text at the root: its
+   description knows the keys of the others. */
+static bool is_flat(const struct ct_hf_config *config, const char *type)
+{
+    return hf_is_outer(config, type) && config->ignored &&
+           hf_is_listed(config->ignored, "vision_config");
+}
+
 static int check_fixed(const json_t *root, const struct ct_hf_config *config)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));
     int rc = 0;
 
-    if (!type || strcmp(type, config->model_type))
+    if (!type || (strcmp(type, config->model_type) != 0 && !is_flat(config, type)))
         return ct_fail(CT_ECONFIG, "model_type is %s; this plugin builds %s",
                        type ? type : "missing", config->model_type);
     for (const struct ct_hf_fixed *f = config->fixed; rc == 0 && f->key; f++)
@@ -157,6 +170,8 @@ static bool leaves_out(const json_t *root, const json_t *value, const char *word
 
     if (json_is_null(value) || !words)
         return json_is_null(value);
+    if (*words == '-')
+        return json_is_integer(value) && json_integer_value(value) == atoi(words);
     if (*words == '!')
         return json_is_integer(value) && json_integer_value(value) == 0 &&
                !json_is_true(json_object_get(root, words + 1));
@@ -446,14 +461,18 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
     return ct_fail(CT_EINVAL, "the table's kind of %s is unknown", k->key);
 }
 
-/* The part for text of a model for several kinds of input; of another model, all of it. */
+/* A tied head is said at the root, too. */
 json_t *hf_part_for_text(json_t *root, const struct ct_hf_config *config)
 {
+    static const char tied[] = "tie_word_embeddings";
     const char *type = json_string_value(json_object_get(root, "model_type"));
     json_t *text = json_object_get(root, "text_config");
 
-    return config->outer && type && !strcmp(type, config->outer) && json_is_object(text) ? text
-                                                                                         : root;
+    if (!hf_is_outer(config, type) || !json_is_object(text))
+        return root;
+    if (json_is_true(json_object_get(root, tied)))
+        json_object_set_new(text, tied, json_true());
+    return text;
 }
 
 void hf_count_layers(json_t *root, const struct ct_hf_config *config)
@@ -479,6 +498,8 @@ static int read_root(json_t *root, const struct ct_hf_config *config, void *size
     rc = check_quantization(root, config);
     root = hf_part_for_text(root, config);
     hf_count_layers(root, config);
+    if (rc == 0)
+        rc = hf_assume_rope(root, config);
     if (rc == 0)
         rc = check_fixed(root, config);
     for (const struct ct_hf_key *k = config->keys; rc == 0 && k->key; k++)

@@ -28,11 +28,18 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
 int hf_words(const char *words);
 /* Without a number of layers, where the row's fallback is 0: that of the list of their types. */
 void hf_count_layers(json_t *root, const struct ct_hf_config *config);
+/* Where a file says nothing of rope, put in what the model then has. */
+int hf_assume_rope(json_t *root, const struct ct_hf_config *config);
 /* Read, write and compare what a file says of rope (rope.c). */
 int hf_read_rope(const json_t *root, const struct ct_hf_key *k, const struct ct_hf_config *config,
                  struct ct_rope *rope);
 int hf_set_rope(json_t *root, const struct ct_hf_config *config, const struct ct_rope *rope);
 bool hf_same_rope(const struct ct_rope *a, const struct ct_rope *b);
+/* Whether key is one of the names "a|b", or in the list "a, b". */
+bool hf_is_name_of(const char *names, const char *key);
+bool hf_is_listed(const char *names, const char *key);
+/* Whether type is that of a model of several kinds of input, with such a part for text. */
+bool hf_is_outer(const struct ct_hf_config *config, const char *type);
 /* The part for text of a model for several kinds of input; of another model, all of it. */
 json_t *hf_part_for_text(json_t *root, const struct ct_hf_config *config);
 /* A folder's config.json as it was read last, or as it is: copies of its values, and with numbers

@@ -254,20 +254,22 @@ int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FIL
     json_t *values, *root;
     int failed, rc = first_config(config, &values, &root);
     bool made = rc == 0 && !json_object_size(root), ropes;
+    bool alone = config->alone[0] != NULL; /* other keys may be silent there, so all are written */
 
     if (rc < 0)
         return rc;
     ropes = says_ropes(values, config, sizes);
-    failed = json_object_update_new(root,
-                                    json_pack("{s:[s], s:s}", "architectures", config->architecture,
-                                              "model_type", config->model_type));
+    failed = json_object_update_new(root, json_pack("{s:[s], s:s}", "architectures",
+                                                    alone ? config->alone[1] : config->architecture,
+                                                    "model_type",
+                                                    alone ? config->alone[0] : config->model_type));
     for (const struct ct_hf_fixed *f = config->fixed; made && f->key; f++)
         if (f->value)
             failed |= json_object_set_new(root, f->key, first_value(f->value));
     for (const struct ct_hf_key *k = config->keys; k->key; k++) {
         const void *field = (const char *)sizes + k->offset;
 
-        if (is_rope(k) ? ropes : says_already(values, config, k, field))
+        if (!alone && (is_rope(k) ? ropes : says_already(values, config, k, field)))
             continue;
         failed |= set_key(root, k->key, value_of(root, k, field));
         if (k->kind == CT_HF_ROPE)

@@ -102,7 +102,7 @@ static bool is_in(const char *const *list, size_t count, const char *key)
     return false;
 }
 
-static bool is_name_of(const char *names, const char *key)
+bool hf_is_name_of(const char *names, const char *key)
 {
     const char *name;
     size_t size;
@@ -113,8 +113,7 @@ static bool is_name_of(const char *names, const char *key)
     return false;
 }
 
-/* Whether key is in the list "a, b". */
-static bool is_listed(const char *names, const char *key)
+bool hf_is_listed(const char *names, const char *key)
 {
     static const char between[] = ", ";
     size_t size = strlen(key);
@@ -132,13 +131,13 @@ static bool is_listed(const char *names, const char *key)
 static bool is_known(const struct ct_hf_config *config, const char *key)
 {
     for (const struct ct_hf_key *k = config->keys; k->key; k++)
-        if (is_name_of(k->key, key))
+        if (hf_is_name_of(k->key, key))
             return true;
     for (const struct ct_hf_fixed *f = config->fixed; f->key; f++)
         if (!strcmp(f->key, key))
             return true;
     return (config->partial && !strcmp(config->partial, key)) ||
-           (config->ignored && is_listed(config->ignored, key)) ||
+           (config->ignored && hf_is_listed(config->ignored, key)) ||
            is_in(harmless, CT_COUNT(harmless), key) || is_in(read, CT_COUNT(read), key);
 }
 
@@ -160,7 +159,7 @@ int hf_check_known(const json_t *root, const struct ct_hf_config *config)
     json_object_foreach((json_t *)(uintptr_t)root, key, value)
     {
         if (hf_absent(value) || is_known(config, key) || is_default(key, value) ||
-            is_listed(ignored, key))
+            hf_is_listed(ignored, key))
             continue;
         text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
         rc =

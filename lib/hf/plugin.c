@@ -1,6 +1,7 @@
 /*
  * The plugin that builds the models of a model_type.
  */
+#include <jansson.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,8 @@
 #include <ctitan/option.h>
 #include <ctitan/plugins.h>
 #include <ctitan/recipe.h>
+
+#include "config.h"
 
 /* ---- descriptions of families ---- */
 
@@ -62,7 +65,7 @@ static bool has_outer(const char *path, const char *outer)
     struct ct_recipe *file;
     const char *name =
         ct_recipe_read(&arena, path, &file) == 0 ? ct_recipe_get(file, "family", "outer") : NULL;
-    bool is = name && !strcmp(name, outer);
+    bool is = name && hf_is_name_of(name, outer);
 
     ct_arena_finish(&arena);
     return is;
@@ -73,13 +76,13 @@ static bool find_outer(const char *outer, char *path, size_t room)
     struct ct_arena scratch = {0};
     const struct ct_plugin_file *files;
     size_t count = list_families(&scratch, &files);
-    bool found = false;
+    int found = 0;
 
-    for (size_t i = 0; !found && i < count; i++)
-        found = has_outer(files[i].path, outer) &&
-                (size_t)snprintf(path, room, "%s", files[i].path) < room;
+    for (size_t i = 0; i < count; i++)
+        found += has_outer(files[i].path, outer) &&
+                 (size_t)snprintf(path, room, "%s", files[i].path) < room;
     ct_arena_finish(&scratch);
-    return found;
+    return found == 1; /* of several, text_config says which */
 }
 
 int ct_hf_family(const char *name, char *path, size_t room)
@@ -130,6 +133,14 @@ static bool find(const char *type, size_t size, char *name, size_t room)
 
     snprintf(name, room, "%.*s", (int)size, type);
     return ct_plugin_path(name, path, sizeof(path)) == 0;
+}
+
+const char *ct_hf_model_type(const json_t *root)
+{
+    const char *text =
+        json_string_value(json_object_get(json_object_get(root, "text_config"), "model_type"));
+
+    return text ? text : json_string_value(json_object_get(root, "model_type"));
 }
 
 int ct_hf_plugin(const char *type, char *name, size_t room)

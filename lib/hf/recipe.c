@@ -44,7 +44,7 @@ static int read_run(struct ct_arena *arena, const char *folder, struct ct_recipe
 static int choose_model(struct ct_arena *arena, const char *path, const json_t *config,
                         const char **name)
 {
-    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const char *type = ct_hf_model_type(config);
     char plugin[64];
     int rc = type ? ct_hf_plugin(type, plugin, sizeof(plugin))
                   : ct_fail(CT_ECONFIG, "model_type is missing");

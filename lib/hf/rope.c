@@ -9,6 +9,7 @@
 
 #include <ctitan/arena.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/json.h>
 
 #include "config.h"
 
@@ -176,6 +177,24 @@ static int read_long_scaling(const json_t *root, const json_t *scaling,
 
 /* ---- all types ---- */
 
+/* The scale of queries' temperature, beside any type of rope. */
+static int read_temper(const json_t *root, const json_t *object, const struct ct_hf_config *config,
+                       struct ct_rope *rope)
+{
+    static const char key[] = "llama_4_scaling_beta";
+    const json_t *original = either(root, object, "original_max_position_embeddings");
+    double tokens = 0;
+    int rc;
+
+    if (!config->tempers || hf_absent(json_object_get(object, key)))
+        return 0;
+    rc = read_scaling_number(object, key, &rope->temper);
+    if (rc == 0)
+        rc = hf_read_number(original, "original_max_position_embeddings", 0, &tokens);
+    rope->original_max_position = (int64_t)tokens;
+    return rc;
+}
+
 /* Also by one factor. An alpha stretches theta, whatever the factor and the context are. */
 static int read_stretch(const json_t *scaling, const struct ct_hf_config *config, bool dynamic,
                         struct ct_rope *rope)
@@ -212,7 +231,7 @@ static int read_scaling(const json_t *root, const json_t *object, const char *na
 {
     int rc;
 
-    if (!strcmp(name, "default"))
+    if (!strcmp(name, "default") || !strcmp(name, "mrope")) /* text has one position a token */
         return 0;
     if ((strcmp(name, "yarn") || config->original) && check_no_mscale(object, name) < 0)
         return CT_ECONFIG;
@@ -345,7 +364,35 @@ int hf_read_rope(const json_t *root, const struct ct_hf_key *k, const struct ct_
     if (rc < 0)
         return rc;
     rc = read_type(root, object, config, rope);
+    if (rc == 0)
+        rc = read_temper(root, object, config, rope);
     return rc < 0 ? ct_context(rc, "%s", key) : 0;
+}
+
+int hf_assume_rope(json_t *root, const struct ct_hf_config *config)
+{
+    const char *key;
+    json_t *rope;
+    int rc = find_rope(root, &key, &rope);
+
+    if (rc < 0 || rope || !config->assumed_rope)
+        return rc;
+    rc = ct_json_read(config->assumed_rope, strlen(config->assumed_rope), "rope", 0, &rope);
+    return rc < 0 ? rc : json_object_set_new(root, "rope_parameters", rope);
+}
+
+int ct_hf_assumed_rope(const struct ct_hf_config *config, struct ct_rope *rope)
+{
+    const struct ct_hf_key *k = config->keys;
+    json_t *root = json_object();
+    int rc = hf_assume_rope(root, config);
+
+    while (k->kind != CT_HF_ROPE)
+        k++;
+    if (rc == 0)
+        rc = hf_read_rope(root, k, config, rope);
+    json_decref(root);
+    return rc;
 }
 
 /* ---- writing ---- */
@@ -418,12 +465,51 @@ static json_t *rope_scaling(const struct ct_rope *rope, bool assumed)
                      (json_int_t)rope->original_max_position);
 }
 
+/* The object that scaling is, or one of the type "default" in the place of null. */
+static json_t *as_object(json_t *scaling)
+{
+    if (json_is_object(scaling))
+        return scaling;
+    json_decref(scaling);
+    return json_pack("{s:s}", "rope_type", "default");
+}
+
+/* A change of rope leaves the positions of images as the file has them. */
+static json_t *keep_others(const json_t *root, json_t *scaling)
+{
+    static const char *const keys[] = {"mrope_section", "mrope_interleaved"};
+    const char *key;
+    json_t *object, *value;
+
+    if (find_rope(root, &key, &object) < 0)
+        return scaling;
+    for (size_t i = 0; i < CT_COUNT(keys); i++)
+        if ((value = json_object_get(object, keys[i]))) {
+            scaling = as_object(scaling);
+            json_object_set(scaling, keys[i], value);
+        }
+    return scaling;
+}
+
+static json_t *add_temper(json_t *scaling, const struct ct_rope *rope)
+{
+    scaling = as_object(scaling);
+    json_object_set_new(scaling, "llama_4_scaling_beta", json_real(rope->temper));
+    json_object_set_new(scaling, "original_max_position_embeddings",
+                        json_integer(rope->original_max_position));
+    return scaling;
+}
+
 int hf_set_rope(json_t *root, const struct ct_hf_config *config, const struct ct_rope *rope)
 {
+    json_t *scaling = keep_others(root, rope_scaling(rope, config->rope || config->assumed_rope));
+
+    if (rope->temper > 0)
+        scaling = add_temper(scaling, rope);
     json_object_del(root, "rope_parameters");
     if (config->partial && rope->partial > 0)
         json_object_set_new(root, config->partial, json_real(rope->partial));
-    return json_object_set_new(root, "rope_scaling", rope_scaling(rope, config->rope));
+    return json_object_set_new(root, "rope_scaling", scaling);
 }
 
 static bool same_text(const char *a, const char *b)
@@ -439,6 +525,7 @@ bool hf_same_rope(const struct ct_rope *a, const struct ct_rope *b)
            a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
            a->fractional == b->fractional && a->mscale_all_dim == b->mscale_all_dim &&
            a->amplitude == b->amplitude && a->partial == b->partial && a->dynamic == b->dynamic &&
-           a->alpha == b->alpha && same_text(a->longrope.near, b->longrope.near) &&
+           a->alpha == b->alpha && a->temper == b->temper &&
+           same_text(a->longrope.near, b->longrope.near) &&
            same_text(a->longrope.far, b->longrope.far);
 }

@@ -456,9 +456,8 @@ static int join_pairs(struct ct_weights *w, const char *folder)
 
 /* ---- models for several kinds of input ---- */
 
-/* The name in the part for text of "language_model.NAME", or of "model.language_model.REST", which
-   is model.REST; NULL: it is of another part. */
-static const char *name_in_text(const char *name)
+/* "language_model.NAME", or "model.language_model.REST", which is model.REST. */
+const char *ct_weights_text_name(const char *name)
 {
     static const char *const before[] = {"language_model.", "model.language_model."};
 
@@ -475,9 +474,9 @@ static void keep_text(struct ct_weights *w, const char *folder)
     size_t kept = 0, parts = 0;
 
     for (size_t i = 0; i < w->count; i++)
-        parts += name_in_text(w->entries[i].weight.name) != NULL;
+        parts += ct_weights_text_name(w->entries[i].weight.name) != NULL;
     for (size_t i = 0; parts && i < w->count; i++) {
-        const char *name = w->entries[i].weight.name, *text = name_in_text(name);
+        const char *name = w->entries[i].weight.name, *text = ct_weights_text_name(name);
 
         if (!text && strncmp(name, "lm_head.", strlen("lm_head.")) != 0)
             continue;
@@ -499,7 +498,7 @@ static int hand_out(struct ct_weights *w, int rc, struct ct_weights **weights)
     return rc;
 }
 
-int ct_weights_open(const char *folder, struct ct_weights **weights)
+static int open_parts(const char *folder, bool whole, struct ct_weights **weights)
 {
     struct ct_weights *w = calloc(1, sizeof(*w));
     int rc;
@@ -508,11 +507,21 @@ int ct_weights_open(const char *folder, struct ct_weights **weights)
     if (!w)
         return ct_fail(CT_ENOMEM, "weights of %s", folder);
     rc = open_folder(w, folder);
-    if (rc == 0)
+    if (rc == 0 && !whole)
         rc = join_pairs(w, folder);
-    if (rc == 0)
+    if (rc == 0 && !whole)
         keep_text(w, folder);
     return hand_out(w, rc, weights);
+}
+
+int ct_weights_open(const char *folder, struct ct_weights **weights)
+{
+    return open_parts(folder, false, weights);
+}
+
+int ct_weights_open_whole(const char *folder, struct ct_weights **weights)
+{
+    return open_parts(folder, true, weights);
 }
 
 int ct_weights_open_file(const char *path, struct ct_weights **weights)

@@ -17,6 +17,8 @@
 #include <ctitan/space.h>
 #include <ctitan/state.h>
 
+#include "parts.h"
+
 struct save {
     struct ct_run *run;
     struct ct_group *world;
@@ -172,12 +174,18 @@ static int make_list(struct save *s)
     return s->box ? 0 : ct_fail(CT_ENOMEM, "%zu bytes of a tensor", s->writer.room);
 }
 
+static int config_of(struct save *s, const char **config)
+{
+    return hf_is_part(s->run) ? hf_whole_config(&s->arena, s->run, config)
+                              : ct_hf_config_of(&s->arena, s->run, config);
+}
+
 /* Everything but the weights. */
 static int complete(struct save *s, const char *folder)
 {
     struct ct_small_files files;
     const char *config;
-    int rc = ct_hf_config_of(&s->arena, s->run, &config);
+    int rc = config_of(s, &config);
 
     if (rc == 0)
         rc = ct_hf_files_of(&s->arena, s->run, &files);
@@ -192,6 +200,8 @@ static int save(struct save *s, const char *folder)
 {
     int rc = make_list(s);
 
+    if (rc == 0 && s->run->rank == 0 && hf_is_part(s->run))
+        rc = hf_add_parts(&s->writer);
     if (rc == 0 && s->run->rank == 0)
         rc = ct_hf_take_target(s->run, folder);
     rc = ct_group_agree(s->world, rc);
@@ -268,8 +278,10 @@ static int check_files(struct save *s, const char *folder)
 {
     struct ct_small_files files;
     const char *config;
-    int rc = ct_hf_config_of(&s->arena, s->run, &config);
+    int rc = config_of(s, &config);
 
+    if (rc == 0 && hf_is_part(s->run))
+        rc = hf_add_parts(&s->writer);
     if (rc == 0)
         rc = ct_hf_files_of(&s->arena, s->run, &files);
     return rc < 0 ? ct_context(CT_ECONFIG, "the model %s", ct_config.model.name)

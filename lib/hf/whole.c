@@ -28,7 +28,7 @@ static int load_model(struct ct_arena *arena, const char *folder, const char *ig
 
     if (rc < 0)
         return rc;
-    type = json_string_value(json_object_get(root, "model_type"));
+    type = ct_hf_model_type(root);
     rc = type ? ct_hf_plugin(type, name, sizeof(name))
               : ct_fail(CT_ECONFIG, "config.json has no model_type");
     json_decref(root);

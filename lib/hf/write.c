@@ -10,6 +10,8 @@
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
 
+#include "parts.h"
+
 /* Rows are assembled in windows of this many bytes; a longer row gets its own. */
 #define WINDOW ((size_t)16 << 20)
 
@@ -89,17 +91,30 @@ static struct ct_stored_box first_rows(const struct ct_weight *weight, size_t by
     return w;
 }
 
+/* A tensor of other files, as it is there. */
+static int copy_tensor(const struct ct_weight *weight, struct ct_safetensors_sink *sink)
+{
+    if (sink)
+        ct_safetensors_put(sink, weight->data,
+                           (size_t)ct_shape_count(weight->ndim, weight->shape) *
+                               ct_dtype_size(weight->dtype));
+    return 0;
+}
+
 /* A failure to write is stored in the sink, so that the other ranks can finish sending. */
 static int produce(size_t index, struct ct_safetensors_sink *sink, void *context)
 {
     const struct writing *g = context;
     const struct ct_hf_output *o = &g->w->outputs[index];
     const struct ct_weight *weight = &g->w->weights[index];
-    const struct ct_stored_rule *rule = ct_stored_rule(g->w->rules, o->param->name);
+    const struct ct_stored_rule *rule;
     struct ct_stored_box window = first_rows(weight, WINDOW);
     int64_t step = window.ndim ? window.shape[0] : 1, rows = window.ndim ? weight->shape[0] : 1;
     int rc = 0;
 
+    if (!o->param)
+        return copy_tensor(weight, sink);
+    rule = ct_stored_rule(g->w->rules, o->param->name);
     for (int64_t at = 0; rc == 0 && at < rows; at += step) {
         if (window.ndim) {
             window.offset[0] = at;
@@ -159,6 +174,17 @@ int ct_hf_writer_init(struct ct_hf_writer *w, const struct ct_stored_rule *rules
     w->rows = malloc(w->room + 1);
     return w->window && w->rows ? 0
                                 : ct_fail(CT_ENOMEM, "%zu bytes to put a tensor together", w->room);
+}
+
+void hf_writer_add(struct ct_hf_writer *w, const struct ct_weight *weights, size_t count)
+{
+    size_t rooms[] = {w->count, w->count}, all = w->count + count;
+
+    w->weights = ct_arena_grow(&w->arena, w->weights, &rooms[0], all, sizeof(*w->weights));
+    w->outputs = ct_arena_grow(&w->arena, w->outputs, &rooms[1], all, sizeof(*w->outputs));
+    memcpy(w->weights + w->count, weights, sizeof(*weights) * count);
+    memset(w->outputs + w->count, 0, sizeof(*w->outputs) * count);
+    w->count = all;
 }
 
 static int check(void *context)

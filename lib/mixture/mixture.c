@@ -50,10 +50,14 @@ static struct ct_value *correction(struct ct_decoder *d, const struct ct_mixture
     if (!m->corrected)
         return NULL;
     name = ct_decoder_text(d, "%s" CT_MIXTURE_CORRECTION, router_of(m));
-    bias = ct_decoder_parameter(d, name, 1, &m->experts, (struct ct_init){.kind = CT_INIT_ZERO});
+    bias = ct_decoder_parameter(d, name, m->correction_row ? 2 : 1,
+                                m->correction_row ? (int64_t[]){1, m->experts} : &m->experts,
+                                (struct ct_init){.kind = CT_INIT_ZERO});
     if (bias)
         bias->dtype_fixed = true;
-    return bias;
+    return m->correction_row
+               ? ct_view(&d->b, ct_decoder_named(d, "correction"), bias, 1, &m->experts)
+               : bias;
 }
 
 /* NULL: the mixture has none. */

@@ -154,6 +154,9 @@ static struct ct_value *attention(struct build *s, struct ct_value *input)
         q = ct_rope(&d->b, named(s, "q_rope"), q, d->positions, &d->rope);
         k = ct_rope(&d->b, named(s, "k_rope"), k, d->positions, &d->rope);
     }
+    if (d->rope.temper > 0)
+        q = ct_temper(&d->b, named(s, "q_temper"), q, d->positions,
+                      &(struct ct_temper){d->rope.temper, d->rope.original_max_position, 0});
     if (s->m->qk_rotated && s->m->qk_norm == QK_NORM_HEAD) {
         q = norm(s, "q_norm", q, weight(s, WEIGHT_Q_NORM), z->head_dim, s->m->qk_bias);
         k = norm(s, "k_norm", k, weight(s, WEIGHT_K_NORM), z->head_dim, s->m->qk_bias);
@@ -343,6 +346,23 @@ static struct ct_value *look_up(struct build *s, const char *name, struct ct_val
     return scale != 1 ? ct_scale(&d->b, part, x, scale) : x;
 }
 
+/* x and the embeddings of its positions, where they are learned. */
+static struct ct_value *add_positions(struct build *s, struct ct_value *x)
+{
+    struct ct_decoder *d = &s->d;
+    int64_t shape[] = {d->sizes->max_position, d->sizes->dim};
+    struct ct_value *places;
+
+    if (s->m->positions != POSITIONS_LEARNED)
+        return x;
+    places = whole(s, WEIGHT_PLACES, "weight", 2, shape, ct_init_weight(0.01, 1));
+    shape[0] = s->m->first_position;
+    if (shape[0])
+        whole(s, WEIGHT_PLACES, "unused", 2, shape, (struct ct_init){0});
+    places = ct_embedding(&d->b, "places", d->positions, places);
+    return ct_add(&d->b, "placed", x, places);
+}
+
 static struct ct_value *embed(struct build *s)
 {
     struct ct_decoder *d = &s->d;
@@ -351,7 +371,7 @@ static struct ct_value *embed(struct build *s)
     d->embedding =
         whole(s, WEIGHT_EMBEDDING, "weight", 2, (int64_t[]){d->sizes->vocabulary, d->sizes->dim},
               d->sizes->tied ? ct_decoder_head_init(s->d.sizes) : ct_init_weight(1, 1));
-    return look_up(s, "embedding", d->tokens);
+    return add_positions(s, look_up(s, "embedding", d->tokens));
 }
 
 /* The norm by a weight of the whole model. */
@@ -452,13 +472,17 @@ int decoder_build(struct ct_model *model, struct ct_graph *graph,
     struct ct_decoder *d = &s.d;
     struct ct_value *x;
 
+    if (model->positions == POSITIONS_LEARNED && request->seq_len > model->sizes.max_position)
+        return ct_fail(CT_ECONFIG,
+                       "[training] seq_len = %lld is larger than the model's %lld positions",
+                       (long long)request->seq_len, (long long)model->sizes.max_position);
     if (model->mixture.whole.wanted)
         s.mixture.sums = &s.sums;
     d->tokens = ct_input(&d->b, "tokens", shape);
-    if (request->documents) {
+    if (request->documents)
         d->documents = ct_input(&d->b, "documents", shape);
+    if (request->documents || model->positions == POSITIONS_LEARNED)
         d->positions = ct_input(&d->b, "positions", shape);
-    }
     x = embed(&s);
     for (d->layer = 0; d->layer < model->sizes.layers; d->layer++) {
         d->b.region = ct_arena_printf(graph->arena, "layers.%lld", (long long)d->layer);

@@ -11,7 +11,7 @@
 enum decoder_norm { NORM_RMS, NORM_RMS_ONE, NORM_LAYER, NORM_LAYER_ONE, NORM_LAYER_PLAIN };
 enum decoder_norms { NORMS_BEFORE, NORMS_AFTER, NORMS_BOTH }; /* of attention and feed-forward */
 enum decoder_qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WHOLE, QK_NORM_EACH };
-enum decoder_positions { POSITIONS_ROPE, POSITIONS_NONE };
+enum decoder_positions { POSITIONS_ROPE, POSITIONS_NONE, POSITIONS_LEARNED };
 enum decoder_activation {
     ACTIVATION_SILU,
     ACTIVATION_GELU,
@@ -24,6 +24,7 @@ enum decoder_activation {
 #define DECODER_WEIGHTS(X)                                                                         \
     X(LAYERS, "layers", "model.layers") /* what names of a layer's weights begin with */           \
     X(EMBEDDING, "embedding", "model.embed_tokens")                                                \
+    X(PLACES, "positions", NULL) /* of learned positions */                                        \
     X(FINAL_NORM, "final_norm", "model.norm")                                                      \
     X(HEAD, "head", "lm_head")                                                                     \
     X(ATTENTION_NORM, "attention_norm", "input_layernorm")                                         \
@@ -96,6 +97,7 @@ struct ct_model {
 
     enum decoder_norm norm;
     enum decoder_norms norms;
+    bool normed_after; /* false: norms that are both are before alone */
     enum decoder_qk_norm qk_norm;
     bool qk_normed;  /* false: qk_norm is none */
     bool norm_bias;  /* layer norms have biases, except those of q and k */
@@ -114,13 +116,15 @@ struct ct_model {
     int64_t window_until; /* the first one behind those that slide */
     bool window_plain;    /* layers with rope do not slide */
     int64_t full_every;   /* every so many layers does not slide; 0: all slide */
+    bool full_first;      /* the first of so many, not the last */
     struct ct_hf_layers sliding;
 
     int64_t plain_every;         /* every so many layers has no rope; 0: all have it */
     bool plain_full;             /* where some layers slide, the others have no rope */
     struct ct_hf_layers rotated; /* layers with rope */
     enum decoder_positions positions;
-    bool local; /* sliding layers have a rope of their own: local_rope */
+    int64_t first_position; /* learned: rows of their table before that of the first token */
+    bool local;             /* sliding layers have a rope of their own: local_rope */
     struct ct_rope local_rope;
 
     enum decoder_activation activation;
@@ -140,6 +144,8 @@ struct ct_model {
     int64_t ffn_whole, ffn_multiple;
     double ffn_multiplier; /* 0: none, nor a multiple */
     bool ffn_adjusted;
+    int64_t embedding_dim; /* must be dim; 0: it is */
+    int64_t ffn_times;     /* without ffn_whole, ffn_dim is so many times dim; 0: it is not */
 
     bool single;           /* a layer is a mixer or feed-forward, behind one norm */
     int64_t forward_every; /* then every so many is feed-forward, where no list is given; 0: none */
@@ -156,6 +162,7 @@ struct ct_model {
     int64_t dense_layers;      /* the first layers, which are no mixtures */
     bool shared_gated;         /* the shared experts have a gate */
     int64_t sparse_every;      /* every so many layers is a mixture; 0: all */
+    int64_t sparse_last;       /* the last layer that is one; 0: any */
     struct ct_hf_layers dense; /* layers that are none */
     int64_t rotary_dim; /* features of a head that are rotated, unless a share says it; 0: all */
     struct ct_predictions predictions;

@@ -299,7 +299,8 @@ static int check_names(const struct ct_recipe *file)
     static const struct {
         const char *section, *keys;
     } known[] = {
-        {"family", " model_type architecture like outer partial original ignored alpha plugin "},
+        {"family", " model_type architecture like outer alone alone_architecture partial original "
+                   "ignored alpha plugin tempers rope "},
         {"stored",
          " qkv qkv_by gate_up expert_gate expert_up expert_down correction q_norms k_norms "
          "linear_by down experts_gate_up experts_down ignored embedding_copies head_copies "},
@@ -426,13 +427,20 @@ static int read_family(const char *name, struct family *f)
     f->config.model_type = ct_recipe_get(file, "family", "model_type");
     f->config.architecture = ct_recipe_get(file, "family", "architecture");
     f->config.outer = ct_recipe_get(file, "family", "outer");
+    f->config.alone[0] = ct_recipe_get(file, "family", "alone");
+    f->config.alone[1] = ct_recipe_get(file, "family", "alone_architecture");
     f->config.partial = get(file, "family", "partial");
     f->config.ignored = ct_recipe_get(file, "family", "ignored");
     f->config.alpha = ct_recipe_get(file, "family", "alpha") != NULL;
+    f->config.tempers = ct_recipe_get(file, "family", "tempers") != NULL;
+    f->config.assumed_rope = ct_recipe_get(file, "family", "rope");
     original = ct_recipe_get(file, "family", "original");
     f->config.original = original ? strtoll(original, NULL, 10) : 0;
     if (!f->config.model_type || !f->config.architecture)
         return ct_fail(CT_ECONFIG, "%s: [family] needs model_type and architecture", f->path);
+    if (!f->config.alone[0] != !f->config.alone[1])
+        return ct_fail(CT_ECONFIG, "%s: [family] needs both alone and alone_architecture, or none",
+                       f->path);
     for (int w = 0; w < WEIGHT_COUNT; w++) {
         const char *own = get(file, "weights", weight_names[w]);
 
@@ -503,7 +511,7 @@ int family_apply(const struct family *f, struct ct_model *model)
 }
 
 /* Set what config.json would say where it is silent. */
-static void set_fallbacks(const struct family *f, struct ct_model *m)
+static int set_fallbacks(const struct family *f, struct ct_model *m)
 {
     for (const struct ct_hf_key *k = f->config.keys; k->key; k++) {
         void *field = (char *)m + k->offset;
@@ -521,6 +529,7 @@ static void set_fallbacks(const struct family *f, struct ct_model *m)
         else if (k->kind == CT_HF_ROPE || k->kind == CT_HF_LOCAL_ROPE)
             ((struct ct_rope *)field)->theta = k->fallback, ((struct ct_rope *)field)->factor = 1;
     }
+    return f->config.assumed_rope ? ct_hf_assumed_rope(&f->config, &m->sizes.rope) : 0;
 }
 
 int family_flavor(const struct family *f, const char *flavor, struct ct_model *model)
@@ -528,7 +537,8 @@ int family_flavor(const struct family *f, const char *flavor, struct ct_model *m
     const char *section = ct_arena_printf(&arena, "flavor.%s", flavor), *names[64], *known = "";
     size_t count = 0;
 
-    set_fallbacks(f, model);
+    if (set_fallbacks(f, model) < 0)
+        return ct_context(CT_ECONFIG, "%s: [family] rope", f->path);
     for (size_t i = 0; i < f->description->section_count; i++) {
         const char *name = f->description->sections[i].section;
 

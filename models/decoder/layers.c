@@ -21,13 +21,13 @@ bool decoder_slides(const struct ct_model *m, int64_t layer)
     if (m->sliding.given)
         return ct_hf_has_layer(&m->sliding, layer);
     return layer >= m->window_from && layer < m->window_until &&
-           (!m->full_every || (layer + 1) % m->full_every) &&
+           (!m->full_every || (layer + !m->full_first) % m->full_every) &&
            (!m->window_plain || !is_listed_with_rope(m, layer));
 }
 
 bool decoder_rotates(const struct ct_model *m, int64_t layer)
 {
-    if (m->positions == POSITIONS_NONE)
+    if (m->positions != POSITIONS_ROPE)
         return false;
     if (m->plain_full && m->windowed && m->window && !decoder_slides(m, layer))
         return false;
@@ -66,6 +66,8 @@ bool decoder_is_mixture(const struct ct_model *m, int64_t layer)
     if (m->single && !m->sparse_every)
         return false;
     if (!m->dense.given && layer < m->dense_layers) /* a list counts alone */
+        return false;
+    if (m->sparse_last && layer > m->sparse_last)
         return false;
     return m->mixture.experts && !ct_hf_has_layer(&m->dense, layer) &&
            (!m->sparse_every || (layer + 1) % m->sparse_every == 0);

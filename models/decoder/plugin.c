@@ -45,7 +45,7 @@ static const struct ct_option options[] = {
 
 static int type_of(const json_t *root, const char *path, char *type, size_t room)
 {
-    const char *found = json_string_value(json_object_get(root, "model_type"));
+    const char *found = ct_hf_model_type(root);
 
     if (!found || strlen(found) >= room)
         return ct_fail(CT_ECONFIG, "%s: model_type is %s", path, found ? found : "missing");
@@ -87,6 +87,15 @@ static void replace(int64_t *size, int64_t value)
         *size = value;
 }
 
+/* Whether config.json has a key for a field of struct ct_model. */
+static bool has_key(const struct family *f, size_t offset)
+{
+    for (const struct ct_hf_key *k = f->config.keys; k->key; k++)
+        if (k->offset == offset)
+            return true;
+    return false;
+}
+
 /* Sizes that follow from others. A head_dim of 0 stays where heads do not divide the width. */
 static void follow(struct ct_decoder_sizes *z)
 {
@@ -122,6 +131,31 @@ static void adjust_width(struct ct_model *m)
         width = (width + multiple - 1) / multiple * multiple;
     }
     m->sizes.ffn_dim = width;
+}
+
+/* The width of feed-forward layers that files may leave to that of the model. */
+static void follow_width(struct ct_model *m)
+{
+    if (!m->ffn_times)
+        return;
+    if (config.sizes.ffn_dim)
+        m->ffn_whole = config.sizes.ffn_dim;
+    m->sizes.ffn_dim = m->ffn_whole ? m->ffn_whole : m->ffn_times * m->sizes.dim;
+}
+
+/* Heads of keys that files cannot say are those of the family, or as many as of queries. */
+static int keep_heads(const struct family *f, int64_t own, struct ct_decoder_sizes *z)
+{
+    int64_t asked = config.sizes.n_kv_heads;
+
+    if (has_key(f, offsetof(struct ct_model, sizes.kv_heads)))
+        return 0;
+    z->kv_heads = own ? own : z->heads;
+    return !asked || asked == z->kv_heads
+               ? 0
+               : ct_fail(CT_ECONFIG, "n_kv_heads = %lld: a %s of %lld heads has %lld",
+                         (long long)asked, f->config.model_type, (long long)z->heads,
+                         (long long)z->kv_heads);
 }
 
 static void apply_options(struct ct_decoder_sizes *z)
@@ -181,7 +215,7 @@ static int check_rope(const struct ct_model *m, const struct ct_rope *rope)
                        (long long)m->rotary_dim, (long long)size);
     if (rope->alpha > 0 && size < 3)
         return ct_fail(CT_ECONFIG, "alpha of rope needs heads of more than 2 features");
-    if (m->positions == POSITIONS_NONE)
+    if (m->positions != POSITIONS_ROPE)
         return 0;
     if (rotated > 0 && rotated % 2 == 0)
         return ct_decoder_check_rope(rope, rotated);
@@ -197,15 +231,6 @@ static int check_rope(const struct ct_model *m, const struct ct_rope *rope)
                          "number above 0",
                          m->family->config.partial ? m->family->config.partial : "partial",
                          rope->partial, (long long)size, (long long)rotated);
-}
-
-/* Whether a key of config.json says that embeddings are tied. */
-static bool can_tie(const struct family *f)
-{
-    for (const struct ct_hf_key *k = f->config.keys; k->key; k++)
-        if (k->offset == offsetof(struct ct_model, sizes.tied))
-            return true;
-    return false;
 }
 
 static int check_experts(const struct ct_model *m)
@@ -259,6 +284,14 @@ static int check(const struct ct_model *m)
     if (z->head_dim < 1)
         return ct_fail(CT_ECONFIG, "a width of %lld does not divide by %lld heads",
                        (long long)z->dim, (long long)z->heads);
+    if (m->embedding_dim && m->embedding_dim != z->dim)
+        return ct_fail(CT_ECONFIG,
+                       "embeddings of %lld features in a model of %lld: other widths than "
+                       "the model's are not supported",
+                       (long long)m->embedding_dim, (long long)z->dim);
+    if (m->positions == POSITIONS_LEARNED && !m->family->weight[WEIGHT_PLACES])
+        return ct_fail(CT_ECONFIG, "positions = learned: [weights] of %s has no positions",
+                       m->family->name);
     if (z->heads % z->kv_heads)
         return ct_fail(CT_ECONFIG, "%lld heads cannot share %lld key/value heads evenly",
                        (long long)z->heads, (long long)z->kv_heads);
@@ -270,7 +303,7 @@ static int check(const struct ct_model *m)
     if (z->padding > z->vocabulary || z->padding < -z->vocabulary)
         return ct_fail(CT_ECONFIG, "pad_token_id is %lld, but there are %lld tokens",
                        (long long)z->padding - (z->padding > 0), (long long)z->vocabulary);
-    if (z->tied && !can_tie(m->family))
+    if (z->tied && !has_key(m->family, offsetof(struct ct_model, sizes.tied)))
         return ct_fail(CT_ECONFIG, "tie_embeddings: models of type %s have a head of their own",
                        m->family->config.model_type);
     rc = check_rope(m, &z->rope);
@@ -354,15 +387,19 @@ static void follow_list(struct ct_model *m)
 
 static int finish(const struct ct_run *run, struct ct_model *m)
 {
+    int64_t own = m->sizes.kv_heads;
     int rc;
 
     if (!m->qk_normed)
         m->qk_norm = QK_NORM_NONE;
+    if (!m->normed_after && m->norms == NORMS_BOTH)
+        m->norms = NORMS_BEFORE;
     m->q_bias |= m->attention_bias || m->all_bias;
     m->o_bias |= m->attention_bias || m->all_bias;
     m->mlp_bias |= m->all_bias;
     adjust_width(m);
     apply_options(&m->sizes);
+    follow_width(m);
     follow_state(m);
     follow_list(m);
     m->mixture.router = m->family->weight[WEIGHT_ROUTER];
@@ -377,12 +414,16 @@ static int finish(const struct ct_run *run, struct ct_model *m)
         m->sizes.ffn_dim = m->mixture.shared_dim;
     if (m->mixture.experts && !m->mixture.expert_dim)
         m->mixture.expert_dim = m->sizes.ffn_dim;
-    rc = check(m);
+    rc = keep_heads(m->family, own, &m->sizes);
+    if (rc == 0)
+        rc = check(m);
     if (rc == 0)
         rc = apply_predictions(m);
     if (rc == 0 && m->mixture.experts)
         rc = ct_mixture_apply(&config.mixture, &m->mixture);
     m->mixture.whole.batch = ct_run_batch(run);
+    if (!m->sparse_last)
+        m->sparse_last = m->sizes.layers - 1;
     if (rc == 0)
         list_layers(m);
     return rc < 0 ? ct_context(rc, "[decoder]") : 0;

@@ -27,6 +27,7 @@ const struct ct_option decoder_properties[] = {
     FLAG(norm_bias, "norm_bias", "true", "Layer norms have biases"),
     CT_OPT_ENUM(MODEL, norms, "norms", "before", "before|after|both",
                 "Where attention and feed-forward layers have norms"),
+    FLAG(normed_after, "normed_after", "true", "Norms that are both are not before alone"),
     CT_OPT_ENUM(MODEL, qk_norm, "qk_norm", "none", "none|head|whole|each",
                 "Norms of q and k: of each head by one weight, of all heads together, or of each "
                 "head by a weight of its own (layer norm without bias)"),
@@ -50,10 +51,13 @@ const struct ct_option decoder_properties[] = {
                "The first layer behind those that slide"),
     FLAG(window_plain, "window_plain", "false", "Layers with rope do not slide"),
     SIZE(full_every, "full_every", "Every so many layers does not slide; 0: all do"),
+    FLAG(full_first, "full_first", "false", "The first of so many does not, not the last"),
     SIZE(plain_every, "plain_every", "Every so many layers has no rope; 0: none is without"),
     FLAG(plain_full, "plain_full", "false", "Where layers slide, those that do not have no rope"),
     FLAG(sizes.rope.interleaved, "rope_interleaved", "false", "Pairs of neighbours are rotated"),
-    CT_OPT_ENUM(MODEL, positions, "positions", "rope", "rope|none", "none: no layer has rope"),
+    CT_OPT_ENUM(MODEL, positions, "positions", "rope", "rope|none|learned",
+                "none: no layer has rope; learned: nor that, embeddings of positions are added"),
+    SIZE(first_position, "first_position", "Row of the first one among learned positions"),
     NUMBER(sizes.rope.partial, "partial", "Share of a head's features that is rotated; 0: all"),
     SIZE(rotary_dim, "rotary_dim", "How many are, where no share is given; 0: all"),
     FLAG(output_gate, "output_gate", "false",
@@ -76,6 +80,8 @@ const struct ct_option decoder_properties[] = {
          "It is two thirds of that, times ffn_multiplier, as a multiple of ffn_multiple"),
     NUMBER(ffn_multiplier, "ffn_multiplier", "0: no factor, and no multiple"),
     SIZE(ffn_multiple, "ffn_multiple", "See ffn_adjusted"),
+    SIZE(embedding_dim, "embedding_dim", "Width of embeddings, that of the model; 0: the same"),
+    SIZE(ffn_times, "ffn_times", "Without ffn_whole, ffn_dim is so many times dim; 0: it is not"),
     SIZE(state.heads, "state_heads", "Heads of Mamba-2"),
     SIZE(state.head_dim, "state_head_dim", "Features of such a head"),
     SIZE(state.size, "state_size", "Size of its state for each of these"),
@@ -104,6 +110,7 @@ const struct ct_option decoder_properties[] = {
     CT_OPT_ENUM(MODEL, mixture.choice.scores, "scores", "softmax", "softmax|sigmoid",
                 "What experts are chosen by"),
     FLAG(mixture.corrected, "corrected", "false", "A bias is added to them for the choice"),
+    FLAG(mixture.correction_row, "correction_row", "false", "Files have it as a row of a matrix"),
     SIZE(mixture.choice.groups, "groups", "Groups of experts; 0: none"),
     SIZE(mixture.choice.groups_chosen, "groups_chosen", "Groups that a token chooses"),
     NUMBER(mixture.choice.scale, "routed_scale", "Factor of the weights of experts; 0: 1"),
@@ -112,6 +119,7 @@ const struct ct_option decoder_properties[] = {
     SIZE(mixture.shared_dim, "shared_dim", "Width of the shared ones; 0: as many times expert_dim"),
     FLAG(shared_gated, "shared_gated", "false", "What they give is gated by a sigmoid"),
     SIZE(sparse_every, "sparse_every", "Every so many layers has experts; 0: all have"),
+    SIZE(sparse_last, "sparse_last", "The last layer with experts; 0: any"),
     SIZE(predictions.depths, "predicted", "Depths of multi-token prediction"),
     SIZE(dense_layers, "dense_layers", "The first layers, without experts"),
     {0},
@@ -120,7 +128,7 @@ const struct ct_option decoder_properties[] = {
 const char *decoder_words(const struct ct_option *property)
 {
     if (!strcmp(property->name, "positions"))
-        return "rope|nope";
+        return "rope|nope|learned";
     return strcmp(property->name, "activation")
                ? property->choices
                : "silu=swish|gelu=gelu_python|gelu_pytorch_tanh=gelu_new=gelu_fast|relu|relu2";

@@ -253,6 +253,24 @@ static void add_correction(const struct ct_model *m, struct rules *r)
     rule->stored = ct_arena_printf(r->arena, ".%s", m->family->correction);
 }
 
+/* One tensor has rows of no position in front of those of positions. */
+static void add_places(const struct ct_model *m, struct rules *r)
+{
+    const char *where = m->family->weight[WEIGHT_PLACES];
+    int64_t first = m->first_position, rows = m->sizes.max_position, all = first + rows;
+
+    for (int i = 0; m->positions == POSITIONS_LEARNED && first && i < 2; i++) {
+        struct ct_stored_rule *rule = &r->rule[r->count++];
+
+        rule->suffix = ct_arena_printf(r->arena, "%s.%s", where, i ? "weight" : "unused");
+        rule->stored = ct_arena_printf(r->arena, "%s.weight", where);
+        rule->part = i;
+        rule->parts = 2;
+        rule->rows = i ? (struct ct_stored_rows){rows, all, first, rows, all}
+                       : (struct ct_stored_rows){first, all, 0, first, all};
+    }
+}
+
 static void add_ignored(const struct family *f, struct rules *r)
 {
     char *rest = ct_arena_strdup(r->arena, f->ignored ? f->ignored : ""), *end;
@@ -278,6 +296,7 @@ const struct ct_stored_rule *decoder_stored(const struct ct_model *m, struct ct_
     add_mamba(m, &r);
     add_conv(m, &r);
     add_correction(m, &r);
+    add_places(m, &r);
     add_ignored(m->family, &r);
     return r.rule;
 }

@@ -77,8 +77,8 @@ struct ct_hf_key {
     double fallback; /* what transformers assumes where the key is absent, or null unless that means
                         something of its own */
     /* Words of CT_HF_CHOICE, CT_HF_TYPES, "a|b=c": b and c mean the same; the first is written.
-       Of CT_HF_PART, another value that leaves it out: a string; or "!FLAG": 0, where the key FLAG
-       is not true. */
+       Of CT_HF_PART, another value that leaves it out: a string, or a number below 0; or "!FLAG":
+       0, where the key FLAG is not true. */
     const char *words;
 };
 
@@ -96,7 +96,12 @@ struct ct_hf_config {
     const struct ct_hf_fixed *fixed;       /* ended by {0} */
     const char *quant_method;   /* of quantization_config; of files that are read; NULL: none */
     const struct ct_rope *rope; /* if a file says nothing but rope_theta; NULL: no scaling */
-    const char *outer; /* model_type of files whose text_config is such a config; NULL: none are */
+    /* Models of several kinds of input whose part for text this is, "a|b": their model_type; NULL:
+       there are none. Their config.json has it as text_config, or is flat, without one. */
+    const char *outer;
+    /* model_type and architecture that the part for text has where it is written without the
+       others; NULL: these */
+    const char *alone[2];
     /* The key at the root for the share of a head's features that is rotated; NULL: all are. */
     const char *partial;
     /* The original context of longrope where the key original_max_position_embeddings at the root
@@ -105,6 +110,8 @@ struct ct_hf_config {
     int64_t original;
     const char *ignored; /* keys that change nothing here, "a, b"; NULL: none but those of all */
     bool alpha;          /* rope of type dynamic may have an alpha, which then counts alone */
+    bool tempers;        /* llama_4_scaling_beta of rope is a temperature of queries */
+    const char *assumed_rope; /* rope_parameters where a file says nothing of rope, as JSON; NULL */
 };
 
 /* Fill the sizes of a model of this plugin as [model] asks: with an entry of ops->flavors, which
@@ -123,16 +130,23 @@ CT_API int ct_hf_read_config_text(const struct ct_hf_config *config, const char 
    [model] init_from's, where the run has one. */
 CT_API int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FILE *out);
 
+/* The rope of a model whose config.json says nothing of it, by the description's row for rope,
+   which it must have. CT_ECONFIG: its assumed_rope is malformed. */
+CT_API int ct_hf_assumed_rope(const struct ct_hf_config *config, struct ct_rope *rope);
+
 /* The values of a folder's config.json, which is read once while it stays as it is. *root: a copy.
    CT_ENOENT: there is none; CT_ECONFIG: it is no JSON. */
 CT_API int ct_hf_read_root(const char *folder, struct json_t **root);
 
+/* The model_type by which the plugin of a config.json is found: that of its text_config, if it has
+   one. NULL: it has none. */
+CT_API const char *ct_hf_model_type(const struct json_t *root);
 /* The name of the plugin that builds the models of a model_type: that of the type's name, or, of
    "NAME_text", of NAME; or what the description of a family says (docs/models.md). CT_ECONFIG:
    there is none. */
 CT_API int ct_hf_plugin(const char *model_type, char *name, size_t room);
 /* The path of the description of a family: "families/NAME.ini" in a folder of plugins, in that of a
-   plugin of the build, or beside them; else of one whose `outer` is NAME. CT_ECONFIG: there is
+   plugin of the build, or beside them; else of the one whose `outer` has NAME. CT_ECONFIG: there is
    none; the message has those that there are. */
 CT_API int ct_hf_family(const char *name, char *path, size_t room);
 /* The names of the families that a plugin builds by description, sorted; the array is in arena. */

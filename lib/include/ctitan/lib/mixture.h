@@ -38,8 +38,9 @@ struct ct_mixture {
     struct ct_top_k choice; /* choice.k experts for each token */
     bool corrected; /* a parameter, "ROUTER.e_score_correction_bias", is added to the scores for the
                        choice */
-    bool reported;  /* loads are fetched for ct_mixture_report */
-    bool biased;    /* the router and the experts have biases */
+    bool correction_row; /* that parameter has a row of them: [1, experts] */
+    bool reported;       /* loads are fetched for ct_mixture_report */
+    bool biased;         /* the router and the experts have biases */
     /* The experts' inputs are multiplied by their scores, not their results. */
     bool scaled_inputs;
     const char *router;            /* where its weights are; NULL: "mlp.gate" */

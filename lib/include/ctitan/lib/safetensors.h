@@ -42,8 +42,12 @@ struct ct_weight {
 /* Map the files of a folder, and check them; of peft's folders, the adapters. CT_ENOENT: it has
    none. */
 CT_API int ct_weights_open(const char *folder, struct ct_weights **weights);
+/* The same with all parts of a model of several kinds of input, by their names in the files. */
+CT_API int ct_weights_open_whole(const char *folder, struct ct_weights **weights);
 /* The same for one file, whose tensors are handed out as they are. CT_ENOENT: there is none. */
 CT_API int ct_weights_open_file(const char *path, struct ct_weights **weights);
+/* The name in the part for text of a tensor of such a model; NULL: it is of another part. */
+CT_API const char *ct_weights_text_name(const char *name);
 /* The value of a key in the files' metadata, the first file first; NULL: nothing. */
 CT_API const char *ct_weights_metadata(const struct ct_weights *weights, const char *key);
 /* Take what was read of the files out of this process's memory, which would hold it until they are
