@@ -13,8 +13,12 @@
 #include <math.h>
 #include <string.h>
 
+#include <jansson.h>
+
+#include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/json.h>
 #include <ctitan/lib/mixture.h>
 #include <ctitan/plugin.h>
 #include <ctitan/run.h>
@@ -26,6 +30,7 @@ struct ct_model {
     struct ct_decoder_sizes sizes;
     struct ct_mixture mixture;
     int64_t dense_layers;        /* the first layers, which are no mixtures */
+    struct ct_hf_layers dense;   /* those that are none, where files list them */
     int64_t predicted;           /* depths of multi-token prediction in files */
     int64_t q_latent, kv_latent; /* widths of the small vectors; q_latent 0: none */
     int64_t key_dim, value_dim;  /* of a head: features that are not rotated */
@@ -243,7 +248,78 @@ static const struct ct_hf_config hf_config = {"deepseek_v3", "DeepseekV3ForCausa
                                                   "output_router_logits, qk_head_dim, "
                                                   "head_dim, ep_size, aux_loss_alpha, seq_aux"};
 
+/* GLM-4.7-Flash (GLM Team 2026). */
+static const struct ct_hf_key glm_keys[] = {
+    {"vocab_size", CT_HF_SIZE, FIELD(sizes.vocabulary), 154880},
+    {"hidden_size", CT_HF_SIZE, FIELD(sizes.dim), 2048},
+    {"intermediate_size", CT_HF_SIZE, FIELD(sizes.ffn_dim), 10240},
+    {"num_hidden_layers", CT_HF_DEPTH, FIELD(sizes.layers), 47},
+    {"num_attention_heads", CT_HF_SIZE, FIELD(sizes.heads), 20},
+    {"num_key_value_heads", CT_HF_SIZE, FIELD(sizes.kv_heads), 20},
+    {"qk_rope_head_dim|head_dim", CT_HF_SIZE, FIELD(sizes.head_dim), 64},
+    {"qk_nope_head_dim", CT_HF_SIZE, FIELD(key_dim), 192},
+    {"v_head_dim", CT_HF_SIZE, FIELD(value_dim), 256},
+    {"q_lora_rank", CT_HF_PART, FIELD(q_latent), 768},
+    {"kv_lora_rank", CT_HF_SIZE, FIELD(kv_latent), 512},
+    {"max_position_embeddings", CT_HF_SIZE, FIELD(sizes.max_position), 202752},
+    {"rms_norm_eps", CT_HF_NUMBER, FIELD(sizes.norm_eps), 1e-5},
+    {"tie_word_embeddings", CT_HF_BOOL, FIELD(sizes.tied), 0},
+    {"pad_token_id", CT_HF_TOKEN, FIELD(sizes.padding), 0},
+    {"rope_theta", CT_HF_ROPE, FIELD(sizes.rope), 10000},
+    {"rope_interleave", CT_HF_BOOL, FIELD(sizes.rope.interleaved), 1},
+    {"mlp_layer_types", CT_HF_TYPES, FIELD(dense), 0, "dense|sparse"},
+    {"n_routed_experts|num_local_experts", CT_HF_SIZE, FIELD(mixture.experts), 64},
+    {"n_shared_experts", CT_HF_COUNT, FIELD(mixture.shared), 1},
+    {"num_experts_per_tok", CT_HF_SIZE, FIELD(mixture.choice.k), 4},
+    {"moe_intermediate_size", CT_HF_SIZE, FIELD(mixture.expert_dim), 1536},
+    {"n_group", CT_HF_SIZE, FIELD(mixture.choice.groups), 1},
+    {"topk_group", CT_HF_SIZE, FIELD(mixture.choice.groups_chosen), 1},
+    {"routed_scaling_factor", CT_HF_NUMBER, FIELD(mixture.choice.scale), 1.8},
+    {"norm_topk_prob", CT_HF_BOOL, FIELD(mixture.choice.normalised), 1},
+    {"num_nextn_predict_layers|num_mtp_layers", CT_HF_COUNT, FIELD(predicted), 0},
+    {0},
+};
+
+static const struct ct_hf_fixed glm_fixed[] = {
+    CT_DECODER_FIXED,
+    {"use_sliding_window", "false", false},
+    {"attention_bias", "false", false},
+    {"scoring_func", "\"sigmoid\"", false},
+    {"topk_method", "\"noaux_tc\"", false},
+    {"moe_layer_freq", "1", false},
+    {"first_k_dense_replace", "1", false}, /* transformers takes mlp_layer_types alone */
+    {0},
+};
+
+static const struct ct_hf_config glm_config = {"glm4_moe_lite", "Glm4MoeLiteForCausalLM", glm_keys,
+                                               glm_fixed,
+                                               .ignored = "output_router_logits, qk_head_dim"};
+
+/* The description that a config.json is of. */
+static const struct ct_hf_config *description_of(const char *type)
+{
+    return type && !strcmp(type, glm_config.model_type) ? &glm_config : &hf_config;
+}
+
 /* ---- sizes ---- */
+
+static bool is_dense(const struct ct_model *m, int64_t layer)
+{
+    return m->dense.given ? ct_hf_has_layer(&m->dense, layer) : layer < m->dense_layers;
+}
+
+/* A list is written where files have one. */
+static void list_dense(struct ct_model *m, const struct ct_hf_config *description)
+{
+    if (config.dense_layers >= 0)
+        m->dense.given = false;
+    if (m->dense.given || description != &glm_config)
+        return;
+    memset(m->dense.bits, 0, sizeof(m->dense.bits));
+    for (int64_t i = 0; i < m->sizes.layers && i < m->dense_layers; i++)
+        m->dense.bits[i / 64] |= UINT64_C(1) << i % 64;
+    m->dense.given = true;
+}
 
 static void override(int64_t *size, int64_t value, int64_t unset)
 {
@@ -277,8 +353,6 @@ static int apply(const struct ct_run *run, struct ct_model *m)
 }
 
 static const struct ct_model_ops ops;
-static const struct ct_decoder_family family = {"deepseek_v3", &ops, .own_heads = true,
-                                                .apply = apply};
 
 /* ---- predictions, and where files have them ---- */
 
@@ -311,23 +385,43 @@ static const struct ct_stored_rule *rules_of(const struct ct_model *m, struct ct
 static int stored_for(const char *text, struct ct_arena *arena, const struct ct_stored_rule **rules)
 {
     struct ct_model m = {0};
-    int rc = ct_hf_read_config_text(&hf_config, text, "config.json", &m);
+    json_t *root;
+    int rc = ct_json_read(text, strlen(text), "config.json", 0, &root);
 
+    if (rc < 0)
+        return rc;
+    rc = ct_hf_read_config_text(description_of(ct_hf_model_type(root)), text, "config.json", &m);
+    json_decref(root);
     if (rc == 0)
         *rules = rules_of(&m, arena);
     return rc;
 }
 
+static int choose_description(const void **description)
+{
+    json_t *root = NULL;
+    int rc = *ct_config.model.init_from ? ct_hf_read_root(ct_config.model.init_from, &root) : 0;
+
+    *description = description_of(ct_hf_model_type(root));
+    json_decref(root);
+    return rc < 0 ? ct_context(CT_ECONFIG, "[model] init_from") : 0;
+}
+
 static int create(struct ct_run *run, struct ct_model **out)
 {
-    struct ct_model_ops *own;
-    int rc = ct_decoder_create(run, &family, &config.decoder, out);
+    struct ct_model_ops own = ops;
+    const struct ct_decoder_family family = {"deepseek_v3", &own, .own_heads = true,
+                                             .apply = apply};
+    int rc = choose_description(&own.description);
 
+    if (rc == 0)
+        rc = ct_decoder_create(run, &family, &config.decoder, out);
+    if (rc == 0)
+        list_dense(*out, own.description);
     if (rc < 0 || !run)
         return rc;
-    own = ct_arena_copy(&run->arena, &ops, sizeof(ops));
-    own->stored = rules_of(*out, &run->arena);
-    run->model_ops = own;
+    own.stored = rules_of(*out, &run->arena);
+    run->model_ops = ct_arena_copy(&run->arena, &own, sizeof(own));
     return 0;
 }
 
@@ -431,8 +525,8 @@ static struct ct_value *feed_forward(struct ct_decoder *d, struct ct_value *x)
 {
     const struct ct_model *m = model_of(d);
 
-    return d->layer < m->dense_layers ? ct_decoder_feed_forward(d, x)
-                                      : ct_decoder_mixture(d, x, &m->mixture);
+    return is_dense(m, d->layer) ? ct_decoder_feed_forward(d, x)
+                                 : ct_decoder_mixture(d, x, &m->mixture);
 }
 
 static int build(struct ct_model *model, struct ct_graph *graph,
@@ -457,12 +551,16 @@ static void flops_per_token(const struct ct_model *m, int64_t seq_len, double *w
     int64_t weights = (m->q_latent ? m->q_latent * (s->dim + q) : s->dim * q) +
                       s->dim * (m->kv_latent + s->head_dim) + m->kv_latent * kv + v * s->dim;
     int64_t layers = s->layers + m->predicted;
-    int64_t dense = m->dense_layers < layers ? m->dense_layers : layers;
-    double products =
+    int64_t dense = 0;
+    double products, pairs;
+
+    for (int64_t i = 0; i < layers; i++)
+        dense += is_dense(m, i);
+    products =
         6 * (double)(s->vocabulary * s->dim + layers * weights + dense * 3 * s->dim * s->ffn_dim) +
         (double)(layers - dense) * ct_mixture_flops(&m->mixture, s->dim) +
         (double)m->predicted * ct_prediction_flops(s);
-    double pairs = 6 * (double)(layers * (q + v)) * (double)seq_len;
+    pairs = 6 * (double)(layers * (q + v)) * (double)seq_len;
 
     *whole = products + pairs;
     *halved = products + pairs / 2;
