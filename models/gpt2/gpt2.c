@@ -19,6 +19,7 @@ struct ct_model {
     int64_t dim, n_layers, n_heads, ffn_dim, vocab_size, max_positions;
     double norm_eps;
     enum ct_gelu_kind activation;
+    bool scaled; /* scores of layer i are divided by i + 1 */
 };
 
 static struct ct_model config; /* 0: the flavor's */
@@ -58,6 +59,7 @@ static const struct ct_hf_key keys[] = {
      1024},
     {"activation_function", CT_HF_CHOICE, offsetof(struct ct_model, activation), CT_GELU_TANH,
      "gelu=gelu_python|gelu_new=gelu_pytorch_tanh"},
+    {"scale_attn_by_inverse_layer_idx", CT_HF_BOOL, offsetof(struct ct_model, scaled), 0},
     {"layer_norm_epsilon", CT_HF_NUMBER, offsetof(struct ct_model, norm_eps), 1e-5},
     {0},
 };
@@ -65,7 +67,6 @@ static const struct ct_hf_key keys[] = {
 static const struct ct_hf_fixed fixed[] = {
     {"tie_word_embeddings", "true", false},
     {"scale_attn_weights", "true", false},
-    {"scale_attn_by_inverse_layer_idx", "false", false},
     {"add_cross_attention", "false", false},
     {"is_causal", "true", false},
     {"attn_pdrop", "0.0", true},
@@ -168,16 +169,18 @@ static struct ct_value *heads(struct build *m, struct ct_value *x, const char *w
                                m->s->dim / m->s->n_heads});
 }
 
-static struct ct_value *layer(struct build *m, struct ct_value *x)
+static struct ct_value *layer(struct build *m, struct ct_value *x, int64_t index)
 {
     int64_t dim = m->s->dim, ffn = m->s->ffn_dim;
+    double root = sqrt((double)(dim / m->s->n_heads));
+    struct ct_attention how = {.causal = true, .scale = 1 / (root * (double)(index + 1))};
     double deep = 0.02 / sqrt(2.0 * (double)m->s->n_layers);
     struct ct_value *h = norm(m, x, "ln_1"), *q, *k, *v;
 
     q = heads(m, h, "attn.q");
     k = heads(m, h, "attn.k");
     v = heads(m, h, "attn.v");
-    h = ct_attention(&m->b, NULL, q, k, v, m->documents, NULL);
+    h = ct_attention(&m->b, NULL, q, k, v, m->documents, m->s->scaled ? &how : NULL);
     h = ct_view(&m->b, NULL, h, 3, (int64_t[]){m->request->batch, m->request->seq_len, dim});
     x = ct_add(&m->b, NULL, x, linear(m, h, "attn.c_proj", dim, dim, deep));
     h = linear(m, norm(m, x, "ln_2"), "mlp.c_fc", ffn, dim, 0.02);
@@ -211,7 +214,7 @@ static int build(struct ct_model *model, struct ct_graph *graph,
     for (int64_t i = 0; i < model->n_layers; i++) {
         m.prefix = ct_arena_printf(graph->arena, "h.%lld.", (long long)i);
         m.b.region = ct_arena_printf(graph->arena, "layers.%lld", (long long)i);
-        x = layer(&m, x);
+        x = layer(&m, x, i);
     }
     m.prefix = "";
     m.b.region = "head";
