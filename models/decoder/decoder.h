@@ -207,6 +207,7 @@ struct family {
     const char *qkv, *gate_up;        /* tensors of fused weights; NULL: none are */
     const char *down;                 /* the tensor of `down`; NULL: as it is called here */
     const char *experts_gate_up, *experts_down; /* tensors of all experts; NULL: each has its own */
+    bool experts_transposed;                    /* inputs by outputs, called so as they are */
     const char *expert[3];                      /* tensors of an expert's gate, up and down */
     const char *correction;   /* the tensor of the bias of the choice; NULL: beside the router's */
     const char *each_norm[2]; /* tensors of heads' norms; NULL: none are apart */

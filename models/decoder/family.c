@@ -303,7 +303,8 @@ static int check_names(const struct ct_recipe *file)
                    "ignored alpha plugin tempers rope "},
         {"stored",
          " qkv qkv_by gate_up expert_gate expert_up expert_down correction q_norms k_norms "
-         "linear_by down experts_gate_up experts_down ignored embedding_copies head_copies "},
+         "linear_by down experts_gate_up experts_down experts_by ignored embedding_copies "
+         "head_copies "},
     };
 
     for (size_t i = 0; i < file->count; i++) {
@@ -360,6 +361,7 @@ static int read_stored(const struct ct_recipe *file, struct family *f)
     static const char *const by[] = {"", "rows", "heads"};
     const struct ct_setting *order = setting_of(file, "stored", "qkv_by");
     const struct ct_setting *linear = setting_of(file, "stored", "linear_by");
+    const char *experts;
 
     f->qkv = get(file, "stored", "qkv");
     f->gate_up = get(file, "stored", "gate_up");
@@ -370,6 +372,10 @@ static int read_stored(const struct ct_recipe *file, struct family *f)
         return ct_fail(CT_ECONFIG,
                        "%s: [stored] needs both experts_gate_up and experts_down, or none",
                        file->path);
+    experts = get(file, "stored", "experts_by");
+    if (experts && strcmp(experts, "inputs") != 0)
+        return ct_fail(CT_ECONFIG, "%s: experts_by is inputs, not %s", file->path, experts);
+    f->experts_transposed = experts != NULL;
     f->expert[0] = get(file, "stored", "expert_gate");
     f->expert[1] = get(file, "stored", "expert_up");
     f->expert[2] = get(file, "stored", "expert_down");

@@ -175,8 +175,10 @@ static void add_stacked(const struct ct_model *m, struct rules *r)
     for (int i = 0; m->mixture.experts && f->experts_down && i < 3; i++) {
         struct ct_stored_rule *rule = add(
             r, ct_arena_printf(r->arena, "%s.%s", f->weight[WEIGHT_EXPERTS], parts[i]), "weight",
-            ct_arena_printf(r->arena, "%s.weight", i < 2 ? f->experts_gate_up : f->experts_down));
+            ct_arena_printf(r->arena, "%s%s", i < 2 ? f->experts_gate_up : f->experts_down,
+                            f->experts_transposed ? "" : ".weight"));
 
+        rule->transposed = f->experts_transposed;
         rule->part = i % 2;
         rule->parts = i < 2 ? 2 : 0;
     }
