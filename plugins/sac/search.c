@@ -175,6 +175,21 @@ static void print_row(const struct sac *s, const struct sac_plan *plan, const ch
 
 #define ROWS 12
 
+/* Layers of which not all choices were compared. */
+static void tell_cut(const struct sac *s)
+{
+    const char *first = NULL;
+    int count = 0;
+
+    for (int n = 0; n < s->layers; n++)
+        if (s->front[n].cut && !count++)
+            first = s->layer[n].name;
+    if (count)
+        ct_info("sac: %d of %d layers, such as %s, have too many choices to compare all: some that "
+                "take less time may be missing",
+                count, s->layers, first);
+}
+
 /* The basis of the choice: some of the plans, those that were lowered, and the chosen one. */
 static void print_table(const struct sac *s, const struct sac_plan *chosen, size_t without)
 {
@@ -192,6 +207,7 @@ static void print_table(const struct sac *s, const struct sac_plan *chosen, size
     }
     if (chosen == s->plan + s->plans)
         print_row(s, chosen, "<- chosen, as mode = op does");
+    tell_cut(s);
     print_row(s, &none, chosen ? "without sac" : "without sac <- chosen");
 }
 
