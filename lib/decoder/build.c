@@ -7,6 +7,7 @@
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/lib/decoder.h>
+#include <ctitan/lib/names.h>
 
 /* Whether what can be put behind the number of the layer: one of d->name has it. */
 static bool is_part(struct ct_decoder *d, const char *what)
@@ -223,7 +224,7 @@ static struct ct_value *look_up_ahead(struct ct_decoder *d, const char *name,
 
 static struct ct_value *embed(struct ct_decoder *d)
 {
-    d->b.region = "embedding";
+    d->b.region = CT_REGION_EMBEDDING;
     d->embedding = ct_parameter(
         &d->b, "model.embed_tokens.weight", 2, (int64_t[]){d->sizes->vocabulary, d->sizes->dim},
         d->sizes->tied ? ct_decoder_head_init(d->sizes) : ct_init_weight(1, 1));
@@ -278,11 +279,11 @@ void ct_decoder_finish(struct ct_decoder *d, struct ct_value *x, ct_decoder_part
 
     d->b.region =
         predicts ? ct_arena_printf(d->b.graph->arena, "layers.%lld", (long long)d->sizes->layers)
-                 : "head";
+                 : CT_REGION_HEAD;
     x = last(d, x);
     if (predicts)
         ct_decoder_predict(d, x, p, parts);
-    d->b.region = "head";
+    d->b.region = CT_REGION_HEAD;
     ct_graph_fetch(d->b.graph, "logits", parts->logits(d, "logits", x));
     if (predicts)
         ct_decoder_predicted(d, p);
@@ -294,7 +295,7 @@ int ct_decoder_build_with(struct ct_model *model, struct ct_graph *graph,
 {
     static const struct ct_prediction_parts own = {look_up_ahead, norm_ahead, layer, logits};
     int64_t shape[] = {request->batch, request->seq_len};
-    struct ct_decoder d = {.b = ct_builder_at_end(graph, CT_PART_F, "embedding"),
+    struct ct_decoder d = {.b = ct_builder_at_end(graph, CT_PART_F, CT_REGION_EMBEDDING),
                            .sizes = (const struct ct_decoder_sizes *)(const void *)model,
                            .request = request,
                            .parts = parts};

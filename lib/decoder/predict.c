@@ -6,6 +6,7 @@
 #include <ctitan/error.h>
 #include <ctitan/input.h>
 #include <ctitan/lib/decoder.h>
+#include <ctitan/lib/names.h>
 #include <ctitan/lib/stored.h>
 
 /* A weight's whole name: '#' is the number of the current layer. */
@@ -104,7 +105,7 @@ void ct_decoder_predict(struct ct_decoder *d, struct ct_value *x, const struct c
         x = read[k] = parts->norm(d, "ahead_norm", x, expand(d, p->norm));
         graph->same_parameters = true; /* depths may share them */
     }
-    d->b.region = "head";
+    d->b.region = CT_REGION_HEAD;
     for (int64_t k = 1; d->request->loss && k <= p->depths; k++)
         add_loss(d, read[k], k, p, parts);
     graph->same_parameters = same;

@@ -7,6 +7,7 @@
 #include <ctitan/config.h>
 #include <ctitan/error.h>
 #include <ctitan/input.h>
+#include <ctitan/lib/names.h>
 #include <ctitan/number.h>
 
 #include "build.h"
@@ -367,7 +368,7 @@ static struct ct_value *embed(struct build *s)
 {
     struct ct_decoder *d = &s->d;
 
-    d->b.region = "embedding";
+    d->b.region = CT_REGION_EMBEDDING;
     d->embedding =
         whole(s, WEIGHT_EMBEDDING, "weight", 2, (int64_t[]){d->sizes->vocabulary, d->sizes->dim},
               d->sizes->tied ? ct_decoder_head_init(s->d.sizes) : ct_init_weight(1, 1));
@@ -463,7 +464,7 @@ int decoder_build(struct ct_model *model, struct ct_graph *graph,
     static const struct ct_prediction_parts parts = {embed_ahead, norm_ahead, layer_ahead,
                                                      logits_ahead};
     int64_t shape[] = {request->batch, request->seq_len};
-    struct build s = {.d = {.b = ct_builder_at_end(graph, CT_PART_F, "embedding"),
+    struct build s = {.d = {.b = ct_builder_at_end(graph, CT_PART_F, CT_REGION_EMBEDDING),
                             .sizes = &model->sizes,
                             .request = request,
                             .layers = model->family->weight[WEIGHT_LAYERS]},

@@ -9,6 +9,7 @@
 #include <ctitan/input.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/hf_config.h>
+#include <ctitan/lib/names.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/model.h>
 #include <ctitan/plugin.h>
@@ -192,7 +193,7 @@ static int build(struct ct_model *model, struct ct_graph *graph,
                  const struct ct_model_request *request)
 {
     int64_t shape[] = {request->batch, request->seq_len};
-    struct build m = {.b = ct_builder_at_end(graph, CT_PART_F, "embedding"),
+    struct build m = {.b = ct_builder_at_end(graph, CT_PART_F, CT_REGION_EMBEDDING),
                       .s = model,
                       .request = request,
                       .prefix = ""};
@@ -217,7 +218,7 @@ static int build(struct ct_model *model, struct ct_graph *graph,
         x = layer(&m, x, i);
     }
     m.prefix = "";
-    m.b.region = "head";
+    m.b.region = CT_REGION_HEAD;
     ct_graph_fetch(graph, "logits", ct_linear(&m.b, "logits", norm(&m, x, "ln_f"), table));
     return m.b.status;
 }

@@ -8,6 +8,7 @@
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 #include <ctitan/input.h>
+#include <ctitan/lib/names.h>
 #include <ctitan/log.h>
 #include <ctitan/rng.h>
 
@@ -53,7 +54,7 @@ static int read_filter(struct choosing *c)
             c->name[c->names++] = (struct name){item, false};
         }
     }
-    if (!float8_recipe() && strcmp(float8_config.filter, FLOAT8_HEAD) != 0)
+    if (!float8_recipe() && strcmp(float8_config.filter, CT_REGION_HEAD) != 0)
         return ct_fail(CT_ECONFIG,
                        "[float8] filter = %s needs a recipe: with recipe = none no linear layer is "
                        "changed",
@@ -118,7 +119,7 @@ static const char *refuse(struct choosing *c, const struct ct_op *op, const stru
 
     if (!param)
         return "the weight is not a parameter";
-    if (op->marks & ct_mark("full_precision"))
+    if (op->marks & ct_mark(CT_MARK_FULL_PRECISION))
         return "they are marked full_precision";
     for (size_t i = 0; i < c->names; i++)
         if (strstr(param->name, c->name[i].text) || !strcmp(op->region, c->name[i].text)) {
@@ -261,7 +262,7 @@ static const char **list_names(struct choosing *c, size_t *count)
 static int check_names(struct choosing *c)
 {
     for (size_t i = 0; i < c->names; i++)
-        if (!c->name[i].used && strcmp(c->name[i].text, FLOAT8_HEAD) != 0) {
+        if (!c->name[i].used && strcmp(c->name[i].text, CT_REGION_HEAD) != 0) {
             size_t count;
             const char **names = list_names(c, &count);
 

@@ -16,6 +16,7 @@
  * layout that the device's products read.
  */
 #include <ctitan/error.h>
+#include <ctitan/lib/names.h>
 #include <ctitan/plugin.h>
 #include <ctitan/text.h>
 
@@ -28,7 +29,7 @@ static const struct ct_option options[] = {
                 "tensorwise|rowwise|rowwise_with_gw_hp|mxfp8|mxfp8_floor|nvfp4|none",
                 "Which elements share a scale, and how scales are rounded; none: no linear layer "
                 "is changed"),
-    CT_OPT_STRING(struct float8_config, filter, "filter", FLOAT8_HEAD,
+    CT_OPT_STRING(struct float8_config, filter, "filter", CT_REGION_HEAD,
                   "Layers to leave unchanged, comma-separated: regions, or parts of weights' "
                   "names; auto_filter_small_kn: layers too small to gain"),
     CT_OPT_ENUM(struct float8_config, experts, "experts", "none", FLOAT8_EXPERTS_RECIPES,

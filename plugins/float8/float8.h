@@ -40,8 +40,7 @@ extern struct float8_config float8_config;
 /* The value of an option, as recipes write it. */
 const char *float8_word(const char *option, struct ct_arena *arena);
 
-#define FLOAT8_HEAD "head" /* region that models give the layer that makes logits */
-#define FLOAT8_BLOCK 32    /* elements with one scale (OCP MX) */
+#define FLOAT8_BLOCK 32 /* elements with one scale (OCP MX) */
 
 /* ---- ops.c ---- */
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/names.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/patterns.h>
 #include <ctitan/lib/stored.h>
@@ -15,7 +16,6 @@
 #include "lora.h"
 
 #define ALL "all-linear"
-#define HEAD "head" /* the head's region */
 
 enum kind { LINEAR, EMBEDDING, STACK, KINDS };
 
@@ -146,7 +146,7 @@ static struct addition begin(struct ct_builder b, struct ct_value *w, const char
     struct addition add = {.b = b, .w = w, .module = module};
 
     add.b.why = "lora: an adapter";
-    add.b.marks = ct_mark("full_precision");
+    add.b.marks = ct_mark(CT_MARK_FULL_PRECISION);
     return add;
 }
 
@@ -345,7 +345,7 @@ static int try_linear(struct adapting *a, struct ct_op *op, int i)
         return 0;
     a->layers[LINEAR]++;
     a->example = a->example ? a->example : module;
-    if (!is_chosen(a, module, strcmp(op->region, HEAD) != 0))
+    if (!is_chosen(a, module, strcmp(op->region, CT_REGION_HEAD) != 0))
         return 0;
     rc = check_weight(w, op, module);
     a->adapted[LINEAR] += rc == 0;

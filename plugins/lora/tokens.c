@@ -13,6 +13,7 @@
 #include <ctitan/comm.h>
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/names.h>
 #include <ctitan/lib/ops.h>
 
 #include "lora.h"
@@ -186,7 +187,7 @@ static int adapt_table(struct ct_graph *graph, struct ct_arena *arena, struct ct
         struct ct_value *sum;
 
         b.why = "lora: rows of tokens that are trained";
-        b.marks = ct_mark("full_precision");
+        b.marks = ct_mark(CT_MARK_FULL_PRECISION);
         if (!added[0])
             rc = add_parameters(&b, w, module, tokens, added);
         sum = rc == 0 ? add_rows(&b, w, added[0], added[1]) : NULL;

@@ -7,14 +7,13 @@
 #include <ctitan/config.h>
 #include <ctitan/core_ops.h>
 #include <ctitan/error.h>
+#include <ctitan/lib/names.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/patterns.h>
 #include <ctitan/lib/stored.h>
 #include <ctitan/log.h>
 
 #include "qlora.h"
-
-#define HEAD "head" /* the head's region */
 
 struct quantising {
     struct ct_graph *graph;
@@ -39,7 +38,7 @@ static bool multiplies(const struct quantising *q, const struct ct_use *use)
     const struct ct_op *op = use->op;
 
     return op->type == &ct_op_linear && use->index > 0 && !(op->marks & q->adapter) &&
-           strcmp(op->region, HEAD) != 0;
+           strcmp(op->region, CT_REGION_HEAD) != 0;
 }
 
 /* Whether linear layers read a value as a weight, and besides only what no gradient flows through.
@@ -262,7 +261,7 @@ int qlora_quantise(struct ct_graph *graph, struct ct_run *run)
     size_t count = graph->value_count;
     int rc = 0;
 
-    q.adapter = ct_mark("full_precision");
+    q.adapter = ct_mark(CT_MARK_FULL_PRECISION);
     rc = read_keep(&q);
     for (size_t i = 0; rc == 0 && i < count; i++)
         if (is_chosen(&q, graph->values[i]))

@@ -38,6 +38,7 @@
 #include <ctitan/lib/machine.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/lib/mixture.h>
+#include <ctitan/lib/names.h>
 #include <ctitan/lib/norm.h>
 #include <ctitan/lib/numa.h>
 #include <ctitan/lib/ops.h>

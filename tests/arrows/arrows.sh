@@ -55,7 +55,7 @@ lib_folder_of() {
     cuda_tokens.h) found=cuda ;;
     flight_record.h) found=flight ;;
     hf_config.h | hf_recipe.h | safetensors.h | stored.h) found=hf ;;
-    norm.h) found=ops ;;
+    names.h | norm.h) found=ops ;;
     rates.h) found=measure ;;
     terminal.h) found=launch ;;
     app/simulate.h) found=pipeline ;;
