@@ -3,6 +3,7 @@
 
 #include <ctitan/error.h>
 #include <ctitan/lib/mixture.h>
+#include <ctitan/lib/names.h>
 #include <ctitan/run.h>
 
 #include "load.h"
@@ -72,10 +73,15 @@ static struct ct_value *expert_bias(struct ct_decoder *d, const struct ct_mixtur
 static struct ct_value *route(struct ct_decoder *d, struct ct_value *h, const struct ct_mixture *m)
 {
     const char *where = router_of(m);
+    struct ct_value *logits, *product;
 
-    return m->biased
-               ? ct_decoder_biased(d, "router", h, where, m->experts, d->sizes->dim, 0.02, 0.02)
-               : ct_decoder_linear(d, "router", h, where, m->experts, d->sizes->dim, 0.02);
+    logits = m->biased
+                 ? ct_decoder_biased(d, "router", h, where, m->experts, d->sizes->dim, 0.02, 0.02)
+                 : ct_decoder_linear(d, "router", h, where, m->experts, d->sizes->dim, 0.02);
+    product = m->biased && logits ? logits->producer->in[0] : logits;
+    if (product)
+        product->producer->in[1]->marks |= ct_mark(CT_MARK_ROUTER);
+    return logits;
 }
 
 static struct ct_value *sum(struct ct_decoder *d, const char *name, struct ct_value *so_far,

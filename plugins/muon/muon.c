@@ -1,7 +1,8 @@
 /*
  * Muon (Jordan et al. 2024): the momentum of a matrix, made nearly orthogonal by five steps of a
- * Newton-Schulz iteration. It takes matrices that no pattern excludes; another optimizer takes the
- * rest.
+ * Newton-Schulz iteration. It takes the matrices of layers, without routers, that no pattern
+ * excludes; another optimizer takes the rest: embeddings, the head, routers, what has one row or
+ * one column, such as taps of depthwise convolutions, and vectors.
  *
  * An update is scaled by 0.2 sqrt(larger dimension), so that its elements are as large as AdamW's
  * and both can share learning rate and decay (Liu et al. 2025; torch.optim.Muon with
@@ -20,6 +21,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/lib/names.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/lib/patterns.h>
 #include <ctitan/model.h>
@@ -35,8 +37,9 @@ struct hyper {
 /* Operands of the iteration: float32, or matrices rounded to bfloat16, with float32 sums. */
 enum products { FLOAT32, BFLOAT16 };
 
-/* Names that not every model has. */
-#define USUAL "*embed*, *lm_head*, *wte*, *wpe*, *mlp.gate.weight, *.router.weight, *.bias"
+#define BIASES "*.bias" /* of experts: stacks of vectors */
+/* Patterns that recipes may have for several models: not every model has such names. */
+#define USUAL "*embed*, *lm_head*, *wte*, *wpe*, *mlp.gate.weight, *.router.weight, " BIASES
 
 static struct config {
     struct hyper hyper;
@@ -53,8 +56,9 @@ static const struct ct_option options[] = {
                  "An update is its direction, times this, times the root of the larger dimension"),
     CT_OPT_ENUM(struct config, products, "products", "float32", "float32|bfloat16",
                 "What the iteration multiplies; sums are float32"),
-    CT_OPT_STRING(struct config, exclude, "exclude", USUAL,
-                  "Patterns of names, separated by commas: matrices left to the other optimizer"),
+    CT_OPT_STRING(struct config, exclude, "exclude", BIASES,
+                  "Patterns of names, separated by commas: matrices of layers left to the other "
+                  "optimizer, beside embeddings, the head and routers"),
     CT_OPT_STRING(struct config, lr_factors, "lr_factors", "",
                   "PATTERN:FACTOR, separated by commas: matrices whose learning rate is so many "
                   "times lr; the first pattern counts"),
@@ -240,7 +244,6 @@ static bool names_parameter(const char *pattern, const struct ct_graph *graph)
     return false;
 }
 
-/* The usual patterns may be for other models. */
 static int check_patterns(const struct ct_graph *graph)
 {
     struct ct_patterns given = ct_patterns_read(graph->arena, config.exclude);
@@ -260,9 +263,31 @@ static int check_patterns(const struct ct_graph *graph)
     return 0;
 }
 
+/* Whether v, or what is made of it once a step, is used before or behind the layers, or is a table
+   of rows to choose from. */
+static bool is_outside_layers(const struct ct_value *v)
+{
+    ct_for_each_use (use, v) {
+        const struct ct_op *op = use->op;
+
+        if (ct_part_is_microbatch(op->section->part) &&
+            (op->type == &ct_op_embedding || !strcmp(op->region, CT_REGION_EMBEDDING) ||
+             !strcmp(op->region, CT_REGION_HEAD)))
+            return true;
+        for (int i = 0; op->section->part == CT_PART_PRE && i < op->outs; i++)
+            if (is_outside_layers(op->out[i]))
+                return true;
+    }
+    return false;
+}
+
 static bool takes(const struct ct_value *param)
 {
-    return param->ndim >= 2 && !excluded(param->name);
+    const int64_t *size = param->shape + param->ndim - 2; /* of a matrix */
+
+    return param->ndim >= 2 && size[0] > 1 && size[1] > 1 &&
+           !(param->marks & ct_mark(CT_MARK_ROUTER)) && !is_outside_layers(param) &&
+           !excluded(param->name);
 }
 
 /* The sharding of stacked matrices with every axis between them, none within. */
