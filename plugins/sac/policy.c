@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/core_ops.h>
 #include <ctitan/error.h>
 
 #include "sac.h"
@@ -59,8 +60,9 @@ static void choose_layers(struct sac *s, int64_t every)
 
 /* ---- listed ops ---- */
 
-/* TorchTitan's list. "/2": every second one of a layer is recomputed. */
-static const char default_ops[] = "linear/2, attention, reduce_scatter, all_to_all";
+/* TorchTitan's list. "/2": every second one of a layer is recomputed. all_to_all is that of the
+   core, exchange that of experts, and amax the maximum by which Float8 scales. */
+static const char default_ops[] = "linear/2, attention, reduce_scatter, all_to_all, exchange, amax";
 
 struct listed {
     char *name;
@@ -168,6 +170,19 @@ static void mark_listed(const struct sac *s, struct list *list, bool *marked)
     }
 }
 
+/* The sum, or the maximum, over ranks of a result that is kept takes its place: it has as many
+   bytes, and nothing is communicated again. */
+static void keep_reduced(struct sac *s)
+{
+    ct_for_each_op (op, s->forward) {
+        if (op->type != &ct_op_all_reduce || op->section->part != CT_PART_F)
+            continue;
+        for (int i = 0; i < op->outs; i++)
+            if (s->layer_of[op->out[i]->id] >= 0 && s->kept[s->root[op->in[i]->id]->id])
+                s->kept[op->out[i]->id] = true;
+    }
+}
+
 int sac_keep_listed(struct sac *s, const char *ops)
 {
     bool given = strcmp(ops, "default") != 0;
@@ -178,6 +193,7 @@ int sac_keep_listed(struct sac *s, const char *ops)
         keep_boundary(s, n);
     if (rc == 0)
         mark_listed(s, &list, s->kept);
+    keep_reduced(s);
     return rc == 0 && given ? check_found(s, &list, "save_ops") : rc;
 }
 
