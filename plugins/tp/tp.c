@@ -28,7 +28,8 @@ static const struct ct_option options[] = {
                 "backward, and gather them again"),
     CT_OPT_BOOL(
         struct tp_config, loss_parallel, "loss_parallel", "true",
-        "Compute the loss on logits that are split by vocabulary, instead of gathering them"),
+        "Compute the cross entropy on logits that are split by vocabulary, instead of gathering "
+        "them; other losses gather them"),
     {0}};
 
 int tp_axis(const struct ct_graph *graph)

@@ -132,6 +132,11 @@ done
 grep '^F .* = reduce_scatter(.*{axes="tp", dim=1}' log | grep -o '%[^ ]*' | grep reduce_scatter >passes
 cmp <(sed -n 's/^%reference\.//p' passes) <(sed -n '/^%reference\./!s/^%//p' passes)
 
+run plan recipe.ini "${adapters[@]}" --set dpo.reference=pass -n 2 --with tp --set tp.degree=2 || fail "$(cat log)"
+grep -q 'the logits are gathered, as the loss preference takes none' log || fail "$(head -n 3 log)"
+run plan recipe.ini "${adapters[@]}" --set dpo.reference=pass -n 2 --with tp --set tp.degree=2 --set tp.loss_parallel=true || fail "$(cat log)"
+grep -q 'WARNING .*loss_parallel = true has no effect: the logits are gathered' log || fail "$(head -n 3 log)"
+
 # With magnitudes; over weights in 4 bits, which both passes decode.
 magnitudes=("${adapters[@]}" --set lora.dora=true)
 train stored "${magnitudes[@]}" --set "dpo.path=$data/own.jsonl"
