@@ -171,6 +171,24 @@ static void flops_of_windows_are_those_of_the_graph(void **state)
     check_flops(ops_of("qwen3"), model, 1e-2);
 }
 
+static void lists_of_divisors_have_a_limit(void **state)
+{
+    static const char begin[] = "{" GPT_OSS ",\"rope_scaling\":{\"rope_type\":\"longrope\","
+                                "\"original_max_position_embeddings\":64,\"short_factor\":[1";
+    static const char end[] = "],\"long_factor\":[1]}}";
+    size_t count = 50000;
+    char *text = malloc(sizeof(begin) + 2 * count + sizeof(end)), *at = stpcpy(text, begin);
+    struct ct_model *model;
+
+    (void)state;
+    for (size_t i = 0; i < count; i++)
+        at = stpcpy(at, ",1");
+    strcpy(at, end);
+    assert_int_equal(create_from(text, "gpt_oss", &model), CT_ECONFIG);
+    assert_message("short_factor is not a list of numbers, at most 50000");
+    free(text);
+}
+
 static void keep_line(enum ct_log_level level, const char *line, void *context)
 {
     if (level == CT_LOG_WARNING)
@@ -587,6 +605,7 @@ int main(void)
         cmocka_unit_test(sizes_equal_the_published_ones),
         cmocka_unit_test(flops_are_those_of_the_graph),
         cmocka_unit_test(flops_of_windows_are_those_of_the_graph),
+        cmocka_unit_test(lists_of_divisors_have_a_limit),
         cmocka_unit_test(initial_weights_follow_initializer_range),
         cmocka_unit_test(what_is_not_supported_is_refused),
         cmocka_unit_test(what_means_the_same_is_accepted),
