@@ -68,7 +68,9 @@ static int no_assistant(const json_t *messages)
     return rc;
 }
 
-static int choose(const struct chat_request *r, bool weights, const json_t *messages, bool *trained)
+/* The first `prompted` messages are of a prompt, whose completion alone is trained on. */
+static int choose(const struct chat_request *r, bool weights, const json_t *messages,
+                  size_t prompted, bool *trained)
 {
     size_t count = json_array_size(messages), last = count;
     bool some = r->train == CHAT_ALL || r->train == CHAT_FIELD, answers = false;
@@ -80,14 +82,16 @@ static int choose(const struct chat_request *r, bool weights, const json_t *mess
         if (!json_is_string(json_object_get(message, "role")))
             return ct_fail(CT_ECONFIG, "message %zu has no \"%s\", or it is not a string", i + 1,
                            r->field[CHAT_ROLE]);
-        answers |= is_assistant(message);
+        answers |= is_assistant(message) && i >= prompted;
         last = is_assistant(message) ? i : last;
         rc = rc < 0 ? rc : check_weight(message, weights);
     }
     for (size_t i = 0; i < count; i++)
-        trained[i] = is_trained(r, json_array_get(messages, i), i == last);
+        trained[i] = i >= prompted && is_trained(r, json_array_get(messages, i), i == last);
     if (rc == 0 && !some && !answers)
-        rc = no_assistant(messages);
+        rc = prompted ? ct_fail(CT_ECONFIG, "no message of the \"%s\" has the role \"assistant\"",
+                                r->field[CHAT_COMPLETION])
+                      : no_assistant(messages);
     return rc;
 }
 
@@ -189,13 +193,17 @@ static int write_template(struct writer *w, const struct chat_request *r, const 
 }
 
 static int add_messages(struct corpus *c, const json_t *object, const json_t *messages,
-                        struct ct_arena *arena)
+                        size_t prompted, struct ct_arena *arena)
 {
     const struct chat_request *r = c->request->chat;
     bool *trained = ct_arena_array(arena, bool, json_array_size(messages) + 1);
     struct writer w = {.arena = arena};
-    int rc = choose(r, c->request->weights, messages, trained);
+    int rc = choose(r, c->request->weights, messages, prompted, trained);
 
+    if (rc == 0 && r->unfit) {
+        c->taken = true; /* no line of messages is better */
+        rc = ct_fail(CT_ECONFIG, "%s", r->unfit);
+    }
     if (rc == 0)
         rc = r->template ? write_template(&w, r, object, messages, trained)
                          : write_format(&w, r, messages, trained);
@@ -244,6 +252,7 @@ static int add_object(struct corpus *c, const json_t *object, enum corpus_format
     const json_t *completion = json_object_get(object, r->field[CHAT_COMPLETION]);
     struct document document;
     json_t *messages;
+    size_t prompted;
     int rc;
 
     if (format == CORPUS_IDS) {
@@ -252,10 +261,10 @@ static int add_object(struct corpus *c, const json_t *object, enum corpus_format
     }
     if (format == CORPUS_PROMPT && json_is_string(prompt) && json_is_string(completion))
         return add_prompt(c, prompt, completion, arena);
-    rc = fields_messages(object, format, r->field, &messages);
+    rc = fields_messages(object, format, r->field, &messages, &prompted);
     if (rc < 0)
         return rc;
-    rc = add_messages(c, object, messages, arena);
+    rc = add_messages(c, object, messages, prompted, arena);
     json_decref(messages);
     return rc;
 }

@@ -39,6 +39,7 @@ enum chat_field {
 struct chat_request {
     const struct ct_chat_format *format;
     const struct ct_chat_template *template; /* in the place of format; NULL: format counts */
+    const char *unfit; /* why the format cannot write messages; NULL: it can */
     enum chat_train train;
     const char *field[CHAT_FIELDS]; /* names in the data */
     int64_t vocabulary;             /* of ids; 0: unknown */

@@ -44,7 +44,7 @@ struct corpus_request {
     const char *key;                 /* names all else that determines the tokens */
     bool command;                    /* the paths are a command, whose output is read */
     const char *stream_key;          /* names what is read once; "": a command does so alone */
-    bool no_bos;       /* documents do not begin with the tokenizer's token for that */
+    bool no_bos;       /* the tokenizer's token for that does not begin conversations */
     bool skip;         /* malformed lines, instead of failing */
     bool weights;      /* of labels, are kept */
     bool any_bytes;    /* the tokenizer has tokens for bytes that are not UTF-8, too */
@@ -76,7 +76,7 @@ struct corpus {
     size_t broken_line;
     int (*take)(void *context, const struct document *document);
     void *context;
-    bool taken; /* the last failure was one of take */
+    bool taken; /* the last failure is none of the line alone: it is not skipped */
 };
 
 /*

@@ -16,7 +16,7 @@
 struct encoder {
     FILE *out;
     const struct ct_tokenizer_ops *tokenizer;
-    int32_t bos; /* before each document; -1: none */
+    bool no_bos; /* before conversations */
     struct encoded header;
     XXH3_state_t *hash;  /* for the header */
     XXH3_state_t *block; /* of the block that is being written */
@@ -190,19 +190,20 @@ static int encode_all(struct encoder *e, const struct document *d)
     return d->ends ? put_parts(e, d, count) : put_tokens(e, e->tokens, count, 1);
 }
 
-/* One with parts brings the tokens that end it. */
+/* A conversation brings the tokens that end it, and may bring the one that begins it. */
 static int encode_document(struct encoder *e, const struct document *document)
 {
-    int32_t bos = e->bos, eos = e->tokenizer->eos();
+    bool conversation = document->ends && !document->closed;
+    int32_t bos = e->tokenizer->bos(), eos = e->tokenizer->eos();
     int rc = 0;
 
     if (document->ids)
         return put_ids(e, document);
-    if (bos >= 0)
+    if (bos >= 0 && !(conversation && e->no_bos))
         rc = put_tokens(e, &bos, 1, document->ends ? 0 : 1);
     if (rc == 0)
         rc = encode_all(e, document);
-    if (rc == 0 && (!document->ends || document->closed) && eos >= 0)
+    if (rc == 0 && !conversation && eos >= 0)
         rc = put_tokens(e, &eos, 1, 1);
     return rc;
 }
@@ -288,7 +289,7 @@ int encode(FILE *out, int width, const struct ct_tokenizer_ops *tokenizer, struc
 {
     struct encoder e = {.out = out,
                         .tokenizer = tokenizer,
-                        .bos = corpus->request->no_bos ? -1 : tokenizer->bos(),
+                        .no_bos = corpus->request->no_bos,
                         .hash = XXH3_createState(),
                         .block = XXH3_createState(),
                         .began = ct_now()};

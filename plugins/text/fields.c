@@ -130,7 +130,8 @@ static int of_alpaca(const json_t *object, const char *const field[CHAT_FIELDS],
     return 0;
 }
 
-static int of_prompt(const json_t *object, const char *const field[CHAT_FIELDS], json_t **messages)
+static int of_prompt(const json_t *object, const char *const field[CHAT_FIELDS], json_t **messages,
+                     size_t *prompted)
 {
     const json_t *prompt = json_object_get(object, field[CHAT_PROMPT]);
     const json_t *completion = json_object_get(object, field[CHAT_COMPLETION]);
@@ -140,6 +141,7 @@ static int of_prompt(const json_t *object, const char *const field[CHAT_FIELDS],
         return ct_fail(CT_ECONFIG, "\"%s\" and \"%s\": both strings, or both lists of messages",
                        field[CHAT_PROMPT], field[CHAT_COMPLETION]);
     *messages = rename_all(prompt, field, false);
+    *prompted = json_array_size(*messages);
     rest = rename_all(completion, field, false);
     json_array_extend(*messages, rest);
     json_decref(rest);
@@ -147,15 +149,16 @@ static int of_prompt(const json_t *object, const char *const field[CHAT_FIELDS],
 }
 
 int fields_messages(const json_t *object, enum corpus_format format,
-                    const char *const field[CHAT_FIELDS], json_t **messages)
+                    const char *const field[CHAT_FIELDS], json_t **messages, size_t *prompted)
 {
     const json_t *list = json_object_get(object, field[CHAT_MESSAGES]);
 
     *messages = NULL;
+    *prompted = 0;
     if (format == CORPUS_ALPACA)
         return of_alpaca(object, field, messages);
     if (format == CORPUS_PROMPT)
-        return of_prompt(object, field, messages);
+        return of_prompt(object, field, messages, prompted);
     if (!list)
         return lacks(field[CHAT_MESSAGES]);
     if (!json_is_array(list))
@@ -206,12 +209,15 @@ int fields_ids(const json_t *object, const char *const field[CHAT_FIELDS], int64
                        field[CHAT_LABELS], count, field[CHAT_IDS]);
     for (size_t i = 0; i < count; i++) {
         int64_t id = json_integer_value(json_array_get(ids, i));
-        int64_t label = labels ? json_integer_value(json_array_get(labels, i)) : id;
+        const json_t *own = json_array_get(labels, i);
+        int64_t label = labels ? json_integer_value(own) : id;
 
         if (!json_is_integer(json_array_get(ids, i)) || id < 0 || id > INT32_MAX ||
             (vocabulary && id >= vocabulary))
             return ct_fail(CT_ECONFIG, "\"%s\"[%zu] is no token of the vocabulary of %lld",
                            field[CHAT_IDS], i, (long long)vocabulary);
+        if (labels && !json_is_integer(own))
+            return ct_fail(CT_ECONFIG, "\"%s\"[%zu] is no whole number", field[CHAT_LABELS], i);
         if (label != id && label != -100)
             return ct_fail(CT_ECONFIG,
                            "\"%s\"[%zu] is %lld: expected the token at its place, %lld, or -100",

@@ -87,7 +87,7 @@ static int open_sources(struct ct_data *data, const struct source_request *reque
     return rc;
 }
 
-/* In a later stage of a run: no source reads again what it has read. */
+/* In a later stage of a run: each source goes on behind the part of its epoch that it has read. */
 static void go_on(struct ct_data *data, const struct ct_data *before, int64_t samples)
 {
     for (size_t i = 0; i < data->count; i++)
@@ -114,17 +114,19 @@ static bool takes_any_bytes(const struct ct_tokenizer_ops *tokenizer)
 
 /* ---- conversations ---- */
 
+/* Prompts may be texts, which need no format: the failure waits for one that is messages. */
 static int open_format(struct ct_data *data, const struct ct_tokenizer_ops *tokenizer)
 {
     int rc;
 
     data->chat.format = ct_chat_find(text_format());
-    if (!text_has_messages()) /* a prompt may be one: a message says so when it comes */
-        return 0;
     rc = ct_context(ct_chat_check(data->chat.format, tokenizer), "[text] template");
     if (rc == 0 && !text_config.any_template)
         rc = ct_chat_compare(data->chat.format, ct_config.model.init_from);
-    return rc;
+    if (rc == 0 || text_has_messages())
+        return rc;
+    data->chat.unfit = ct_arena_strdup(&data->arena, ct_error_message());
+    return 0;
 }
 
 /* The key has a hash of the template, whose file may change. */
@@ -148,17 +150,18 @@ static int open_chat(struct ct_data *data, const struct ct_tokenizer_ops *tokeni
                         "[text] template");
     else if (rc == 0 && text_config.format != CORPUS_IDS)
         rc = open_format(data, tokenizer);
-    if (rc == 0 && text_has_messages() && !template)
+    if (rc == 0 && text_config.format != CORPUS_IDS && !template)
         rc = begins = ct_chat_begins(data->chat.format, ct_config.model.init_from);
     if (rc < 0)
         return rc == CT_ENOENT ? CT_ECONFIG : rc;
     data->chat.template = template;
     corpus->chat = &data->chat;
-    corpus->no_bos = text_has_messages() && !begins;
-    corpus->key =
-        ct_arena_printf(&data->arena, "%s %u %s %s %016llx", template ? "" : text_format(),
-                        text_config.train_on, text_config.fields, text_config.date,
-                        template ? (unsigned long long)ct_chat_template_hash(template) : 0ULL);
+    corpus->no_bos = text_config.format != CORPUS_IDS && !begins;
+    corpus->key = ct_arena_printf(
+        &data->arena, "%s%s %u %s %s %016llx",
+        text_config.format == CORPUS_PROMPT ? "completions " : "", template ? "" : text_format(),
+        text_config.train_on, text_config.fields, text_config.date,
+        template ? (unsigned long long)ct_chat_template_hash(template) : 0ULL);
     return 0;
 }
 

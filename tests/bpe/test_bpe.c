@@ -774,6 +774,42 @@ static void parts_are_trained_on(void **state)
     assert_message("neither 0 nor 1");
 }
 
+/* The completion alone is trained on, and written in a form whose tokens there are. */
+static void prompts_of_messages_are_read(void **state)
+{
+    static const char line[] =
+        "{\"prompt\": [" TURN("user", "hi", "") ", " TURN("assistant", "yes",
+                                                          ", \"train\": true") ", " //
+        TURN("user", "hi", "") "], \"completion\": [" TURN("assistant", "no",
+                                                           ", \"train\": true") "]}";
+    static const char *const trains[] = {"train_on=assistant", "train_on=last", "train_on=field",
+                                         "train_on=all"};
+    static const char *const none[] = {NULL};
+    struct ct_data *data;
+
+    (void)state;
+    assert_int_equal(open_with_tokens(chatml_tokens), 0);
+    for (size_t i = 0; i < CT_COUNT(trains); i++) {
+        struct expected e = {0};
+
+        expect(&e, QUESTION "yes<|im_end|>\n" QUESTION, i == 3);
+        expect(&e, "no<|im_end|>", true);
+        expect(&e, "\n", i == 3);
+        open_line(line, "format=prompt", trains[i], &data);
+        check_chat(data, &e);
+    }
+    open_line("{\"prompt\": [" TURN("assistant", "yes", "") "], \"completion\": [" //
+              TURN("user", "hi", "") "]}",
+              "format=prompt", "train_on=assistant", &data);
+    assert_null(data);
+    assert_message("no message of the \"completion\" has the role \"assistant\"");
+    assert_int_equal(open_with_tokens(none), 0);
+    open_line(line, "format=prompt", "malformed=skip", &data);
+    assert_null(data);
+    assert_message("the tokenizer has no token <|im_start|> of its own");
+    TEST_OPTIONS(test_plugin("text"), "malformed=stop");
+}
+
 static void prompts_and_ids_are_read(void **state)
 {
     const struct ct_data_ops *text = test_offer(test_plugin("text"), CT_DATA);
@@ -801,6 +837,9 @@ static void prompts_and_ids_are_read(void **state)
     open_line("{\"ids\": [5, 6], \"labels\": [6, -100]}", "format=ids", "fields=", &data);
     assert_null(data);
     assert_message("expected the token at its place, 5, or -100");
+    open_line("{\"ids\": [0, 6], \"labels\": [\"x\", 6]}", "format=ids", "fields=", &data);
+    assert_null(data);
+    assert_message("\"labels\"[0] is no whole number");
     open_line("{\"ids\": [5000000]}", "format=ids", "fields=", &data);
     assert_null(data);
     assert_message("no token of the vocabulary");
@@ -1084,6 +1123,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(llama3_masks_what_is_no_answer, set_up, tear_down),
         cmocka_unit_test_setup_teardown(forms_are_conversations, set_up, tear_down),
         cmocka_unit_test_setup_teardown(parts_are_trained_on, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(prompts_of_messages_are_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(prompts_and_ids_are_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_template_of_a_folder_is_run, set_up, tear_down),
         cmocka_unit_test_setup_teardown(templates_write_what_transformers_writes, set_up,
