@@ -42,26 +42,53 @@ static double largest_of_row(const struct ct_tensor *t, int64_t row)
     return most;
 }
 
-/* The type's own outputs, then magnitudes of what they hold now. */
+/* The call of the type behind, whose outputs are the first ones. op: room. */
+static int call_behind(const struct ct_launch *l, struct ct_op *op, struct ct_launch *behind)
+{
+    *op = *l->op;
+    op->type = type_behind(op->type);
+    if (!op->type)
+        return CT_ENOENT;
+    op->outs = ct_op_count_outputs(op);
+    *behind = *l;
+    behind->op = op;
+    behind->outs = op->outs;
+    return 0;
+}
+
+/* The outputs anew, in the arena: not added to what was there. */
+static int compute_alone(struct ct_launch behind, struct ct_arena *arena, struct ct_tensor *out)
+{
+    for (int i = 0; i < behind.outs; i++) {
+        const struct ct_tensor *t = &behind.out[i];
+        size_t bytes = (size_t)ct_tensor_count(t) * ct_dtype_size(t->dtype);
+
+        out[i] = ct_tensor_dense(ct_arena_array(arena, double, bytes / sizeof(double) + 1),
+                                 t->dtype, t->ndim, t->shape);
+    }
+    behind.out = out;
+    behind.accumulate = 0;
+    return behind.op->type->reference(&behind);
+}
+
 static int largest_reference(const struct ct_launch *l)
 {
-    struct ct_launch numbers = *l;
-    struct ct_op op = *l->op;
-    int rc;
+    struct ct_arena arena = {0};
+    struct ct_tensor *out = ct_arena_array(&arena, struct ct_tensor, l->outs);
+    struct ct_launch behind = {0};
+    struct ct_op op;
+    int rc = call_behind(l, &op, &behind);
 
-    op.type = type_behind(op.type);
-    if (!op.type)
-        return CT_ENOENT;
-    numbers.op = &op;
-    numbers.outs = op.outs = ct_op_count_outputs(&op);
-    rc = op.type->reference(&numbers);
-    for (int k = op.outs; rc == 0 && k < l->outs; k++)
+    if (rc == 0)
+        rc = compute_alone(behind, &arena, out);
+    for (int k = behind.outs; rc == 0 && k < l->outs; k++)
         for (int64_t row = 0; row < ct_tensor_count(&l->out[k]); row++) {
             double before = l->accumulate >> k & 1 ? ct_tensor_load(&l->out[k], row) : 0;
 
-            ct_tensor_store(&l->out[k], row, before + largest_of_row(&l->out[k - op.outs], row));
+            ct_tensor_store(&l->out[k], row, before + largest_of_row(&out[k - op.outs], row));
         }
-    return rc;
+    ct_arena_finish(&arena);
+    return rc == 0 ? op.type->reference(&behind) : rc;
 }
 
 #define WRITER(of)                                                                                 \
