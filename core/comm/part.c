@@ -53,6 +53,27 @@ static int copy(const struct ct_launch *l, const struct ct_tensor *to, const str
     return rc;
 }
 
+/* Fill with zeros: one run for each index of the leading dimensions. */
+static int fill_zeros(const struct ct_launch *l, const struct ct_tensor *t)
+{
+    size_t item = ct_dtype_size(t->dtype);
+    int64_t index[CT_MAX_DIMS] = {0}, elements;
+    int last = run_of(t, t, &elements), rc = 0, d;
+
+    if (ct_tensor_count(t) == 0)
+        return 0;
+    do {
+        int64_t at = 0;
+
+        for (d = 0; d < last; d++)
+            at += index[d] * t->stride[d];
+        rc = ct_launch_clear(l, (char *)t->data + (size_t)at * item, (size_t)elements * item);
+        for (d = last - 1; d >= 0 && ++index[d] == t->shape[d]; d--)
+            index[d] = 0;
+    } while (rc == 0 && d >= 0);
+    return rc;
+}
+
 /* The part of a whole from index `at` of dimension dim, in the shape of `like`. */
 static struct ct_tensor part_of(const struct ct_tensor *whole, const struct ct_tensor *like,
                                 int64_t dim, int64_t at)
@@ -81,5 +102,16 @@ static int run_part(const struct ct_launch *l, const struct ct_transport *by)
     return rc;
 }
 
+static int run_pad(const struct ct_launch *l, const struct ct_transport *by)
+{
+    struct ct_tensor there =
+        part_of(l->out, l->in, ct_op_int(l->op, "dim"), ct_op_int(l->op, "from"));
+    int rc = fill_zeros(l, l->out);
+
+    (void)by;
+    return rc < 0 ? rc : copy(l, &there, l->in);
+}
+
 const struct ct_collective_ops ct_collective_narrow = CT_COLLECTIVE(prepare_part, run_part, NULL),
+                               ct_collective_pad = CT_COLLECTIVE(prepare_part, run_pad, NULL),
                                ct_collective_concat = CT_COLLECTIVE(prepare_part, run_part, NULL);

@@ -140,12 +140,22 @@ static int emit(struct job *j, unsigned outputs, unsigned inputs)
     return rc < 0 ? ct_context(CT_EINVAL, "%s(%s)", j->sample->type, j->sample->inputs) : 0;
 }
 
-/* Emit the gradient for these sets and compare it. */
+static bool is_empty(const struct ct_op *op)
+{
+    return ct_shape_count(op->out[0]->ndim, op->out[0]->shape) == 0;
+}
+
+/* Emit the gradient for these sets and compare it. No input of a graph is empty, as the gradient of
+   an empty output would be. */
 static int check_sets(const struct ct_sample *s, unsigned outputs, unsigned inputs)
 {
     struct job j = {.sample = s};
     int rc = ct_trial_create(&j.m, s, CT_F64);
 
+    if (rc == 0 && is_empty(j.m.op)) {
+        ct_trial_finish(&j.m);
+        return 0;
+    }
     if (rc == 0)
         rc = emit(&j, outputs, inputs);
     if (rc == 0)

@@ -62,6 +62,7 @@
 #include <ctitan/op.h>
 #include <ctitan/op_author.h>
 #include <ctitan/option.h>
+#include <ctitan/option_use.h>
 #include <ctitan/pass.h>
 #include <ctitan/plugin.h>
 #include <ctitan/plugins.h>

@@ -1205,7 +1205,9 @@ const struct conformance_case conformance_cases[] = {
     {"parts",
      "input %x : T[3,7,5]\ninput %y : T[3,2,5]\n"
      "F - %n = narrow(%x) {dim=1, from=2, size=3} : T[3,3,5]\n"
-     "F - %c = concat(%x, %y) {dim=1} : T[3,9,5]\n",
+     "F - %c = concat(%x, %y) {dim=1} : T[3,9,5]\n"
+     "F - %p = pad(%x) {dim=1, from=1, size=9} : T[3,9,5]\n"
+     "F - %q = pad(%x) {dim=2, from=3, size=8} : T[3,7,8]\n",
      0, false},
     {"decay, of numbers far below 0",
      "input %x : T[3,7,37]\nparam %a : T[37]\nparam %bias : T[37]\n"

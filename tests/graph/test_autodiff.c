@@ -92,6 +92,17 @@ static const struct {
      "F - %z = add(%y, %bias) : float32[2,3,7]\n"
      "F - %loss, %lse = cross_entropy(%z, %labels) : float32[], float32[2,3]\n"
      "fetch loss = %loss\n"},
+    {"slices.graph", "graph \"slices of a weight, and of what one of them makes\"\n"
+                     "param %w : float32[11,4]\n"
+                     "input %x : float32[2,3,4]\n"
+                     "input %labels : int32[2,3]\n"
+                     "F a %up = narrow(%w) {size=4} : float32[4,4]\n"
+                     "F a %head = narrow(%w) {from=4, size=7} : float32[7,4]\n"
+                     "F a %y = linear(%x, %up) : float32[2,3,4]\n"
+                     "F b %left = narrow(%y) {dim=2, size=2} : float32[2,3,2]\n"
+                     "F b %z = concat(%left, %left) {dim=2} : float32[2,3,4]\n"
+                     "F b %loss = linear_cross_entropy(%z, %head, %labels) : float32[]\n"
+                     "fetch loss = %loss\n"},
 };
 
 static void graphs_before_and_after(void **state)

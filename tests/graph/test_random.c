@@ -169,6 +169,19 @@ static void emit_narrow(struct drawing *d, int part)
     end_op(d, kind == 3 ? NARROW : halves[kind], d->value[x].wide, part);
 }
 
+static void emit_pad(struct drawing *d, int part)
+{
+    int kind = draw(4), x = pick(d, part, kind == 3 ? NARROW : (int)halves[kind], -1);
+    int from = kind == 3 ? draw(5) : draw(3) * units[kind];
+
+    if (x < 0)
+        return;
+    begin_op(d, part);
+    fprintf(d->out, "pad(%%v%d) {dim=%d, from=%d, size=%d}", x, kind == 3 ? 1 : dims[kind], from,
+            kind == 3 ? 8 : 4 * units[kind]);
+    end_op(d, kind == 3 ? FULL : (enum shape)kind, d->value[x].wide, part);
+}
+
 static void emit_scale(struct drawing *d, int part, int x)
 {
     begin_op(d, part);
@@ -218,8 +231,8 @@ static void emit_linear(struct drawing *d, int part)
 static void emit_ops(struct drawing *d, int part)
 {
     static void (*const emits[])(struct drawing *, int) = {
-        emit_binary, emit_binary, emit_unary,  emit_unary,  emit_view,
-        emit_narrow, emit_narrow, emit_concat, emit_concat, emit_linear};
+        emit_binary, emit_binary, emit_unary,  emit_unary, emit_view,  emit_narrow,
+        emit_narrow, emit_concat, emit_concat, emit_pad,   emit_linear};
 
     for (int n = part == PRE ? draw(4) : draw(12); n-- > 0 && d->count < MOST - 10;)
         emits[draw((int)CT_COUNT(emits))](d, part);

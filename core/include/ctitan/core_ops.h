@@ -15,6 +15,7 @@ CT_BEGIN_DECLS
     X(add)                                                                                         \
     X(view)                                                                                        \
     X(narrow)                                                                                      \
+    X(pad)                                                                                         \
     X(concat)                                                                                      \
     X(cast)                                                                                        \
     X(reciprocal)                                                                                  \
@@ -59,13 +60,19 @@ struct ct_view {
 CT_API struct ct_value *ct_view(struct ct_builder *b, const char *name, struct ct_value *x,
                                 int ndim, const int64_t *shape);
 
-/* narrow and concat work on a dimension that no axis splits. Both copy, and take any strides. */
+/* These three work on a dimension that no axis splits. They copy, and take any strides. */
 struct ct_narrow {
     int64_t dim, from, size;
 };
 /* Indices [from, from + size) of a dimension. */
 CT_API struct ct_value *ct_narrow(struct ct_builder *b, const char *name, struct ct_value *x,
                                   int dim, int64_t from, int64_t size);
+struct ct_pad {
+    int64_t dim, from, size;
+};
+/* The dimension with `size` indices: x from index `from` on, zeros before and behind it. */
+CT_API struct ct_value *ct_pad(struct ct_builder *b, const char *name, struct ct_value *x, int dim,
+                               int64_t from, int64_t size);
 struct ct_concat {
     int64_t dim;
 };

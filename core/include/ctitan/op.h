@@ -402,7 +402,7 @@ CT_API double ct_op_sent(const struct ct_op *op, const struct ct_mesh *mesh,
 /* How the core's collectives run, for other types with the same behaviour and attributes. */
 CT_API extern const struct ct_collective_ops ct_collective_all_gather, ct_collective_reduce_scatter,
     ct_collective_all_reduce, ct_collective_all_to_all, ct_collective_permute, ct_collective_slice,
-    ct_collective_narrow, ct_collective_concat;
+    ct_collective_narrow, ct_collective_pad, ct_collective_concat;
 
 CT_END_DECLS
 

@@ -1,5 +1,6 @@
 /*
- * Parts of a value along one unsplit dimension: narrow takes one out, concat joins several.
+ * Parts of a value along one unsplit dimension: narrow takes one out, pad puts one among
+ * zeros, concat joins several.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -96,6 +97,16 @@ static int64_t narrow_part(const struct ct_op *op, const struct ct_mesh *mesh, i
     return attrs->from;
 }
 
+static int narrow_vjp(struct ct_vjp *v)
+{
+    const struct ct_narrow *attrs = v->op->attrs;
+
+    if (v->wanted[0])
+        v->din[0] = ct_pad(v->b, ct_gradient_name(v, 0), v->dout[0], (int)attrs->dim, attrs->from,
+                           v->op->in[0]->shape[attrs->dim]);
+    return v->b->status;
+}
+
 const struct ct_op_type ct_op_narrow = {
     .size = sizeof(struct ct_op_type),
     .name = "narrow",
@@ -111,6 +122,7 @@ const struct ct_op_type ct_op_narrow = {
     .attrs_size = sizeof(struct ct_narrow),
     .infer = narrow_infer,
     .factors = part_factors,
+    .vjp = narrow_vjp,
     .reference = copy_parts,
     .collective = &ct_collective_narrow,
     .part = narrow_part,
@@ -122,6 +134,79 @@ struct ct_value *ct_narrow(struct ct_builder *b, const char *name, struct ct_val
                            int64_t from, int64_t size)
 {
     return ct_emit_type1(b, &ct_op_narrow, name, &x, 1, &(struct ct_narrow){dim, from, size});
+}
+
+/* ---- pad ---- */
+
+static int pad_infer(struct ct_op *op)
+{
+    const struct ct_pad *attrs = op->attrs;
+    const struct ct_value *x = op->in[0];
+    struct ct_value *y = op->out[0];
+
+    if (check_dim(x, attrs->dim) < 0)
+        return CT_EINVAL;
+    if (attrs->from > attrs->size - x->shape[attrs->dim])
+        return ct_fail(CT_EINVAL,
+                       "dimension %" PRId64 " of x %%%s has %" PRId64 ": it does not fit into "
+                       "%" PRId64 " from %" PRId64 " on",
+                       attrs->dim, x->name, x->shape[attrs->dim], attrs->size, attrs->from);
+    y->ndim = x->ndim;
+    memcpy(y->shape, x->shape, sizeof(y->shape));
+    y->shape[attrs->dim] = attrs->size;
+    return 0;
+}
+
+static int pad_vjp(struct ct_vjp *v)
+{
+    const struct ct_pad *attrs = v->op->attrs;
+
+    if (v->wanted[0])
+        v->din[0] = ct_narrow(v->b, ct_gradient_name(v, 0), v->dout[0], (int)attrs->dim,
+                              attrs->from, v->op->in[0]->shape[attrs->dim]);
+    return v->b->status;
+}
+
+static int pad_reference(const struct ct_launch *l)
+{
+    const struct ct_pad *attrs = l->op->attrs;
+    struct ct_reference r = ct_reference_begin(l);
+    const struct ct_tensor *x = l->in, *y = l->out;
+    int64_t inner = ct_shape_count(x->ndim - (int)attrs->dim - 1, x->shape + attrs->dim + 1);
+    int64_t run = x->shape[attrs->dim] * inner;
+
+    for (int64_t k = 0; k < ct_shape_count((int)attrs->dim, x->shape); k++)
+        memcpy(r.out[0] + (k * y->shape[attrs->dim] + attrs->from) * inner, r.in[0] + k * run,
+               sizeof(double) * (size_t)run);
+    return ct_reference_end(&r, 0);
+}
+
+const struct ct_op_type ct_op_pad = {
+    .size = sizeof(struct ct_op_type),
+    .name = "pad",
+    .summary = "a dimension with zeros before and behind it",
+    .signature = "x A -> y A",
+    .flags = CT_OP_LINEAR,
+    .attrs =
+        (const struct ct_option[]){
+            DIM(struct ct_pad),
+            CT_OPT_INT(struct ct_pad, from, "from", "0", 0, 0x1p62, "Where x begins"),
+            CT_OPT_INT(struct ct_pad, size, "size", "1", 0, 0x1p62, "Indices, with the zeros"),
+            {0}},
+    .attrs_size = sizeof(struct ct_pad),
+    .infer = pad_infer,
+    .factors = part_factors,
+    .vjp = pad_vjp,
+    .reference = pad_reference,
+    .collective = &ct_collective_pad,
+    .samples = "dim=1 from=1 size=5: real[2,3,4];"
+               " from=2 size=4: real[2,3]; dim=1 size=4: real[3,2]; size=2: real[2]",
+};
+
+struct ct_value *ct_pad(struct ct_builder *b, const char *name, struct ct_value *x, int dim,
+                        int64_t from, int64_t size)
+{
+    return ct_emit_type1(b, &ct_op_pad, name, &x, 1, &(struct ct_pad){dim, from, size});
 }
 
 /* ---- concat ---- */
