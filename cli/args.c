@@ -204,7 +204,7 @@ static int choose_stage(const struct args *args)
     if ((size_t)args->stage <= count)
         return ct_stage_alone((size_t)args->stage - 1);
     return ct_fail(CT_ECONFIG, "--stage %lld: the recipe has %zu stage%s", (long long)args->stage,
-                   count, count == 1 ? "" : "s");
+                   count, ct_plural(count));
 }
 
 int args_recipe(struct args *args, struct ct_recipe **recipe)

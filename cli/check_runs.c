@@ -336,7 +336,8 @@ static int compare(const struct outcome *got, const struct outcome *want, double
     if (got->status)
         return fail_ended(got);
     if (got->steps != want->steps)
-        return ct_fail(CT_EINVAL, "it ran %d steps instead of %d", got->steps, want->steps);
+        return ct_fail(CT_EINVAL, "it ran %d step%s instead of %d", got->steps,
+                       ct_plural(got->steps), want->steps);
     for (int i = 0; i < got->steps; i++) {
         *loss = fmax(*loss, apart(got->loss[i], want->loss[i]));
         *norm = fmax(*norm, apart(got->norm[i], want->norm[i]));
@@ -406,7 +407,8 @@ static int check_losses(const struct outcome *one)
     if (one->status)
         return fail_ended(one);
     if (one->steps != CHECK_STEPS)
-        return ct_fail(CT_EINVAL, "it ran %d steps instead of %d", one->steps, CHECK_STEPS);
+        return ct_fail(CT_EINVAL, "it ran %d step%s instead of %d", one->steps,
+                       ct_plural(one->steps), CHECK_STEPS);
     for (int i = 0; i < CHECK_STEPS; i++)
         if (!isfinite(one->loss[i]) || !isfinite(one->norm[i]) || one->norm[i] <= 0)
             return ct_fail(CT_EINVAL, "step %d: loss %g, norm of the gradient %g", i + 1,

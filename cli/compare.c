@@ -517,8 +517,8 @@ static void say_loss(const struct comparison *c, char *text, size_t room)
     else if (isnan(c->loss_difference))
         snprintf(text, room, "a loss of step %lld is not a number", (long long)c->worst_step);
     else if (c->identical)
-        snprintf(text, room, "losses are bitwise equal over %lld steps",
-                 (long long)c->common_steps);
+        snprintf(text, room, "losses are bitwise equal over %lld step%s",
+                 (long long)c->common_steps, ct_plural(c->common_steps));
     else
         snprintf(text, room,
                  "losses differ by at most %.2g (relative), at step %lld of %lld; runs of the same "

@@ -114,18 +114,19 @@ int data_balance_print(struct ct_recipe *recipe, int64_t world, const struct ct_
         steps = (epoch && epoch < samples ? epoch : samples) / b.samples;
         if (!steps)
             rc = ct_fail(CT_ECONFIG,
-                         "--world: a step has %lld samples, more than the %lld that are "
+                         "--world: a step has %lld sample%s, more than the %lld that are "
                          "looked at",
-                         (long long)b.samples,
+                         (long long)b.samples, ct_plural(b.samples),
                          (long long)(epoch && epoch < samples ? epoch : samples));
     }
     if (rc == 0)
         rc = count_steps(&b, steps, &plain, &balanced);
     if (rc == 0) {
-        printf("work within documents, over the mean of %lld data-parallel ranks, in %lld steps of "
-               "%lld samples in %lld microbatches\n",
-               (long long)b.ranks, (long long)steps, (long long)b.samples,
-               (long long)b.microbatches);
+        printf(
+            "work within documents, over the mean of %lld data-parallel ranks, in %lld step%s of "
+            "%lld samples in %lld microbatches\n",
+            (long long)b.ranks, (long long)steps, ct_plural(steps), (long long)b.samples,
+            (long long)b.microbatches);
         print_sums("in order", &plain);
         print_sums("balanced", &balanced);
     }

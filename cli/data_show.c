@@ -145,8 +145,9 @@ int data_report(const struct reader *r)
         {r->twice, "documents begin with the token for that twice"}};
     int64_t all = 0;
 
-    printf("%lld samples of %lld tokens, %lld documents, %.1f%% of the tokens are labels\n",
-           (long long)r->samples, (long long)r->seq_len, (long long)r->all_documents,
+    printf("%lld sample%s of %lld tokens, %lld document%s, %.1f%% of the tokens are labels\n",
+           (long long)r->samples, ct_plural(r->samples), (long long)r->seq_len,
+           (long long)r->all_documents, ct_plural(r->all_documents),
            100.0 * (double)r->trained / ((double)r->samples * (double)r->seq_len));
     for (size_t i = 0; i < CT_COUNT(faults); i++) {
         printf("%8lld %s\n", (long long)faults[i].count, faults[i].what);

@@ -332,8 +332,8 @@ static int write_all(const struct data_options *o, struct teacher *t, int sample
     }
     rc = ct_sample_file_end(file, rc);
     if (rc == 0)
-        ct_info("%s has the %lld likeliest tokens of the teacher for %lld samples", o->output,
-                (long long)t->k, (long long)t->sent->samples);
+        ct_info("%s has the %lld likeliest tokens of the teacher for %lld sample%s", o->output,
+                (long long)t->k, (long long)t->sent->samples, ct_plural(t->sent->samples));
     return rc;
 }
 

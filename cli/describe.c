@@ -144,7 +144,8 @@ int describe_machine(struct args *args, const char *name)
     if (rc == 0) {
         fprintf(stderr, "measuring while %s trains on %lld rank%s; nothing else should run now\n",
                 strncmp(args->path, folder, strlen(folder)) ? args->path : "the debug model",
-                (long long)(args->ranks ? args->ranks : 1), args->ranks > 1 ? "s" : "");
+                (long long)(args->ranks ? args->ranks : 1),
+                ct_plural(args->ranks ? args->ranks : 1));
         rc = measure(args, folder, file, &none);
     }
     if (rc == 0 && own && args->ranks > 1)

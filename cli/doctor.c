@@ -146,7 +146,7 @@ static int look(struct ct_arena *arena, bool json)
                                      "devices", devices),
                            stdout);
     if (rc == 0 && broken)
-        return ct_fail(CT_EABI, "%d plugin%s cannot be loaded", broken, broken > 1 ? "s" : "");
+        return ct_fail(CT_EABI, "%d plugin%s cannot be loaded", broken, ct_plural(broken));
     return rc;
 }
 

@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #include <ctitan/clock.h>
+#include <ctitan/error.h>
 #include <ctitan/host.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/measure.h>
@@ -139,7 +140,7 @@ static void print_nodes(const struct ct_numa *numa)
 
         if (!(numa->nodes >> node & 1))
             continue;
-        printf("%s%d: %d thread%s%s", before, node, threads, threads == 1 ? "" : "s",
+        printf("%s%d: %d thread%s%s", before, node, threads, ct_plural(threads),
                numa->memory >> node & 1 ? "" : " without memory");
         before = ", ";
     }

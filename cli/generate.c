@@ -535,7 +535,7 @@ static int generate(struct args *args, struct options *o, struct ct_recipe *reci
         ct_info("caches: %.4g MB on a rank, for %lld tokens of %lld sequence%s",
                 (double)ct_generator_cache_bytes(w.generator) / 1e6,
                 (long long)ct_config.training.seq_len, (long long)request.sequences,
-                request.sequences > 1 ? "s" : "");
+                ct_plural(request.sequences));
     if (rc == 0)
         rc = choose_stops(&w, (const char *[]){request.weights ? request.weights : "",
                                                ct_config.model.init_from});

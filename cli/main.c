@@ -107,7 +107,7 @@ static int unknown_verb(const char *name, const struct plugin_verbs *all)
     if (all->unreadable)
         snprintf(more, sizeof(more),
                  "%s %zu plugin%s, which may have it, cannot be read: `ctitan plugins` says why",
-                 near ? "" : ".", all->unreadable, all->unreadable > 1 ? "s" : "");
+                 near ? "" : ".", all->unreadable, ct_plural(all->unreadable));
     if (near)
         return ct_fail(CT_ECONFIG, "no verb %s; did you mean %s?%s", name, near, more);
     return ct_fail(CT_ECONFIG, "no verb %s; `ctitan help` lists them%s", name, more);

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include <ctitan/error.h>
+
 #include "goodput.h"
 #include "report.h"
 
@@ -41,7 +43,7 @@ const char *report_time_text(struct ct_arena *arena, const struct report_run *ru
     goodput_simulate(&f, interval, &g);
     return ct_arena_printf(arena,
                            "%s. simulate --mtbf expects %.1f %% for a failure every %s, with a "
-                           "checkpoint every %lld steps",
-                           text, 100 * g.trained, run_long_text(arena, f.mtbf),
-                           (long long)interval);
+                           "checkpoint every %lld step%s",
+                           text, 100 * g.trained, run_long_text(arena, f.mtbf), (long long)interval,
+                           ct_plural(interval));
 }

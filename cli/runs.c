@@ -180,7 +180,7 @@ const char *run_count_notes(struct ct_arena *arena, const struct run_log *log)
 
         if (count_kind(log, kind, i) == 0)
             text = ct_arena_printf(arena, "%s%s%zu %s%s", text, *text ? ", " : "", count, kind,
-                                   count > 1 ? "s" : "");
+                                   ct_plural(count));
     }
     return text;
 }
@@ -376,7 +376,7 @@ const char *run_time_text(struct ct_arena *arena, const struct run_time *t)
         return "";
     text = ct_arena_printf(arena, "goodput %.1f %% of %s in %lld attempt%s",
                            100 * t->trained / t->all, run_long_text(arena, t->all),
-                           (long long)t->attempts, t->attempts > 1 ? "s" : "");
+                           (long long)t->attempts, ct_plural(t->attempts));
     for (size_t i = 0; i < CT_COUNT(lost); i++)
         text = ct_arena_printf(arena, "%s%s %s %.1f %%", text, i ? "," : ":", lost[i].name,
                                100 * lost[i].seconds / t->all);

@@ -63,10 +63,10 @@ static struct json_t *goodput_json(int64_t interval, const struct goodput *g)
 
 static void print_goodput(const char *what, int64_t interval, double step, const struct goodput *g)
 {
-    printf("  %-11s checkpoint every %lld steps (%.1f min): %.2f %% training, %.2f %% done again, "
+    printf("  %-11s checkpoint every %lld step%s (%.1f min): %.2f %% training, %.2f %% done again, "
            "%.2f %% restarts",
-           what, (long long)interval, (double)interval * step / 60, 100 * g->trained,
-           100 * g->redone, 100 * g->restarted);
+           what, (long long)interval, ct_plural(interval), (double)interval * step / 60,
+           100 * g->trained, 100 * g->redone, 100 * g->restarted);
     if (g->stalled > 0)
         printf(", %.2f %% saving", 100 * g->stalled);
     if (g->waited > 0)
@@ -96,8 +96,8 @@ static void simulate_failures(const struct simulate_args *args, double step, str
             json_object_set_new(times, "goodput", goodput_json(args->interval, &asked));
         return;
     }
-    printf("\n  a host fails every %g h, so the job on %lld hosts every %.3g h\n", args->mtbf,
-           (long long)args->hosts, args->mtbf / (double)args->hosts);
+    printf("\n  a host fails every %g h, so the job on %lld host%s every %.3g h\n", args->mtbf,
+           (long long)args->hosts, ct_plural(args->hosts), args->mtbf / (double)args->hosts);
     if (args->interval)
         print_goodput("as asked:", args->interval, step, &asked);
     print_goodput("at best:", interval, step, &best);

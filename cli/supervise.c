@@ -216,7 +216,7 @@ static void await_restart(struct job *job, double *pause)
     job->after = 0; /* said */
     ct_warn("%s", ct_error_message());
     ct_warn("restart %d of %lld, with %d rank%s, in %g s%s", ++job->restart,
-            (long long)job->args->restarts, job->ranks, job->ranks > 1 ? "s" : "", *pause, took);
+            (long long)job->args->restarts, job->ranks, ct_plural(job->ranks), *pause, took);
     ct_nap(*pause);
     *pause = 2 * *pause < LONGEST_PAUSE ? 2 * *pause : LONGEST_PAUSE;
 }
@@ -269,8 +269,9 @@ static int check_ranks(int64_t asked, const struct ct_identity *id)
 {
     if (!id->by || asked == 0 || asked == id->world || ct_launch_is_rank())
         return 0;
-    return ct_fail(CT_ECONFIG, "-n %lld, but %s has started %d ranks: drop -n or start one process",
-                   (long long)asked, id->by, id->world);
+    return ct_fail(CT_ECONFIG,
+                   "-n %lld, but %s has started %d rank%s: drop -n or start one process",
+                   (long long)asked, id->by, id->world, ct_plural(id->world));
 }
 
 /*

@@ -32,8 +32,9 @@ static void report(int64_t resumed, double seconds)
         ct_info("all %lld steps were done in an earlier run", (long long)ct_config.training.steps);
     if (!last.step)
         return;
-    ct_info("done: %lld steps, %s tokens in %.1f s, last loss %.5f; see %s", (long long)last.step,
-            ct_grouped(last.tokens_seen, tokens), seconds, last.loss, ct_config.job.dump_folder);
+    ct_info("done: %lld step%s, %s tokens in %.1f s, last loss %.5f; see %s", (long long)last.step,
+            ct_plural(last.step), ct_grouped(last.tokens_seen, tokens), seconds, last.loss,
+            ct_config.job.dump_folder);
 }
 
 static void introduce(void)

@@ -512,8 +512,8 @@ static int tune(struct arguments *given)
     s.memory = given->memory > 0 ? given->memory : machine->memory;
     s.sequences = sequences(&s, recipe);
     if (!args->json)
-        printf("%lld ranks of %s, %lld sequences a step\n", (long long)args->ranks, machine->name,
-               (long long)s.sequences);
+        printf("%lld rank%s of %s, %lld sequences a step\n", (long long)args->ranks,
+               ct_plural(args->ranks), machine->name, (long long)s.sequences);
     rc = search(&s);
     if (rc < 0)
         return rc;

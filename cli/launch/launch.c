@@ -59,7 +59,7 @@ static void ask_hosts(struct job *job)
         if (!h->answers)
             ct_warn("host %s does not answer: %s", h->name, h->words);
         else if (job->restart == 0)
-            ct_info("host %s: %s, %d ranks", h->name, h->words, h->slots);
+            ct_info("host %s: %s, %d rank%s", h->name, h->words, h->slots, ct_plural(h->slots));
     }
 }
 

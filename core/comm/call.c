@@ -65,8 +65,9 @@ static int check_position(const struct ct_call *c, int position, bool may_be_own
 
     if (position >= 0 && position < g->size && (may_be_own || position != g->position))
         return 0;
-    return ct_fail(CT_EINVAL, "%s between positions %d and %d of group '%s', which has %d ranks",
-                   forms[c->kind].name, g->position, position, g->name, g->size);
+    return ct_fail(CT_EINVAL, "%s between positions %d and %d of group '%s', which has %d rank%s",
+                   forms[c->kind].name, g->position, position, g->name, g->size,
+                   ct_plural(g->size));
 }
 
 static int check_size(const struct ct_call *c)

@@ -48,8 +48,7 @@ static int wrong_ndim(const struct application *a, int i, const char *least, int
     char text[256];
 
     return ct_fail(CT_EINVAL, "%s must have %s%d dimension%s",
-                   ct_operand_describe(a->op, i, text, sizeof(text)), least, ndim,
-                   ndim == 1 ? "" : "s");
+                   ct_operand_describe(a->op, i, text, sizeof(text)), least, ndim, ct_plural(ndim));
 }
 
 /* Find the ndim of operand i, and from it the number of leading dimensions if still unknown. */

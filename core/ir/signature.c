@@ -388,7 +388,7 @@ static int count_repetitions(const struct ct_signature *s, int ins)
 static int misfit(const struct ct_signature *s, int count, const char *what)
 {
     return ct_fail(CT_EINVAL, "takes (%s), not %d %s%s", s->operands, count, what,
-                   count == 1 ? "" : "s");
+                   ct_plural(count));
 }
 
 /* Everything except the check of op->outs. */

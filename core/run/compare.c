@@ -104,7 +104,7 @@ static void print_data(const struct ct_run *run, const struct ct_data *data, con
     hash = run->data_ops->identity(data, &documents, &tokens);
     fprintf(out, READS "the %s of [%s]: hash %016" PRIx64, kind, offer->name, hash);
     if (documents >= 0)
-        fprintf(out, ", %lld documents", (long long)documents);
+        fprintf(out, ", %lld document%s", (long long)documents, ct_plural(documents));
     if (tokens >= 0)
         fprintf(out, ", %lld tokens", (long long)tokens);
     fputc('\n', out);

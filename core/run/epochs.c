@@ -19,10 +19,11 @@ static int check_schedule(int64_t steps)
 
     if (total == 0 || total >= steps)
         return 0;
-    return ct_fail(CT_ECONFIG,
-                   "[lr_scheduler] total_steps = %lld ends before the run, which has %lld steps by "
-                   "[training] epochs: expected at least as many, or 0",
-                   (long long)total, (long long)steps);
+    return ct_fail(
+        CT_ECONFIG,
+        "[lr_scheduler] total_steps = %lld ends before the run, which has %lld step%s by "
+        "[training] epochs: expected at least as many, or 0",
+        (long long)total, (long long)steps, ct_plural(steps));
 }
 
 /* The steps of a run that reads `left` more samples, each with the batch of its stage. */
@@ -63,8 +64,9 @@ static void tell(const struct ct_run *run, int64_t samples, int64_t steps)
                 (long long)run->progress.samples, (long long)(steps - done), each,
                 (long long)steps);
     else
-        ct_info("[training] epochs = %lld, of %lld samples each: %lld steps%s",
-                (long long)ct_config.training_epochs, (long long)samples, (long long)steps, each);
+        ct_info("[training] epochs = %lld, of %lld samples each: %lld step%s%s",
+                (long long)ct_config.training_epochs, (long long)samples, (long long)steps,
+                ct_plural(steps), each);
 }
 
 int ct_run_count_epochs(struct ct_run *run)

@@ -236,7 +236,7 @@ static int open_communicator(struct ct_run *run, const struct ct_run_options *op
     }
     rc = ct_offer_find(CT_COMMUNICATOR, NULL, &offer);
     if (rc < 0)
-        return ct_context(rc, "%lld ranks", (long long)run->world);
+        return ct_context(rc, "%lld rank%s", (long long)run->world, ct_plural(run->world));
     run->communicator.ops = offer->ops;
     rc = run->communicator.ops->open(&request, &run->communicator.comm);
     if (rc < 0)

@@ -76,9 +76,9 @@ static void report_warmup(const struct ct_run *run)
     long long warmup = ct_config.lr_scheduler.warmup_steps, steps = lr_steps();
 
     if (run->rank == 0 && !run->lr_schedule && warmup > steps)
-        ct_info("[lr_scheduler] warmup_steps = %lld is more than the %lld steps of the %s: the "
+        ct_info("[lr_scheduler] warmup_steps = %lld is more than the %lld step%s of the %s: the "
                 "learning rate rises until the last one",
-                warmup, steps, ct_config.lr_total_steps ? "schedule" : "run");
+                warmup, steps, ct_plural(steps), ct_config.lr_total_steps ? "schedule" : "run");
 }
 
 static int feed_scalars(struct ct_run *run, struct ct_step_result *r)
@@ -103,8 +103,9 @@ static void report_slow_data(const struct ct_run *run, const struct ct_step_resu
         return;
     times++;
     if ((times & (times - 1)) == 0)
-        ct_warn("rank %lld waited %.1f s for data before step %lld (%lld steps waited so far)",
-                (long long)run->rank, r->data_seconds, (long long)r->step, (long long)times);
+        ct_warn("rank %lld waited %.1f s for data before step %lld (%lld step%s waited so far)",
+                (long long)run->rank, r->data_seconds, (long long)r->step, (long long)times,
+                ct_plural(times));
 }
 
 static bool policy_is(enum ct_non_finite policy)

@@ -8,6 +8,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/facts.h>
 #include <ctitan/log.h>
@@ -159,7 +160,7 @@ static void leave_out_damaged(struct ct_facts *facts, const struct opened *o, in
 {
     if (!facts->told)
         ct_warn("%s: %d damaged line%s of %s count%s as absent%s", facts->folder, damaged,
-                damaged == 1 ? "" : "s", o->path, damaged == 1 ? "s" : "",
+                ct_plural(damaged), o->path, damaged == 1 ? "s" : "",
                 o->writable ? ": they are measured again" : "");
     facts->told = !o->writable;
     if (o->writable && good && pwrite(o->file, good, bytes, 0) == (ssize_t)bytes &&

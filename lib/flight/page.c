@@ -213,7 +213,7 @@ void ct_flight_page(const struct ct_flight_run *run, const struct ct_flight_verd
         any = run->rank[r].h;
     strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", localtime_r(&t, &tm));
     fprintf(out, "job '%s', %d rank%s, as of %s\n\n", any ? any->job : "", run->world,
-            run->world > 1 ? "s" : "", when);
+            ct_plural(run->world), when);
     fprintf(out, "verdict: %s\n%s\n", rules[v->rule], v->text);
     fprintf(out, "ranks\n");
     for (int r = 0; r < run->world; r++)

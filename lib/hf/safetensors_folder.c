@@ -172,7 +172,9 @@ int ct_safetensors_write_folder(const char *folder, const struct ct_weight *weig
     struct ct_new_file *file = calloc(files.count, sizeof(*file));
     struct produced p = {produce, context, 0, 0};
     size_t begun = 0;
-    int rc = file ? 0 : ct_fail(CT_ENOMEM, "%zu files in %s", files.count, folder ? folder : "");
+    int rc = file ? 0
+                  : ct_fail(CT_ENOMEM, "%zu file%s in %s", files.count, ct_plural(files.count),
+                            folder ? folder : "");
 
     if (rc == 0)
         rc = write_files(&arena, folder, weights, &files, file, &begun, &p);

@@ -519,7 +519,7 @@ static int report(const struct launcher *l)
     others = count_likewise(l, c);
     if (others > 0)
         snprintf(how + strlen(how), sizeof(how) - strlen(how), ", as did %d other%s", others,
-                 others > 1 ? "s" : "");
+                 ct_plural(others));
     ct_fail(code, "%s %s", c->name, how);
     if (!*c->last)
         return code;
@@ -616,7 +616,7 @@ int ct_launch(const struct ct_launch_request *request)
     int rc;
 
     if (request->ranks < 1)
-        return ct_fail(CT_EINVAL, "%d ranks", request->ranks);
+        return ct_fail(CT_EINVAL, "%d rank%s", request->ranks, ct_plural(request->ranks));
     l.all.at = calloc((size_t)l.all.count, sizeof(*l.all.at));
     l.poll = calloc((size_t)l.all.count * 2 + 4, sizeof(*l.poll));
     if (request->job)
@@ -625,7 +625,8 @@ int ct_launch(const struct ct_launch_request *request)
         snprintf(l.job, sizeof(l.job), "%d-%llx", (int)getpid(),
                  (unsigned long long)(ct_now() * 1e6));
     l.leave = request->leave > 0 ? request->leave : l.grace;
-    rc = l.all.at && l.poll ? 0 : ct_fail(CT_ENOMEM, "%d ranks", l.all.count);
+    rc = l.all.at && l.poll ? 0
+                            : ct_fail(CT_ENOMEM, "%d rank%s", l.all.count, ct_plural(l.all.count));
     if (rc == 0 && !request->commands && !getenv("CTITAN_SECRET") && !getenv("CTITAN_SECRET_FILE"))
         rc = ct_secret_make(l.secret);
     if (rc == 0)

@@ -150,8 +150,9 @@ static int check(const struct scheme *s, const struct ct_identity *id)
         return ct_fail(CT_ECONFIG, "environment: %s=%d is not below %s=%d", s->rank, id->rank,
                        s->world, id->world);
     if (id->local_ranks > id->world)
-        return ct_fail(CT_ECONFIG, "environment: %s gives this host %d ranks, %s=%d",
-                       s->local_ranks, id->local_ranks, s->world, id->world);
+        return ct_fail(CT_ECONFIG, "environment: %s gives this host %d rank%s, %s=%d",
+                       s->local_ranks, id->local_ranks, ct_plural(id->local_ranks), s->world,
+                       id->world);
     if (id->local_rank >= id->local_ranks)
         return ct_fail(CT_ECONFIG, "environment: %s=%d is not below the %d ranks of this host",
                        s->local_rank, id->local_rank, id->local_ranks);

@@ -50,7 +50,7 @@ static int check_stages(const struct ct_schedule_ops *ops, const char *name,
                        name, r->stages, r->ranks);
     if (least == most && each != least)
         return ct_fail(CT_ECONFIG, "%s has %d stage%s on each rank: %d on %d ranks, not %d", name,
-                       least, least == 1 ? "" : "s", least * r->ranks, r->ranks, r->stages);
+                       least, ct_plural(least), least * r->ranks, r->ranks, r->stages);
     if (each < least)
         return ct_fail(CT_ECONFIG,
                        "%s needs at least %d stages on each rank: %d on %d ranks, not %d", name,

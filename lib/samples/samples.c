@@ -112,8 +112,8 @@ int64_t ct_sample_file_find(const struct ct_sample_file *s, const int32_t *token
     if (low < s->count && s->keys[low].hash == wanted.hash)
         return s->keys[low].index;
     return ct_fail(CT_ECONFIG,
-                   "%s has nothing of these tokens among its %lld samples: the data, the "
+                   "%s has nothing of these tokens among its %lld sample%s: the data, the "
                    "tokenizer, the template or seq_len have changed since it was made, or it was "
                    "made of fewer samples; make it again, by %s",
-                   s->path, (long long)s->count, remedy);
+                   s->path, (long long)s->count, ct_plural(s->count), remedy);
 }

@@ -174,10 +174,10 @@ static int check_shards(const struct ct_graph *graph, const struct ct_value *par
     return param->shape[last] % (shards * block) == 0
                ? 0
                : ct_fail(CT_ECONFIG,
-                         "[adamw] state_dtype = float8: %lld columns of %s on %lld ranks, in "
+                         "[adamw] state_dtype = float8: %lld columns of %s on %lld rank%s, in "
                          "blocks of %lld",
                          (long long)param->shape[last], param->name, (long long)shards,
-                         (long long)block);
+                         ct_plural(shards), (long long)block);
 }
 
 static int build_float8(struct ct_builder *b, struct ct_builder *init, struct ct_value *p,

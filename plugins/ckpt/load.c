@@ -87,9 +87,9 @@ static const char *amount(struct ct_arena *arena, const struct ckpt_data *d)
 {
     const char *tokens = ct_arena_printf(arena, "%lld tokens", (long long)d->tokens);
 
-    return d->documents < 0
-               ? tokens
-               : ct_arena_printf(arena, "%lld documents, %s", (long long)d->documents, tokens);
+    return d->documents < 0 ? tokens
+                            : ct_arena_printf(arena, "%lld document%s, %s", (long long)d->documents,
+                                              ct_plural(d->documents), tokens);
 }
 
 /* Options may be the same, and the files not. */

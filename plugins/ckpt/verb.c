@@ -317,9 +317,10 @@ static void show_people(const struct ckpt *c)
 {
     char when[32];
 
-    printf("%s: after step %lld (%lld updates, %lld tokens, %lld samples), %s\n", c->path,
+    printf("%s: after step %lld (%lld updates, %lld tokens, %lld sample%s), %s\n", c->path,
            (long long)c->progress.step - 1, (long long)c->progress.updates,
-           (long long)c->progress.tokens, (long long)c->progress.samples, time_text(c->time, when));
+           (long long)c->progress.tokens, (long long)c->progress.samples,
+           ct_plural(c->progress.samples), time_text(c->time, when));
     printf("%lld parameters, %lld elements of the optimizer; %.1f MB in %zu %s; %s\n",
            (long long)elements_of(c, CT_ROLE_PARAM), (long long)elements_of(c, CT_ROLE_STATE),
            (double)bytes_of(c) / 1e6, c->file_count, files_text(c->file_count), c->mesh);

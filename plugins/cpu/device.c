@@ -132,7 +132,7 @@ static void device_info(struct ct_device *device, enum ct_dtype compute,
     *info = (struct ct_device_info){.threads = cpu_threads()};
     info->memory = (size_t)ct_host_memory();
     snprintf(info->name, sizeof(info->name), "%s, %d thread%s, %s%s", name, info->threads,
-             info->threads == 1 ? "" : "s", ct_cpu_isa_name(ct_cpu_isa()),
+             ct_plural(info->threads), ct_cpu_isa_name(ct_cpu_isa()),
              cpu_bf16_native() ? ", bf16" : "");
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/measure.h>
 #include <ctitan/log.h>
@@ -191,8 +192,9 @@ int describe_write(const struct ct_run *run, const char *path)
     rc = ct_file_begin(&file, path);
     if (rc < 0)
         return rc;
-    fprintf(file.out, "; Measured by the plugin describe: %s %s, %lld ranks, %d steps.\n",
-            ct_config.model.name, ct_config.model.flavor, (long long)run->world, describe.steps);
+    fprintf(file.out, "; Measured by the plugin describe: %s %s, %lld rank%s, %d step%s.\n",
+            ct_config.model.name, ct_config.model.flavor, (long long)run->world,
+            ct_plural(run->world), describe.steps, ct_plural(describe.steps));
     write_device(file.out, &describe.machine);
     write_host_link(file.out, list, count);
     write_network(file.out, &describe.machine.network);

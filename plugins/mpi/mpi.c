@@ -74,9 +74,9 @@ static int identify(struct comm *comm, const struct ct_comm_request *request)
     if (found && *bound < TAGS - 1)
         return ct_fail(CT_ECONFIG, "this MPI has tags up to %d only, %d are needed", *bound, TAGS);
     if (request->world >= 0 && request->world != comm->base.world)
-        return ct_fail(CT_ECONFIG,
-                       "MPI started %d ranks, the job has %d: start it with mpirun -n %d",
-                       comm->base.world, request->world, request->world);
+        return ct_fail(
+            CT_ECONFIG, "MPI started %d rank%s, the job has %d: start it with mpirun -n %d",
+            comm->base.world, ct_plural(comm->base.world), request->world, request->world);
     if (request->rank >= 0 && request->rank != comm->base.rank)
         return ct_fail(CT_ECONFIG, "rank %d of the job is rank %d of MPI", request->rank,
                        comm->base.rank);

@@ -388,7 +388,8 @@ int corpus_read(struct corpus *c, int (*take)(void *context, const struct docume
             "their place: convert it, as in `iconv -f LATIN1 -t UTF-8 IN >OUT`",
             c->broken_path, c->broken_line, c->broken);
     if (rc >= 0 && !c->count)
-        rc = ct_fail(CT_ECONFIG, "%zu files hold only white space", c->file_count);
+        rc = ct_fail(CT_ECONFIG, "nothing but white space in %zu file%s", c->file_count,
+                     ct_plural((int64_t)c->file_count));
     return rc;
 }
 

@@ -231,8 +231,8 @@ static void report(struct encoder *e)
     if (now - e->reported < REPORT_SECONDS)
         return;
     e->reported = now;
-    ct_info("text: tokenised %lld documents (%.2f GB, %.1f MB/s) so far",
-            (long long)e->header.documents, 1e-9 * (double)e->bytes,
+    ct_info("text: tokenised %lld document%s (%.2f GB, %.1f MB/s) so far",
+            (long long)e->header.documents, ct_plural(e->header.documents), 1e-9 * (double)e->bytes,
             1e-6 * (double)e->bytes / (now - e->began));
 }
 

@@ -319,9 +319,10 @@ static int report_rows(const struct source *data, const struct source_request *r
                        "= %lld: raise that, or set [text] too_long to cut or split",
                        request->store.corpus.option, (long long)data->count, part_name(request),
                        (long long)data->seq_len);
-    ct_info("text: %zu files, %lld documents%s in %lld rows of %lld tokens, %.1f%% full; longer "
+    ct_info("text: %zu file%s, %lld document%s%s in %lld rows of %lld tokens, %.1f%% full; longer "
             "than a row: %lld cut, %lld split, %lld dropped",
-            data->store.files, (long long)data->count, part_name(request), (long long)p->rows,
+            data->store.files, ct_plural(data->store.files), (long long)data->count,
+            ct_plural(data->count), part_name(request), (long long)p->rows,
             (long long)data->seq_len,
             100.0 * (double)p->tokens / ((double)p->rows * (double)data->seq_len),
             (long long)p->cut, (long long)p->split, (long long)p->dropped);
@@ -338,9 +339,10 @@ static int report_windows(const struct source *data, const struct source_request
                        "%lld tokens and its last label",
                        request->store.corpus.option, (long long)total, (long long)data->count,
                        part_name(request), (long long)data->seq_len);
-    ct_info("text: %zu files, %lld documents%s, %lld tokens, %lld samples an epoch",
-            data->store.files, (long long)data->count, part_name(request), (long long)total,
-            (long long)data->samples);
+    ct_info("text: %zu file%s, %lld document%s%s, %lld tokens, %lld sample%s an epoch",
+            data->store.files, ct_plural(data->store.files), (long long)data->count,
+            ct_plural(data->count), part_name(request), (long long)total, (long long)data->samples,
+            ct_plural(data->samples));
     return 0;
 }
 

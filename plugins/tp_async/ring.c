@@ -18,6 +18,8 @@
  */
 #include <string.h>
 
+#include <ctitan/error.h>
+
 #include "tp_async.h"
 
 enum { BATCH, SEQUENCE, SHARD, TOKEN, FEATURE, DIMS };
@@ -184,7 +186,7 @@ static void begin(struct ring *r, const struct async_work *work, struct ct_op *b
                        .axes = (ct_axes)1 << async_axis(work->graph)};
     r->p.b.why =
         ct_arena_printf(names, "tp_async: %s, in %d exchange%s with each rank, beside products",
-                        what, work->chunks, work->chunks > 1 ? "s" : "");
+                        what, work->chunks, ct_plural(work->chunks));
     lay_out(r);
 }
 

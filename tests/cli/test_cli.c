@@ -153,9 +153,9 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R --without cpu", "device"},
         {"train %R --without adamw", "needs an optimizer: add one of adamw"},
         {"train %R --with nothing", "no plugin named nothing"},
-        {"train %R -n 2", "makes 1 ranks, but there are 2"},
+        {"train %R -n 2", "makes 1 rank, but there are 2"},
         {"plan %R -n 2 --with tp --set tp.degree=1",
-         "the mesh tp 1 makes 1 ranks, but there are 2: add --set tp.degree=2"},
+         "the mesh tp 1 makes 1 rank, but there are 2: add --set tp.degree=2"},
         {"plan %R -n 6 --with tp,cp --set cp.degree=4", "the mesh cp 4 x tp 1 makes 4 ranks"},
         {"plan %R -n 2 --with tp,cp", "add --set cp.degree=2 or --set tp.degree=2"},
         {"train %R --max-restarts 1", "need -n RANKS"},
@@ -1212,7 +1212,7 @@ static void doctor_measures_the_machine(void **state)
     assert_int_equal(r.status, 0);
     assert_has(r.out, "mine.ini describes this machine; use it as --device ./mine.ini");
     assert_has(slurp("mine.ini"), "[rate.");
-    assert_has(slurp("mine.ini"), ", 1 ranks, 3 steps.");
+    assert_has(slurp("mine.ini"), ", 1 rank, 3 steps.");
     assert_int_equal(setenv("XDG_CACHE_HOME", folder, 1), 0);
     r = run("doctor --describe this %R --set metrics.peak_tflops=1");
     assert_int_equal(unsetenv("XDG_CACHE_HOME"), 0);
