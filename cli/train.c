@@ -173,16 +173,6 @@ static void report_start(const struct ct_run *run, int restart)
     ct_info("restart %d: the first step ended after %.2f s: %s", restart, all, text);
 }
 
-/* Before the weights of a whole training would be lost at its end. */
-static int check_saving(struct ct_run *run)
-{
-    const char *folder = ct_config.model.save_to;
-    bool ours = *folder && run->model_ops->weights->save == ct_hf_save;
-    int rc = ours ? ct_hf_check_states(run, NULL, folder) : 0;
-
-    return rc < 0 ? ct_context(rc, "[model] save_to = %s", folder) : 0;
-}
-
 static int on_event(const struct ct_event_data *data, void *context)
 {
     const struct ct_identity *id = context;
@@ -190,8 +180,6 @@ static int on_event(const struct ct_event_data *data, void *context)
     if (data->event == CT_EVENT_PLAN_READY) {
         int rc = check_memory(data->run, id->local_ranks == id->world);
 
-        if (rc == 0)
-            rc = check_saving(data->run);
         return rc == 0 && id->rank == 0 ? save_recipe(data->run->recipe, false) : rc;
     }
     if (id->restart && id->rank == 0 && !last.step)

@@ -482,6 +482,18 @@ static int tell_plan(struct ct_run *run, const struct ct_run_options *options)
     return fire(run, CT_EVENT_PLAN_READY);
 }
 
+/* Before the weights of a whole training would be lost at its end. */
+static int check_saving(struct ct_run *run, const struct ct_run_options *options)
+{
+    const char *folder = ct_config.model.save_to;
+    bool checks = *folder && run->model_ops->weights->check_save;
+
+    (void)options;
+    return checks ? ct_context(run->model_ops->weights->check_save(run, folder),
+                               "[model] save_to = %s", folder)
+                  : 0;
+}
+
 static int tell_ready(struct ct_run *run, const struct ct_run_options *options)
 {
     int rc = fire(run, CT_EVENT_RUN_LOAD);
@@ -522,6 +534,7 @@ static const struct {
     {check_sizes, CT_RUN_PROGRAM, EACH, ONCE, NO_LAP},
     {open_stage_programs, CT_RUN_PROGRAM, EACH, BY_STAGE, NO_LAP},
     {tell_plan, CT_RUN_PROGRAM, EACH, ONCE, CT_START_LOWER},
+    {check_saving, CT_RUN_READY, TRAINING, ONCE, NO_LAP},
     {open_memory, CT_RUN_READY, EACH, ONCE, NO_LAP},
     {open_executors, CT_RUN_READY, EACH, BY_STAGE, CT_START_WEIGHTS},
     {tell_ready, CT_RUN_READY, EACH, ONCE, CT_START_LOAD},

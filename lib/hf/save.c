@@ -303,6 +303,11 @@ int ct_hf_check_states(struct ct_run *run, const char *prefix, const char *folde
     return rc;
 }
 
+int ct_hf_check_save(struct ct_run *run, const char *folder)
+{
+    return ct_hf_check_states(run, NULL, folder);
+}
+
 const struct ct_weights_ops ct_hf_weights = {
     .size = sizeof(ct_hf_weights),
     .load = ct_hf_load,
@@ -311,4 +316,5 @@ const struct ct_weights_ops ct_hf_weights = {
     .load_set = ct_hf_load_set,
     .small_files = ct_hf_small_files,
     .take_small_files = ct_hf_note_files,
+    .check_save = ct_hf_check_save,
 };

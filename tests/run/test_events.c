@@ -206,6 +206,30 @@ static void weights_are_saved_between_two_events(void **state)
     ct_config.model.save_to = "";
 }
 
+static int has_no_room(struct ct_run *run, const char *folder)
+{
+    assert_int_equal(run->progress.step, 1);
+    assert_string_equal(folder, "model");
+    return ct_fail(CT_ECONFIG, "the disk has no room");
+}
+
+static void a_format_says_before_the_first_step_that_it_cannot_save(void **state)
+{
+    static const struct ct_weights_ops weights = {.size = sizeof(weights),
+                                                  .check_save = has_no_room};
+    struct ct_run *run = NULL;
+
+    (void)state;
+    toy_model.weights = &weights;
+    toy_model.description = "";
+    ct_config.model.save_to = "model";
+    assert_int_equal(toy_open(&run), CT_ECONFIG);
+    assert_string_equal(ct_error_message(), "[model] save_to = model: the disk has no room");
+    toy_model.weights = NULL;
+    toy_model.description = NULL;
+    ct_config.model.save_to = "";
+}
+
 static void weights_need_a_format(void **state)
 {
     const char **const keys[] = {&ct_config.model.save_to, &ct_config.model.init_from};
@@ -237,6 +261,7 @@ int main(void)
         TEST(the_failure_of_a_hook_names_its_plugin),
         TEST(a_failure_at_the_end_of_a_run_is_one),
         TEST(weights_are_saved_between_two_events),
+        TEST(a_format_says_before_the_first_step_that_it_cannot_save),
         TEST(weights_need_a_format),
         TEST(events_have_names),
     };

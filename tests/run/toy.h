@@ -202,12 +202,12 @@ static int64_t toy_data_vocabulary(struct ct_data *data)
     return TOY_VOCABULARY;
 }
 
-static const struct ct_model_ops toy_model = {.size = sizeof(struct ct_model_ops),
-                                              .create = toy_create,
-                                              .destroy = toy_destroy,
-                                              .build = toy_build,
-                                              .vocabulary = toy_vocabulary,
-                                              .flops_per_token = toy_flops};
+static struct ct_model_ops toy_model = {.size = sizeof(struct ct_model_ops),
+                                        .create = toy_create,
+                                        .destroy = toy_destroy,
+                                        .build = toy_build,
+                                        .vocabulary = toy_vocabulary,
+                                        .flops_per_token = toy_flops};
 
 static struct ct_data_ops toy_data = {.size = sizeof(struct ct_data_ops),
                                       .open = toy_open_data,

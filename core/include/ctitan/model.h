@@ -105,6 +105,9 @@ struct ct_weights_ops {
     /* On rank 0: a checkpoint was loaded which has such files in this folder. `save` and
        `small_files` have them from now on. */
     int (*take_small_files)(const char *folder);
+    /* Whether `save` could write to folder: before the first step of a run that is to end with it,
+       after PLAN_READY. NULL: it is found out at the end. */
+    int (*check_save)(struct ct_run *run, const char *folder);
 };
 
 /* Where this process's weights come from: the folder or checkpoint that was loaded last; "": none

@@ -13,9 +13,9 @@
 CT_BEGIN_DECLS
 
 /* For struct ct_model_ops: ct_hf_load, ct_hf_save, ct_hf_identify, ct_hf_load_set,
-   ct_hf_small_files, ct_hf_note_files. The `description` of models is a struct ct_hf_config
-   (hf_config.h), and that of a format, too, which takes ct_hf_load, ct_hf_save or ct_hf_small_files
-   from here. */
+   ct_hf_small_files, ct_hf_note_files, ct_hf_check_save. The `description` of models is a struct
+   ct_hf_config (hf_config.h), and that of a format, too, which takes ct_hf_load, ct_hf_save or
+   ct_hf_small_files from here. */
 CT_API extern const struct ct_weights_ops ct_hf_weights;
 
 /* Fill all parameters from folder. A warning names tensors that the
@@ -41,6 +41,10 @@ CT_API int ct_hf_save_states(struct ct_run *run, const char *prefix, const char 
    describes no config.json, a file of the tokenizer cannot be read, or the disk lacks room. prefix
    NULL: parameters. */
 CT_API int ct_hf_check_states(struct ct_run *run, const char *prefix, const char *folder);
+CT_API int ct_hf_check_save(struct ct_run *run, const char *folder);
+/* For rank 0, before the first step: foresee what is written to folder at the end of the run, which
+   is created, and compare with the room on the disk. CT_ECONFIG: "the WHAT need .." */
+CT_API int ct_hf_check_room(struct ct_run *run, const char *what, const char *folder, double bytes);
 
 /*
  * The same for whoever has the parameters, such as a checkpoint: their tensors, by the rules of a
