@@ -5,6 +5,7 @@
  * does not hold, so that it is the same on all ranks.
  */
 #include <string.h>
+#include <sys/stat.h>
 
 #include <ctitan/pass.h>
 #include <ctitan/run.h>
@@ -60,12 +61,23 @@ void ct_states_bind(struct ct_run *run)
     }
 }
 
-void ct_run_foresee(struct ct_run *run, const char *what, const char *folder, double bytes,
-                    int64_t count, int64_t most)
+void ct_run_foresee(struct ct_run *run, const struct ct_written *written)
 {
     run->writes = ct_arena_grow(&run->arena, run->writes, &run->write_room, run->write_count + 1,
                                 sizeof(*run->writes));
-    run->writes[run->write_count++] = (struct ct_written){what, folder, bytes, count, most};
+    run->writes[run->write_count++] = *written;
+}
+
+double ct_run_foreseen_last(const struct ct_run *run, const char *folder)
+{
+    struct stat here, there;
+    double bytes = 0;
+
+    for (size_t i = 0; i < run->write_count && stat(folder, &here) == 0; i++)
+        if (run->writes[i].last && stat(run->writes[i].folder, &there) == 0 &&
+            there.st_dev == here.st_dev)
+            bytes += run->writes[i].bytes;
+    return bytes;
 }
 
 void ct_run_keep(struct ct_run *run, const char *name, void *data, size_t bytes)

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <ctitan/comm.h>
 #include <ctitan/config.h>
@@ -235,43 +234,35 @@ int ct_hf_save(struct ct_run *run, const char *folder)
 
 /* ---- before the first step ---- */
 
-static const char weights[] = "weights"; /* ct_run_foresee */
-
-/* Bytes of other folders of weights that the run will write on the same disk. */
-static double other_weights(const struct ct_run *run, const char *folder)
+int ct_hf_check_room(struct ct_run *run, const char *what, const char *folder, double bytes)
 {
-    struct stat here, there;
-    double bytes = 0;
+    double others, room;
+    char beside[80] = "";
+    int rc = ct_file_make_folder(folder);
 
-    for (size_t i = 0; i < run->write_count && stat(folder, &here) == 0; i++)
-        if (run->writes[i].what == weights && stat(run->writes[i].folder, &there) == 0 &&
-            there.st_dev == here.st_dev)
-            bytes += run->writes[i].bytes;
-    return bytes;
+    if (rc == 0)
+        rc = ct_file_room(folder, &room);
+    if (rc < 0)
+        return rc;
+    others = ct_run_foreseen_last(run, folder);
+    ct_run_foresee(run, &(struct ct_written){what, folder, bytes, 1, 1, true});
+    if (bytes + others <= room)
+        return 0;
+    if (others > 0)
+        snprintf(beside, sizeof(beside), " beside the %.3g GB of other folders", 1e-9 * others);
+    return ct_fail(CT_ECONFIG, "the %s need %.3g GB%s, and the disk has room for %.3g GB", what,
+                   1e-9 * bytes, beside, 1e-9 * room);
 }
 
 /* All files at once: none gets its name before the last one is written. */
 static int check_room(const struct save *s, const char *folder)
 {
-    double bytes = 0, others, room;
-    char beside[80] = "";
-    int rc = ct_file_make_folder(folder);
+    double bytes = 0;
 
     for (size_t i = 0; i < s->writer.count; i++)
         bytes += (double)ct_shape_count(s->writer.weights[i].ndim, s->writer.weights[i].shape) *
                  (double)ct_dtype_size(s->writer.weights[i].dtype);
-    if (rc == 0)
-        rc = ct_file_room(folder, &room);
-    if (rc < 0)
-        return rc;
-    others = other_weights(s->run, folder);
-    ct_run_foresee(s->run, weights, folder, bytes, 1, 1);
-    if (bytes + others <= room)
-        return 0;
-    if (others > 0)
-        snprintf(beside, sizeof(beside), " beside the %.3g GB of other folders", 1e-9 * others);
-    return ct_fail(CT_ECONFIG, "the weights need %.3g GB%s, and the disk has room for %.3g GB",
-                   1e-9 * bytes, beside, 1e-9 * room);
+    return ct_hf_check_room(s->run, "weights", folder, bytes);
 }
 
 static int check_files(struct save *s, const char *folder)

@@ -131,8 +131,9 @@ static const char *folder_name(struct ct_run *run)
 void ckpt_foresee(struct ct_run *run)
 {
     if (!ckpt_config.load_only)
-        ct_run_foresee(run, "checkpoints", folder_name(run), ckpt_bytes(run, false), saves(run),
-                       most_at_once(run));
+        ct_run_foresee(run,
+                       &(struct ct_written){"checkpoints", folder_name(run), ckpt_bytes(run, false),
+                                            saves(run), most_at_once(run), false});
 }
 
 /* Bytes that the checkpoints of the folder take. */
@@ -157,14 +158,15 @@ static double bytes_of_former(void)
 static int check_room(const struct ct_run *run)
 {
     double bytes = ckpt_bytes(run, false) * ckpt_own.part, room = 0, former = 0;
+    double others = ct_run_foreseen_last(run, ckpt_own.folder);
     int64_t most = most_at_once(run);
-    char each[32], all[32], have[32];
+    char each[32], all[32], have[32], beside[96] = "";
     int rc;
 
     rc = ct_file_room(ckpt_own.folder, &room);
     if (rc < 0)
         return rc;
-    if (ckpt_config.keep_latest_k && room < bytes * (double)most)
+    if (ckpt_config.keep_latest_k && room < bytes * (double)most + others)
         former = bytes_of_former();
     ckpt_spoken(bytes, each);
     ckpt_spoken(room + former, have);
@@ -173,11 +175,15 @@ static int check_room(const struct ct_run *run)
         return ct_fail(CT_EIO,
                        "a checkpoint needs %s, and %s has room for %s: use another [ckpt] folder",
                        each, ckpt_own.folder, have);
-    if (room + former < bytes * (double)most)
-        ct_warn("%lld checkpoints at once need %s, %s each, and %s has room for %s: lower [ckpt] "
-                "keep_latest_k, or make room",
-                (long long)most, ckpt_spoken(bytes * (double)most, all), each, ckpt_own.folder,
-                have);
+    if (others > 0)
+        snprintf(beside, sizeof(beside), ", beside %s that are written at the end",
+                 ckpt_spoken(others, all));
+    if (room + former < bytes * (double)most + others)
+        ct_warn(
+            "%lld checkpoint%s at once need %s, %s each%s, and %s has room for %s: lower [ckpt] "
+            "keep_latest_k, or make room",
+            (long long)most, ct_plural(most), ckpt_spoken(bytes * (double)most, all), each, beside,
+            ckpt_own.folder, have);
     return 0;
 }
 

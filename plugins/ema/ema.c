@@ -249,13 +249,13 @@ static int on_event(const struct ct_event_data *data, void *context)
         return 0;
     if (opens)
         return run->rank == 0 ? check_folder() : 0;
-    if (data->event == CT_EVENT_RUN_READY)
+    if (data->event == CT_EVENT_PLAN_READY)
         return run->data ? check_averages(run) : 0;
     return ct_hf_save_states(run, PREFIX, config.save_to);
 }
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_RUN_READY |
+                                    .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY |
                                               1u << CT_EVENT_RUN_END,
                                     .call = on_event};
 

@@ -102,12 +102,19 @@ static const struct ct_transform again = {
 
 static struct lora_merged merged; /* while the run's weights are written */
 
+static int check_room(struct ct_run *run)
+{
+    const char *folder = lora_config.save_to;
+    double bytes;
+    int rc = lora_check_save(run, &bytes);
+
+    if (rc == 0 && run->rank == 0)
+        rc = ct_hf_check_room(run, "adapters", folder, bytes);
+    return rc < 0 ? ct_context(CT_ECONFIG, "[lora] save_to = %s", folder) : 0;
+}
+
 static int check_folder(const struct ct_run *run)
 {
-    int rc = *lora_config.save_to ? lora_check_save(run) : 0;
-
-    if (rc < 0)
-        return ct_context(CT_ECONFIG, "[lora] save_to = %s", lora_config.save_to);
     return *lora_config.save_to && run->rank == 0
                ? ct_hf_try_target("[lora] save_to", lora_config.save_to)
                : 0;
@@ -165,6 +172,8 @@ static int on_event(const struct ct_event_data *data, void *context)
 
     (void)context;
     switch (data->event) {
+    case CT_EVENT_PLAN_READY:
+        return run->data && *lora_config.save_to ? check_room(run) : 0;
     case CT_EVENT_SAVE_BEGIN:
         return lora_merge(run, &merged);
     case CT_EVENT_SAVE_END:
@@ -177,8 +186,9 @@ static int on_event(const struct ct_event_data *data, void *context)
 }
 
 static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
-                                    .events = 1u << CT_EVENT_RUN_READY | 1u << CT_EVENT_SAVE_BEGIN |
-                                              1u << CT_EVENT_SAVE_END | 1u << CT_EVENT_RUN_END,
+                                    .events = 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_RUN_READY |
+                                              1u << CT_EVENT_SAVE_BEGIN | 1u << CT_EVENT_SAVE_END |
+                                              1u << CT_EVENT_RUN_END,
                                     .call = on_event};
 
 CT_PLUGIN(.name = "lora", .version = "1.0",

@@ -179,8 +179,8 @@ int lora_check_peft(const struct ct_run *run, const struct lora_layer *layers, s
 
 /* Write the adapters to a folder that peft loads. All ranks call; rank 0 writes. */
 int lora_save(struct ct_run *run, const char *folder);
-/* CT_ECONFIG: as lora_check_peft. */
-int lora_check_save(const struct ct_run *run);
+/* The bytes that it writes. CT_ECONFIG: as lora_check_peft. */
+int lora_check_save(const struct ct_run *run, double *bytes);
 
 /* ---- load.c ---- */
 

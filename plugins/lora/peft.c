@@ -336,15 +336,23 @@ int lora_save(struct ct_run *run, const char *folder)
     return rc < 0 ? ct_context(rc, "saving the adapters in %s", folder) : 0;
 }
 
-int lora_check_save(const struct ct_run *run)
+int lora_check_save(const struct ct_run *run, double *bytes)
 {
     struct ct_arena scratch = {0};
     struct lora_layer *layers;
+    struct lora_tensors tensors;
     size_t count;
     int rc = lora_layers(&scratch, run, &layers, &count);
 
     if (rc == 0)
         rc = lora_check_peft(run, layers, count);
+    *bytes = 0;
+    if (rc == 0) {
+        tensors = lora_tensors_of(&scratch, run, layers, count);
+        for (size_t i = 0; i < tensors.count; i++)
+            *bytes += (double)sizeof(float) *
+                      (double)ct_shape_count(tensors.item[i].ndim, tensors.item[i].shape);
+    }
     ct_arena_finish(&scratch);
     return rc;
 }

@@ -87,6 +87,7 @@ struct ct_written {
     double bytes;              /* of one */
     int64_t count;             /* from here on to the end of the run; 0: unknown */
     int64_t most;              /* that are there at once; 0: all */
+    bool last;                 /* one, at the end of the run */
 };
 
 /* Causes for which a run does not train though it goes on. */
@@ -270,10 +271,12 @@ CT_API int ct_run_try(struct ct_run *run, struct ct_graph *graph, const char *be
  */
 CT_API void ct_run_keep(struct ct_run *run, const char *name, void *data, size_t bytes);
 
-/* For hooks on PLAN_READY: what the run will write, as in struct ct_written, shown by `plan`. The
-   texts live as long as the run. */
-CT_API void ct_run_foresee(struct ct_run *run, const char *what, const char *folder, double bytes,
-                           int64_t count, int64_t most);
+/* For hooks on PLAN_READY: what the run will write, shown by `plan`. The texts live as long as the
+   run. */
+CT_API void ct_run_foresee(struct ct_run *run, const struct ct_written *written);
+/* Bytes of all that was foreseen for the end of the run on the disk of folder. Of folders that are
+   not there yet, the disk is not known: they do not count. */
+CT_API double ct_run_foreseen_last(const struct ct_run *run, const char *folder);
 
 /*
  * The group of all ranks, for hooks: ct_group_barrier(group), ct_group_all_gather and the like
