@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <ctitan/error.h>
+#include <ctitan/option_use.h>
 #include <ctitan/plugin.h>
 #include <ctitan/recipe.h>
 
@@ -150,6 +151,18 @@ static const struct ct_recipe_section sections[] = {
      validation_options, &ct_config},
     {"comm", "Communication between ranks", comm_options, &ct_config.comm},
     {NULL, NULL, NULL, NULL}};
+
+int ct_recipe_check_use(bool reads_folder)
+{
+    const char *why = "set decay_ratio";
+    bool decays = ct_config.lr_scheduler.decay_ratio != 0;
+    const struct ct_option_use lr_uses[] = {
+        {"decay_type", decays, why}, {"min_lr_factor", decays, why}, {0}};
+    const struct ct_option_use model_uses[] = {{"ignore", reads_folder, "set init_from"}, {0}};
+    int rc = ct_options_check_use(lr_options, &ct_config, "lr_scheduler", lr_uses);
+
+    return rc < 0 ? rc : ct_options_check_use(model_options, &ct_config, "model", model_uses);
+}
 
 /* ---- sets of validation ---- */
 

@@ -18,6 +18,7 @@
 
 #include "base/log.h"
 #include "ir/text/text.h"
+#include "recipe/settings.h"
 #include "run/mesh.h"
 #include "run/open.h"
 #include "run/open_data.h"
@@ -467,6 +468,12 @@ static int open_model(struct ct_run *run, const struct ct_run_options *options)
     return rc < 0 ? rc : check_description(run, options);
 }
 
+static int check_use(struct ct_run *run, const struct ct_run_options *options)
+{
+    (void)options;
+    return ct_recipe_check_use(*ct_config.model.init_from || run->weight_set_count);
+}
+
 static int open_tokenizer(struct ct_run *run, const struct ct_run_options *options)
 {
     (void)options;
@@ -531,6 +538,7 @@ static const struct {
     {ct_run_open_graphs, CT_RUN_GRAPH, EACH, BY_STAGE, CT_START_GRAPH},
     {open_streams, CT_RUN_READY, EACH, BY_STAGE, NO_LAP},
     {join_ranks, CT_RUN_READY, EACH, ONCE, CT_START_COMPARE},
+    {check_use, CT_RUN_READY, TRAINING, ONCE, NO_LAP},
     {check_sizes, CT_RUN_PROGRAM, EACH, ONCE, NO_LAP},
     {open_stage_programs, CT_RUN_PROGRAM, EACH, BY_STAGE, NO_LAP},
     {tell_plan, CT_RUN_PROGRAM, EACH, ONCE, CT_START_LOWER},

@@ -18,6 +18,7 @@
 #include <ctitan/lib/launch.h>
 #include <ctitan/lib/outlet.h>
 #include <ctitan/log.h>
+#include <ctitan/option_use.h>
 #include <ctitan/plugin.h>
 #include <ctitan/state.h>
 #include <ctitan/train.h>
@@ -134,11 +135,17 @@ static int parse_exclusions(void)
 
 static int check_config(void)
 {
+    const struct ct_option_use uses[] = {
+        {"keep_every", ckpt_config.keep_latest_k, "all are kept: set keep_latest_k"},
+        {"keep_best", ct_config.validation.freq, "set [validation] freq"},
+        {0}};
+    int rc = ct_options_check_use(options, &ckpt_config, "ckpt", uses);
+
+    if (rc < 0)
+        return rc;
     if (ckpt_config.keep_latest_k == 1)
         return ct_fail(CT_ECONFIG, "[ckpt] keep_latest_k = 1: a damaged checkpoint could then be "
                                    "the only one; expected 0 or at least 2");
-    if (ckpt_config.keep_best && !ct_config.validation.freq)
-        return ct_fail(CT_ECONFIG, "[ckpt] keep_best has no effect, as [validation] freq is 0");
     if (ckpt_config.export_dtype != CKPT_SAME && !ckpt_config.last_model_only)
         return ct_fail(
             CT_ECONFIG,

@@ -12,6 +12,7 @@
 #include <ctitan/core_ops.h>
 #include <ctitan/lib/ops.h>
 #include <ctitan/objective.h>
+#include <ctitan/option_use.h>
 
 #include "distill.h"
 
@@ -45,12 +46,14 @@ bool distill_is_stored(void)
 
 static int check_options(void)
 {
+    const struct ct_option_use uses[] = {{"path", distill_is_stored(), "set teacher = stored"},
+                                         {"k", distill_is_stored(), "set teacher = stored"},
+                                         {0}};
+
     if (distill_is_stored() && !*distill_config.path)
         return ct_fail(CT_ECONFIG, "[distill] path: expected the file of a teacher: make it by "
                                    "ctitan data RECIPE --teacher FOLDER --output FILE");
-    if (!distill_is_stored() && *distill_config.path)
-        return ct_fail(CT_ECONFIG, "[distill] path has no effect: set teacher = stored");
-    return 0;
+    return ct_options_check_use(options, &distill_config, "distill", uses);
 }
 
 /* The logits of a teacher that is a model. */

@@ -14,6 +14,7 @@
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/log.h>
+#include <ctitan/option_use.h>
 #include <ctitan/plugin.h>
 
 #include "profile.h"
@@ -74,10 +75,20 @@ static bool wanted(int64_t step)
     return (step >= now.first && step <= now.last) || (config.freq && step % config.freq == 0);
 }
 
+static int check_use(void)
+{
+    const struct ct_option_use uses[] = {
+        {"steps", now.first <= ct_config.training.steps, "the run ends before"}, {0}};
+
+    return ct_options_check_use(options, &config, "profile", uses);
+}
+
 static int prepare(const struct ct_run *run)
 {
     int rc = parse_steps();
 
+    if (rc == 0 && run->data)
+        rc = check_use();
     if (rc == 0 && !run->device_ops->stamps)
         rc = ct_fail(CT_ECONFIG,
                      "plugin profile: device %s does not time instructions; go --without profile",

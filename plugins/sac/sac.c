@@ -10,11 +10,12 @@
 
 #include <ctitan/error.h>
 #include <ctitan/log.h>
+#include <ctitan/option_use.h>
 #include <ctitan/plugin.h>
-#include <ctitan/recipe.h>
-#include <ctitan/text.h>
 
 #include "sac.h"
+
+#define FOR_SEARCH "it is for mode = budget or auto"
 
 struct sac_config sac_config;
 
@@ -60,33 +61,25 @@ static int choose(struct sac *s, struct ct_run *run)
     return sac_choose_by_rule(s);
 }
 
-static const char *mode_name(enum sac_mode mode, char name[16])
+/* A warning: to try another mode, only `mode` is set, by `ctitan tune` too. */
+static void check_use(void)
 {
-    struct sac_config config = {.mode = mode};
-
-    ct_option_format(ct_option_find(options, "mode"), &config, name, 16);
-    return name;
-}
-
-/* Warn of options that were changed and that the mode does not read. */
-static void check_mode(const struct ct_recipe *recipe)
-{
-    static const struct {
-        const char *key;
-        enum sac_mode mode;
-    } readers[] = {
-        {"every", SAC_LAYER}, {"save_ops", SAC_OP}, {"budget", SAC_BUDGET}, {"memory", SAC_AUTO}};
+    enum sac_mode mode = sac_config.mode;
+    bool searches = mode == SAC_BUDGET || mode == SAC_AUTO;
+    const struct ct_option_use uses[] = {{"every", mode == SAC_LAYER, "it is for mode = layer"},
+                                         {"save_ops", mode == SAC_OP, "it is for mode = op"},
+                                         {"budget", mode == SAC_BUDGET, "it is for mode = budget"},
+                                         {"memory", mode == SAC_AUTO, "it is for mode = auto"},
+                                         {"measure", searches, FOR_SEARCH},
+                                         {"tflops", searches, FOR_SEARCH},
+                                         {"memory_gbps", searches, FOR_SEARCH},
+                                         {"link_gbps", searches, FOR_SEARCH},
+                                         {"host_gbps", searches, FOR_SEARCH},
+                                         {0}};
     static bool told;
-    char own[16], other[16];
 
-    for (size_t i = 0; !told && i < CT_COUNT(readers); i++) {
-        const char *key = readers[i].key, *source = ct_recipe_source(recipe, "sac", key);
-
-        if (source && readers[i].mode != sac_config.mode &&
-            strcmp(ct_recipe_get(recipe, "sac", key), ct_option_find(options, key)->fallback) != 0)
-            ct_warn("%s: [sac] %s has no effect: it is for mode = %s, and mode is %s", source, key,
-                    mode_name(readers[i].mode, other), mode_name(sac_config.mode, own));
-    }
+    if (!told && ct_options_check_use(options, &sac_config, "sac", uses) < 0)
+        ct_warn("%s", ct_error_message());
     told = true;
 }
 
@@ -96,7 +89,7 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
     int rc;
 
     if (run && run->rank == 0)
-        check_mode(run->recipe);
+        check_use();
     if (sac_config.mode == SAC_NONE && !*sac_config.offload)
         return 0;
     rc = sac_begin(&s, graph, run);

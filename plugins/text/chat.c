@@ -154,10 +154,33 @@ static int write_turn(struct writer *w, const struct ct_chat_format *format, con
     return 0;
 }
 
-static int write_format(struct writer *w, const struct chat_request *r, const json_t *messages,
-                        const bool *trained)
+static int read_tools(const struct chat_request *r, const json_t *object, json_t **tools)
 {
-    int rc = 0;
+    const char *field = r->field[CHAT_TOOLS];
+    int rc = ct_chat_read_tools(json_object_get(object, field), tools);
+
+    return rc < 0 ? ct_context(rc, "\"%s\"", field) : 0;
+}
+
+/* Training would show calls of tools that the text does not describe. */
+static int refuse_tools(const struct chat_request *r, const json_t *object)
+{
+    json_t *tools;
+    int rc = read_tools(r, object, &tools);
+
+    if (rc == 0 && json_array_size(tools))
+        rc = ct_fail(CT_ECONFIG,
+                     "\"%s\": the form %s writes none: use the chat template of a folder, or leave "
+                     "them out by naming a field that no line has: [text] fields = tools=none",
+                     r->field[CHAT_TOOLS], r->format->name);
+    json_decref(tools);
+    return rc;
+}
+
+static int write_format(struct writer *w, const struct chat_request *r, const json_t *object,
+                        const json_t *messages, const bool *trained)
+{
+    int rc = refuse_tools(r, object);
 
     for (size_t i = 0; rc == 0 && i < json_array_size(messages); i++)
         rc = write_turn(w, r->format, json_array_get(messages, i),
@@ -168,14 +191,13 @@ static int write_format(struct writer *w, const struct chat_request *r, const js
 static int write_template(struct writer *w, const struct chat_request *r, const json_t *object,
                           const json_t *messages, const bool *trained)
 {
-    const char *field = r->field[CHAT_TOOLS];
     struct ct_text_span *spans;
     struct ct_jinja_text text;
     json_t *tools;
-    int rc = ct_chat_read_tools(json_object_get(object, field), &tools);
+    int rc = read_tools(r, object, &tools);
 
     if (rc < 0)
-        return ct_context(rc, "\"%s\"", field);
+        return rc;
     if (r->train == CHAT_ALL)
         rc = ct_chat_template_render(r->template, messages, tools, false, w->arena, &text);
     else
@@ -206,7 +228,7 @@ static int add_messages(struct corpus *c, const json_t *object, const json_t *me
     }
     if (rc == 0)
         rc = r->template ? write_template(&w, r, object, messages, trained)
-                         : write_format(&w, r, messages, trained);
+                         : write_format(&w, r, object, messages, trained);
     if (rc < 0)
         return rc;
     if (r->train == CHAT_ALL)

@@ -753,6 +753,7 @@ static void parts_are_trained_on(void **state)
                  {"train_on=last", false, true, false},
                  {"train_on=field", true, false, false},
                  {"train_on=all", true, true, true}};
+    const struct ct_data_ops *text = test_offer(test_plugin("text"), CT_DATA);
     struct ct_data *data;
 
     (void)state;
@@ -772,6 +773,15 @@ static void parts_are_trained_on(void **state)
               "train_on=last", &data);
     assert_null(data);
     assert_message("neither 0 nor 1");
+    for (int refused = 0; refused < 2; refused++) {
+        open_line(
+            "{\"tools\": [{\"name\": \"t\"}], \"messages\": [" TURN("assistant", "no", "") "]}",
+            "format=chat", refused ? "fields=" : "fields=tools=none", &data);
+        assert_int_equal(data == NULL, refused);
+        if (data)
+            text->close(data);
+    }
+    assert_message("line.jsonl:1: \"tools\": the form chatml writes none");
 }
 
 /* The completion alone is trained on, and written in a form whose tokens there are. */

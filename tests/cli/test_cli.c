@@ -864,15 +864,43 @@ static void a_limit_of_each_process_is_not_that_of_all_ranks(void **state)
     assert_null(strstr(slurp("out.txt"), "not fit"));
 }
 
+static void options_without_effect_are_refused(void **state)
+{
+    static const struct {
+        const char *arguments, *expected;
+    } cases[] = {
+        {"--set lr_scheduler.decay_ratio=0 --set lr_scheduler.min_lr_factor=0.1",
+         "[lr_scheduler] min_lr_factor has no effect: set decay_ratio"},
+        {"--set model.ignore=some_key", "[model] ignore has no effect: set init_from"},
+        {"--with ckpt --set ckpt.keep_latest_k=0 --set ckpt.keep_every=3",
+         "[ckpt] keep_every has no effect: all are kept: set keep_latest_k"},
+        {"--with profile --set profile.steps=3:8 --set training.steps=2",
+         "[profile] steps has no effect: the run ends before"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        char arguments[256];
+        struct result r;
+
+        snprintf(arguments, sizeof(arguments), "train %%R %s", cases[i].arguments);
+        r = run(arguments);
+        assert_int_equal(r.status, 2);
+        assert_has(r.err, cases[i].expected);
+    }
+}
+
 static void options_without_effect_are_reported(void **state)
 {
     static const struct {
         const char *arguments, *expected;
     } cases[] = {
         {"plan %R --with sac --set sac.save_ops=linear",
-         "--set: [sac] save_ops has no effect: it is for mode = op, and mode is full"},
+         "[sac] save_ops has no effect: it is for mode = op"},
         {"plan %R --with sac --set sac.mode=none --set sac.budget=0.1",
-         "--set: [sac] budget has no effect: it is for mode = budget, and mode is none"},
+         "[sac] budget has no effect: it is for mode = budget"},
+        {"plan %R --with sac --set sac.mode=none --set sac.measure=true",
+         "[sac] measure has no effect: it is for mode = budget or auto"},
         {"train %R --with ema --set ema.validate=true --set training.steps=1",
          "[ema] validate = true has no effect: nothing is validated"},
     };
@@ -1375,6 +1403,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(files_are_not_written_in_the_place_of_closed_streams),
         cmocka_unit_test(a_run_that_does_not_fit_is_refused),
         cmocka_unit_test(a_limit_of_each_process_is_not_that_of_all_ranks),
+        cmocka_unit_test(options_without_effect_are_refused),
         cmocka_unit_test(options_without_effect_are_reported),
         cmocka_unit_test(the_recipe_chooses_the_instructions_before_the_environment),
         cmocka_unit_test(products_that_are_not_there_are_refused),

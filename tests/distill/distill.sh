@@ -76,7 +76,7 @@ tell 'a model that is its own teacher'
 while read -r mesh; do
     read -ra arguments <<<"$mesh"
     rm -rf out
-    train "${teacher[@]}" --set distill.path= --set distill.teacher=base "${arguments[@]}" && values loss out/metrics.jsonl >got &&
+    train "${teacher[@]}" --set distill.path= --unset distill.k --set distill.teacher=base "${arguments[@]}" && values loss out/metrics.jsonl >got &&
         near got <(cut -d ' ' -f 1 stored) 1e-5
     tell "the base in a second pass: $mesh"
 done <<END
@@ -92,7 +92,7 @@ train "${teacher[@]}" --set distill.path=all.top --set distill.k=320 && values l
 while read -r mesh; do
     read -ra arguments <<<"$mesh"
     rm -rf out
-    train "${teacher[@]}" --set distill.path= --set "distill.teacher=$folder" "${arguments[@]}" && values loss out/metrics.jsonl >got &&
+    train "${teacher[@]}" --set distill.path= --unset distill.k --set "distill.teacher=$folder" "${arguments[@]}" && values loss out/metrics.jsonl >got &&
         near got stored 1e-5
     tell "a folder in a second pass: $mesh"
 done <<END
@@ -118,10 +118,12 @@ fails 2 "the teacher's tokens are not those of this run's tokenizer" train --wit
 tell 'another vocabulary'
 fails 2 'its tokenizer is not that of the recipe' run data recipe.ini --without bpe --with bytes --teacher "$folder" -o no.top
 tell 'a teacher with another tokenizer'
-fails 2 'the weights that the run began with, but' train --set distill.path= --set distill.teacher=base
+fails 2 'the weights that the run began with, but' train --set distill.path= --unset distill.k --set distill.teacher=base
 tell 'a base that would be trained'
 fails 2 '\[distill\] path has no effect' train --set distill.teacher=base
 tell 'a file that nobody reads'
+fails 2 '\[distill\] k has no effect' train --set distill.path= --set distill.teacher=base
+tell 'a number of tokens that nobody reads'
 fails 2 'its message is above' run data recipe.ini --set text.path=absent.jsonl --teacher "$folder" -o no.top
 tell 'data that cannot be read'
 [[ ! -e no.top ]]
