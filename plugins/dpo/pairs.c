@@ -2,7 +2,8 @@
  * Pairs from JSON lines: {"prompt": .., "chosen": .., "rejected": ..}, texts, lists of tokens, or
  * conversations, with "reference": [log-probability of chosen, of rejected] where they are stored.
  * For kto {"prompt": .., "completion": .., "label": true}, and the reference of the completion, and
- * of that of the line before.
+ * of that of the line before. Behind this prompt, a conversation's is encoded again: a token may
+ * have the end of a prompt and the beginning of its answer.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,9 +25,10 @@ struct tokens {
 };
 
 struct pair {
-    struct tokens prompt, answer[2]; /* kto: the second one is not used */
+    struct tokens prompt[2], answer[2]; /* kto: the second answer is that of the line before */
     float reference[2];
     bool undesirable;
+    struct dpo_answer text; /* kto, in `texts`; its text NULL: no conversation */
 };
 
 struct ct_data {
@@ -43,6 +45,7 @@ struct ct_data {
     int32_t *encoded;           /* tokens of the last text */
     struct ct_text_span *spans; /* their bytes */
     size_t encoded_room, span_room;
+    struct ct_arena texts; /* until the file is read */
 };
 
 static int list_streams(const struct ct_data_request *request, struct ct_arena *arena,
@@ -173,7 +176,7 @@ static void divide(struct ct_data *data, const struct told *told, size_t count, 
 
     while (n < first && n < last && a->ids[n] == b->ids[n])
         n++;
-    p->prompt = part_of(data, a, 0, n);
+    p->prompt[0] = p->prompt[1] = part_of(data, a, 0, n);
     for (size_t i = 0; i < count; i++)
         p->answer[i] = part_of(data, &told[i].all, n, told[i].all.count);
 }
@@ -198,9 +201,14 @@ static int write_conversations(struct ct_data *data, const json_t *object, const
         if (rc == 0)
             rc = encode_told(data, &text[i], arena, &told[i]);
     }
-    if (rc == 0)
-        divide(data, told, count, p);
-    return rc;
+    if (rc < 0)
+        return rc;
+    divide(data, told, count, p);
+    if (dpo_config.loss == DPO_KTO) {
+        p->text = text[0];
+        p->text.text = ct_arena_copy(&data->texts, text[0].text, text[0].size);
+    }
+    return 0;
 }
 
 static int take_conversations(struct ct_data *data, const json_t *object, const char *const *names,
@@ -268,8 +276,9 @@ static int take_label(const json_t *object, struct pair *p)
 static int take_plain(struct ct_data *data, const json_t *object, const char *const *names,
                       size_t count, struct pair *p)
 {
-    int rc = take_tokens(data, object, "prompt", false, &p->prompt);
+    int rc = take_tokens(data, object, "prompt", false, &p->prompt[0]);
 
+    p->prompt[1] = p->prompt[0];
     for (size_t i = 0; rc == 0 && i < count; i++)
         rc = take_tokens(data, object, names[i], true, &p->answer[i]);
     return rc;
@@ -301,7 +310,7 @@ static int take_answers(struct ct_data *data, const json_t *object, struct pair 
                  : take_plain(data, object, names, count, p);
 
     for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = check_answer(data, names[i], &p->prompt, &p->answer[i]);
+        rc = check_answer(data, names[i], &p->prompt[i], &p->answer[i]);
     return rc;
 }
 
@@ -323,6 +332,45 @@ static int take_pair(void *context, const json_t *object)
     return 0;
 }
 
+/* ---- kto: the answer of the line before ---- */
+
+/* A conversation of p's prompt and the answer of `before`. */
+static int mix(struct ct_data *data, const struct pair *before, struct pair *p)
+{
+    const struct dpo_answer *a = &p->text, *b = &before->text;
+    struct ct_arena arena = {0};
+    size_t size = a->begin + b->size - b->begin;
+    char *text = ct_arena_alloc(&arena, size + 1);
+    struct told told;
+    int rc;
+
+    memcpy(text, a->text, a->begin);
+    memcpy(text + a->begin, b->text + b->begin, b->size - b->begin);
+    rc = encode_told(data, &(struct dpo_answer){text, size, a->begin, a->begin + b->end - b->begin},
+                     &arena, &told);
+    if (rc == 0) {
+        p->prompt[1] = part_of(data, &told.all, 0, told.first);
+        p->answer[1] = part_of(data, &told.all, told.first, told.all.count);
+    }
+    ct_arena_finish(&arena);
+    return rc;
+}
+
+static int take_answers_before(struct ct_data *data)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < data->count; i++) {
+        const struct pair *before = &data->pair[(i ? i : data->count) - 1];
+        struct pair *p = &data->pair[i];
+
+        p->answer[1] = before->answer[0];
+        if (p->text.text && before->text.text)
+            rc = mix(data, before, p);
+    }
+    return rc;
+}
+
 static void close_data(struct ct_data *data)
 {
     if (data) {
@@ -334,16 +382,6 @@ static void close_data(struct ct_data *data)
 }
 
 /* ---- samples ---- */
-
-/* The answer of sample `index`: of kto's odd ones, that of the line before. */
-static const struct tokens *answer_of(const struct ct_data *data, int64_t index)
-{
-    size_t line = (size_t)(index / 2) % data->count, before = (line ? line : data->count) - 1;
-
-    if (dpo_config.loss != DPO_KTO)
-        return &data->pair[line].answer[index % 2];
-    return &data->pair[index % 2 ? before : line].answer[0];
-}
 
 static int32_t token_at(const struct tokens *prompt, const struct tokens *answer, int64_t i)
 {
@@ -379,13 +417,13 @@ static int64_t samples(const struct ct_data *data)
 static int read_reference(struct ct_data *data, int64_t index, float *logp)
 {
     const struct pair *p = &data->pair[(size_t)(index / 2) % data->count];
-    const struct tokens *answer = answer_of(data, index);
+    const struct tokens *prompt = &p->prompt[index % 2], *answer = &p->answer[index % 2];
 
     *logp = p->reference[index % 2];
     if (!data->repeat || !*dpo_config.reference_path)
         return 0;
-    write_tokens(data, &p->prompt, answer, data->tokens);
-    write_labels(data, &p->prompt, answer, p->prompt.count, data->labels);
+    write_tokens(data, prompt, answer, data->tokens);
+    write_labels(data, prompt, answer, prompt->count, data->labels);
     return dpo_stored_read(&data->stored, data->tokens, data->labels, data->seq_len, logp);
 }
 
@@ -393,7 +431,7 @@ static int read_reference(struct ct_data *data, int64_t index, float *logp)
 static int read_sample(struct ct_data *data, int64_t index, void *const *sample)
 {
     const struct pair *p = &data->pair[(size_t)(index / 2) % data->count];
-    const struct tokens *answer = answer_of(data, index);
+    const struct tokens *prompt = &p->prompt[index % 2], *answer = &p->answer[index % 2];
     bool first = index % 2 == 0;
     int rc;
 
@@ -402,13 +440,13 @@ static int read_sample(struct ct_data *data, int64_t index, void *const *sample)
     rc = sample[2] ? read_reference(data, index, sample[2]) : 0;
     if (rc < 0)
         return rc;
-    write_tokens(data, &p->prompt, answer, sample[0]);
-    write_labels(data, &p->prompt, answer, p->prompt.count, sample[1]);
+    write_tokens(data, prompt, answer, sample[0]);
+    write_labels(data, prompt, answer, prompt->count, sample[1]);
     if (sample[3])
         *(float *)sample[3] = (float)answer->count;
     if (sample[4])
         *(float *)sample[4] = !first ? 0 : p->undesirable ? -1 : 1;
-    write_labels(data, &p->prompt, answer, first ? 0 : INT64_MAX, sample[5]);
+    write_labels(data, prompt, answer, first ? 0 : INT64_MAX, sample[5]);
     return 0;
 }
 
@@ -418,6 +456,9 @@ static int read_file(struct ct_data *data)
 {
     int rc = ct_json_lines_file(data->path, CT_JSON_NUL, take_pair, data);
 
+    if (rc == 0 && dpo_config.loss == DPO_KTO)
+        rc = take_answers_before(data);
+    ct_arena_finish(&data->texts);
     if (rc < 0)
         return ct_context(rc == CT_ENOENT ? CT_ECONFIG : rc, "%s", data->option);
     return data->count ? 0 : ct_fail(CT_ECONFIG, "%s = %s: no pairs", data->option, data->path);

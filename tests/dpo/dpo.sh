@@ -331,6 +331,12 @@ echo "{\"prompt\": [$q], \"chosen\": [$b], \"rejected\": [$e]}" >>talk.jsonl
 "$ctitan" data recipe.ini --with bpe "${told[@]:2}" --set dpo.path=talk.jsonl --samples 4 >log 2>&1 || fail "$(cat log)"
 grep -a assistant log | tr -d '\0' | sed 's/>>.*//' >got
 printf ' [user:q] [assistant%s\n' ':<<b]' ':<<cd]' '<<:b]' '<<:e]' | cmp - got || fail "$(cat got log)"
+# Behind another line's prompt, an answer has the tokens that the two texts together have.
+echo "{\"prompt\": [$q], \"completion\": [$b], \"label\": true}" >talk.jsonl
+echo "{\"prompt\": [$q], \"completion\": [$e], \"label\": false}" >>talk.jsonl
+"$ctitan" data recipe.ini --with bpe "${told[@]:2}" --set dpo.path=talk.jsonl --set dpo.loss=kto --samples 4 >log 2>&1 || fail "$(cat log)"
+grep -a assistant log | tr -d '\0' | sed 's/>>.*//' >got
+printf ' [user:q] [assistant%s\n' ':<<b]' '<<:e]' '<<:e]' ':<<b]' | cmp - got || fail "$(cat got log)"
 echo 'conversations'
 refused 'more than [training] seq_len = 2' --set dpo.path=pair.jsonl --set training.seq_len=2
 
