@@ -299,7 +299,7 @@ static int map_file(const char *path, const void **base, size_t *size)
     return rc == CT_ENOENT ? CT_ECONFIG : rc;
 }
 
-/* Refuse by its first bytes what would be refused when all files before it have been read. */
+/* Refuse by its first bytes. */
 static int check_file(const struct corpus *c, const char *path)
 {
     const void *base;
@@ -368,16 +368,43 @@ int corpus_open(struct corpus *c, const struct corpus_request *request, const ch
     return rc;
 }
 
-int corpus_read(struct corpus *c, int (*take)(void *context, const struct document *document),
-                void *context)
+static int check_files(const struct corpus *c)
 {
     int rc = 0;
 
+    for (size_t i = 0; rc == 0 && i < c->file_count; i++)
+        rc = c->files[i].stream ? 0 : check_file(c, c->files[i].path);
+    return rc;
+}
+
+static int check_later(const struct corpus_request *request)
+{
+    const char *list = request->later ? request->later : "";
+    struct ct_arena scratch = {0};
+    struct corpus later;
+    char *item;
+    int rc = 0;
+
+    while (rc == 0 && (item = corpus_next_item(&scratch, &list))) {
+        rc = corpus_open(&later, request, item);
+        if (rc == 0)
+            rc = check_files(&later);
+        corpus_close(&later);
+    }
+    ct_arena_finish(&scratch);
+    return rc;
+}
+
+int corpus_read(struct corpus *c, int (*take)(void *context, const struct document *document),
+                void *context)
+{
+    int rc = check_files(c);
+
+    if (rc == 0)
+        rc = check_later(c->request);
     c->take = take;
     c->context = context;
     c->count = c->malformed = c->broken = 0;
-    for (size_t i = 0; rc == 0 && i < c->file_count; i++)
-        rc = c->files[i].stream ? 0 : check_file(c, c->files[i].path);
     for (size_t i = 0; rc >= 0 && i < c->file_count; i++)
         rc = c->files[i].stream ? add_stream(c, c->files[i].path) : add_file(c, c->files[i].path);
     if (rc >= 0 && c->malformed)

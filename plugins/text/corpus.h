@@ -49,6 +49,7 @@ struct corpus_request {
     bool weights;      /* of labels, are kept */
     bool any_bytes;    /* the tokenizer has tokens for bytes that are not UTF-8, too */
     const char *spool; /* folder for what is unpacked */
+    const char *later; /* items of the list that are read after these paths; NULL: none */
 };
 
 /* The text has parts, which end at `ends`: every second one, from the first, is a prompt. A token
@@ -86,7 +87,8 @@ struct corpus {
  */
 int corpus_open(struct corpus *corpus, const struct corpus_request *request, const char *paths);
 /* Call take with each document, in order. A document lasts as long as the call. CT_ECONFIG: an
-   empty file, no document, a malformed line or file. */
+   empty file, no document, a malformed line or file. What can be seen at the beginning of a file,
+   or of one of `later`, is refused before the first call. */
 int corpus_read(struct corpus *corpus, int (*take)(void *context, const struct document *document),
                 void *context);
 /* The i-th of file_count files, or its command. */

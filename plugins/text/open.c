@@ -32,6 +32,7 @@ static int parse_weights(struct ct_arena *arena, double *weights, size_t *count)
 static int open_mixture(struct ct_data *data, const struct source_request *request,
                         struct ct_arena *arena, const double *weights, size_t count)
 {
+    struct source_request one = *request;
     const char *list = text_config.path;
     char *item;
     int rc = 0;
@@ -39,7 +40,8 @@ static int open_mixture(struct ct_data *data, const struct source_request *reque
     for (size_t i = 0; rc == 0 && (item = corpus_next_item(arena, &list)); i++) {
         if (i == count)
             return ct_fail(CT_ECONFIG, "[text] path has more items than the %zu weights", count);
-        rc = source_open(&data->sources[i], request, item);
+        one.store.corpus.later = list;
+        rc = source_open(&data->sources[i], &one, item);
         data->count += rc == 0;
     }
     if (rc == 0 && data->count < count)

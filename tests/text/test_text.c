@@ -1036,6 +1036,12 @@ static void test_mixture(void **state)
     TEST_OPTIONS(test_plugin("text"), cache, paths, "weights=1, 1e-6");
     assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
     assert_message("smallest");
+    /* Files of all items are looked at before a line of the first is read. */
+    write_text("a.jsonl", "{\"text\": ");
+    write_text("b.jsonl", "PAR1");
+    TEST_OPTIONS(test_plugin("text"), cache, paths, "weights=1, 1");
+    assert_int_equal(open_text(1, 1, false, &data), CT_ECONFIG);
+    assert_message("b.jsonl is a Parquet file");
 }
 
 /* The samples of a mixture, which has none after the first one that is missing. */
