@@ -477,19 +477,36 @@ static int check_resume(struct check *c, bool with, const struct outcome *one)
     return 0;
 }
 
+static bool has_order(const struct mesh *mesh)
+{
+    for (size_t i = 0; i < CT_COUNT(mesh->plugins) && mesh->plugins[i]; i++)
+        if (!strcmp(mesh->plugins[i], "pp"))
+            return true;
+    return false;
+}
+
+/* Why the plugin never runs on a mesh; NULL: it may. */
+static const char *excluded(const struct check *c, const struct mesh *mesh)
+{
+    if (mesh->plan && !has_plan())
+        return "the model has no shard_plan";
+    if (check_offers(c->plugin, CT_ORDER) && has_order(mesh))
+        return "pp gives a run its order, too, and a run has one";
+    return NULL;
+}
+
 static int check_meshes(struct check *c, const struct outcome *one)
 {
-    bool tried = true;
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < CT_COUNT(meshes); i++) {
         const struct mesh *mesh = &meshes[i];
+        const char *why;
         struct outcome got;
 
-        if (mesh->plan && !has_plan()) {
-            if (tried)
-                check_note("tp", "the model has no shard_plan");
-            tried = false;
+        why = excluded(c, mesh);
+        if (why) {
+            check_note(mesh->name, why);
             continue;
         }
         rc = run_recipe(c, true, mesh, NULL, ct_arena_printf(&c->arena, "mesh%zu", i), &got);
