@@ -97,6 +97,23 @@ static void add_gradient(struct diff *d, struct ct_value *value, struct ct_value
     *sum = grad;
 }
 
+/* uses: of the outputs' gradients, before the vjp. */
+static int check_used(const struct ct_vjp *v, const uint32_t *uses)
+{
+    const struct ct_op *op = v->op;
+
+    for (int i = 0; i < op->outs; i++) {
+        bool used = !v->dout[i] || v->dout[i]->use_count > uses[i];
+
+        for (int k = 0; k < op->ins; k++)
+            used |= v->din[k] == v->dout[i];
+        if (!used)
+            return ct_fail(CT_EINVAL, "%%%s: op type %s has no gradient of output %d",
+                           op->out[i]->name, op->type->name, i);
+    }
+    return 0;
+}
+
 static int differentiate_op(struct diff *d, struct ct_op *op)
 {
     struct ct_arena *arena = d->graph->arena;
@@ -127,15 +144,9 @@ static int differentiate_op(struct diff *d, struct ct_op *op)
     rc = rc < 0 ? rc : d->b.status;
     if (rc < 0)
         return ct_context(rc, "the gradient of %%%s", op->out[0]->name);
-    for (int i = 0; i < op->outs; i++) {
-        bool used = !v.dout[i] || v.dout[i]->use_count > uses[i];
-
-        for (int k = 0; k < op->ins; k++)
-            used |= v.din[k] == v.dout[i];
-        if (!used)
-            return ct_fail(CT_EINVAL, "%%%s: op type %s has no gradient of output %d",
-                           op->out[i]->name, op->type->name, i);
-    }
+    rc = check_used(&v, uses);
+    if (rc < 0)
+        return rc;
     for (int i = 0; i < op->ins; i++)
         if (v.din[i] && wanted[i] && !d->weight[op->in[i]->id])
             activations[count++] = v.din[i];

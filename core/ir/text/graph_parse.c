@@ -271,10 +271,25 @@ static struct ct_op *emit_named(struct parser *p, struct ct_builder *b, const ch
     return op;
 }
 
+static void parse_names(struct parser *p, struct line_op *l)
+{
+    skip_space(p);
+    while (p->status == 0 && *p->at == '%') {
+        l->names = ct_arena_grow(p->graph->arena, l->names, &l->names_room, (size_t)l->outs + 1,
+                                 sizeof(char *));
+        l->names[l->outs++] = value_name(p);
+        if (!take(p, ","))
+            break;
+        skip_space(p);
+    }
+    if (l->outs)
+        need(p, "=");
+}
+
 static void parse_op(struct parser *p, const struct ct_section *section)
 {
     struct ct_builder b = {.graph = p->graph, .section = section};
-    struct line_op line = {0}, *l = &line;
+    struct line_op l = {0};
     const struct ct_op_type *type;
     int stream = 0;
     struct ct_op *op;
@@ -287,17 +302,7 @@ static void parse_op(struct parser *p, const struct ct_section *section)
     if (take(p, "/"))
         stream = stream_number(p);
     b.marks = parse_marks(p);
-    skip_space(p);
-    while (p->status == 0 && *p->at == '%') {
-        l->names = ct_arena_grow(p->graph->arena, l->names, &l->names_room, (size_t)l->outs + 1,
-                                 sizeof(char *));
-        l->names[l->outs++] = value_name(p);
-        if (!take(p, ","))
-            break;
-        skip_space(p);
-    }
-    if (l->outs)
-        need(p, "=");
+    parse_names(p, &l);
     name = word(p, "(", "an op type");
     if (p->status < 0)
         return;
@@ -306,15 +311,15 @@ static void parse_op(struct parser *p, const struct ct_section *section)
         p->status = ct_fail(CT_EINVAL, "no op type named %s is registered", name);
         return;
     }
-    parse_operands(p, l);
+    parse_operands(p, &l);
     attrs = ct_arena_alloc(p->graph->arena, type->attrs_size + 1);
     if (p->status == 0 && type->attrs)
         p->status = ct_attributes_reset(type->attrs, attrs);
     parse_attrs(p, type, attrs);
-    if (p->status < 0 || !(op = emit_named(p, &b, name, l, attrs)))
+    if (p->status < 0 || !(op = emit_named(p, &b, name, &l, attrs)))
         return;
     op->stream = stream;
-    parse_results(p, op, l);
+    parse_results(p, op, &l);
 }
 
 static void parse_source(struct parser *p, enum ct_role role)
