@@ -1,7 +1,7 @@
 /*
  * Messages of the cuda device about tokens and labels out of range and about too little memory, the
- * ways in which it takes memory, and the state that it forgets with memory that it returns. Runs on
- * the simulated device.
+ * ways in which it takes memory, the state that it forgets with memory that it returns, and parts of
+ * values in its memory. Runs on the simulated device.
  */
 #include "plugin_under_test.h"
 
@@ -299,6 +299,36 @@ static void an_old_driver_is_refused(void **state)
     unsetenv("SIMULATOR_DRIVER");
 }
 
+static void parts_are_among_zeros(void **state)
+{
+    static const char text[] = "graph \"parts\"\n"
+                               "input %x : float32[2,3]\n"
+                               "F - %p = pad(%x) {dim=1, from=1, size=5} : float32[2,5]\n"
+                               "F - %n = narrow(%p) {dim=1, from=2, size=2} : float32[2,2]\n"
+                               "fetch p = %p\nfetch n = %n\n";
+    const float x[] = {1, 2, 3, 4, 5, 6}, padded[] = {0, 1, 2, 3, 0, 0, 4, 5, 6, 0},
+                slice[] = {2, 3, 5, 6};
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = ct_graph_parse(&arena, text);
+    struct ct_lower_request request = {
+        .graph = graph, .microbatches = 1, .device = device, .arena = &arena};
+    struct ct_program *program;
+    struct ct_executor *executor;
+    float p[10], n[4];
+
+    (void)state;
+    assert_int_equal(ct_lower(&request, &program), 0);
+    assert_int_equal(ct_executor_create(program, device, NULL, &executor), 0);
+    assert_int_equal(ct_executor_write(executor, ct_graph_find(graph, "x"), 0, x, sizeof(x)), 0);
+    assert_int_equal(ct_executor_step(executor), 0);
+    assert_int_equal(ct_executor_read(executor, ct_graph_find(graph, "p"), p, sizeof(p)), 0);
+    assert_int_equal(ct_executor_read(executor, ct_graph_find(graph, "n"), n, sizeof(n)), 0);
+    assert_memory_equal(p, padded, sizeof(p));
+    assert_memory_equal(n, slice, sizeof(n));
+    ct_executor_destroy(executor);
+    ct_arena_finish(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -312,6 +342,7 @@ int main(void)
         cmocka_unit_test(captures_wait_for_their_own),
         cmocka_unit_test(much_shared_memory_needs_leave),
         cmocka_unit_test(an_old_driver_is_refused),
+        cmocka_unit_test(parts_are_among_zeros),
     };
 
     if (ct_ops_register() < 0)
