@@ -57,18 +57,23 @@ static int refuse(const char *what, int64_t bytes, const char *memory)
 int check_memory(struct ct_run *run, bool one_host)
 {
     bool computes = run->device->host_memory; /* and a CPU offloads to a file */
-    int64_t mine = (int64_t)(computes ? run->arena_bytes : run->host_bytes), all = mine;
+    int64_t bytes = (int64_t)(computes ? run->arena_bytes : run->host_bytes);
     char memory[96];
     int rc = plan_fits(run, (int64_t)run->arena_bytes, memory)
                  ? 0
                  : refuse("the plan", (int64_t)run->arena_bytes, memory);
+    int64_t mine[] = {bytes, rc < 0}, all[2];
+    int summed;
 
     if (!one_host)
         return rc;
-    rc = ct_group_agree(ct_run_world(run), rc);
-    if (rc == 0)
-        rc = ct_group_all_reduce(ct_run_world(run), &mine, &all, 1, CT_I64, CT_REDUCE_SUM);
-    if (rc < 0 || plans_fit(all, memory))
-        return rc;
-    return refuse(computes ? "the plan of all ranks" : "what all ranks offload", all, memory);
+    summed = ct_group_all_reduce(ct_run_world(run), mine, all, 2, CT_I64, CT_REDUCE_SUM);
+    if (summed < 0)
+        return summed;
+    if (all[1])
+        return ct_group_agree(ct_run_world(run), rc);
+    return plans_fit(all[0], memory)
+               ? 0
+               : refuse(computes ? "the plan of all ranks" : "what all ranks offload", all[0],
+                        memory);
 }
