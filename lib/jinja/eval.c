@@ -288,6 +288,7 @@ static struct value *repeated(struct eval *e, const struct value *text, int64_t 
 {
     struct buffer b = eval_buffer(e);
 
+    e->over |= times > 0 && text->size > BUFFER_LONGEST / (size_t)times;
     for (int64_t i = 0; text->size && i < times && !e->over; i++)
         buffer_put(&b, text->text, text->size);
     return buffer_value(&b);
