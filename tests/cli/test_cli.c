@@ -165,7 +165,8 @@ static void mistakes_end_with_status_2_and_say_what(void **state)
         {"train %R -n 1000000", "ranks are allowed; `ctitan plan --world 1000000`"},
         {"plan %R -n 2 --world 4", "-n and --world: give one of them"},
         {"train %R --set training.global_batch_size=3", "global_batch_size"},
-        {"plan %R --set training.local_batch_size=268435456 --set training.global_batch_size=-1",
+        {"plan %R --set training.local_batch_size=268435456 --set training.global_batch_size=-1 "
+         "--set cpu.products=onednn",
          "oneDNN multiplies matrices of up to 2147483647 rows and columns"},
         {"train %R --set model.name=lama", "no plugin that was found has it; with a model: "},
         {"train %R --set model.name=lama", "qwen3_moe; did you mean llama?"},
