@@ -833,6 +833,22 @@ static bool lists(const struct infer_case *cases, const char *type)
     return false;
 }
 
+/* Builders of plugins, unlike texts, have no range of attributes. */
+static void builders_take_no_part_before_the_first(void **state)
+{
+    struct ct_arena arena = {0};
+    struct ct_graph *graph = ct_graph_create(&arena, "infer");
+    struct ct_builder b = ct_builder_at_end(graph, CT_PART_F, "");
+    struct ct_value *x = ct_graph_source(graph, CT_ROLE_INPUT, "x", CT_F32, 2, (int64_t[]){2, 3});
+
+    (void)state;
+    ct_pad(&b, "y", x, 1, -1, 4);
+    assert_int_equal(b.status, CT_EINVAL);
+    assert_non_null(
+        strstr(ct_error_message(), "dimension 1 of x %x has 3: it does not fit into 4 from -1 on"));
+    ct_arena_finish(&arena);
+}
+
 static void every_type_has_cases(void **state)
 {
     (void)state;
@@ -874,6 +890,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(outputs_have_inferred_shapes),
         cmocka_unit_test(refusals_name_the_operand),
+        cmocka_unit_test(builders_take_no_part_before_the_first),
         cmocka_unit_test(every_type_has_cases),
         cmocka_unit_test(fixed_dtypes_stay),
     };

@@ -146,7 +146,7 @@ static int pad_infer(struct ct_op *op)
 
     if (check_dim(x, attrs->dim) < 0)
         return CT_EINVAL;
-    if (attrs->from > attrs->size - x->shape[attrs->dim])
+    if (attrs->from < 0 || attrs->from > attrs->size - x->shape[attrs->dim])
         return ct_fail(CT_EINVAL,
                        "dimension %" PRId64 " of x %%%s has %" PRId64 ": it does not fit into "
                        "%" PRId64 " from %" PRId64 " on",
