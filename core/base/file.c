@@ -238,19 +238,36 @@ uint32_t ct_file_host(void)
     return (uint32_t)ct_hash(name);
 }
 
+/* Give a file the mode of another one. Some file systems have no modes to change. */
+static void copy_mode(int fd, const struct stat *former)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) < 0 || (st.st_mode & 0777) != (former->st_mode & 0777))
+        (void)fchmod(fd, former->st_mode & 0777);
+}
+
 /* Create a file; one that a killed process of this number has left goes. former: of the file that
    it will replace, whose mode it gets; NULL: there is none. NULL: errno says why. */
 static FILE *open_new(const char *path, const struct stat *former)
 {
-    int fd;
+    FILE *out;
+    int fd, failed;
 
     unlink(path);
     fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd >= 0 && former && fchmod(fd, former->st_mode & 0777) < 0) {
-        close(fd);
+    if (fd < 0)
         return NULL;
+    if (former)
+        copy_mode(fd, former);
+    out = fdopen(fd, "w+");
+    if (!out) {
+        failed = errno;
+        close(fd);
+        unlink(path);
+        errno = failed;
     }
-    return fd < 0 ? NULL : fdopen(fd, "w+");
+    return out;
 }
 
 int ct_file_begin(struct ct_new_file *file, const char *path)

@@ -1,9 +1,11 @@
 #include "assertions.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <ctitan/file.h>
@@ -13,6 +15,15 @@ static char folder[] = "/tmp/ctitan-file-XXXXXX";
 static const char *in(struct ct_arena *arena, const char *name)
 {
     return ct_arena_printf(arena, "%s/%s", folder, name);
+}
+
+static bool without_modes; /* as on some file systems */
+
+/* Stands before that of the C library. */
+int fchmod(int fd, mode_t mode)
+{
+    errno = EPERM;
+    return without_modes ? -1 : (int)syscall(SYS_fchmod, fd, mode);
 }
 
 static int entries(const char *path)
@@ -215,6 +226,24 @@ static void a_link_of_the_temporary_name_is_replaced(void **state)
     ct_arena_finish(&arena);
 }
 
+static void a_file_is_replaced_where_modes_cannot_change(void **state)
+{
+    struct ct_arena arena = {0};
+    const char *path = in(&arena, "modes/plain");
+    struct stat st;
+
+    (void)state;
+    assert_int_equal(ct_file_write(path, "1", 1), 0);
+    assert_int_equal(chmod(path, 0600), 0);
+    without_modes = true;
+    assert_int_equal(ct_file_write(path, "22", 2), 0);
+    without_modes = false;
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, 2);
+    assert_int_equal(entries(in(&arena, "modes")), 1);
+    ct_arena_finish(&arena);
+}
+
 static void what_killed_processes_left_is_swept(void **state)
 {
     struct ct_arena arena = {0};
@@ -366,6 +395,7 @@ int main(void)
         cmocka_unit_test(links_stay_and_what_they_lead_to_is_written),
         cmocka_unit_test(devices_and_pipes_are_written_in_place),
         cmocka_unit_test(a_link_of_the_temporary_name_is_replaced),
+        cmocka_unit_test(a_file_is_replaced_where_modes_cannot_change),
         cmocka_unit_test(what_killed_processes_left_is_swept),
         cmocka_unit_test(only_regular_files_are_opened),
         cmocka_unit_test(files_of_others_are_not_opened_as_own),
