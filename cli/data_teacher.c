@@ -154,13 +154,14 @@ static const char *device_of(const struct ct_recipe *recipe)
     return NULL;
 }
 
-/* A recipe for the model of a folder on the device of the other recipe. */
+/* A recipe for the model of a folder on the device of the other recipe, which also says what is
+   ignored of its config.json. */
 static int make_recipe(struct data_options *o, const struct sent *sent, struct ct_recipe **recipe)
 {
     struct ct_arena *arena = &o->args.arena;
     const struct ct_recipe_changes none = {0};
     struct ct_recipe *own;
-    const char *device;
+    const char *device, *ignore;
     int rc = args_read(&o->args, &own);
 
     if (rc == 0 && access(ct_arena_printf(arena, "%s/config.json", o->teacher), R_OK))
@@ -168,6 +169,9 @@ static int make_recipe(struct data_options *o, const struct sent *sent, struct c
                      o->teacher);
     if (rc == 0)
         rc = ct_hf_recipe(arena, o->teacher, &none, recipe);
+    ignore = rc == 0 ? ct_recipe_get(own, "model", "ignore") : NULL;
+    if (ignore)
+        rc = ct_recipe_set(*recipe, ct_recipe_assign(arena, "model.ignore", ignore));
     if (rc == 0)
         rc = ct_recipe_set(
             *recipe, ct_arena_printf(arena, "training.seq_len=%lld", (long long)sent->seq_len));

@@ -66,6 +66,12 @@ paste -d ' ' <(tail -c $((2 * bytes)) three.top | head -c $bytes | od -An -v -td
 near got "$own/top.expected" 1e-5
 tell 'the tokens and log-probabilities of transformers'
 
+# A key of the teacher's config.json that is not known here.
+cp -r "$folder" odd && sed -i '0,/{/s//{ "odd_key": 3,/' odd/config.json
+fails 2 'odd_key = 3 is not known here, .*--set model.ignore=odd_key' run data recipe.ini --teacher odd -o odd.top --samples 1
+run data recipe.ini --teacher odd -o odd.top --samples 1 --set model.ignore=odd_key
+tell 'a key that the recipe lets be ignored'
+
 # With all tokens, a model that begins as its own teacher has no divergence; beside adapters, its base is that teacher.
 run data recipe.ini --teacher "$folder" -o all.top --top-k 320
 teacher=(--with lora --set lora.rank=4 --set adamw.lr=1e-2 --set distill.hard_weight=0.5)
