@@ -96,13 +96,11 @@ static int take_run(struct report *r, struct report_run *run)
     if (!run->log.count)
         return ct_fail(CT_ECONFIG, "%s: the run has logged no step%s%s", run->folder,
                        *run->status.message ? ": it failed: " : "", run->status.message);
-    rc = run_read_recipe(&r->arena, run->folder, &run->recipe);
-    if (rc < 0)
-        return rc;
+    run_take_recipe(&r->arena, run->folder, &run->recipe);
     if (run->recipe.parsed)
         take_plan(r, run);
     else
-        run->plan_failure = "it has no recipe.ini";
+        run->plan_failure = "it has no recipe.ini that can be read";
     report_take_timeline(r, run);
     return 0;
 }

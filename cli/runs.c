@@ -9,6 +9,7 @@
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/json.h>
+#include <ctitan/log.h>
 
 #include "runs.h"
 
@@ -394,6 +395,14 @@ int run_read_recipe(struct ct_arena *arena, const char *folder, struct run_recip
     if (*recipe->text)
         rc = ct_recipe_parse(arena, path, recipe->text, &recipe->parsed);
     return rc;
+}
+
+void run_take_recipe(struct ct_arena *arena, const char *folder, struct run_recipe *recipe)
+{
+    if (run_read_recipe(arena, folder, recipe) == 0)
+        return;
+    ct_warn("%s: this recipe of an earlier run is damaged, and not read", ct_error_message());
+    *recipe = (struct run_recipe){.text = ""};
 }
 
 /* The comment of a line of the text: where the run had its value from. source: of the setting,

@@ -110,6 +110,8 @@ struct run_option {
 
 /* Read the recipe that a run saved, if there is one. CT_ECONFIG: it is damaged. */
 int run_read_recipe(struct ct_arena *arena, const char *folder, struct run_recipe *recipe);
+/* The same for who can do without: a damaged one is warned of, and taken as none. */
+void run_take_recipe(struct ct_arena *arena, const char *folder, struct run_recipe *recipe);
 /* The next plugin or option, from *at on, at first 0; false: there are no more. */
 bool run_option_next(const struct run_recipe *recipe, size_t *at, struct run_option *option);
 bool run_option_find(const struct run_recipe *recipe, const char *name, struct run_option *option);

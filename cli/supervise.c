@@ -136,34 +136,29 @@ static int64_t try_ranks(const struct job *job, int ranks)
 
 /* Steps have as many sequences on fewer ranks: those that the recipe or a checkpoint said, or as
    many as the first ranks had. */
-static int hold_batch(struct job *job)
+static void hold_batch(struct job *job)
 {
     struct ct_arena *arena = &job->args->arena;
     int64_t *batch = &ct_config.training.global_batch_size;
     struct run_recipe saved;
     struct run_option option;
-    int rc;
 
     if (*batch > 0)
-        return 0;
-    rc = run_read_recipe(arena, ct_config.job.dump_folder, &saved);
-    if (rc < 0)
-        return rc;
+        return;
+    run_take_recipe(arena, ct_config.job.dump_folder, &saved);
     if (run_option_find(&saved, "training.global_batch_size", &option))
         *batch = strtoll(option.value, NULL, 10);
     if (*batch <= 0)
         *batch = try_ranks(job, job->ranks);
     if (*batch > 0)
         job->batch = ct_arena_printf(arena, "training.global_batch_size=%lld", (long long)*batch);
-    return 0;
 }
 
 int job_fit(struct job *job, int left)
 {
-    int ranks = left, rc = hold_batch(job);
+    int ranks = left;
 
-    if (rc < 0)
-        return rc;
+    hold_batch(job);
     while (ranks > 0 && !try_ranks(job, ranks))
         ranks--;
     if (ranks < 1)

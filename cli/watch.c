@@ -416,7 +416,6 @@ static int check_folder(struct watch *w)
     struct run_recipe recipe;
     struct run_option plugin;
     struct stat st;
-    int rc;
 
     if (stat(w->folder, &st) == 0 ? !S_ISDIR(st.st_mode) : errno == ENOENT)
         return ct_fail(CT_ENOENT, "%s: expected the dump folder of a run ([job] dump_folder)",
@@ -430,9 +429,7 @@ static int check_folder(struct watch *w)
                        "%s: expected the dump folder of a run: it has no lock, recipe.ini, "
                        "status.json or metrics.jsonl",
                        w->folder);
-    rc = run_read_recipe(&w->arena, w->folder, &recipe);
-    if (rc < 0)
-        return rc;
+    run_take_recipe(&w->arena, w->folder, &recipe);
     if (recipe.parsed && !run_option_find(&recipe, "plugin metrics", &plugin))
         return ct_fail(CT_ECONFIG,
                        "%s: the run does not load the plugin metrics, whose files watch reads",
