@@ -10,7 +10,6 @@
 
 #include <ctitan/clock.h>
 #include <ctitan/error.h>
-#include <ctitan/file.h>
 #include <ctitan/lib/launch.h>
 
 #include "../child.h"
@@ -18,7 +17,7 @@
 
 #define MOST_SLOTS 4096
 #define MOST_HOSTS 65536
-#define HOSTS_FILE ((size_t)32 << 20) /* most bytes of a list */
+#define MOST_BYTES ((size_t)32 << 20) /* of a list */
 #define SEPARATORS ", \t\n"
 
 /* ---- lists ---- */
@@ -81,14 +80,33 @@ static int read_words(struct ct_arena *arena, char *text, int64_t each, struct h
     return rc;
 }
 
-/* Lines of a file, without those that begin with #, as one text. */
+/* All that is left of a stream. */
+static int read_stream(struct ct_arena *arena, FILE *in, char **text)
+{
+    size_t length = 0, room = 0, n;
+
+    *text = NULL;
+    do {
+        *text = ct_arena_grow(arena, *text, &room, length + 1024, 1);
+        n = fread(*text + length, 1, room - length - 1, in);
+        length += n;
+    } while (n > 0 && length <= MOST_BYTES);
+    (*text)[length] = '\0';
+    if (length > MOST_BYTES)
+        return ct_fail(CT_ECONFIG, "a list of more than %zu bytes", MOST_BYTES);
+    return ferror(in) ? ct_fail(CT_ECONFIG, "%s", strerror(errno)) : 0;
+}
+
+/* Lines of a file or a pipe, without those that begin with #, as one text. */
 static int read_file(struct ct_arena *arena, const char *path, char **text)
 {
-    size_t size;
-    int rc = ct_file_read(arena, path, HOSTS_FILE, text, &size);
+    FILE *in = fopen(path, "re");
+    int rc = in ? read_stream(arena, in, text) : ct_fail(CT_ECONFIG, "%s", strerror(errno));
 
+    if (in)
+        fclose(in);
     if (rc < 0)
-        return ct_context(CT_ECONFIG, "--hosts");
+        return ct_context(rc, "%s", path);
     for (char *comment = *text; (comment = strchr(comment, '#'));)
         memset(comment, ' ', strcspn(comment, "\n"));
     return 0;
@@ -108,16 +126,10 @@ int hosts_read(struct ct_arena *arena, const char *text, int64_t each, struct ho
 static char *output_of(struct ct_arena *arena, const char *command)
 {
     FILE *in = popen(command, "r");
-    size_t length = 0, room = 0, n;
     char *text = NULL;
+    int rc = in ? read_stream(arena, in, &text) : CT_EIO;
 
-    do {
-        text = ct_arena_grow(arena, text, &room, length + 1024, 1);
-        n = in ? fread(text + length, 1, room - length - 1, in) : 0;
-        length += n;
-    } while (n > 0);
-    text[length] = '\0';
-    return in && pclose(in) == 0 ? text : NULL;
+    return in && pclose(in) == 0 && rc == 0 ? text : NULL;
 }
 
 int hosts_of_slurm(struct ct_arena *arena, int64_t each, struct hosts *hosts)
