@@ -257,10 +257,12 @@ int supervise(struct args *args, struct ct_recipe *recipe, int argc, char **argv
 
 /* Whether the run's device has so many bytes. memory: how many it has, in words. */
 bool plan_fits(const struct ct_run *run, int64_t bytes, char memory[96]);
-/* The same of this host, for the plans of all its ranks together. */
-bool plans_fit(int64_t bytes, char memory[96]);
-/* CT_ECONFIG: the run needs more memory than there is; one_host: all ranks together. All ranks call
-   it. */
+/* Whether this host has memory for so many ranks like this one: for their plans on a CPU, for what
+   they offload on other devices. */
+bool plans_fit(const struct ct_run *run, int64_t ranks, char memory[96]);
+/* CT_ECONFIG: the plan needs more memory than the device has. one_host: all ranks, or the only one,
+   are on this host; also if it has less than their plans need together on a CPU, or what they
+   offload on other devices. All ranks call it. */
 int check_memory(struct ct_run *run, bool one_host);
 
 /* The time at which the run ends, of this process and those that it starts: that of --until (NULL:

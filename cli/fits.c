@@ -36,12 +36,24 @@ bool plan_fits(const struct ct_run *run, int64_t bytes, char memory[96])
     return !info.memory || bytes <= (int64_t)info.memory;
 }
 
-bool plans_fit(int64_t bytes, char memory[96])
+/* Bytes of the host's memory that a rank takes: on a CPU those of its plan, as what it offloads is
+   in a file; on a GPU those that it offloads. */
+static int64_t bytes_of_host(const struct ct_run *run)
+{
+    return (int64_t)(run->device->host_memory ? run->arena_bytes : run->host_bytes);
+}
+
+static bool ranks_fit(int64_t bytes, char memory[96])
 {
     double most = ct_host_shared_memory();
 
     describe_host(most, "its control groups", memory);
     return (double)bytes <= most;
+}
+
+bool plans_fit(const struct ct_run *run, int64_t ranks, char memory[96])
+{
+    return ranks_fit(bytes_of_host(run) * ranks, memory);
 }
 
 static int refuse(const char *what, int64_t bytes, const char *memory)
@@ -54,15 +66,25 @@ static int refuse(const char *what, int64_t bytes, const char *memory)
                    what, human_bytes((double)bytes, human), memory);
 }
 
+static int refuse_offload(int64_t bytes, const char *memory)
+{
+    char human[32];
+
+    return ct_fail(
+        CT_ECONFIG,
+        "what the ranks of this machine offload needs %s, and %s: offload less ([offload] "
+        "parameters or optimizer = false, fewer ops in [sac] offload), or see what takes "
+        "it with `ctitan plan`",
+        human_bytes((double)bytes, human), memory);
+}
+
 int check_memory(struct ct_run *run, bool one_host)
 {
-    bool computes = run->device->host_memory; /* and a CPU offloads to a file */
-    int64_t bytes = (int64_t)(computes ? run->arena_bytes : run->host_bytes);
     char memory[96];
     int rc = plan_fits(run, (int64_t)run->arena_bytes, memory)
                  ? 0
                  : refuse("the plan", (int64_t)run->arena_bytes, memory);
-    int64_t mine[] = {bytes, rc < 0}, all[2];
+    int64_t mine[] = {bytes_of_host(run), rc < 0}, all[2];
     int summed;
 
     if (!one_host)
@@ -72,8 +94,8 @@ int check_memory(struct ct_run *run, bool one_host)
         return summed;
     if (all[1])
         return ct_group_agree(ct_run_world(run), rc);
-    return plans_fit(all[0], memory)
-               ? 0
-               : refuse(computes ? "the plan of all ranks" : "what all ranks offload", all[0],
-                        memory);
+    if (ranks_fit(all[0], memory))
+        return 0;
+    return run->device->host_memory ? refuse("the plan of all ranks", all[0], memory)
+                                    : refuse_offload(all[0], memory);
 }

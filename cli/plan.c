@@ -6,6 +6,7 @@
 
 #include <ctitan/app/verify.h>
 #include <ctitan/device/comm.h>
+#include <ctitan/error.h>
 #include <ctitan/lib/json.h>
 #include <ctitan/lib/rates.h>
 #include <ctitan/plugin.h>
@@ -265,8 +266,10 @@ static void print_fit(const struct ct_run *run, int64_t here)
 
     if (!plan_fits(run, (int64_t)run->arena_bytes, memory))
         printf("\nit does not fit: %s\n", memory);
-    else if (run->device->host_memory && !plans_fit((int64_t)run->arena_bytes * here, memory))
-        printf("\n%lld ranks that need as much do not fit: %s\n", (long long)here, memory);
+    else if (!plans_fit(run, here, memory))
+        printf("\nwhat %lld rank%s like this one %s%s does not fit: %s\n", (long long)here,
+               ct_plural(here), run->device->host_memory ? "need" : "offload", here == 1 ? "s" : "",
+               memory);
 }
 
 static void print_people(const struct ct_run *run, const struct numbers *n,
