@@ -42,16 +42,23 @@ static bool is_fallback(const struct ct_option *o, const void *config)
     return false;
 }
 
-int ct_options_check_use(const struct ct_option *table, const void *config, const char *section,
-                         const struct ct_option_use *uses)
+const struct ct_option_use *ct_options_unused(const struct ct_option *table, const void *config,
+                                              const struct ct_option_use *uses)
 {
     for (const struct ct_option_use *u = uses; u->name; u++) {
         const struct ct_option *o = ct_option_find(table, u->name);
 
-        if (!o)
-            return ct_fail(CT_EINVAL, "[%s] has no option %s", section, u->name);
+        assert(o);
         if (!u->counts && !is_fallback(o, config))
-            return ct_fail(CT_ECONFIG, "[%s] %s has no effect: %s", section, u->name, u->why);
+            return u;
     }
-    return 0;
+    return NULL;
+}
+
+int ct_options_check_use(const struct ct_option *table, const void *config, const char *section,
+                         const struct ct_option_use *uses)
+{
+    const struct ct_option_use *u = ct_options_unused(table, config, uses);
+
+    return u ? ct_fail(CT_ECONFIG, "[%s] %s has no effect: %s", section, u->name, u->why) : 0;
 }

@@ -383,5 +383,7 @@ int ct_recipe_apply(struct ct_recipe *recipe)
         rc = check_epochs(recipe);
     if (rc == 0)
         rc = check_schedule(recipe);
+    if (rc == 0)
+        rc = ct_context(ct_recipe_check_use(), "%s", recipe->path);
     return rc == 0 ? ct_recipe_find_stages(recipe) : rc;
 }

@@ -152,16 +152,14 @@ static const struct ct_recipe_section sections[] = {
     {"comm", "Communication between ranks", comm_options, &ct_config.comm},
     {NULL, NULL, NULL, NULL}};
 
-int ct_recipe_check_use(bool reads_folder)
+int ct_recipe_check_use(void)
 {
-    const char *why = "set decay_ratio";
+    const char *why = "decay_ratio = 0 means no decay";
     bool decays = ct_config.lr_scheduler.decay_ratio != 0;
-    const struct ct_option_use lr_uses[] = {
+    const struct ct_option_use uses[] = {
         {"decay_type", decays, why}, {"min_lr_factor", decays, why}, {0}};
-    const struct ct_option_use model_uses[] = {{"ignore", reads_folder, "set init_from"}, {0}};
-    int rc = ct_options_check_use(lr_options, &ct_config, "lr_scheduler", lr_uses);
 
-    return rc < 0 ? rc : ct_options_check_use(model_options, &ct_config, "model", model_uses);
+    return ct_options_check_use(lr_options, &ct_config, "lr_scheduler", uses);
 }
 
 /* ---- sets of validation ---- */

@@ -73,9 +73,8 @@ int ct_recipe_check_kind(const char *path, const char *text);
    no name. */
 int ct_recipe_find_sets(const struct ct_recipe *recipe);
 
-/* Options of the core that have no effect in a training run beside the others. reads_folder: it
-   reads a config.json. Those that describe save_to may stay where it is set to nothing. */
-int ct_recipe_check_use(bool reads_folder);
+/* CT_ECONFIG: an option of [lr_scheduler] has no effect beside the others. */
+int ct_recipe_check_use(void);
 
 /* A table of options and the destination of its values: a section of the core or of a plugin. */
 struct ct_recipe_target {

@@ -468,10 +468,15 @@ static int open_model(struct ct_run *run, const struct ct_run_options *options)
     return rc < 0 ? rc : check_description(run, options);
 }
 
-static int check_use(struct ct_run *run, const struct ct_run_options *options)
+/* Only a warning: to train from new weights, only init_from is set to nothing. */
+static int warn_of_ignore(struct ct_run *run, const struct ct_run_options *options)
 {
+    bool reads_folder = *ct_config.model.init_from || run->weight_set_count;
+
     (void)options;
-    return ct_recipe_check_use(*ct_config.model.init_from || run->weight_set_count);
+    if (run->rank == 0 && *ct_config.model_ignore && !reads_folder)
+        ct_warn("[model] ignore has no effect: set init_from");
+    return 0;
 }
 
 static int open_tokenizer(struct ct_run *run, const struct ct_run_options *options)
@@ -538,7 +543,7 @@ static const struct {
     {ct_run_open_graphs, CT_RUN_GRAPH, EACH, BY_STAGE, CT_START_GRAPH},
     {open_streams, CT_RUN_READY, EACH, BY_STAGE, NO_LAP},
     {join_ranks, CT_RUN_READY, EACH, ONCE, CT_START_COMPARE},
-    {check_use, CT_RUN_READY, TRAINING, ONCE, NO_LAP},
+    {warn_of_ignore, CT_RUN_PROGRAM, TRAINING, ONCE, NO_LAP},
     {check_sizes, CT_RUN_PROGRAM, EACH, ONCE, NO_LAP},
     {open_stage_programs, CT_RUN_PROGRAM, EACH, BY_STAGE, NO_LAP},
     {tell_plan, CT_RUN_PROGRAM, EACH, ONCE, CT_START_LOWER},

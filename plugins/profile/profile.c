@@ -75,20 +75,22 @@ static bool wanted(int64_t step)
     return (step >= now.first && step <= now.last) || (config.freq && step % config.freq == 0);
 }
 
-static int check_use(void)
+/* Only a warning: short trials of a recipe, as by `ctitan compare`, set fewer steps. */
+static void warn_of_unused(void)
 {
     const struct ct_option_use uses[] = {
         {"steps", now.first <= ct_config.training.steps, "the run ends before"}, {0}};
 
-    return ct_options_check_use(options, &config, "profile", uses);
+    if (ct_options_check_use(options, &config, "profile", uses) < 0)
+        ct_warn("%s", ct_error_message());
 }
 
 static int prepare(const struct ct_run *run)
 {
     int rc = parse_steps();
 
-    if (rc == 0 && run->data)
-        rc = check_use();
+    if (rc == 0 && run->data && run->rank == 0)
+        warn_of_unused();
     if (rc == 0 && !run->device_ops->stamps)
         rc = ct_fail(CT_ECONFIG,
                      "plugin profile: device %s does not time instructions; go --without profile",

@@ -12,6 +12,8 @@
 #include <ctitan/log.h>
 #include <ctitan/option_use.h>
 #include <ctitan/plugin.h>
+#include <ctitan/recipe.h>
+#include <ctitan/text.h>
 
 #include "sac.h"
 
@@ -61,8 +63,8 @@ static int choose(struct sac *s, struct ct_run *run)
     return sac_choose_by_rule(s);
 }
 
-/* A warning: to try another mode, only `mode` is set, by `ctitan tune` too. */
-static void check_use(void)
+/* Warnings: to try another mode, only `mode` is set, by `ctitan tune` too. */
+static void warn_of_unused(const struct ct_recipe *recipe)
 {
     enum sac_mode mode = sac_config.mode;
     bool searches = mode == SAC_BUDGET || mode == SAC_AUTO;
@@ -77,9 +79,16 @@ static void check_use(void)
                                          {"host_gbps", searches, FOR_SEARCH},
                                          {0}};
     static bool told;
+    char name[16];
 
-    if (!told && ct_options_check_use(options, &sac_config, "sac", uses) < 0)
-        ct_warn("%s", ct_error_message());
+    ct_option_format(ct_option_find(options, "mode"), &sac_config, name, sizeof(name));
+    for (const struct ct_option_use *u = uses;
+         !told && (u = ct_options_unused(options, &sac_config, u)); u++) {
+        const char *source = ct_recipe_source(recipe, "sac", u->name);
+
+        ct_warn("%s%s[sac] %s has no effect: %s, and mode is %s", source ? source : "",
+                source ? ": " : "", u->name, u->why, name);
+    }
     told = true;
 }
 
@@ -89,7 +98,7 @@ static int apply(struct ct_graph *graph, struct ct_run *run)
     int rc;
 
     if (run && run->rank == 0)
-        check_use();
+        warn_of_unused(run->recipe);
     if (sac_config.mode == SAC_NONE && !*sac_config.offload)
         return 0;
     rc = sac_begin(&s, graph, run);

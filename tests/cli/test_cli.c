@@ -871,12 +871,9 @@ static void options_without_effect_are_refused(void **state)
         const char *arguments, *expected;
     } cases[] = {
         {"--set lr_scheduler.decay_ratio=0 --set lr_scheduler.min_lr_factor=0.1",
-         "[lr_scheduler] min_lr_factor has no effect: set decay_ratio"},
-        {"--set model.ignore=some_key", "[model] ignore has no effect: set init_from"},
+         "[lr_scheduler] min_lr_factor has no effect: decay_ratio = 0 means no decay"},
         {"--with ckpt --set ckpt.keep_latest_k=0 --set ckpt.keep_every=3",
          "[ckpt] keep_every has no effect: all are kept: set keep_latest_k"},
-        {"--with profile --set profile.steps=3:8 --set training.steps=2",
-         "[profile] steps has no effect: the run ends before"},
     };
 
     (void)state;
@@ -902,6 +899,11 @@ static void options_without_effect_are_reported(void **state)
          "[sac] budget has no effect: it is for mode = budget"},
         {"plan %R --with sac --set sac.mode=none --set sac.measure=true",
          "[sac] measure has no effect: it is for mode = budget or auto"},
+        {"plan %R --with sac --set sac.mode=none --set sac.budget=0.1 --set sac.every=3",
+         "--set: [sac] budget has no effect: it is for mode = budget, and mode is none"},
+        {"plan %R --set model.ignore=some_key", "[model] ignore has no effect: set init_from"},
+        {"train %R --with profile --set profile.steps=3:8 --set training.steps=2",
+         "[profile] steps has no effect: the run ends before"},
         {"train %R --with ema --set ema.validate=true --set training.steps=1",
          "[ema] validate = true has no effect: nothing is validated"},
     };
@@ -1032,7 +1034,8 @@ static void a_run_is_the_beginning_of_its_schedule(void **state)
 
 static void runs_are_compared_without_metrics_of_their_own(void **state)
 {
-    struct result r = run("compare %R r.ini --without metrics --runs 1 --steps 3");
+    struct result r = run("compare %R r.ini --without metrics --with profile --set "
+                          "profile.steps=20 --runs 1 --steps 3");
 
     (void)state;
     if (r.status)

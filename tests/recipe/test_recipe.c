@@ -506,6 +506,10 @@ static void bad_recipes_say_what_is_wrong(void **state)
          {"r.ini:6: [lr_scheduler] total_steps = 8 ends before the run, which has [training] steps "
           "= 9",
           "expected at least as many, or 0", ""}},
+        {"[model]\nname = x\n[lr_scheduler]\ndecay_ratio = 0\ndecay_type = cosine\n",
+         CT_ECONFIG,
+         {"r.ini: [lr_scheduler] decay_type has no effect: decay_ratio = 0 means no decay", "",
+          ""}},
         {"[model]\nname = x\n[training]\nsteps = 9\nepochs = 1\n",
          CT_ECONFIG,
          {"r.ini:5: [training] epochs, and r.ini:4: steps, which it takes the place of", "", ""}},

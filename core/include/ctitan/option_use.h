@@ -15,8 +15,12 @@ struct ct_option_use {
     const char *why; /* it does not count, or what to do: "set reference = stored" */
 };
 
-/* CT_ECONFIG: one of uses, which {0} ends, does not count, and has another value than its fallback:
-   "[section] name has no effect: why". */
+/* The first of uses, which {0} ends, that does not count and has another value than its fallback;
+   NULL: there is none. The next one is found in the uses behind it. All are in the table. */
+CT_API const struct ct_option_use *ct_options_unused(const struct ct_option *table,
+                                                     const void *config,
+                                                     const struct ct_option_use *uses);
+/* CT_ECONFIG: there is one: "[section] name has no effect: why". */
 CT_API int ct_options_check_use(const struct ct_option *table, const void *config,
                                 const char *section, const struct ct_option_use *uses);
 
