@@ -472,10 +472,10 @@ static int check_all(struct check *c)
                        c->passed + c->failed);
     return c->untried && !c->allow_untried
                ? ct_fail(CT_EINVAL,
-                         "%s: %d checks could not be made, for the reasons in the lines "
+                         "%s: %d check%s could not be made, for the reasons in the lines "
                          "\"untried\": give what is missing, or accept that with "
                          "--allow-untried",
-                         c->plugin->name, c->untried)
+                         c->plugin->name, c->untried, ct_plural(c->untried))
                : 0;
 }
 

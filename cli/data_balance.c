@@ -123,10 +123,11 @@ int data_balance_print(struct ct_recipe *recipe, int64_t world, const struct ct_
         rc = count_steps(&b, steps, &plain, &balanced);
     if (rc == 0) {
         printf(
-            "work within documents, over the mean of %lld data-parallel ranks, in %lld step%s of "
-            "%lld samples in %lld microbatches\n",
-            (long long)b.ranks, (long long)steps, ct_plural(steps), (long long)b.samples,
-            (long long)b.microbatches);
+            "work within documents, over the mean of %lld data-parallel rank%s, in %lld step%s of "
+            "%lld sample%s in %lld microbatch%s\n",
+            (long long)b.ranks, ct_plural(b.ranks), (long long)steps, ct_plural(steps),
+            (long long)b.samples, ct_plural(b.samples), (long long)b.microbatches,
+            b.microbatches == 1 ? "" : "es");
         print_sums("in order", &plain);
         print_sums("balanced", &balanced);
     }

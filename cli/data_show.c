@@ -74,20 +74,21 @@ static void show_document(const struct reader *r, int64_t from, int64_t to)
 
 void data_show(const struct reader *r, int64_t index)
 {
-    int64_t n = 0;
+    int64_t n = 0, labels = count_labels(r, 0, r->seq_len);
 
-    printf("sample %lld: %lld tokens, %lld labels\n", (long long)index, (long long)r->seq_len,
-           (long long)count_labels(r, 0, r->seq_len));
+    printf("sample %lld: %lld token%s, %lld label%s\n", (long long)index, (long long)r->seq_len,
+           ct_plural(r->seq_len), (long long)labels, ct_plural(labels));
     for (int64_t t = 0, end; t < r->seq_len; t = end, n++) {
         end = document_end(r, t);
         if (is_padding(r, t, end)) {
-            printf("-- padding: %lld tokens\n", (long long)(end - t));
+            printf("-- padding: %lld token%s\n", (long long)(end - t), ct_plural(end - t));
             continue;
         }
+        labels = count_labels(r, t, end);
         if (r->documents)
-            printf("-- document %lld: tokens %lld to %lld, positions 0 to %lld, %lld labels\n",
+            printf("-- document %lld: tokens %lld to %lld, positions 0 to %lld, %lld label%s\n",
                    (long long)n, (long long)t, (long long)end - 1, (long long)(end - t - 1),
-                   (long long)count_labels(r, t, end));
+                   (long long)labels, ct_plural(labels));
         show_document(r, t, end);
     }
 }

@@ -275,8 +275,8 @@ static void print_ranks(const struct ct_schedule *s, const struct ct_simulation 
 static void print_summary(const struct request *r, const struct ct_schedule *s,
                           const struct ct_simulation *x)
 {
-    printf("%s: %d ranks, %d stages, %d microbatches\n", s->name, s->ranks, s->stages,
-           s->microbatches);
+    printf("%s: %d rank%s, %d stage%s, %d microbatch%s\n", s->name, s->ranks, ct_plural(s->ranks),
+           s->stages, ct_plural(s->stages), s->microbatches, s->microbatches == 1 ? "" : "es");
     printf("a rank's layers take F %g, I %g, W %g for one microbatch; a transfer %g\n\n",
            r->costs[0], r->costs[1], r->costs[2], r->costs[3]);
     draw_timeline(s, x);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <ctitan/arena.h>
+#include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/pipeline.h>
 #include <ctitan/lib/terminal.h>
@@ -227,10 +228,11 @@ static void print_svg(const void *object, FILE *out)
     size_t count = 0;
     struct ct_chart_timeline chart = {
         .title = ct_arena_printf(&arena,
-                                 "%d ranks, %d stages, %d microbatches: %g time, of which %g "
+                                 "%d rank%s, %d stage%s, %d microbatch%s: %g time, of which %g "
                                  "(%.1f%%) is bubble",
-                                 s->ranks, s->stages, s->microbatches, x->makespan, x->bubble,
-                                 100 * x->fraction),
+                                 s->ranks, ct_plural(s->ranks), s->stages, ct_plural(s->stages),
+                                 s->microbatches, s->microbatches == 1 ? "" : "es", x->makespan,
+                                 x->bubble, 100 * x->fraction),
         .x_name = "time",
         .row = row,
         .kind = kind,

@@ -28,7 +28,9 @@ static void report(int64_t resumed, double seconds)
 {
     char tokens[32];
 
-    if (!last.step && resumed > ct_config.training.steps)
+    if (!last.step && resumed > ct_config.training.steps && ct_config.training.steps == 1)
+        ct_info("the only step was done in an earlier run");
+    else if (!last.step && resumed > ct_config.training.steps)
         ct_info("all %lld steps were done in an earlier run", (long long)ct_config.training.steps);
     if (!last.step)
         return;

@@ -301,7 +301,7 @@ static int plan_all(struct search *s, size_t from)
         for (size_t i = 0; i < n - (rc < 0); i++)
             finish(s, &s->list[from + i], &child[i]);
         if (ct_terminal_columns(STDERR_FILENO))
-            fprintf(stderr, "\r%zu plans", from + n);
+            fprintf(stderr, "\r%zu plan%s", from + n, ct_plural((int64_t)(from + n)));
     }
     return rc;
 }
@@ -414,7 +414,8 @@ static void print_results(const struct search *s, const struct ct_machine *machi
         fitting += !s->list[i].failure && s->list[i].fits;
         failed = s->list[i].failure && failed == s->count ? i : failed;
     }
-    printf("%zu plans, %zu of them fit", planned, fitting);
+    printf("%zu plan%s, %zu of them fit%s", planned, ct_plural((int64_t)planned), fitting,
+           fitting == 1 ? "s" : "");
     if (failed < s->count)
         printf("; %zu cannot be planned, the first one because: %s", s->count - planned,
                s->list[failed].failure);
@@ -512,8 +513,9 @@ static int tune(struct arguments *given)
     s.memory = given->memory > 0 ? given->memory : machine->memory;
     s.sequences = sequences(&s, recipe);
     if (!args->json)
-        printf("%lld rank%s of %s, %lld sequences a step\n", (long long)args->ranks,
-               ct_plural(args->ranks), machine->name, (long long)s.sequences);
+        printf("%lld rank%s of %s, %lld sequence%s a step\n", (long long)args->ranks,
+               ct_plural(args->ranks), machine->name, (long long)s.sequences,
+               ct_plural(s.sequences));
     rc = search(&s);
     if (rc < 0)
         return rc;

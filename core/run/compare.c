@@ -106,7 +106,7 @@ static void print_data(const struct ct_run *run, const struct ct_data *data, con
     if (documents >= 0)
         fprintf(out, ", %lld document%s", (long long)documents, ct_plural(documents));
     if (tokens >= 0)
-        fprintf(out, ", %lld tokens", (long long)tokens);
+        fprintf(out, ", %lld token%s", (long long)tokens, ct_plural(tokens));
     fputc('\n', out);
 }
 

@@ -127,10 +127,10 @@ static int choose(const char *mesh, int64_t product, int64_t world)
         if (!ct_plugin_is_registered(names[i]))
             list = ct_arena_printf(&scratch, "%s%s%s", list, *list ? ", " : "", names[i]);
     (void)ct_fail(CT_ECONFIG,
-                  "the mesh %s makes %lld rank%s, but there are %lld: choose degrees that multiply "
+                  "the mesh %s makes %lld rank%s, but there %s %lld: choose degrees that multiply "
                   "to that%s%s%s",
-                  mesh, (long long)product, ct_plural(product), (long long)world,
-                  *list ? ", or add one of " : "", list,
+                  mesh, (long long)product, ct_plural(product), world == 1 ? "is" : "are",
+                  (long long)world, *list ? ", or add one of " : "", list,
                   *list ? " to [plugins] load (--with), which splits the work" : "");
     ct_arena_finish(&scratch);
     return CT_ECONFIG;
