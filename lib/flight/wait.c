@@ -146,7 +146,8 @@ static bool follow_main(struct walk *w, int rank)
                (struct node){rank, p.index, true, ct_flight_group(h, p.index)->started.sequence});
         return true;
     case CT_FLIGHT_IN_INSIDE:
-        if (f && f->group >= 0 && ct_flight_unfinished(ct_flight_group(h, f->group)) &&
+        if (f && ct_flight_is_group(h, f->group) &&
+            ct_flight_unfinished(ct_flight_group(h, f->group)) &&
             ct_flight_group(h, f->group)->started.index == p.index) {
             follow(w, (struct node){rank, f->group, true,
                                     ct_flight_group(h, f->group)->started.sequence});
@@ -315,8 +316,10 @@ void ct_flight_follow_waits(const struct ct_flight_run *run, struct ct_flight_ve
 {
     struct walk *w = calloc(1, sizeof(*w));
 
-    if (!w)
+    if (!w) {
+        ct_flight_say(v, "out of memory: who waits for whom is not known\n");
         return;
+    }
     w->run = run;
     w->v = v;
     number_nodes(w);
