@@ -39,17 +39,17 @@ static int take_value(const json_t *value, const char *path, char **text)
     return *text ? 0 : ct_fail(CT_ECONFIG, "%s: chat_template is no text", path);
 }
 
+/* An empty file is no template. */
 static int read_all(FILE *file, const char *path, char **text)
 {
     size_t room = 0;
 
     errno = 0;
-    if (getdelim(text, &room, '\0', file) < 0 && ferror(file)) {
-        free(*text);
-        *text = NULL;
-        return ct_fail(CT_EIO, "%s: %s", path, strerror(errno));
-    }
-    return 0;
+    if (getdelim(text, &room, '\0', file) > 0 && **text)
+        return 0;
+    free(*text);
+    *text = NULL;
+    return ferror(file) ? ct_fail(CT_EIO, "%s: %s", path, strerror(errno)) : CT_ENOENT;
 }
 
 int chat_folder_template(const char *folder, char *path, char **text)

@@ -589,6 +589,10 @@ static void a_damaged_file_is_no_absent_template(void **state)
     (void)state;
     assert_int_equal(ct_chat_compare(chatml, folder), 0);
     assert_false(ct_chat_has_template(folder));
+    test_write(jinja, "", 0);
+    assert_int_equal(ct_chat_compare(chatml, folder), 0);
+    assert_false(ct_chat_has_template(folder));
+    remove(jinja);
     test_write(config, damaged, strlen(damaged));
     assert_int_equal(ct_chat_compare(chatml, folder), CT_ECONFIG);
     assert_message("tokenizer_config.json");
