@@ -461,17 +461,17 @@ int hf_read_key(const json_t *root, const struct ct_hf_config *config, const str
     return ct_fail(CT_EINVAL, "the table's kind of %s is unknown", k->key);
 }
 
-/* A tied head is said at the root, too. */
+/* Whether the head is tied may be said at the root, alone or beside the part. */
 json_t *hf_part_for_text(json_t *root, const struct ct_hf_config *config)
 {
     static const char tied[] = "tie_word_embeddings";
     const char *type = json_string_value(json_object_get(root, "model_type"));
-    json_t *text = json_object_get(root, "text_config");
+    json_t *text = json_object_get(root, "text_config"), *own = json_object_get(root, tied);
 
     if (!hf_is_outer(config, type) || !json_is_object(text))
         return root;
-    if (json_is_true(json_object_get(root, tied)))
-        json_object_set_new(text, tied, json_true());
+    if (own && (json_is_true(own) || !json_object_get(text, tied)))
+        json_object_set(text, tied, own);
     return text;
 }
 

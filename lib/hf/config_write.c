@@ -3,6 +3,7 @@
  * more, or the whole table's.
  */
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <ctitan/config.h>
@@ -43,6 +44,15 @@ static json_t *token_of(int32_t token)
     return token ? json_integer(token < 0 ? token : token - 1) : json_null();
 }
 
+/* A part that is left out: the number that says so, or null. */
+static json_t *none_of(const struct ct_hf_key *k)
+{
+    char *end = NULL;
+    long long none = k->words ? strtoll(k->words, &end, 10) : 0;
+
+    return none < 0 && !*end ? json_integer(none) : json_null();
+}
+
 /* The word that is written for a choice. */
 static json_t *word_of(const char *words, unsigned choice)
 {
@@ -74,8 +84,9 @@ static json_t *value_of(const json_t *root, const struct ct_hf_key *k, const voi
     switch (k->kind) {
     case CT_HF_SIZE:
     case CT_HF_DEPTH:
-    case CT_HF_PART:
         return *(const int64_t *)field ? json_integer(*(const int64_t *)field) : json_null();
+    case CT_HF_PART:
+        return *(const int64_t *)field ? json_integer(*(const int64_t *)field) : none_of(k);
     case CT_HF_COUNT:
         return json_integer(*(const int64_t *)field);
     case CT_HF_NUMBER:
@@ -229,6 +240,20 @@ static bool says_ropes(const json_t *root, const struct ct_hf_config *config, co
 
 /* ---- changes ---- */
 
+/* Delete the keys of other parts, which a description ignores at the root of a whole. */
+static void drop_others(json_t *root, const struct ct_hf_config *config)
+{
+    const char *key;
+    json_t *value;
+    void *next;
+
+    json_object_foreach_safe(root, next, key, value)
+    {
+        if (config->ignored && hf_is_listed(config->ignored, key))
+            json_object_del(root, key);
+    }
+}
+
 /* Set the first of the names "a|b", and delete the others. */
 static int set_key(json_t *root, const char *names, json_t *value)
 {
@@ -258,6 +283,8 @@ int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FIL
 
     if (rc < 0)
         return rc;
+    if (alone)
+        drop_others(root, config);
     ropes = says_ropes(values, config, sizes);
     failed = json_object_update_new(root, json_pack("{s:[s], s:s}", "architectures",
                                                     alone ? config->alone[1] : config->architecture,
@@ -272,6 +299,8 @@ int ct_hf_write_config(const struct ct_hf_config *config, const void *sizes, FIL
         if (!alone && (is_rope(k) ? ropes : says_already(values, config, k, field)))
             continue;
         failed |= set_key(root, k->key, value_of(root, k, field));
+        if (k->kind == CT_HF_DEPTH) /* a list of another length does not say the value */
+            failed |= set_key(values, k->key, value_of(root, k, field));
         if (k->kind == CT_HF_ROPE)
             failed |= hf_set_rope(root, config, field);
     }

@@ -271,12 +271,19 @@ static int check_head(const struct ct_weight *head, const struct ct_weight *embe
     return rc;
 }
 
+/* Tensors of other parts, in files that do not call those of text by a name of their own. */
+static bool is_other(const struct ct_weight *w)
+{
+    return strncmp(w->name, "model.", strlen("model.")) && strncmp(w->name, "lm_head.", 8);
+}
+
 static int check_unused(const struct ct_run *run, const struct ct_weights *weights,
                         const char *folder)
 {
     const struct ct_weight *embedding = find_embedding(weights);
     struct ct_arena arena = {0};
-    size_t count, unused = 0;
+    size_t count, unused = 0, others = 0;
+    bool part = ct_hf_is_part(run);
     const char **names = list_used(&arena, run, weights, &count);
     int rc = 0;
 
@@ -288,10 +295,15 @@ static int check_unused(const struct ct_run *run, const struct ct_weights *weigh
             continue;
         if (embedding && !strcmp(w->name, "lm_head.weight"))
             rc = check_head(w, embedding);
+        else if (part && is_other(w))
+            others++;
         else if (unused++ < MOST_WARNINGS)
             ct_warn("%s: the model has no parameter for tensor %s, which is ignored", folder,
                     w->name);
     }
+    if (others)
+        ct_info("%s: %zu tensors of other parts than that for text stay as they are", folder,
+                others);
     if (unused > MOST_WARNINGS)
         ct_warn("%s: %zu more tensors are ignored, as the model has no parameters for them", folder,
                 unused - MOST_WARNINGS);

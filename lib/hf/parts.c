@@ -13,7 +13,7 @@
 #include "config.h"
 #include "parts.h"
 
-bool hf_is_part(const struct ct_run *run)
+bool ct_hf_is_part(const struct ct_run *run)
 {
     const struct ct_hf_config *config = run->model_ops->description;
     json_t *values, *literal;
@@ -130,7 +130,8 @@ static json_t *join(json_t *root, json_t *text)
     }
     if (json_object_get(root, tied))
         json_object_set(root, tied, json_object_get(text, tied));
-    if (json_is_true(json_object_get(root, tied)))
+    if (json_object_get(root, tied) &&
+        (json_is_true(json_object_get(root, tied)) || !json_object_get(from, tied)))
         restore(text, from, tied);
     json_object_set_new(root, "text_config", text);
     json_object_del(root, "quantization_config");

@@ -9,8 +9,6 @@
 /* Add tensors that are written as they are. They live until the writer is finished. */
 void hf_writer_add(struct ct_hf_writer *w, const struct ct_weight *weights, size_t count);
 
-/* Whether the run's model is the part for text of that of [model] init_from. */
-bool hf_is_part(const struct ct_run *run);
 /* Give the writer's tensors the names that they have in the folder of [model] init_from, and add
    those of the other parts. The folder may be gone later, once this was called. CT_ECONFIG: a
    tensor is not there. */

@@ -53,18 +53,23 @@ static int read_optional_number(const json_t *scaling, const char *key, double f
     return hf_absent(value) ? 0 : hf_read_number(value, key, 0, number);
 }
 
-/* The factor, and the original context: transformers prefers that of the config to that of the
-   scaling. */
-static int read_factor(const json_t *root, const json_t *scaling, struct ct_rope *rope)
+/* The original context: transformers prefers that of the config to that of the scaling. */
+static int read_original(const json_t *root, const json_t *scaling, int64_t *original)
 {
-    static const char original_key[] = "original_max_position_embeddings";
-    json_t *value = either(root, scaling, original_key);
-    int rc;
+    static const char key[] = "original_max_position_embeddings";
+    const json_t *value = either(root, scaling, key);
 
     if (hf_absent(value))
         value = json_object_get(root, "max_position_embeddings");
+    return hf_read_size(value, key, -1, original);
+}
+
+static int read_factor(const json_t *root, const json_t *scaling, struct ct_rope *rope)
+{
+    int rc;
+
     if ((rc = read_scaling_number(scaling, "factor", &rope->factor)) < 0 ||
-        (rc = hf_read_size(value, original_key, -1, &rope->original_max_position)) < 0)
+        (rc = read_original(root, scaling, &rope->original_max_position)) < 0)
         return rc;
     return rope->factor < 1 ? ct_fail(CT_ECONFIG, "a factor of %g is below 1", rope->factor) : 0;
 }
@@ -182,17 +187,12 @@ static int read_temper(const json_t *root, const json_t *object, const struct ct
                        struct ct_rope *rope)
 {
     static const char key[] = "llama_4_scaling_beta";
-    const json_t *original = either(root, object, "original_max_position_embeddings");
-    double tokens = 0;
     int rc;
 
     if (!config->tempers || hf_absent(json_object_get(object, key)))
         return 0;
     rc = read_scaling_number(object, key, &rope->temper);
-    if (rc == 0)
-        rc = hf_read_number(original, "original_max_position_embeddings", 0, &tokens);
-    rope->original_max_position = (int64_t)tokens;
-    return rc;
+    return rc < 0 ? rc : read_original(root, object, &rope->original_max_position);
 }
 
 /* Also by one factor. An alpha stretches theta, whatever the factor and the context are. */

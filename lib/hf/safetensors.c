@@ -484,7 +484,7 @@ static void keep_text(struct ct_weights *w, const char *folder)
         w->entries[kept++].weight.name = text ? text : name;
     }
     if (parts && kept < w->count)
-        ct_warn("%s: only the part for text, language_model.*, is read: %zu tensors are ignored",
+        ct_info("%s: only the part for text, language_model.*, is read, and not %zu other tensors",
                 folder, w->count - kept);
     w->count = parts ? kept : w->count;
 }

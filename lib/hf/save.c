@@ -11,16 +11,19 @@
 #include <ctitan/error.h>
 #include <ctitan/file.h>
 #include <ctitan/lib/hf.h>
+#include <ctitan/lib/hf_config.h>
 #include <ctitan/lib/safetensors.h>
 #include <ctitan/lib/stored.h>
 #include <ctitan/space.h>
 #include <ctitan/state.h>
 
 #include "parts.h"
+#include "safetensors_format.h"
 
 struct save {
     struct ct_run *run;
     struct ct_group *world;
+    const struct ct_stored_rule *rules;
     struct ct_state *params; /* to save, under the names of parameters */
     size_t param_count;
     struct ct_arena arena;
@@ -139,6 +142,21 @@ static int gather_box(void *context, const struct ct_state *param,
     return rc;
 }
 
+/* A part for text that is written without the others is of a type, and so in a layout, of its
+   own. */
+static int find_rules(struct save *s)
+{
+    const struct ct_hf_config *config = s->run->model_ops->description;
+    const char *text;
+    int rc;
+
+    s->rules = s->run->model_ops->stored;
+    if (!config || !config->alone[0] || ct_hf_is_part(s->run))
+        return 0;
+    rc = ct_hf_config_of(&s->arena, s->run, &text);
+    return rc < 0 ? rc : ct_hf_rules(text, &s->arena, &s->rules);
+}
+
 /* Parameters, or the states with prefix in the place of those that have one. */
 static void choose(struct save *s, const char *prefix)
 {
@@ -149,8 +167,7 @@ static void choose(struct save *s, const char *prefix)
         const struct ct_state *param = &run->states[i], *state = NULL;
         struct ct_state *to = &s->params[s->param_count];
 
-        if (param->role != CT_ROLE_PARAM ||
-            ct_stored_absent(ct_stored_rule(run->model_ops->stored, param->name)))
+        if (param->role != CT_ROLE_PARAM || ct_stored_absent(ct_stored_rule(s->rules, param->name)))
             continue;
         if (prefix)
             state = ct_run_state(run, ct_arena_printf(&s->arena, "%s%s", prefix, param->name));
@@ -164,8 +181,7 @@ static void choose(struct save *s, const char *prefix)
 
 static int make_list(struct save *s)
 {
-    int rc = ct_hf_writer_init(&s->writer, s->run->model_ops->stored, s->params, s->param_count,
-                               s->run->rank == 0);
+    int rc = ct_hf_writer_init(&s->writer, s->rules, s->params, s->param_count, s->run->rank == 0);
 
     if (rc < 0)
         return rc;
@@ -175,8 +191,8 @@ static int make_list(struct save *s)
 
 static int config_of(struct save *s, const char **config)
 {
-    return hf_is_part(s->run) ? hf_whole_config(&s->arena, s->run, config)
-                              : ct_hf_config_of(&s->arena, s->run, config);
+    return ct_hf_is_part(s->run) ? hf_whole_config(&s->arena, s->run, config)
+                                 : ct_hf_config_of(&s->arena, s->run, config);
 }
 
 /* Everything but the weights. */
@@ -199,7 +215,7 @@ static int save(struct save *s, const char *folder)
 {
     int rc = make_list(s);
 
-    if (rc == 0 && s->run->rank == 0 && hf_is_part(s->run))
+    if (rc == 0 && s->run->rank == 0 && ct_hf_is_part(s->run))
         rc = hf_add_parts(&s->writer);
     if (rc == 0 && s->run->rank == 0)
         rc = ct_hf_take_target(s->run, folder);
@@ -217,10 +233,12 @@ static int save(struct save *s, const char *folder)
 int ct_hf_save_states(struct ct_run *run, const char *prefix, const char *folder)
 {
     struct save s = {.run = run, .world = ct_run_world(run)};
-    int rc;
+    int rc = ct_group_agree(s.world, find_rules(&s));
 
-    choose(&s, prefix);
-    rc = save(&s, folder);
+    if (rc == 0) {
+        choose(&s, prefix);
+        rc = save(&s, folder);
+    }
     ct_hf_writer_finish(&s.writer);
     ct_arena_finish(&s.arena);
     free(s.box);
@@ -260,8 +278,7 @@ static int check_room(const struct save *s, const char *folder)
     double bytes = 0;
 
     for (size_t i = 0; i < s->writer.count; i++)
-        bytes += (double)ct_shape_count(s->writer.weights[i].ndim, s->writer.weights[i].shape) *
-                 (double)ct_dtype_size(s->writer.weights[i].dtype);
+        bytes += (double)ct_safetensors_bytes(&s->writer.weights[i]);
     return ct_hf_check_room(s->run, "weights", folder, bytes);
 }
 
@@ -271,7 +288,7 @@ static int check_files(struct save *s, const char *folder)
     const char *config;
     int rc = config_of(s, &config);
 
-    if (rc == 0 && hf_is_part(s->run))
+    if (rc == 0 && ct_hf_is_part(s->run))
         rc = hf_add_parts(&s->writer);
     if (rc == 0)
         rc = ct_hf_files_of(&s->arena, s->run, &files);
@@ -282,10 +299,12 @@ static int check_files(struct save *s, const char *folder)
 int ct_hf_check_states(struct ct_run *run, const char *prefix, const char *folder)
 {
     struct save s = {.run = run, .world = ct_run_world(run)};
-    int rc;
+    int rc = ct_group_agree(s.world, find_rules(&s));
 
-    choose(&s, prefix);
-    rc = ct_hf_writer_init(&s.writer, run->model_ops->stored, s.params, s.param_count, false);
+    if (rc == 0)
+        choose(&s, prefix);
+    if (rc == 0)
+        rc = ct_hf_writer_init(&s.writer, s.rules, s.params, s.param_count, false);
     if (rc == 0 && run->rank == 0)
         rc = check_files(&s, folder);
     rc = ct_group_agree(s.world, rc);

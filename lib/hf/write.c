@@ -11,6 +11,7 @@
 #include <ctitan/lib/stored.h>
 
 #include "parts.h"
+#include "safetensors_format.h"
 
 /* Rows are assembled in windows of this many bytes; a longer row gets its own. */
 #define WINDOW ((size_t)16 << 20)
@@ -95,9 +96,7 @@ static struct ct_stored_box first_rows(const struct ct_weight *weight, size_t by
 static int copy_tensor(const struct ct_weight *weight, struct ct_safetensors_sink *sink)
 {
     if (sink)
-        ct_safetensors_put(sink, weight->data,
-                           (size_t)ct_shape_count(weight->ndim, weight->shape) *
-                               ct_dtype_size(weight->dtype));
+        ct_safetensors_put(sink, weight->data, ct_safetensors_bytes(weight));
     return 0;
 }
 

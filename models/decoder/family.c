@@ -418,6 +418,20 @@ static int check_shares(const struct ct_recipe *file, const struct family *f)
     return 0;
 }
 
+/* A rope that is assumed is read as a row says. */
+static int check_rope(const struct family *f)
+{
+    for (const struct ct_hf_key *k = f->config.keys; f->config.assumed_rope && k->key; k++)
+        if (k->kind == CT_HF_ROPE)
+            return 0;
+    return f->config.assumed_rope
+               ? ct_fail(CT_ECONFIG,
+                         "%s: [family] rope needs a key of [config] for rope, as "
+                         "rope_theta = rope 10000",
+                         f->path)
+               : 0;
+}
+
 static int read_family(const char *name, struct family *f)
 {
     struct ct_recipe *file;
@@ -453,7 +467,8 @@ static int read_family(const char *name, struct family *f)
         f->weight[w] = own ? own : usual_weights[w];
     }
     if ((rc = check_names(file)) < 0 || (rc = check_shares(file, f)) < 0 ||
-        (rc = read_stored(file, f)) < 0 || (rc = read_rows(file, f)) < 0)
+        (rc = read_stored(file, f)) < 0 || (rc = read_rows(file, f)) < 0 ||
+        (rc = check_rope(f)) < 0)
         return rc;
     return family_apply(f, &probe);
 }

@@ -153,7 +153,8 @@ static int keep_heads(const struct family *f, int64_t own, struct ct_decoder_siz
     z->kv_heads = own ? own : z->heads;
     return !asked || asked == z->kv_heads
                ? 0
-               : ct_fail(CT_ECONFIG, "n_kv_heads = %lld: a %s of %lld heads has %lld",
+               : ct_fail(CT_ECONFIG,
+                         "n_kv_heads = %lld: models of type %s with %lld heads have %lld",
                          (long long)asked, f->config.model_type, (long long)z->heads,
                          (long long)z->kv_heads);
 }
@@ -422,8 +423,6 @@ static int finish(const struct ct_run *run, struct ct_model *m)
     if (rc == 0 && m->mixture.experts)
         rc = ct_mixture_apply(&config.mixture, &m->mixture);
     m->mixture.whole.batch = ct_run_batch(run);
-    if (!m->sparse_last)
-        m->sparse_last = m->sizes.layers - 1;
     if (rc == 0)
         list_layers(m);
     return rc < 0 ? ct_context(rc, "[decoder]") : 0;

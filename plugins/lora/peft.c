@@ -183,7 +183,10 @@ static int check_layer(const struct ct_run *run, const struct lora_layer *l, boo
 int lora_check_peft(const struct ct_run *run, const struct lora_layer *layers, size_t count)
 {
     bool experts = has_experts(run);
-    int rc = 0;
+    int rc = ct_hf_is_part(run)
+                 ? ct_fail(CT_ECONFIG, "folders of peft for a model of several kinds of input, as "
+                                       "that of [model] init_from, are not supported: " INSTEAD)
+                 : 0;
 
     for (size_t i = 0; rc == 0 && i < count; i++)
         rc = is_stack(&layers[i]) ? check_stack(run, &layers[i], layers, count)

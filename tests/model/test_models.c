@@ -598,6 +598,75 @@ static void a_format_that_reads_folders_describes_them(void **state)
     ct_arena_finish(&arena);
 }
 
+static const struct ct_hf_fixed none_fixed[] = {{0}};
+
+static void the_root_says_whether_a_head_is_tied(void **state)
+{
+    static const struct ct_hf_key keys[] = {{"tie_word_embeddings", CT_HF_BOOL, 0, 1}, {0}};
+    static const struct ct_hf_config config = {"x_text", "X", keys, none_fixed, .outer = "x"};
+    static const struct {
+        const char *text;
+        bool tied;
+    } cases[] = {
+        {"{\"model_type\":\"x\",\"text_config\":{\"model_type\":\"x_text\"}}", true},
+        {"{\"model_type\":\"x\",\"tie_word_embeddings\":false,"
+         "\"text_config\":{\"model_type\":\"x_text\"}}",
+         false},
+        {"{\"model_type\":\"x\",\"tie_word_embeddings\":true,"
+         "\"text_config\":{\"model_type\":\"x_text\",\"tie_word_embeddings\":false}}",
+         true},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CT_COUNT(cases); i++) {
+        bool tied = !cases[i].tied;
+
+        assert_int_equal(ct_hf_read_config_text(&config, cases[i].text, "x", &tied), 0);
+        assert_int_equal(tied, cases[i].tied);
+    }
+}
+
+static void a_temperature_needs_whole_tokens(void **state)
+{
+    static const struct ct_hf_key keys[] = {{"rope_theta", CT_HF_ROPE, 0, 10000}, {0}};
+    static const struct ct_hf_config config = {
+        "x", "X", keys, none_fixed, .tempers = true, .ignored = "max_position_embeddings"};
+    struct ct_rope rope = {0};
+
+#define TEMPER(after, more)                                                                        \
+    "{\"model_type\":\"x\",\"rope_parameters\":{\"rope_type\":\"default\","                        \
+    "\"llama_4_scaling_beta\":0.1" after "}" more "}"
+    (void)state;
+    assert_fails(ct_hf_read_config_text(
+                     &config, TEMPER(",\"original_max_position_embeddings\":0.5", ""), "x", &rope),
+                 CT_ECONFIG, "original_max_position_embeddings is not a whole number");
+    assert_fails(ct_hf_read_config_text(&config, TEMPER("", ""), "x", &rope), CT_ECONFIG,
+                 "original_max_position_embeddings is missing");
+    assert_int_equal(
+        ct_hf_read_config_text(&config, TEMPER("", ",\"max_position_embeddings\":64"), "x", &rope),
+        0);
+    assert_int_equal(rope.original_max_position, 64);
+}
+
+static void a_part_that_is_left_out_is_written_as_files_have_it(void **state)
+{
+    static const struct ct_hf_key keys[] = {
+        {"end", CT_HF_PART, 0, 0, "-1"}, {"window", CT_HF_PART, 0, 0, "!slides"}, {0}};
+    static const struct ct_hf_config config = {"x", "X", keys, none_fixed};
+    int64_t none = 0;
+    char *written;
+    size_t size;
+    FILE *out = open_memstream(&written, &size);
+
+    (void)state;
+    ct_config.model.init_from = "";
+    assert_int_equal(ct_hf_write_config(&config, &none, out), 0);
+    fclose(out);
+    assert_non_null(strstr(written, "\"end\": -1"));
+    assert_non_null(strstr(written, "\"window\": null"));
+    free(written);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -612,6 +681,9 @@ int main(void)
         cmocka_unit_test(names_of_a_layer_are_those_of_parts),
         cmocka_unit_test(names_are_not_cut),
         cmocka_unit_test(sizes_are_from_flavors_and_a_description),
+        cmocka_unit_test(the_root_says_whether_a_head_is_tied),
+        cmocka_unit_test(a_temperature_needs_whole_tokens),
+        cmocka_unit_test(a_part_that_is_left_out_is_written_as_files_have_it),
         cmocka_unit_test(a_format_that_reads_folders_describes_them),
         cmocka_unit_test(experts_without_a_gate_have_no_other_form)};
 

@@ -79,6 +79,8 @@ CT_API int ct_hf_writer_init(struct ct_hf_writer *w, const struct ct_stored_rule
 CT_API int ct_hf_write(struct ct_hf_writer *w, const char *folder, size_t most,
                        const struct ct_hf_source *source);
 CT_API void ct_hf_writer_finish(struct ct_hf_writer *w);
+/* Whether the run's model is the part for text of that of [model] init_from, which has others. */
+CT_API bool ct_hf_is_part(const struct ct_run *run);
 /* The rules of the model of a config.json (NULL: none), in arena where the model makes them.
    *rules NULL: parameters are stored as they are. CT_ECONFIG: no model is known for it, or it is of
    several kinds of input. */
