@@ -24,9 +24,10 @@
 static struct ct_step_result last;
 
 /* resumed: the step that the run began with. */
-static void report(int64_t resumed, double seconds)
+static void report(const struct ct_run *run, int64_t resumed, double seconds)
 {
-    char tokens[32];
+    long long stands = (long long)run->progress.step - 1;
+    char tokens[32], loss[48] = "";
 
     if (!last.step && resumed > ct_config.training.steps && ct_config.training.steps == 1)
         ct_info("the only step was done in an earlier run");
@@ -34,9 +35,10 @@ static void report(int64_t resumed, double seconds)
         ct_info("all %lld steps were done in an earlier run", (long long)ct_config.training.steps);
     if (!last.step)
         return;
-    ct_info("done: %lld step%s, %s tokens in %.1f s, last loss %.5f; see %s", (long long)last.step,
-            ct_plural(last.step), ct_grouped(last.tokens_seen, tokens), seconds, last.loss,
-            ct_config.job.dump_folder);
+    if (last.step == stands) /* else it was taken back */
+        snprintf(loss, sizeof(loss), ", last loss %.5f", last.loss);
+    ct_info("done: %lld step%s, %s tokens in %.1f s%s; see %s", stands, ct_plural(stands),
+            ct_grouped(run->progress.tokens, tokens), seconds, loss, ct_config.job.dump_folder);
 }
 
 static void introduce(void)
@@ -282,7 +284,7 @@ static int train(struct args *args, struct ct_recipe *recipe, const struct ct_id
     if (rc == 0)
         rc = train_one(run);
     if (rc == 0 && id->rank == 0)
-        report(resumed, ct_now() - begin);
+        report(run, resumed, ct_now() - begin);
     ct_run_close(run);
     return rc;
 }

@@ -188,25 +188,25 @@ static int count_samples(struct ct_run *run, size_t next)
     return 0;
 }
 
-static int fire(struct ct_run *run, enum ct_event event)
+static int fire(struct ct_run *run, enum ct_event event, const struct ct_step_result *last)
 {
-    return ct_hook_fire(
-        &(struct ct_event_data){.event = event, .run = run, .step = run->progress.step});
+    return ct_hook_fire(&(struct ct_event_data){
+        .event = event, .run = run, .step = run->progress.step, .result = last});
 }
 
-int ct_run_change_stage(struct ct_run *run)
+int ct_run_change_stage(struct ct_run *run, const struct ct_step_result *last)
 {
     size_t next = ct_stage_of(run->progress.step);
     int rc = 0;
 
     if (run->stage != next) {
-        rc = fire(run, CT_EVENT_STAGE_END);
+        rc = fire(run, CT_EVENT_STAGE_END, last);
         if (rc == 0)
             rc = ct_run_turn_to_stage(run, next);
         if (rc < 0)
             return rc;
         ct_states_bind(run);
-        rc = fire(run, CT_EVENT_STAGE_BEGIN);
+        rc = fire(run, CT_EVENT_STAGE_BEGIN, NULL);
     }
     return rc < 0 ? rc : count_samples(run, next);
 }

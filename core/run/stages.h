@@ -29,8 +29,8 @@ int ct_run_name_stage(const struct ct_run *run, int rc);
 /*
  * Between two steps: go over to the stage of the next step, if the run is in another one. Its
  * samples are counted from 0 where it has data of its own. A checkpoint may have set the progress:
- * samples_since says which stage's data it counts.
+ * samples_since says which stage's data it counts. last: STAGE_END's result.
  */
-int ct_run_change_stage(struct ct_run *run);
+int ct_run_change_stage(struct ct_run *run, const struct ct_step_result *last);
 
 #endif

@@ -286,17 +286,17 @@ static int end_of_data(struct ct_run *run, const struct feed *feed)
     return 0;
 }
 
-/* Feeds of the programs of a stage, made when it is first entered. */
 struct course {
     struct ct_run *run;
     struct stage_feed {
         struct feed feed;
         struct validation validation;
-        bool made;
     } * stages;
-    const struct ct_metric *metrics; /* of the last step */
+    struct ct_step_result *result; /* of the last step that stands, or of the one that failed */
+    const struct ct_metric *metrics;
     size_t metric_count;
-    bool told; /* STEPS_END */
+    bool known; /* the step that stands was the last one run; else only its number is */
+    bool told;  /* STEPS_END */
 };
 
 static int make_feed(struct ct_run *run, struct stage_feed *s)
@@ -307,8 +307,22 @@ static int make_feed(struct ct_run *run, struct stage_feed *s)
 
     if (rc == 0 && run->validation_executor)
         rc = validation_init(&s->validation, run);
-    s->made = rc == 0;
     return rc;
+}
+
+/* Before the first step: a training would be lost by the data of a later stage. */
+static int make_feeds(struct course *c)
+{
+    struct ct_run *run = c->run;
+    size_t before = run->stage;
+    int rc = 0;
+
+    for (size_t k = 0; rc == 0 && k < ct_run_stage_count(run); k++) {
+        rc = ct_run_look_at_stage(run, k);
+        if (rc == 0)
+            rc = ct_run_name_stage(run, make_feed(run, &c->stages[k]));
+    }
+    return rc < 0 ? rc : ct_run_look_at_stage(run, before);
 }
 
 static int tell_stage(struct ct_run *run)
@@ -327,18 +341,24 @@ static void rest(struct stage_feed *s)
     validation_finish(&s->validation);
 }
 
+/* The last step's, where hooks are told of it again; NULL: it was taken back, or there is none. */
+static const struct ct_step_result *recall(const struct course *c)
+{
+    c->run->metrics = c->metrics;
+    c->run->metric_count = c->known ? c->metric_count : 0;
+    return c->known ? c->result : NULL;
+}
+
 static int find_stage(struct course *c, struct stage_feed **s)
 {
     struct ct_run *run = c->run;
-    size_t before = run->stage, next = ct_stage_of(run->progress.step);
-    int rc = 0;
+    size_t before = run->stage;
+    int rc;
 
-    if (before != next)
+    if (before != ct_stage_of(run->progress.step))
         rest(&c->stages[before]);
-    rc = ct_run_change_stage(run);
+    rc = ct_run_change_stage(run, recall(c));
     *s = &c->stages[run->stage];
-    if (rc == 0 && !(*s)->made)
-        rc = ct_run_name_stage(run, make_feed(run, *s));
     if (rc == 0 && run->stage && run->progress.step == ct_stage_at(run->stage)->begin)
         rc = tell_stage(run);
     return rc;
@@ -349,59 +369,84 @@ static bool is_stopped(const struct ct_run *run)
     return __atomic_load_n(&run->stop, __ATOMIC_ACQUIRE) != NULL;
 }
 
-/* No step follows this one. */
-static int tell_last(struct course *c, const struct ct_step_result *result, bool stopped)
+/* The last step that stands is this run's. */
+static bool has_trained(const struct course *c)
 {
-    if (c->told)
+    return c->known || c->result->step >= c->run->began;
+}
+
+/* No step follows the last one. */
+static int tell_last(struct course *c, bool stopped)
+{
+    if (c->told || !has_trained(c))
         return 0;
     c->told = true;
-    c->run->metrics = c->metrics;
-    c->run->metric_count = c->metric_count;
     return ct_hook_fire(&(struct ct_event_data){.event = CT_EVENT_STEPS_END,
                                                 .run = c->run,
-                                                .step = result->step,
-                                                .result = result,
+                                                .step = c->result->step,
+                                                .result = recall(c),
                                                 .code = stopped});
 }
 
 /* After a step: validation, where it is due. */
-static int after_step(struct course *c, struct stage_feed *s, const struct ct_step_result *r)
+static int after_step(struct course *c, struct stage_feed *s)
 {
-    int64_t freq = ct_config.validation.freq;
-    bool last = r->step == ct_config.training.steps;
+    int64_t freq = ct_config.validation.freq, step = c->result->step;
+    bool last = step == ct_config.training.steps;
     int rc = 0;
 
+    c->metrics = c->run->metrics;
+    c->metric_count = c->run->metric_count;
+    c->known = true;
     if (last || is_stopped(c->run))
-        rc = tell_last(c, r, !last);
-    if (rc == 0 && freq && (r->step % freq == 0 || last))
-        rc = validation_run(&s->validation, r->step);
-    if (rc == 0 && is_stopped(c->run)) /* because of it */
-        rc = tell_last(c, r, !last);
+        rc = tell_last(c, !last);
+    if (rc == 0 && freq && (step % freq == 0 || last))
+        rc = validation_run(&s->validation, step);
     return rc;
 }
 
-/* The data has no batch for another step: the one before was the last. */
-static int after_data(struct course *c, struct stage_feed *s, const struct ct_step_result *r)
+/* After a step with which the run went back. */
+static int after_return(struct course *c)
 {
-    int64_t freq = ct_config.validation.freq;
-    int rc = end_of_data(c->run, &s->feed);
-
-    if (rc < 0 || r->step < c->run->began)
-        return rc;
-    rc = tell_last(c, r, false);
-    return rc == 0 && freq && r->step % freq ? validation_run(&s->validation, r->step) : rc;
+    *c->result = (struct ct_step_result){.step = c->run->progress.step - 1};
+    c->known = false;
+    return ct_run_count_epochs(c->run); /* samples that are skipped are read */
 }
 
-/* result: of the last step that was done, or of the one that failed. */
-static int train(struct course *c, struct ct_step_result *result)
+static int validate_last(struct course *c, struct stage_feed *s)
+{
+    int64_t freq = ct_config.validation.freq, step = c->result->step;
+
+    if (!freq || step % freq == 0)
+        return 0;
+    if (ct_stage_of(step) == c->run->stage)
+        return validation_run(&s->validation, step);
+    if (c->run->rank == 0)
+        ct_info("there is no validation after step %lld: its stage had ended before the data did",
+                (long long)step);
+    return 0;
+}
+
+/* The data has no batch for another step: the one before was the last. */
+static int after_data(struct course *c, struct stage_feed *s)
+{
+    int rc = end_of_data(c->run, &s->feed);
+
+    if (rc == 0)
+        rc = tell_last(c, false);
+    return rc == 0 && has_trained(c) ? validate_last(c, s) : rc;
+}
+
+static int train(struct course *c)
 {
     struct ct_run *run = c->run;
     struct stage_feed *s;
-    int rc = 0;
+    int rc;
 
     report_warmup(run);
-    *result = (struct ct_step_result){.step = run->progress.step - 1};
+    *c->result = (struct ct_step_result){.step = run->progress.step - 1};
     validation_check_patience(run);
+    rc = make_feeds(c);
     while (rc == 0 && run->progress.step <= ct_config.training.steps && !is_stopped(run)) {
         struct ct_step_result r = {.step = run->progress.step};
 
@@ -410,16 +455,12 @@ static int train(struct course *c, struct ct_step_result *result)
             return rc;
         rc = run_and_tell(run, &s->feed, &r);
         if (rc == FEED_END_OF_DATA)
-            return after_data(c, s, result);
-        *result = r;
-        c->metrics = run->metrics;
-        c->metric_count = run->metric_count;
-        if (rc == 0 && went_back(run, &r))
-            rc = ct_run_count_epochs(run); /* samples that are skipped are read */
-        else if (rc == 0)
-            rc = after_step(c, s, &r);
+            return after_data(c, s);
+        *c->result = r;
+        if (rc == 0)
+            rc = went_back(run, &r) ? after_return(c) : after_step(c, s);
     }
-    return rc;
+    return rc < 0 ? rc : tell_last(c, run->progress.step <= ct_config.training.steps);
 }
 
 /* Also if the run was stopped: the weights would be lost otherwise. */
@@ -449,8 +490,9 @@ static int train_and_save(struct ct_run *run, struct ct_step_result *result)
     struct course course = {
         .run = run,
         .stages = ct_arena_array(&run->arena, struct stage_feed, ct_run_stage_count(run)),
+        .result = result,
     };
-    int rc = train(&course, result);
+    int rc = train(&course);
 
     for (size_t k = 0; k < ct_run_stage_count(run); k++)
         rest(&course.stages[k]);
@@ -487,7 +529,10 @@ int ct_run_train(struct ct_run *run)
     return rc >= 0 ? 0 : ct_hook_fire_failure(run, &result, rc);
 }
 
-void ct_run_stop(struct ct_run *run, const char *why)
+bool ct_run_stop(struct ct_run *run, const char *why)
 {
-    __atomic_store_n(&run->stop, why, __ATOMIC_RELEASE);
+    const char *none = NULL;
+
+    return __atomic_compare_exchange_n(&run->stop, &none, why, false, __ATOMIC_RELEASE,
+                                       __ATOMIC_RELAXED);
 }

@@ -149,13 +149,14 @@ static int validate(const struct validation *v, struct validated_set *set, int64
 
 void validation_check_patience(struct ct_run *run)
 {
-    if (!ct_config.patience || run->best.since < ct_config.patience)
-        return;
-    if (run->rank == 0)
+    bool stops = ct_config.patience && run->best.since >= ct_config.patience &&
+                 ct_run_stop(run, "[validation] patience");
+
+    if (stops && run->rank == 0)
         ct_info("the validation loss was best after step %lld, %.5f, and not lower in %lld "
-                "validations after it: the run ends ([validation] patience)",
-                (long long)run->best.step, run->best.loss, (long long)run->best.since);
-    ct_run_stop(run, "[validation] patience");
+                "validation%s after it: the run ends ([validation] patience)",
+                (long long)run->best.step, run->best.loss, (long long)run->best.since,
+                ct_plural(run->best.since));
 }
 
 int validation_run(struct validation *v, int64_t step)

@@ -69,11 +69,14 @@ void ct_rates_add(struct ct_rates *rates, const struct ct_step_result *result)
 
 struct ct_rate ct_rates_take(struct ct_rates *rates, const struct ct_run *run)
 {
-    struct ct_rate r = {.tokens_per_second = (double)rates->tokens / rates->seconds,
-                        .step_time = rates->seconds / (double)rates->steps,
-                        .data_time = rates->data_seconds / (double)rates->steps,
-                        .memory_bytes = (double)run->arena_bytes};
+    struct ct_rate r = {.memory_bytes = (double)run->arena_bytes};
 
+    r.memory_share = rates->memory > 0 ? 100 * r.memory_bytes / rates->memory : 0;
+    if (!rates->steps)
+        return r;
+    r.tokens_per_second = (double)rates->tokens / rates->seconds;
+    r.step_time = rates->seconds / (double)rates->steps;
+    r.data_time = rates->data_seconds / (double)rates->steps;
     r.tflops = rates->whole * r.tokens_per_second / (double)run->world / 1e12;
     if (rates->measured)
         measure_again(rates, run, 1e12 * r.tflops);
@@ -81,7 +84,6 @@ struct ct_rate ct_rates_take(struct ct_rates *rates, const struct ct_run *run)
         warn(rates, 1e12 * r.tflops);
     r.mfu = 100 * r.tflops * 1e12 / rates->peak;
     r.mfu_halved = r.mfu * rates->halved / rates->whole;
-    r.memory_share = rates->memory > 0 ? 100 * r.memory_bytes / rates->memory : 0;
     rates->steps = rates->tokens = 0;
     rates->seconds = rates->data_seconds = 0;
     return r;

@@ -45,8 +45,9 @@ static struct config {
 } config;
 
 static const struct ct_option options[] = {
-    CT_OPT_INT(struct config, log_freq, "log_freq", "10", 1, 1e15,
-               "Steps between two logged steps; step 1 and the last are always logged"),
+    CT_OPT_INT(
+        struct config, log_freq, "log_freq", "10", 1, 1e15,
+        "Steps between two logged steps; step 1 and the last one of each stage are always logged"),
     CT_OPT_FLOAT(struct config, peak_tflops, "peak_tflops", "0", 0, 1e9,
                  "Peak of the device in its compute dtype, in 1e12 FLOPs per second, for mfu; 0: "
                  "measure it"),
@@ -292,6 +293,12 @@ static int tell_step(struct ct_run *run, const struct ct_step_result *s)
     return write_step(run, s, &r);
 }
 
+/* The last step of the run, or of a stage, whose rates end with it. */
+static int tell_last(struct ct_run *run, const struct ct_step_result *s)
+{
+    return !s || now.told == s->step ? 0 : tell_step(run, s);
+}
+
 static int step_end(struct ct_run *run, const struct ct_step_result *s)
 {
     int rc = status_step(s);
@@ -391,8 +398,9 @@ static int on_event(const struct ct_event_data *data, void *context)
         return step_begin(data->run);
     case CT_EVENT_STEP_END:
         return step_end(data->run, data->result);
+    case CT_EVENT_STAGE_END:
     case CT_EVENT_STEPS_END:
-        return now.told == data->step ? 0 : tell_step(data->run, data->result);
+        return tell_last(data->run, data->result);
     case CT_EVENT_VALIDATED:
         return validated(data);
     case CT_EVENT_NOTE:
@@ -418,7 +426,7 @@ static const struct ct_hook hook = {
     .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_PLAN_READY | 1u << CT_EVENT_STEP_BEGIN |
               1u << CT_EVENT_STEP_END | 1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_FAILURE |
               1u << CT_EVENT_RUN_END | 1u << CT_EVENT_JOB_END | 1u << CT_EVENT_NOTE |
-              1u << CT_EVENT_STAGE_BEGIN | 1u << CT_EVENT_STEPS_END,
+              1u << CT_EVENT_STAGE_BEGIN | 1u << CT_EVENT_STAGE_END | 1u << CT_EVENT_STEPS_END,
     .call = on_event};
 
 CT_PLUGIN(.name = "metrics", .version = "1.0",

@@ -270,8 +270,8 @@ static int on_event(const struct ct_event_data *data, void *context)
         return try_folder(data->run);
     if (data->event == CT_EVENT_STEP_END)
         return step_end(data->run, data->result);
-    if (data->event == CT_EVENT_STEPS_END)
-        return last.steps ? tell_step(data->run, data->result) : 0;
+    if (data->event == CT_EVENT_STEPS_END || data->event == CT_EVENT_STAGE_END)
+        return last.steps && data->result ? tell_step(data->run, data->result) : 0;
     if (data->event == CT_EVENT_VALIDATED)
         return validated(data->run, data->result, data->set);
     if (data->event == CT_EVENT_STAGE_BEGIN)
@@ -288,7 +288,7 @@ static const struct ct_hook hook = {.size = sizeof(struct ct_hook),
                                     .events = 1u << CT_EVENT_RUN_OPEN | 1u << CT_EVENT_STEP_END |
                                               1u << CT_EVENT_VALIDATED | 1u << CT_EVENT_FAILURE |
                                               1u << CT_EVENT_RUN_END | 1u << CT_EVENT_STAGE_BEGIN |
-                                              1u << CT_EVENT_STEPS_END,
+                                              1u << CT_EVENT_STAGE_END | 1u << CT_EVENT_STEPS_END,
                                     .call = on_event};
 
 CT_PLUGIN(.name = "tensorboard", .version = "1.0",

@@ -87,6 +87,8 @@ static void rates_are_means_over_steps(void **state)
     assert_true(r.step_time == 1.5 && r.data_time == 0.5);
     assert_true(r.mfu == 20 && r.mfu_halved == 10); /* 0.2e12 FLOP/s of each rank */
     assert_true(rates.steps == 0 && rates.seconds == 0);
+    r = ct_rates_take(&rates, &run);
+    assert_true(r.tokens_per_second == 0 && r.step_time == 0 && r.data_time == 0 && r.mfu == 0);
 }
 
 /* A step of 100 FLOPs per second, relative to a peak of 1. */

@@ -223,28 +223,35 @@ static const struct ct_plugin toy_plugin = {
     .summary = "A model and its data",
     .offers = CT_OFFERS({CT_MODEL, "toy", &toy_model}, {CT_DATA, "toy", &toy_data})};
 
-/* Once in a process, before any run. */
-static inline int toy_start(void **state)
+/* Let the recipe have these sections, too. */
+static inline int toy_apply(const char *more)
 {
     static struct ct_arena arena;
     struct ct_recipe *recipe;
-    int rc = ct_ops_register();
+    const char *text = ct_arena_printf(&arena,
+                                       "[plugins]\nload = cpu, adamw\n[model]\nname = toy\n"
+                                       "[training]\nseq_len = 6\nlocal_batch_size = 4\nsteps = 4\n"
+                                       "dtype = float32\nmixed_precision_param = float32\n"
+                                       "[adamw]\nlr = 0.01\n%s",
+                                       more);
+    int rc = ct_recipe_parse(&arena, "toy.ini", text, &recipe);
 
-    (void)state;
-    if (rc == 0)
-        rc = ct_plugin_register(&toy_plugin);
-    if (rc == 0)
-        rc = ct_recipe_parse(&arena, "toy.ini",
-                             "[plugins]\nload = cpu, adamw\n[model]\nname = toy\n"
-                             "[training]\nseq_len = 6\nlocal_batch_size = 4\nsteps = 4\n"
-                             "dtype = float32\nmixed_precision_param = float32\n"
-                             "[adamw]\nlr = 0.01\n",
-                             &recipe);
     if (rc == 0)
         rc = ct_recipe_apply(recipe);
     if (rc < 0)
         fprintf(stderr, "%s\n", ct_error_message());
     return rc;
+}
+
+/* Once in a process, before any run. */
+static inline int toy_start(void **state)
+{
+    int rc = ct_ops_register();
+
+    (void)state;
+    if (rc == 0)
+        rc = ct_plugin_register(&toy_plugin);
+    return rc < 0 ? rc : toy_apply("");
 }
 
 static inline int toy_open(struct ct_run **run)

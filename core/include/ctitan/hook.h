@@ -18,8 +18,10 @@
  *                        be read, written and copied out
  *   STEPS_END            the last step has ended, and no other follows: as [training] steps says,
  *                        because the data ended, or because of ct_run_stop (`code` 1). Its result
- *                        comes again, and its metrics. It may come after a validation, and comes
- *                        before that of the last step. Not if the run trained no step, or failed
+ *                        comes again, and its metrics; none of them if steps behind it were taken
+ *                        back. It comes before the validation of that step, but after it where that
+ *                        stops the run ([validation] patience). Not if the run trained no step that
+ *                        stands, or failed
  *   SECTION_BEGIN, _END  around the enqueueing of one item of the program's order
  *   OP_BEGIN, _END       around the enqueueing of one instruction. On stream 0 of the devices cpu
  *                        and reference the instruction runs at this time. On other streams and on
@@ -45,8 +47,9 @@
  *                        `message`
  *   STAGE_END, _BEGIN    between two steps, the run goes over to another stage (stage.h), also back
  *                        to an earlier one. On END it still has the graphs, programs and data of
- *                        the former stage: a hook lets go of what it holds of them. On BEGIN it has
- *                        those of the new one, and its options are set
+ *                        the former stage: a hook lets go of what it holds of them. The last step's
+ *                        result and metrics come again, if the run trained it and it stands. On
+ *                        BEGIN it has those of the new one, and its options are set
  *
  * STARTED and FINISHED follow the device. Where kernels run on the host's threads (cpu, reference,
  * and cuda without nccl), the thread of the stream sends them right before and after the call.
@@ -142,7 +145,8 @@ struct ct_event_data {
     struct ct_run *run;  /* NULL: the program is of no run (metrics measuring the peak) */
     int64_t step;        /* 1-based; 0: before the first */
     const char *message; /* FAILURE, COLLECTIVE_FAILED, NOTE; JOB_END: NULL if the job succeeded */
-    const struct ct_step_result *result; /* STEP_END, STEPS_END, VALIDATED, FAILURE, RUN_END */
+    /* STEP_END, VALIDATED, FAILURE, RUN_END; STEPS_END and STAGE_END, where it is known */
+    const struct ct_step_result *result;
 
     /* SECTION, OP and COLLECTIVE events. A run has programs for training and for validation. */
     const struct ct_program *program;

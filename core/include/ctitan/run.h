@@ -246,8 +246,8 @@ CT_API void ct_run_close(struct ct_run *run);
  */
 CT_API int ct_run_open_peer(const struct ct_run *run, int64_t rank, struct ct_run **peer);
 
-/* For programs that look at all stages of a run that was opened and does not train: let run have
-   the graphs and programs of a stage, and ct_config its options. */
+/* Before a run trains, or where it does not: let run have the graphs and programs of a stage, and
+   ct_config its options. Who looks at stages goes back to the one that the run had. */
 CT_API int ct_run_look_at_stage(struct ct_run *run, size_t stage);
 /* Sequences of a step, over all data-parallel ranks. */
 CT_API int64_t ct_run_batch(const struct ct_run *run);

@@ -13,10 +13,11 @@ CT_BEGIN_DECLS
 CT_API int ct_run_train(struct ct_run *run);
 /*
  * Ask the run to end after the current step, as if it were the last; RUN_END follows. All ranks
- * must ask in the same step. why is a message for the user and must live as long as the run. May be
- * called from any thread and from a signal handler.
+ * must ask in the same step. why is a message for the user and must live as long as the run. Of
+ * several the first one stays: returns whether this is it. May be called from any thread and from a
+ * signal handler.
  */
-CT_API void ct_run_stop(struct ct_run *run, const char *why);
+CT_API bool ct_run_stop(struct ct_run *run, const char *why);
 
 /*
  * The program of validation on other data, for hooks between two steps. All ranks make the same

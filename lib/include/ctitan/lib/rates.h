@@ -37,7 +37,7 @@ CT_API enum ct_dtype ct_compute_dtype(void);
 CT_API int ct_rates_open(struct ct_rates *rates, struct ct_run *run, double peak);
 /* Count a step. */
 CT_API void ct_rates_add(struct ct_rates *rates, const struct ct_step_result *result);
-/* The means since the last time. At least one step has been added. Between two steps only: if mfu
+/* The means since the last time; 0 if no step has been added. Between two steps only: if mfu
    comes out above 100 %, a peak that was measured, maybe while other processes computed, is
    measured again; if that does not help, a warning says so, once. */
 CT_API struct ct_rate ct_rates_take(struct ct_rates *rates, const struct ct_run *run);
