@@ -196,7 +196,10 @@ static void values_of_unused_options_are_compared_as_values(void **state)
     (void)state;
     assert_int_equal(ct_options_reset(all, &c), 0);
     for (size_t i = 0; i < CT_COUNT(cases); i++) {
-        const struct ct_option_use uses[] = {{cases[i].name, false, "off"}, {0}};
+        const struct ct_option_use uses[] = {{cases[i].name, false, "off"},
+                                             {"path", true, "on"},
+                                             {cases[i].name, false, "too"},
+                                             {0}};
         char same[16];
 
         snprintf(same, sizeof(same), "%s", cases[i].same); /* another address than the default's */
@@ -204,6 +207,9 @@ static void values_of_unused_options_are_compared_as_values(void **state)
         assert_int_equal(ct_options_check_use(all, &c, "s", uses), 0);
         assert_int_equal(ct_options_set(all, &c, cases[i].name, cases[i].other, "x"), 0);
         assert_fails(ct_options_check_use(all, &c, "s", uses), CT_ECONFIG, "has no effect: off");
+        assert_ptr_equal(ct_options_unused(all, &c, uses), &uses[0]);
+        assert_ptr_equal(ct_options_unused(all, &c, &uses[1]), &uses[2]);
+        assert_null(ct_options_unused(all, &c, &uses[3]));
     }
 }
 
