@@ -4,13 +4,14 @@
  *
  * NAME.largest is an op type that does what NAME does, and gives the largest magnitudes of the rows
  * of its first outputs, as these are stored. A device declares that it can do so by a kernel of
- * that name. Types of other plugins are found by their names, too.
+ * that name. Types of other plugins are found by their names, too; they must have all in-place
+ * pairs of NAME.
  *
- * The transform comes after fuse, whose ops keep their pass. So does what another section reads,
- * what a collective or a view lies between, and what is read for magnitudes of columns anyway.
+ * The transform comes after fuse, whose ops keep their pass. A pass stays, too, if it is in another
+ * section, if a collective or a view lies between, or if numbers are read for magnitudes of columns
+ * anyway.
  */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <ctitan/core_ops.h>
@@ -24,12 +25,22 @@
 
 /* ---- op types ---- */
 
-static const struct ct_op_type *type_behind(const struct ct_op_type *type)
+/* Whether the names are NAME.largest and NAME. */
+static bool is_named_after(const struct ct_op_type *writer, const struct ct_op_type *type)
 {
-    char name[64];
+    size_t length = strlen(type->name);
 
-    snprintf(name, sizeof(name), "%.*s", (int)(strlen(type->name) - strlen(SUFFIX)), type->name);
-    return ct_op_find(name);
+    return !strncmp(writer->name, type->name, length) && !strcmp(writer->name + length, SUFFIX);
+}
+
+static const struct ct_op_type *type_behind(const struct ct_op_type *writer)
+{
+    const struct ct_op_type *type;
+
+    for (size_t i = 0; (type = ct_op_at(i)); i++)
+        if (is_named_after(writer, type))
+            return type;
+    return NULL;
 }
 
 static double largest_of_row(const struct ct_tensor *t, int64_t row)
@@ -48,7 +59,7 @@ static int call_behind(const struct ct_launch *l, struct ct_op *op, struct ct_la
     *op = *l->op;
     op->type = type_behind(op->type);
     if (!op->type)
-        return CT_ENOENT;
+        return ct_fail(CT_ENOENT, "%s has no op type without %s", l->op->type->name, SUFFIX);
     op->outs = ct_op_count_outputs(op);
     *behind = *l;
     behind->op = op;
@@ -128,20 +139,37 @@ const struct ct_op_type float8_op_writers[] = {
         WRITER("swiglu_grad"),
         .signature = "dy[.k] T, gate[.k] T, up[.k] T"
                      " -> dgate[.k] T, dup[.k] T, largest_gate[.] f max, largest_up[.] f max",
+        .inplace = (const int8_t[][2]){{0, 1}, {1, 2}, {-1, -1}},
         .samples = "real[2,4,6] real[2,4,6] real[2,4,6]",
     },
 };
 
 /* ---- the transform ---- */
 
+static bool has_pair(const struct ct_op_type *type, const int8_t *pair)
+{
+    for (int i = 0; type->inplace && type->inplace[i][0] >= 0; i++)
+        if (!memcmp(type->inplace[i], pair, sizeof(*type->inplace)))
+            return true;
+    return false;
+}
+
+/* Whether outputs of the writer may lie wherever those of the type may: else memory would grow. */
+static bool has_pairs_of(const struct ct_op_type *writer, const struct ct_op_type *type)
+{
+    for (int i = 0; type->inplace && type->inplace[i][0] >= 0; i++)
+        if (!has_pair(writer, type->inplace[i]))
+            return false;
+    return true;
+}
+
 /* NULL: none, or the device has no kernel for it. */
 static const struct ct_op_type *writer_of(const struct ct_op_type *type)
 {
     const struct ct_op_type *writer;
-    size_t length = strlen(type->name);
 
     for (size_t i = 0; (writer = ct_op_at(i)); i++)
-        if (!strncmp(writer->name, type->name, length) && !strcmp(writer->name + length, SUFFIX))
+        if (is_named_after(writer, type) && has_pairs_of(writer, type))
             return ct_device_runs(writer, 0) ? writer : NULL;
     return NULL;
 }

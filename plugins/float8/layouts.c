@@ -30,7 +30,7 @@ static int lines_infer(struct ct_op *op)
     return 0;
 }
 
-/* They are zeroed. */
+/* Both arrays are zeros before. */
 static void find_maxima_of_lines(const struct ct_reference *r, double *of_rows, double *of_columns)
 {
     const struct ct_tensor *x = &r->launch->in[0];

@@ -202,12 +202,23 @@ static bool may_be_earlier(const struct ct_op *cast, const struct ct_op *first)
     return true;
 }
 
-/* The cast of columns that takes the numbers of this cast of rows; NULL: none. */
+static bool have_same_rules(const struct ct_op *cast, const struct ct_op *other)
+{
+    const struct float8_quantise *codes = cast->attrs, *other_codes = other->attrs;
+    const struct float8_scale *scale = cast->in[1]->producer->attrs,
+                              *other_scale = other->in[1]->producer->attrs;
+
+    return codes->dtype == other_codes->dtype && scale->largest == other_scale->largest &&
+           scale->rule == other_scale->rule;
+}
+
+/* The cast of columns that takes the numbers of this cast of rows, by the same rules; NULL: none.
+ */
 static struct ct_op *sibling(const struct ct_op *rows)
 {
     ct_for_each_use (use, rows->in[0])
         if (is_cast(use->op, false) && may_be_earlier(use->op, rows) &&
-            !memcmp(use->op->attrs, rows->attrs, rows->type->attrs_size))
+            have_same_rules(use->op, rows))
             return use->op;
     return NULL;
 }
