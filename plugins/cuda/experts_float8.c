@@ -10,9 +10,9 @@
  * (kernels/experts_float8.cu).
  */
 #include "experts.h"
+#include "kernels/code_rows.h"
 
 #define BLOCK GPU_CODES_BLOCK
-#define ROW_STEP 256 /* numbers of a line that a warp encodes at once */
 
 enum { ROWWISE = 1, BLOCKWISE, MXFP8 }; /* values of the attribute `recipe` */
 
@@ -198,6 +198,12 @@ static double coded(double numbers, size_t element)
     return numbers * ((double)element + 2);
 }
 
+/* The same of rows with so many columns: if these share a scale, long ones are read twice. */
+static double coded_rows(const struct sizes *s, double numbers, int64_t columns, size_t element)
+{
+    return coded(numbers, s->block || columns <= GPU_ROW ? element : 2 * element);
+}
+
 /* The same of columns: if all rows share a scale, numbers are read twice. */
 static double coded_columns(const struct sizes *s, double numbers, size_t element)
 {
@@ -209,15 +215,15 @@ static double traffic_of(const struct sizes *s, enum task task, size_t element)
     double x = (double)(s->tokens * s->n), f = (double)(s->choices * s->f);
     double rows = (double)(s->choices * s->n), w = (double)(s->experts * s->f * s->n);
     double inner = f * 4 * (double)element; /* two values, written and read */
-    double bytes = coded(x + 2 * w, element) + inner;
+    double bytes = coded_rows(s, x + 2 * w, s->n, element) + inner;
 
     if (task == FORWARD)
-        return bytes + coded(f + w, element) + 8 * rows;
-    bytes += coded(x, element) + coded_columns(s, w, element) + 2 * inner;
+        return bytes + coded_rows(s, f + w, s->f, element) + 8 * rows;
+    bytes += coded_rows(s, x, s->n, element) + coded_columns(s, w, element) + 2 * inner;
     if (task & WEIGHTS_GRADIENT)
         bytes += coded_columns(s, 3 * f + 2 * rows, element);
     if (task & TOKENS_GRADIENT)
-        bytes += coded(2 * f, element) + coded_columns(s, 2 * w, element) + 16 * rows;
+        bytes += coded_rows(s, 2 * f, s->f, element) + coded_columns(s, 2 * w, element) + 16 * rows;
     return bytes;
 }
 
@@ -346,10 +352,10 @@ static int encode_rows(const struct codes_call *c, struct gpu_codes to, const vo
                            .rows = rows,
                            .columns = columns,
                            .experts = c->size.experts,
-                           .along = block ? block : columns,
+                           .along = block,
                            .kind = c->kind,
                            .rule = rule_of(&c->size)};
-    int64_t warps = rows * (block ? ct_cuda_blocks(columns, ROW_STEP) : 1);
+    int64_t warps = rows * (block ? ct_cuda_blocks(columns, GPU_ROW_STEP) : 1);
 
     return gpu_launch_rows(c->l, c->state->f[ROWS], warps, &a);
 }

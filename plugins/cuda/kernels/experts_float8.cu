@@ -8,6 +8,7 @@
  *
  * Casts load 4 or 8 numbers at once where the sizes allow it.
  */
+#include "code_rows.h"
 #include "codes_tiles.cuh"
 #include "float8.cuh"
 #include "tensor.cuh"
@@ -110,10 +111,6 @@ DEVICE void load_numbers(const gpu_encode &a, bool vectors, int64_t row, int64_t
 
 /* ---- lines of rows ---- */
 
-#define ROW_VECTOR 8
-#define ROW_STEP (32 * ROW_VECTOR) /* numbers that a warp takes at once */
-#define ROW_HELD 8                 /* such steps of a whole line stay in registers */
-
 template <int N> DEVICE float raised(float most, const float (&x)[N])
 {
 #pragma unroll
@@ -124,29 +121,29 @@ template <int N> DEVICE float raised(float most, const float (&x)[N])
 
 /* Codes of a row from `column` on, zeros behind its end. */
 DEVICE void put_row_codes(const gpu_encode &a, int64_t row, int64_t column,
-                          const float (&x)[ROW_VECTOR], float scale)
+                          const float (&x)[GPU_ROW_VECTOR], float scale)
 {
-    vector<uint8_t, ROW_VECTOR> codes;
+    vector<uint8_t, GPU_ROW_VECTOR> codes;
 
     if (column >= a.to.stride)
         return;
 #pragma unroll
-    for (int i = 0; i < ROW_VECTOR; i++)
+    for (int i = 0; i < GPU_ROW_VECTOR; i++)
         codes.at[i] = column + i < a.columns ? narrowed<false>(x[i] * scale) : 0;
-    *(vector<uint8_t, ROW_VECTOR> *)(a.to.codes + row * a.to.stride + column) = codes;
+    *(vector<uint8_t, GPU_ROW_VECTOR> *)(a.to.codes + row * a.to.stride + column) = codes;
 }
 
 /* A warp takes a row, whose numbers share a scale. Long ones are read again. */
 DEVICE void encode_row(const gpu_encode &a, bool vectors, int64_t row)
 {
-    int64_t lane = threadIdx.x % 32 * ROW_VECTOR;
-    float x[ROW_HELD][ROW_VECTOR] = {}, most = 0;
+    int64_t lane = threadIdx.x % 32 * GPU_ROW_VECTOR;
+    float x[GPU_ROW_HELD][GPU_ROW_VECTOR] = {}, most = 0;
 
-    for (int64_t from = 0; from < a.columns; from += ROW_HELD * ROW_STEP)
+    for (int64_t from = 0; from < a.columns; from += GPU_ROW)
 #pragma unroll
-        for (int i = 0; i < ROW_HELD; i++)
-            if (from + i * ROW_STEP < a.columns) {
-                load_numbers<ROW_VECTOR>(a, vectors, row, from + i * ROW_STEP + lane, x[i]);
+        for (int i = 0; i < GPU_ROW_HELD; i++)
+            if (from + i * GPU_ROW_STEP < a.columns) {
+                load_numbers<GPU_ROW_VECTOR>(a, vectors, row, from + i * GPU_ROW_STEP + lane, x[i]);
                 most = raised(most, x[i]);
             }
 
@@ -154,13 +151,13 @@ DEVICE void encode_row(const gpu_encode &a, bool vectors, int64_t row)
 
     if (threadIdx.x % 32 == 0)
         a.to.factors[row * a.to.line] = c.factor;
-    for (int64_t from = 0; from < a.to.stride; from += ROW_HELD * ROW_STEP)
+    for (int64_t from = 0; from < a.to.stride; from += GPU_ROW)
 #pragma unroll
-        for (int i = 0; i < ROW_HELD; i++) {
-            int64_t column = from + i * ROW_STEP + lane;
+        for (int i = 0; i < GPU_ROW_HELD; i++) {
+            int64_t column = from + i * GPU_ROW_STEP + lane;
 
-            if (a.columns > ROW_HELD * ROW_STEP)
-                load_numbers<ROW_VECTOR>(a, vectors, row, column, x[i]);
+            if (a.columns > GPU_ROW)
+                load_numbers<GPU_ROW_VECTOR>(a, vectors, row, column, x[i]);
             put_row_codes(a, row, column, x[i], c.scale);
         }
 }
@@ -168,12 +165,12 @@ DEVICE void encode_row(const gpu_encode &a, bool vectors, int64_t row)
 /* A warp takes a step of a row, in which each a.along numbers share a scale. */
 DEVICE void encode_row_blocks(const gpu_encode &a, bool vectors, int64_t row, int64_t step)
 {
-    int64_t column = step * ROW_STEP + threadIdx.x % 32 * ROW_VECTOR;
-    float x[ROW_VECTOR], most;
+    int64_t column = step * GPU_ROW_STEP + threadIdx.x % 32 * GPU_ROW_VECTOR;
+    float x[GPU_ROW_VECTOR], most;
 
-    load_numbers<ROW_VECTOR>(a, vectors, row, column, x);
+    load_numbers<GPU_ROW_VECTOR>(a, vectors, row, column, x);
     most = raised(0, x);
-    for (int lanes = 1; lanes * ROW_VECTOR < a.along; lanes *= 2)
+    for (int lanes = 1; lanes * GPU_ROW_VECTOR < a.along; lanes *= 2)
         most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, lanes));
 
     coding c = line_coding(most, a.rule);
@@ -186,9 +183,9 @@ DEVICE void encode_row_blocks(const gpu_encode &a, bool vectors, int64_t row, in
 /* Rows are lines. */
 KERNEL(codes_of_rows, gpu_encode, 256)
 {
-    int64_t steps = a.to.block ? (a.columns + ROW_STEP - 1) / ROW_STEP : 1;
+    int64_t steps = a.to.block ? (a.columns + GPU_ROW_STEP - 1) / GPU_ROW_STEP : 1;
     int64_t row = warp_row() / steps;
-    bool vectors = has_vectors<ROW_VECTOR>(a);
+    bool vectors = has_vectors<GPU_ROW_VECTOR>(a);
 
     if (row >= (a.counts ? rows_before(a.counts, a.experts) : a.rows))
         return;
@@ -261,7 +258,7 @@ DEVICE void write_tile(const code_tile<COLUMNS> &tile, uint8_t *to, int64_t stri
 
 /* Threads have BLOCK rows of CHUNK columns: [row / PATCH][column / PATCH]. */
 struct column_threads {
-    int across, down; /* this thread's first row and column */
+    int across, down; /* this thread's first column and row */
 };
 
 DEVICE column_threads column_thread()
