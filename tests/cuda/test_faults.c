@@ -268,7 +268,7 @@ static void captures_wait_for_their_own(void **state)
     assert_int_equal(wait(stream, event, 0), 907);
 }
 
-static void much_shared_memory_needs_leave(void **state)
+static void much_shared_memory_needs_permission(void **state)
 {
     int (*allow)(void *, int, int) = DRIVER_CALL("cuFuncSetAttribute", void *, int, int);
     int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
@@ -276,7 +276,8 @@ static void much_shared_memory_needs_leave(void **state)
         DRIVER_CALL("cuLaunchKernel", void *, unsigned, unsigned, unsigned, unsigned, unsigned,
                     unsigned, unsigned, void *, void **, void **);
     void *function = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "add_numbers");
-    char arguments[4096] = "";
+    double numbers[3] = {0, 1, 2};
+    double *arguments[] = {&numbers[0], &numbers[1], &numbers[2]};
     void *parameters[] = {arguments}, *stream;
 
     (void)state;
@@ -284,6 +285,8 @@ static void much_shared_memory_needs_leave(void **state)
     assert_int_equal(DRIVER_CALL("cuStreamCreate", void **, unsigned)(&stream, 0), 0);
     assert_int_equal(launch(function, 1, 1, 1, 1, 1, 1, 65536, stream, parameters, NULL), 1);
     assert_int_equal(allow(function, 8, 65536), 0);
+    assert_int_equal(launch(function, 1, 1, 1, 1, 1, 1, 65536, stream, parameters, NULL), 0);
+    assert_true(numbers[0] == 3);
     assert_int_equal(allow(function, 8, 240000), 1);
 }
 
@@ -340,7 +343,7 @@ int main(void)
         cmocka_unit_test(a_captured_step_ends_with_its_memory),
         cmocka_unit_test(each_program_is_captured),
         cmocka_unit_test(captures_wait_for_their_own),
-        cmocka_unit_test(much_shared_memory_needs_leave),
+        cmocka_unit_test(much_shared_memory_needs_permission),
         cmocka_unit_test(an_old_driver_is_refused),
         cmocka_unit_test(parts_are_among_zeros),
     };

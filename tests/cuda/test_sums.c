@@ -142,7 +142,7 @@ static void allow(const struct ct_check_case *c, const struct ct_kernel *kernel,
         allowance->own = c->context;
 }
 
-/* As the reference has them, which loses nothing, but for lines whose small numbers are lost. */
+/* As the reference has them, and 0 in lines whose small numbers the truncation loses. */
 static int expect(const struct sums_case *s, const struct ct_check_case *c, struct bed *bed,
                   struct ct_check_expected **expected)
 {

@@ -13,8 +13,6 @@
 #include "races.h"
 #include "streams.h"
 
-#define CUDA_ERROR_INVALID_VALUE 1
-
 /* Symbols that are versioned. */
 #define cuDeviceTotalMem cuDeviceTotalMem_v2
 #define cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2
@@ -196,23 +194,24 @@ int cuModuleUnload(CUmodule module)
     return CUDA_SUCCESS;
 }
 
-#define PLAIN_SHARED 49152 /* bytes of a block that need no leave */
+#define PLAIN_SHARED 49152 /* bytes of a block that need no permission */
 #define LARGEST_SHARED 232448
 
-/* The leave that functions have for more than PLAIN_SHARED. */
+/* Bytes that functions are allowed, where these are more than PLAIN_SHARED. */
 static struct {
     CUfunction function;
     int bytes;
-} leaves[256];
+} permissions[256];
 
-static int *leave_of(CUfunction function)
+static int *permission_of(CUfunction function)
 {
     size_t i = 0;
 
-    while (i + 1 < CT_COUNT(leaves) && leaves[i].function && leaves[i].function != function)
+    while (i + 1 < CT_COUNT(permissions) && permissions[i].function &&
+           permissions[i].function != function)
         i++;
-    leaves[i].function = function;
-    return &leaves[i].bytes;
+    permissions[i].function = function;
+    return &permissions[i].bytes;
 }
 
 int cuFuncSetAttribute(CUfunction function, int attribute, int value)
@@ -220,7 +219,7 @@ int cuFuncSetAttribute(CUfunction function, int attribute, int value)
     if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value > LARGEST_SHARED)
         return CUDA_ERROR_INVALID_VALUE;
     if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
-        *leave_of(function) = value;
+        *permission_of(function) = value;
     return CUDA_SUCCESS;
 }
 
@@ -290,7 +289,7 @@ int cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsign
     launched = true;
     if (bytes > sizeof(l.arguments))
         return CUDA_ERROR_NOT_FOUND;
-    if (shared > PLAIN_SHARED && shared > (unsigned)*leave_of(function))
+    if (shared > PLAIN_SHARED && shared > (unsigned)*permission_of(function))
         return CUDA_ERROR_INVALID_VALUE;
     memcpy(l.arguments, parameters[0], bytes);
     return simulated_submit(stream, run_launch, &l, offsetof(struct launch, arguments) + bytes);

@@ -12,10 +12,10 @@
 #define BUCKETS 65536
 #define TOLD 256
 
-/* Numbers of segments that accessed a byte last. `by_warps`, `by_lanes`: that read it after one of
-   another warp, or after another lane, with no barrier in between. 0: none. */
+/* Numbers of segments that accessed a byte last. `by_warps`, `by_lanes`: two that read it, of
+   different warps, or lanes of a warp, with no barrier in between. 0: none. */
 struct cell {
-    uint32_t written, read, by_warps, by_lanes;
+    uint32_t written, read, by_warps[2], by_lanes[2];
 };
 
 struct page {
@@ -146,6 +146,12 @@ static bool is_of_other_block(const struct page *p, uint32_t other)
     return p->memory && other >= launch_begin && other < block_begin;
 }
 
+static void note_pair(uint32_t pair[2], uint32_t first, uint32_t second)
+{
+    pair[0] = first;
+    pair[1] = second;
+}
+
 static void read_cell(const struct page *p, struct cell *c, uint32_t me, const void *at,
                       void *caller)
 {
@@ -160,43 +166,39 @@ static void read_cell(const struct page *p, struct cell *c, uint32_t me, const v
     else if (!p->memory && c->written < block_begin && (dynamic || c->written))
         tell(UNWRITTEN, at, me, 0, caller);
     if (is_of_other_block(p, c->read))
-        c->by_warps = c->read;
+        note_pair(c->by_warps, c->read, c->read);
     else if (meets(c->read, me) &&
              segments[c->read - block_begin].thread / 32 == segments[me - block_begin].thread / 32)
-        c->by_lanes = me;
+        note_pair(c->by_lanes, c->read, me);
     else if (meets(c->read, me))
-        c->by_warps = me;
+        note_pair(c->by_warps, c->read, me);
     c->read = me;
 }
 
-/* Readers of several warps have one that is not of this warp. */
-static bool was_read_by_warps(const struct cell *c, uint32_t me)
+/* A reader that nothing separates from `me`; 0: none. */
+static uint32_t met_reader(const struct cell *c, uint32_t me)
 {
-    return c->by_warps >= block_begin &&
-           segments[c->by_warps - block_begin].of_block == segments[me - block_begin].of_block;
-}
+    const uint32_t readers[] = {c->read, c->by_warps[0], c->by_warps[1], c->by_lanes[0],
+                                c->by_lanes[1]};
 
-static bool was_read_by_lanes(const struct cell *c, uint32_t me)
-{
-    const struct races_segment *a, *b = &segments[me - block_begin];
-
-    if (c->by_lanes < block_begin)
-        return false;
-    a = &segments[c->by_lanes - block_begin];
-    return a->of_block == b->of_block && a->thread / 32 == b->thread / 32 &&
-           a->of_warp == b->of_warp;
+    for (size_t i = 0; i < sizeof(readers) / sizeof(*readers); i++)
+        if (meets(readers[i], me))
+            return readers[i];
+    return 0;
 }
 
 static void write_cell(const struct page *p, struct cell *c, uint32_t me, const void *at,
                        void *caller)
 {
+    uint32_t reader;
+
     if (is_of_other_block(p, c->written) || is_of_other_block(p, c->read) ||
-        is_of_other_block(p, c->by_warps))
+        is_of_other_block(p, c->by_warps[1]))
         tell(BLOCKS, at, me, c->written, caller);
     else if (meets(c->written, me))
         tell(WRITES, at, me, c->written, caller);
-    else if (meets(c->read, me) || was_read_by_warps(c, me) || was_read_by_lanes(c, me))
-        tell(READ, at, me, c->read, caller);
+    else if ((reader = met_reader(c, me)))
+        tell(READ, at, me, reader, caller);
     c->written = me;
 }
 

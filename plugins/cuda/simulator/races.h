@@ -1,7 +1,9 @@
 /*
  * Races between threads of a launch: two accesses of the same byte, one of them a write, between
  * which there is no barrier of the block, nor one of the warp that both are of (a shuffle is none);
- * between blocks, always. And reads of shared memory that its block has not written.
+ * between blocks, always. And reads of dynamic shared memory that its block has not written. Of
+ * static shared memory, only bytes that an earlier block has written are known to be shared: a read
+ * of others is not found.
  *
  * Kernels tell their accesses if they are compiled with -fsanitize=thread, whose calls are made
  * here. Each race is told once for each kernel and place, and the process ends with status 1.

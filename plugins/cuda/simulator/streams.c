@@ -18,7 +18,6 @@
 #define cuStreamBeginCapture cuStreamBeginCapture_v2
 #define cuGraphInstantiate cuGraphInstantiateWithFlags
 #define cuEventDestroy cuEventDestroy_v2
-#define CUDA_ERROR_INVALID_VALUE 1
 #define CUDA_ERROR_INVALID_HANDLE 400
 #define CUDA_ERROR_STREAM_CAPTURE_ISOLATION 905
 #define CUDA_ERROR_CAPTURED_EVENT 907

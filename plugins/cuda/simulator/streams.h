@@ -7,6 +7,8 @@
 #include "driver.h"
 #include <ctitan/lib/cuda/simulator.h>
 
+#define CUDA_ERROR_INVALID_VALUE 1
+
 /* Calls that are performed, and may touch the device's memory: one more, or one less. */
 void simulated_memory_open(int change);
 
