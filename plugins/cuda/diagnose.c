@@ -15,6 +15,8 @@ static const struct {
     {{"libcudnn.so.9"}, "cuDNN 9 (bfloat16 attention; plain kernels otherwise)"},
     {{"libnvrtc.so.13", "libnvrtc.so.12"}, "NVRTC 13 or 12 (compiled kernels, with plugin fuse)"},
     {{"libnccl.so.2"}, "NCCL 2 (many GPUs; through the host otherwise)"},
+    {{"libcupti.so.13", "libcupti.so.12"},
+     "CUPTI 13 or 12 (kernels in traces, with plugin profile)"},
 };
 
 static const char *find_one(const char *const *files)
