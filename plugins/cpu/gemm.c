@@ -50,7 +50,7 @@ struct cpu_gemm {
     int lanes;                         /* threads that run primitives of their own */
     struct primitive main, next, tail; /* next: by depth, from the second chunk on */
     struct cpu_product product;        /* own */
-    struct cpu_packing *packing;       /* own: of B; NULL: it is packed, or a gradient's */
+    struct cpu_packing *packing;       /* own: of B; NULL: B is read as it lies */
     /* Offsets in the workspace; the first three areas exist once per lane. */
     size_t a_at, c_at, scratch_at, b_at, lane_bytes, workspace;
     size_t own_at; /* what own kernels need, after packed B */

@@ -17,8 +17,10 @@ bool cpu_product_takes(const struct cpu_unit *unit, const struct cpu_gemm_spec *
 
 bool cpu_product_packs(const struct cpu_unit *unit, const struct cpu_gemm_spec *s)
 {
-    return s->m && s->n && s->k && s->a_col == 1 && s->a_type == s->b_type && s->b_row &&
-           !cpu_product_takes(unit, s);
+    bool gradient = s->a_row == 1; /* of a weight, which has one row if a_col is 1, too */
+
+    return s->m && s->n && s->k && s->a_col == 1 && !gradient && s->a_type == s->b_type &&
+           s->b_row && !cpu_product_takes(unit, s);
 }
 
 static struct cpu_product begin_plan(const struct cpu_unit *unit, const struct cpu_gemm_spec *spec,

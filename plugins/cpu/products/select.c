@@ -15,9 +15,9 @@
 #include "product.h"
 
 #define PAIRS 7
-#define SMALL                                                                                      \
-    (1 << 15) /* elements of a weight: the first product of a process by oneDNN takes longer
-                           than hundreds of steps gain */
+/* Elements of a weight: the first product of a process by oneDNN takes longer than hundreds of
+   steps gain. */
+#define SMALL (1 << 15)
 #define MARGIN 1.02
 #define PACKING 0.03   /* more, where oneDNN would read weights as they lie */
 #define FLOPS 4e9      /* of a measured product of rows, by fewer of them */
