@@ -379,12 +379,15 @@ static int check_files(const struct corpus *c)
 
 static int check_later(const struct corpus_request *request)
 {
-    const char *list = request->later ? request->later : "";
+    const char *list = request->later ? request->later->items : NULL;
     struct ct_arena scratch = {0};
     struct corpus later;
     char *item;
     int rc = 0;
 
+    if (!request->later || request->later->checked)
+        return 0;
+    request->later->checked = true;
     while (rc == 0 && (item = corpus_next_item(&scratch, &list))) {
         rc = corpus_open(&later, request, item);
         if (rc == 0)

@@ -34,6 +34,12 @@ enum corpus_split {
     CORPUS_LINE,      /* each line that is not empty, with its newline */
 };
 
+/* Items of a list that are read after a corpus. They are checked before the first that is read. */
+struct corpus_later {
+    const char *items;
+    bool checked;
+};
+
 /* Key of a corpus to be found. */
 struct corpus_request {
     const char *option; /* whose value the paths are, for messages: "[text] path" */
@@ -44,12 +50,12 @@ struct corpus_request {
     const char *key;                 /* names all else that determines the tokens */
     bool command;                    /* the paths are a command, whose output is read */
     const char *stream_key;          /* names what is read once; "": a command does so alone */
-    bool no_bos;       /* the tokenizer's token for that does not begin conversations */
-    bool skip;         /* malformed lines, instead of failing */
-    bool weights;      /* of labels, are kept */
-    bool any_bytes;    /* the tokenizer has tokens for bytes that are not UTF-8, too */
-    const char *spool; /* folder for what is unpacked */
-    const char *later; /* items of the list that are read after these paths; NULL: none */
+    bool no_bos;                /* the tokenizer's token for that does not begin conversations */
+    bool skip;                  /* malformed lines, instead of failing */
+    bool weights;               /* of labels, are kept */
+    bool any_bytes;             /* the tokenizer has tokens for bytes that are not UTF-8, too */
+    const char *spool;          /* folder for what is unpacked */
+    struct corpus_later *later; /* what is read after these paths; NULL: nothing */
 };
 
 /* The text has parts, which end at `ends`: every second one, from the first, is a prompt. A token
@@ -88,7 +94,7 @@ struct corpus {
 int corpus_open(struct corpus *corpus, const struct corpus_request *request, const char *paths);
 /* Call take with each document, in order. A document lasts as long as the call. CT_ECONFIG: an
    empty file, no document, a malformed line or file. What can be seen at the beginning of a file,
-   or of one of `later`, is refused before the first call. */
+   or of one of `later` that is not checked yet, is refused before the first call. */
 int corpus_read(struct corpus *corpus, int (*take)(void *context, const struct document *document),
                 void *context);
 /* The i-th of file_count files, or its command. */

@@ -33,14 +33,16 @@ static int open_mixture(struct ct_data *data, const struct source_request *reque
                         struct ct_arena *arena, const double *weights, size_t count)
 {
     struct source_request one = *request;
+    struct corpus_later later = {0};
     const char *list = text_config.path;
     char *item;
     int rc = 0;
 
+    one.store.corpus.later = &later;
     for (size_t i = 0; rc == 0 && (item = corpus_next_item(arena, &list)); i++) {
         if (i == count)
             return ct_fail(CT_ECONFIG, "[text] path has more items than the %zu weights", count);
-        one.store.corpus.later = list;
+        later.items = list;
         rc = source_open(&data->sources[i], &one, item);
         data->count += rc == 0;
     }
