@@ -19,6 +19,7 @@
  */
 #include <math.h>
 
+#include <ctitan/comm.h>
 #include <ctitan/error.h>
 #include <ctitan/lib/hf.h>
 #include <ctitan/lib/rows.h>
@@ -110,7 +111,8 @@ static int check_room(struct ct_run *run)
 
     if (rc == 0 && run->rank == 0)
         rc = ct_hf_check_room(run, "adapters", folder, bytes);
-    return rc < 0 ? ct_context(CT_ECONFIG, "[lora] save_to = %s", folder) : 0;
+    rc = ct_group_agree(ct_run_world(run), rc);
+    return rc < 0 ? ct_context(rc, "[lora] save_to = %s", folder) : 0;
 }
 
 static int check_folder(const struct ct_run *run)
