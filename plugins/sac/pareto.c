@@ -11,7 +11,7 @@
  * A layer with many values needed at a time has more. Each of them is then completed at PRICES
  * prices of a byte, where every other result is made in the way that is cheapest for it alone. The
  * BEST ones in each of POINTS steps of bytes stay. The front is then near the exact one, and is
- * marked as cut. So is one with more than POINTS choices, of which one for each step of bytes
+ * marked as partial. So is one with more than POINTS choices, of which one for each step of bytes
  * stays.
  *
  * Copies to host memory run beside the layer's forward, those back beside its backward. They take
@@ -46,7 +46,7 @@ struct solver {
     double step;   /* seconds of copies */
     int steps;     /* of all copies */
     double *least; /* by steps: least seconds of the choices seen that copy no more */
-    bool cut;
+    bool partial;
 };
 
 /* The choices after an op, with all that they point to. */
@@ -199,7 +199,8 @@ static struct label complete(const struct solver *f, const struct label *from, i
     return l;
 }
 
-/* From a price at which everything is kept to one at which nothing is that can be recomputed. */
+/* In equal ratios: from half the least seconds of a byte to twice all seconds for the fewest bytes,
+   of results that take time to recompute. */
 static void find_prices(const struct sac_problem *p, double price[PRICES])
 {
     double least = INFINITY, smallest = INFINITY, all = 0;
@@ -269,7 +270,7 @@ static void note_ends(const struct solver *f, struct labels *l, int next, struct
     }
 }
 
-static void cut(struct solver *f, struct labels *l, int next)
+static void narrow(struct solver *f, struct labels *l, int next)
 {
     struct best *best = ct_arena_array(&l->arena, struct best, POINTS + 1);
     bool *stays = ct_arena_array(&l->arena, bool, l->count);
@@ -283,7 +284,7 @@ static void cut(struct solver *f, struct labels *l, int next)
         if (stays[i])
             l->item[n++] = l->item[i];
     l->count = n;
-    f->cut = true;
+    f->partial = true;
 }
 
 /* ---- decisions ---- */
@@ -348,7 +349,7 @@ static void decide(struct solver *f, int i, const struct labels *from, struct la
     }
     prune(f, to);
     if (to->count > MOST)
-        cut(f, to, i - 1);
+        narrow(f, to, i - 1);
 }
 
 /* ---- the front ---- */
@@ -364,7 +365,7 @@ static void thin(struct solver *f, struct labels *l)
         if (i + 1 == l->count || l->item[i + 1].bytes / step != l->item[i].bytes / step)
             l->item[n++] = l->item[i];
     l->count = n;
-    f->cut = true;
+    f->partial = true;
 }
 
 static struct sac_choice choice_of(struct sac *s, const struct solver *f, const struct label *l)
@@ -388,7 +389,7 @@ static void collect(struct sac *s, struct solver *f, struct labels *l, struct sa
     }
     prune(f, l);
     thin(f, l);
-    front->cut = f->cut;
+    front->partial = f->partial;
     front->count = (int)l->count;
     front->choice = ct_arena_array(&s->scratch, struct sac_choice, l->count);
     for (size_t i = 0; i < l->count; i++)

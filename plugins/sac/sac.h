@@ -63,7 +63,7 @@ struct sac_choice {
 struct sac_front {
     struct sac_choice *choice; /* sorted by bytes */
     int count;
-    bool cut; /* there are choices that are not in it */
+    bool partial; /* there are choices that are not in it */
 };
 
 /* A choice for all layers of a rank. */

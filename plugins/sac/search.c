@@ -176,13 +176,13 @@ static void print_row(const struct sac *s, const struct sac_plan *plan, const ch
 #define ROWS 12
 
 /* Layers of which not all choices were compared. */
-static void tell_cut(const struct sac *s)
+static void tell_partial(const struct sac *s)
 {
     const char *first = NULL;
     int count = 0;
 
     for (int n = 0; n < s->layers; n++)
-        if (s->front[n].cut && !count++)
+        if (s->front[n].partial && !count++)
             first = s->layer[n].name;
     if (count)
         ct_info("sac: %d of %d layers, such as %s, have too many choices to compare all: some that "
@@ -207,7 +207,7 @@ static void print_table(const struct sac *s, const struct sac_plan *chosen, size
     }
     if (chosen == s->plan + s->plans)
         print_row(s, chosen, "<- chosen, as mode = op does");
-    tell_cut(s);
+    tell_partial(s);
     print_row(s, &none, chosen ? "without sac" : "without sac <- chosen");
 }
 
