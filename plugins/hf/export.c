@@ -64,7 +64,6 @@ static bool lacks_follower(const struct export *x, const struct ct_checkpoint_te
 /* Under the parameters' names, and in the dtypes that are written. */
 static void list_params(struct export *x)
 {
-
     x->params = ct_arena_array(&x->arena, struct ct_state, x->c->count + 1);
     x->tensor = ct_arena_array(&x->arena, size_t, x->c->count + 1);
     x->beyond = ct_arena_array(&x->arena, struct beyond, x->c->count + 1);

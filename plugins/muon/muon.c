@@ -283,9 +283,9 @@ static bool is_outside_layers(const struct ct_value *v)
 
 static bool takes(const struct ct_value *param)
 {
-    const int64_t *size = param->shape + param->ndim - 2; /* of a matrix */
+    int n = param->ndim;
 
-    return param->ndim >= 2 && size[0] > 1 && size[1] > 1 &&
+    return n >= 2 && param->shape[n - 2] > 1 && param->shape[n - 1] > 1 &&
            !(param->marks & ct_mark(CT_MARK_ROUTER)) && !is_outside_layers(param) &&
            !excluded(param->name);
 }
