@@ -1,7 +1,7 @@
 /*
  * Messages of the cuda device about tokens and labels out of range and about too little memory, the
- * ways in which it takes memory, the state that it forgets with memory that it returns, and parts of
- * values in its memory. Runs on the simulated device.
+ * ways in which it takes memory, the state that it forgets with memory that it returns, and parts
+ * of values in its memory. Runs on the simulated device.
  */
 #include "plugin_under_test.h"
 
