@@ -11,7 +11,7 @@ class Ctitan(MesonPackage):
 
     git = "https://example.org/ctitan.git"  # yours
     license("Apache-2.0")
-    version("0.2.0", tag="v0.2.0")
+    version("0.3.0", tag="v0.3.0")
 
     variant("cuda", default=False, description="Kernels for NVIDIA GPUs (without them ctitan still plans for GPUs)")
     variant("nccl", default=False, description="Install NCCL, for ranks on GPUs, too")

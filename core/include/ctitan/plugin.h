@@ -41,7 +41,7 @@ CT_BEGIN_DECLS
  * struct ct_device, ct_comm and ct_group, which plugins extend. tests/abi compares the headers with
  * the layouts of MAJOR.0, and runs plugins that end where those of MAJOR.0 did.
  */
-#define CT_ABI_MAJOR 8 /* 8: tests/abi has its layouts */
+#define CT_ABI_MAJOR 9 /* 9: tests/abi has its layouts */
 #define CT_ABI_MINOR 0
 #define CT_MAGIC 0x47505443u /* "CTPG" in memory: a ctitan plugin */
 
