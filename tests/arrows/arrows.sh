@@ -213,7 +213,7 @@ check_places() {
         sed 's/^/tests\/places or tests\/slow names a test that is not there: /'
 }
 
-# Ops that have one user, a model: two whose kernels stand among those of plugins/cpu and plugins/cuda, as their rows do, and the
+# Ops that have one user, a model: one whose kernels stand among those of plugins/cpu and plugins/cuda, as its rows do, and the
 # latent attention of the decoder to come.
 of_one_model=' document_chunks expand_latent '
 

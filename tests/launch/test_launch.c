@@ -263,7 +263,6 @@ static void nothing_is_lost(void **state)
     assert_in(out, "[rank 2] 2 line 19999 of");
 }
 
-/* Words fill the launcher's line before they end. */
 /* Signals that a launch blocks are as before, though it failed. */
 static void a_launch_that_fails_blocks_no_signal(void **state)
 {
@@ -288,6 +287,7 @@ static void a_launch_that_fails_blocks_no_signal(void **state)
     assert_int_equal(status, 0);
 }
 
+/* Words fill the launcher's line before they end. */
 static void words_without_an_end_are_relayed_once(void **state)
 {
     (void)state;
