@@ -20,18 +20,18 @@ static const char *of_set(const struct validated_set *set)
     return set->name ? ct_arena_printf(&set->feed.run->arena, " of %s", set->name) : "";
 }
 
-/* Before the first step: a training would be lost by its first validation. */
-static int check_samples(const struct validated_set *set, const struct ct_data *data)
+/* When a stage begins: a training would be lost by its first validation. */
+static int check_first_batch(const struct validated_set *set, struct ct_data *data)
 {
-    const struct ct_data_ops *ops = set->feed.run->data_ops;
-    int64_t samples = ops->samples ? ops->samples(data) : 0, batch = feed_samples(&set->feed);
+    const struct feed *f = &set->feed;
+    int64_t batch = feed_samples(f);
+    int rc = ct_data_read(f->source.ops, data, batch - 1, f->row);
 
-    return !samples || samples >= batch
-               ? 0
-               : ct_fail(CT_ECONFIG,
-                         "the validation data%s has %lld samples, less than one batch, which has "
-                         "%lld: use more data, or lower [training] local_batch_size or seq_len",
-                         of_set(set), (long long)samples, (long long)batch);
+    return rc <= 0 ? rc
+                   : ct_fail(CT_ECONFIG,
+                             "the validation data%s has less than one batch of %lld samples: use "
+                             "more data, or lower [training] local_batch_size or seq_len",
+                             of_set(set), (long long)batch);
 }
 
 int validation_init(struct validation *v, struct ct_run *run)
@@ -50,7 +50,7 @@ int validation_init(struct validation *v, struct ct_run *run)
                        &(struct feed_source){run->data_ops, data, run->streams, run->beside,
                                              run->beside_count, false});
         if (rc == 0)
-            rc = check_samples(set, data);
+            rc = check_first_batch(set, data);
         if (!v->decides &&
             (!*ct_config.best_set || (set->name && !strcmp(set->name, ct_config.best_set))))
             v->decides = set;

@@ -574,7 +574,7 @@ static void validation_data_of_less_than_a_batch_is_refused(void **state)
 
     (void)state;
     assert_int_equal(r.status, 2);
-    assert_has(r.err, "less than one batch, which has 162");
+    assert_has(r.err, "the validation data has less than one batch of 162 samples");
 }
 
 static void a_run_that_fails_has_status_1(void **state)
