@@ -33,23 +33,30 @@ static int close_device(void **state)
     return 0;
 }
 
+/* A graph of one microbatch, with these bytes as its input `name`. */
+static struct ct_executor *fed(struct ct_arena *arena, const char *text, const char *name,
+                               const void *values, size_t bytes, struct ct_graph **graph)
+{
+    struct ct_lower_request request = {.microbatches = 1, .device = device, .arena = arena};
+    struct ct_program *program;
+    struct ct_executor *executor;
+
+    request.graph = *graph = ct_graph_parse(arena, text);
+    assert_non_null(*graph);
+    assert_int_equal(ct_lower(&request, &program), 0);
+    assert_int_equal(ct_executor_create(program, device, NULL, &executor), 0);
+    assert_int_equal(ct_executor_write(executor, ct_graph_find(*graph, name), 0, values, bytes), 0);
+    return executor;
+}
+
 /* Runs a graph of one microbatch once, with these integers as its input `name`. */
 static int run(const char *text, const char *name, const int32_t *values, size_t count)
 {
     struct ct_arena arena = {0};
-    struct ct_graph *graph = ct_graph_parse(&arena, text);
-    struct ct_lower_request request = {
-        .graph = graph, .microbatches = 1, .device = device, .arena = &arena};
-    struct ct_program *program;
-    struct ct_executor *executor;
+    struct ct_graph *graph;
+    struct ct_executor *executor = fed(&arena, text, name, values, count * sizeof(*values), &graph);
     int rc;
 
-    assert_non_null(graph);
-    assert_int_equal(ct_lower(&request, &program), 0);
-    assert_int_equal(ct_executor_create(program, device, NULL, &executor), 0);
-    assert_int_equal(
-        ct_executor_write(executor, ct_graph_find(graph, name), 0, values, count * sizeof(*values)),
-        0);
     rc = ct_executor_step(executor);
     ct_executor_destroy(executor);
     ct_arena_finish(&arena);
@@ -312,17 +319,11 @@ static void parts_are_among_zeros(void **state)
     const float x[] = {1, 2, 3, 4, 5, 6}, padded[] = {0, 1, 2, 3, 0, 0, 4, 5, 6, 0},
                 slice[] = {2, 3, 5, 6};
     struct ct_arena arena = {0};
-    struct ct_graph *graph = ct_graph_parse(&arena, text);
-    struct ct_lower_request request = {
-        .graph = graph, .microbatches = 1, .device = device, .arena = &arena};
-    struct ct_program *program;
-    struct ct_executor *executor;
+    struct ct_graph *graph;
+    struct ct_executor *executor = fed(&arena, text, "x", x, sizeof(x), &graph);
     float p[10], n[4];
 
     (void)state;
-    assert_int_equal(ct_lower(&request, &program), 0);
-    assert_int_equal(ct_executor_create(program, device, NULL, &executor), 0);
-    assert_int_equal(ct_executor_write(executor, ct_graph_find(graph, "x"), 0, x, sizeof(x)), 0);
     assert_int_equal(ct_executor_step(executor), 0);
     assert_int_equal(ct_executor_read(executor, ct_graph_find(graph, "p"), p, sizeof(p)), 0);
     assert_int_equal(ct_executor_read(executor, ct_graph_find(graph, "n"), n, sizeof(n)), 0);
